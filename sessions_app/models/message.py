@@ -80,6 +80,13 @@ def texts_of(messages: Iterable[Message]) -> dict[uuid.UUID, str]:
     return {key: "".join(parts) for key, parts in texts.items()}
 
 
+def has_called_tools_since(session: TaskSession, key: str) -> bool:
+    """Whether the stored conversation has a tool call behind the user's message ``key``."""
+    messages = session.messages
+    told = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first()
+    return told is not None and messages.filter(role="tool", seq__gt=told).exists()
+
+
 @dataclass(slots=True)
 class MessageDraft:
     """A row of ``Message`` for ingest, which handles thousands at once: too many for model instances."""

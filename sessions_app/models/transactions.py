@@ -69,7 +69,7 @@ class SessionTransaction:
     session: TaskSession
     events: list[NewEvent] = field(default_factory=list)
     changed_fields: set[str] = field(default_factory=set)
-    after_events: list[Callable[[], None]] = field(default_factory=list)
+    after_events: list[Callable[[], object]] = field(default_factory=list)
     """Called once the events have their ``seq``, in the same database transaction."""
     settled_prompt_keys: list[str] = field(default_factory=list)
     """Keys of the attention items of prompts that have left a doubtful state."""

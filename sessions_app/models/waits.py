@@ -23,7 +23,6 @@ from sessions_app.domain.wait_tokens import (
     secret_digest,
     token_state,
 )
-from sessions_app.models.event import NewEvent
 from sessions_app.models.runs import Prompt, Run
 from sessions_app.models.session import INTERRUPTED_WAIT, TaskSession, choices
 from sessions_app.models.transactions import SessionTransaction
@@ -152,12 +151,8 @@ def begin_wait(
         if len(transaction.events) > before:
             # The event gets its number only when the transaction ends.
             event = transaction.events[-1]
-            transaction.after_events.append(lambda: _save_seq(run, event))
+            transaction.after_events.append(lambda: Run.objects.filter(id=run.id).update(since_seq=event.seq))
     return mint_token(transaction, run, kind, wait_id, expires_at=deadline, by=by)
-
-
-def _save_seq(run: Run, event: NewEvent) -> None:
-    Run.objects.filter(id=run.id).update(since_seq=event.seq)
 
 
 def mint_token(

@@ -9,6 +9,7 @@ from sessions_app.domain.agent_programs import LOGGED_OUT
 from sessions_app.domain.continuation import Interruption, continue_prompt, retry_prompt
 from sessions_app.domain.states import DesiredState, PromptKind, PromptState, RunState, SessionState
 from sessions_app.models import Prompt, Run, SessionTransaction, session_transaction
+from sessions_app.models.message import has_called_tools_since
 from sessions_app.services import attachments, prompt_context
 from sessions_app.services.errors import Conflict, NotFound
 from sessions_app.services.intents import end_work_after_retry, prepare_for_prompt
@@ -146,10 +147,7 @@ def resend_after_login(session_id: uuid.UUID, by: Any) -> bool:
 
 def _text_after_login(transaction: SessionTransaction, failed: Prompt) -> str:
     """Return the prompt itself, or a continuation of it if the agent had begun to use tools before it was refused."""
-    messages = transaction.session.messages
-    told = messages.filter(role="user", key=failed.message_id).order_by("seq").values_list("seq", flat=True).first()
-    has_called_tools = told is not None and messages.filter(role="tool", seq__gt=told).exists()
-    if not has_called_tools or failed.kind == PromptKind.RETRY:
+    if not has_called_tools_since(transaction.session, failed.message_id) or failed.kind == PromptKind.RETRY:
         return failed.text
     told_so_far = Interruption(transaction.session.task.title, failed.text, ())
     return retry_prompt(told_so_far, "The agent was not logged in any more.")

@@ -31,6 +31,7 @@ from sessions_app.models import (
     write_messages,
 )
 from sessions_app.models.attention import update_wording
+from sessions_app.models.message import has_called_tools_since
 from sessions_app.services.waits import option_name, permission_tokens
 
 UNFINISHED_TOOL_STATES = ("pending", "in_progress", "")
@@ -153,9 +154,7 @@ class ConversationUpdate:
         begin = next((at for at, one in enumerate(new) if one.role == "user" and one.key == key), None)
         if begin is not None or any(one.role == "tool" for one in new):
             return any(one.role == "tool" for one in new[begin or 0 :])
-        messages = self.transaction.session.messages
-        told = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first()
-        return told is not None and messages.filter(role="tool", seq__gt=told).exists()
+        return has_called_tools_since(self.transaction.session, key)
 
     def agent_text_since(self, key: str) -> str:
         """Return everything that the agent has said since the user's message ``key``."""
@@ -192,10 +191,6 @@ class ConversationUpdate:
         if payload is not None:
             message.payload = said["payload"] = payload
         self._changes.append(_Change(message, self.transaction.record_event("session.message.updated", **said)))
-
-    def schedule_write(self) -> None:
-        """Put the joined texts into the events, and schedule the writing of the rows. Call it once, at the end."""
-        schedule_writes([self])
 
     def join_texts(self) -> None:
         """Put the joined texts into the events."""

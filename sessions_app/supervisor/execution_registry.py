@@ -34,10 +34,7 @@ from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.executions import (
     Takeover,
     TakeoverRequest,
-    execution_facts_of,
-    load_execution,
     load_execution_facts,
-    load_session,
     take_over_executions,
 )
 from sessions_app.supervisor.ingest.writer import TROUBLE_MESSAGES, JournalWriter
@@ -132,8 +129,8 @@ class ExecutionRegistry:
 
     async def _take_over(self, session_id: uuid.UUID, report: Mapping[str, Any] | None) -> ExecutionStream | None:
         if report is None:
-            facts = await self.database(_load_present_facts, session_id)
-            if facts is None:
+            facts = await self.database(load_execution_facts, session_id)
+            if facts is None or not facts.agentctl_url:
                 return None
             report = await AgentctlClient.of(facts, self.http).status(timeout=ATTACH_TIMEOUT)
         serves = report.get("capabilities", {}).get("supports_workspace_only")
@@ -233,12 +230,6 @@ async def _drain_stream(stream: ExecutionStream) -> None:
     with suppress(ExecutorError):
         journal = (await stream.client.status(timeout=ATTACH_TIMEOUT))["journal"]
         await stream.wait_until_logged(journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT)
-
-
-def _load_present_facts(session_id: uuid.UUID) -> ExecutionFacts | None:
-    session = load_session(session_id)
-    execution = load_execution(session)
-    return None if execution is None or not execution.agentctl_url else execution_facts_of(execution, session)
 
 
 TAIL_LINES: Final = 60

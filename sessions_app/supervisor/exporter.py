@@ -10,7 +10,8 @@ import asyncio
 import logging
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from django.db import DatabaseError, InterfaceError, connection
@@ -65,17 +66,8 @@ class Exporter:
 
         ``final`` also exports sessions whose time has not come yet.
         """
-        try:
-            more = self._step(final=final)
-        except OSError as error:
-            if self._is_first_failure(RECORD_NAME):
-                log.warning("%s cannot be kept, trying again: %s", RECORD_NAME, error)
-        except Exception:
-            if self._is_first_failure(RECORD_NAME):
-                log.exception("%s cannot be kept, trying again", RECORD_NAME)
-        else:
-            self._reported_failures.discard(RECORD_NAME)
-            return more
+        with self._reporting_failure(RECORD_NAME, RECORD_NAME):
+            return self._step(final=final)
         return False
 
     def _step(self, *, final: bool) -> bool:
@@ -112,16 +104,9 @@ class Exporter:
 
     def _export(self, writer: RecordWriter, session_id: uuid.UUID, *, final: bool) -> None:
         self._pending[session_id] = time.monotonic() + RETRY_AFTER  # stays if the export fails
-        try:
+        what = f"{RECORD_NAME} of session {session_id}"
+        with self._reporting_failure(session_id, what, session_id=str(session_id)):
             wait = writer.export(session_id, final=final)
-        except OSError as error:
-            if self._is_first_failure(session_id):
-                log.warning("%s of session %s cannot be kept, trying again: %s", RECORD_NAME, session_id, error)
-        except Exception:  # one bad session never stops the others
-            if self._is_first_failure(session_id):
-                log.exception("%s of session %s cannot be kept, trying again", RECORD_NAME, session_id)
-        else:
-            self._reported_failures.discard(session_id)
             self._pending[session_id] = time.monotonic() + (wait or 0.0)
             if wait is None:
                 del self._pending[session_id]
@@ -148,12 +133,21 @@ class Exporter:
             self._writer = None  # another exporter may have written since, so the files are read anew
         return self._leader_connection is not None
 
-    def _is_first_failure(self, subject: object) -> bool:
-        """Whether a failure has not been logged since the subject last worked."""
-        if subject in self._reported_failures:
-            return False
-        self._reported_failures.add(subject)
-        return True
+    @contextmanager
+    def _reporting_failure(self, subject: object, what: str, **extra: str) -> Iterator[None]:
+        """Log a failure of the block, once until it has worked again; it raises nothing."""
+        try:
+            yield
+        except Exception as error:
+            if subject in self._reported_failures:
+                return
+            self._reported_failures.add(subject)
+            if isinstance(error, OSError):
+                log.warning("%s cannot be kept, trying again: %s", what, error, extra=extra)
+            else:
+                log.exception("%s cannot be kept, trying again", what, extra=extra)
+        else:
+            self._reported_failures.discard(subject)
 
     def close(self) -> None:
         """Release both locks, so that another process can export."""

@@ -20,10 +20,10 @@ from executors_app.domain import ExecutorStatus
 from executors_app.errors import ExecutorError
 from sessions_app.domain.resumability import Strategy
 from sessions_app.domain.states import (
+    OPEN_PROMPT_STATES,
     OPEN_RUN_STATES,
     DesiredState,
     PermissionState,
-    PromptState,
     SessionState,
     WorkState,
 )
@@ -44,10 +44,6 @@ from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.interrupted_turns import record_agent_stopped
 
 log = logging.getLogger(__name__)
-PENDING_STATES: Final = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
-"""States of prompts that need the agent awake."""
-NEVER_PROMPTED: Final = Strategy.FRESH
-"""The strategy of a session that was never prompted: it has no conversation to lose."""
 MAX_CHECK_INTERVAL: Final = 60.0
 
 
@@ -60,16 +56,13 @@ async def sleep_idle_sessions(registry: ExecutionRegistry) -> int:
     """Put the idle sessions of this supervisor to sleep; return how many."""
     if not settings.KANDEV_IDLE_SLEEP:
         return 0
-    return sum(
-        [
-            await _try_to_sleep(registry, session_id)
-            for session_id in await registry.database(load_idle_sessions, registry.boot_id)
-        ]
-    )
+    idle = await registry.database(load_idle_sessions, registry.boot_id)
+    return sum([await _try_to_sleep(registry, session_id) for session_id in idle])
 
 
 def load_idle_sessions(me: str) -> list[uuid.UUID]:
     """Return the sessions of ``me`` that are idle by their rows; agentctl may know better, see ``_is_quiet``."""
+    limit = _idle_limit()
     rows = TaskSession.objects.filter(
         desired_state=DesiredState.RUNNING,
         state=SessionState.WAITING_FOR_INPUT,
@@ -77,19 +70,14 @@ def load_idle_sessions(me: str) -> list[uuid.UUID]:
         executions__owner=me,
         executions__status=ExecutorStatus.READY,
     ).exclude(launch_id="")
-    quiet = rows.filter(_candidate_filter(_idle_limit())).annotate(worked_at=Max("runs__ended_at"))
-    return list(
-        quiet.filter(Q(worked_at=None) | Q(worked_at__lt=_idle_limit())).order_by().values_list("id", flat=True)
-    )
+    # Every change of the row sets ``updated_at``.
+    quiet = rows.filter(Q(ready_since=None) | Q(ready_since__lt=limit), updated_at__lt=limit)
+    quiet = quiet.annotate(worked_at=Max("runs__ended_at")).filter(Q(worked_at=None) | Q(worked_at__lt=limit))
+    return list(quiet.order_by().values_list("id", flat=True))
 
 
 def _idle_limit() -> datetime:
     return timezone.now() - timedelta(seconds=settings.KANDEV_IDLE_SLEEP)
-
-
-def _candidate_filter(limit: datetime) -> Q:
-    """Filter out sessions that changed or became ready after ``limit``: every change of the row sets ``updated_at``."""
-    return Q(updated_at__lt=limit) & (Q(ready_since=None) | Q(ready_since__lt=limit))
 
 
 async def _try_to_sleep(registry: ExecutionRegistry, session_id: uuid.UUID) -> bool:
@@ -150,14 +138,15 @@ def _may_sleep(transaction: SessionTransaction) -> bool:
     if _has_open_requests(session):
         return False
     strategy = assess_session(session).without_live_agent.strategy
-    return strategy is Strategy.NATIVE or (strategy is NEVER_PROMPTED and transaction.newest_run is None)
+    # A session that was never prompted has no conversation to lose.
+    return strategy is Strategy.NATIVE or (strategy is Strategy.FRESH and transaction.newest_run is None)
 
 
 def _has_open_requests(session: TaskSession) -> bool:
     """Whether the session has an open run, intent or permission request, or a prompt that is not finished."""
     return (
         Run.objects.filter(session=session, state__in=OPEN_RUN_STATES).exists()
-        or Prompt.objects.filter(session=session, state__in=PENDING_STATES).exists()
+        or Prompt.objects.filter(session=session, state__in=OPEN_PROMPT_STATES).exists()
         or session.intents.filter(done_at=None).exists()
         or session.permissions.filter(state=PermissionState.PENDING).exists()
     )

@@ -33,7 +33,7 @@ from sessions_app.services import prompt_context
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.policies import effective_policy_of
 from sessions_app.supervisor import continuity
-from sessions_app.supervisor.conversation import ConversationUpdate, add_question_message
+from sessions_app.supervisor.conversation import ConversationUpdate, add_question_message, schedule_writes
 
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
@@ -63,7 +63,7 @@ def interrupt_turn(transaction: SessionTransaction, reason: str, update: Convers
         if run is not None:
             transaction.move_session("interrupt", reason="interrupted")
     if update is None:
-        conversation.schedule_write()
+        schedule_writes([conversation])
     return run is not None
 
 
@@ -297,8 +297,7 @@ def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
 def _may_retry(transaction: SessionTransaction, run: Run, failed: Prompt) -> bool:
     session = transaction.session
     wanted = session.desired_state == DesiredState.RUNNING and SESSION.allows(session.state, "turn_ended")
-    cancelled = session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
-    return wanted and not cancelled and failed.attempt < settings.KANDEV_TURN_RETRIES
+    return wanted and not _was_cancelled(transaction, run) and failed.attempt < settings.KANDEV_TURN_RETRIES
 
 
 def _retry_text(

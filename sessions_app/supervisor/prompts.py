@@ -96,7 +96,7 @@ async def _handle_rejection(
     Only a refusal proves that it did not arrive. Otherwise it is sent again, but only to the same journal epoch.
     """
     if isinstance(error, AgentctlRefused) and not isinstance(error, StaleGeneration):
-        await registry.database(_requeue_refused, stream.session_id, stream.lease, sending.message_id)
+        await registry.database(_settle_sending, stream.session_id, stream.lease, sending.message_id, "refuse")
         if error.refusal == Code.NOT_RUNNING:
             registry.on_stream_lost(stream)  # the agent ended after we decided to send: a recheck resumes it
     asyncio.get_running_loop().call_later(stream.backoff.record_failure(), registry.on_change, stream.session_id)
@@ -109,7 +109,7 @@ async def _settle_duplicate(registry: ExecutionRegistry, stream: ExecutionStream
     except ExecutorError:
         return  # an agentctl that is gone ends the stream, and the next stream sends the prompt again
     if not journal["last_seq"] or await stream.wait_until_logged(journal["epoch"], journal["last_seq"], REPORT_TIMEOUT):
-        await registry.database(_hold_unreported, stream.session_id, stream.lease, sending.message_id)
+        await registry.database(_settle_sending, stream.session_id, stream.lease, sending.message_id, "hold")
 
 
 def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]) -> PromptDelivery | None:
@@ -185,20 +185,13 @@ def _content_blocks(session: TaskSession, row: Prompt) -> list[dict[str, Any]]:
     return content_blocks(prompt_context.original_prompt(row) if is_new else row)
 
 
-def _requeue_refused(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:
-    """Put a prompt that agentctl refused back into the queue."""
-    with session_transaction(session_id, lease) as transaction:
-        row = transaction.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
-        if row is not None:
-            transaction.move_prompt(row, "refuse")
+def _settle_sending(session_id: uuid.UUID, lease: Lease, message_id: str, move: str) -> None:
+    """Move a prompt that is still ``sending``.
 
-
-def _hold_unreported(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:
-    """Hold a prompt that is still ``sending`` although the whole journal has been read: whether it arrived is unknown.
-
-    A held prompt no longer blocks the others.
+    It is requeued if agentctl refused it (``refuse``). It is held (``hold``) if the whole journal has been read without
+    it, so that whether it arrived is unknown; a held prompt no longer blocks the others.
     """
     with session_transaction(session_id, lease) as transaction:
         row = transaction.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
         if row is not None:
-            transaction.move_prompt(row, "hold")
+            transaction.move_prompt(row, move)

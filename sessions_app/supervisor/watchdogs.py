@@ -11,7 +11,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 from django.db import IntegrityError
@@ -69,7 +69,10 @@ def report_ignored_cancels(held: Mapping[uuid.UUID, Lease]) -> int:
     """
     if not held:
         return 0
-    return sum(_record_ignored_cancel(one, held[one.run.session_id]) for one in _load_ignored(held))
+    return sum(
+        _guarded(one.run.session_id, "its ignored cancel", _record_ignored_cancel, one, held[one.run.session_id])
+        for one in _load_ignored(held)
+    )
 
 
 def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[_IgnoredCancel]:
@@ -81,25 +84,18 @@ def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[_IgnoredCancel]:
         run = turns[order.session_id]
         told = run.session.metadata.get(CANCEL_IGNORED, {}).get("run_id")
         if order.done_at is not None and order.payload.get("message_id") == run.message_id and told != str(run.id):
-            found[order.session_id] = _IgnoredCancel(
-                run, order.done_at
-            )  # newest first, so that the oldest cancel of the turn stays
+            # Newest first, so that the oldest cancel of the turn stays.
+            found[order.session_id] = _IgnoredCancel(run, order.done_at)
     return list(found.values())
 
 
 def _record_ignored_cancel(one: _IgnoredCancel, lease: Lease) -> bool:
-    try:
-        with session_transaction(one.run.session_id, lease) as transaction:
-            if transaction.open_turn is None or transaction.open_turn.id != one.run.id:
-                return False  # the turn has ended since it was read
-            said = {"run_id": str(one.run.id), "since": one.asked_at.isoformat()}
-            transaction.set_fields(metadata={**transaction.session.metadata, CANCEL_IGNORED: said})
-            transaction.record_event("session.run.cancel_ignored", message_id=one.run.message_id, **said)
-    except LeaseLost:
-        return False
-    except Exception:  # one bad session never stops the others
-        log.exception("session %s: that its agent ignores a cancel could not be told", one.run.session_id)
-        return False
+    with session_transaction(one.run.session_id, lease) as transaction:
+        if transaction.open_turn is None or transaction.open_turn.id != one.run.id:
+            return False  # the turn has ended since it was read
+        said = {"run_id": str(one.run.id), "since": one.asked_at.isoformat()}
+        transaction.set_fields(metadata={**transaction.session.metadata, CANCEL_IGNORED: said})
+        transaction.record_event("session.run.cancel_ignored", message_id=one.run.message_id, **said)
     return True
 
 
@@ -121,7 +117,7 @@ def report_stalled_turns(held: Mapping[uuid.UUID, Lease]) -> int:
         return 0
     since = timezone.now() - timedelta(seconds=settings.KANDEV_STALL_NOTICE)
     return sum(
-        _record_stall(run, heard, held[run.session_id])
+        _guarded(run.session_id, "its silence", _record_stall, run, heard, held[run.session_id])
         for run, heard in _load_silent_runs(since)
         if run.session_id in held
     )
@@ -137,20 +133,14 @@ def _load_silent_runs(since: datetime) -> list[tuple[Run, datetime]]:
 
 
 def _record_stall(run: Run, heard: datetime, lease: Lease) -> bool:
-    try:
-        with session_transaction(run.session_id, lease) as transaction:
-            if transaction.open_turn is None or transaction.open_turn.id != run.id:
-                return False
-            transaction.set_fields(stalled_since=heard)
-            tools = ConversationUpdate(transaction).unfinished_tools()
-            transaction.record_event(
-                "session.run.stalled", run_id=str(run.id), since=heard.isoformat(), unfinished_tools=tools
-            )
-    except LeaseLost:
-        return False
-    except Exception:  # one bad session never stops the others
-        log.exception("session %s: its silence could not be told", run.session_id)
-        return False
+    with session_transaction(run.session_id, lease) as transaction:
+        if transaction.open_turn is None or transaction.open_turn.id != run.id:
+            return False
+        transaction.set_fields(stalled_since=heard)
+        tools = ConversationUpdate(transaction).unfinished_tools()
+        transaction.record_event(
+            "session.run.stalled", run_id=str(run.id), since=heard.isoformat(), unfinished_tools=tools
+        )
     return True
 
 
@@ -168,7 +158,10 @@ def report_overdue_prompts() -> int:
     for key, session_id in found:
         if _event_key(key) not in known:
             by_session[session_id].append(key)
-    return sum(_record_overdue(session_id, keys) for session_id, keys in by_session.items())
+    return sum(
+        _guarded(session_id, "its overdue prompts", _record_overdue, session_id, keys)
+        for session_id, keys in by_session.items()
+    )
 
 
 def _event_key(key: int) -> str:
@@ -187,18 +180,11 @@ def _record_overdue(session_id: uuid.UUID, keys: list[int]) -> int:
                     kind=row.kind,
                     state=row.state,
                     reason=_overdue_reason(transaction),
-                    waited_seconds=_seconds_waited(row),
+                    waited_seconds=round((timezone.now() - row.created_at).total_seconds()),
                 )
     except IntegrityError:
         return 0  # the event's unique key exists: another supervisor has just recorded it
-    except Exception:  # one bad session never stops the others
-        log.exception("session %s: its overdue prompts could not be told", session_id)
-        return 0
     return len(rows)
-
-
-def _seconds_waited(row: Prompt) -> int:
-    return round((timezone.now() - row.created_at).total_seconds())
 
 
 def _overdue_reason(transaction: SessionTransaction) -> str:
@@ -212,7 +198,6 @@ def _overdue_reason(transaction: SessionTransaction) -> str:
     return str(assess_session(session).resume_reason)
 
 
-Id = TypeVar("Id")
 DEADLINE_BATCH = 100
 """Waits that one pass ends at most; the next pass follows within a second."""
 
@@ -220,7 +205,7 @@ DEADLINE_BATCH = 100
 def expire_waits() -> int:
     """Expire every wait token whose time has passed, and end the wait; return how many."""
     due = list(ResumeToken.objects.due(timezone.now()).values_list("id", "session_id")[:DEADLINE_BATCH])
-    return sum(_run_guarded(_expire_wait, token_id, session_id) for token_id, session_id in due)
+    return sum(_guarded(session_id, "its wait", _expire_wait, token_id, session_id) for token_id, session_id in due)
 
 
 def _expire_wait(token_id: uuid.UUID, session_id: uuid.UUID) -> bool:
@@ -250,7 +235,8 @@ def renew_tokens() -> int:
     """Mint a new token for every open permission request that has none, or an undecryptable one; return how many."""
     asked = list(PermissionRequest.objects.filter(state=PermissionState.PENDING))
     known = permission_tokens(asked)
-    return sum(_run_guarded(_renew_token, one.id, one.session_id) for one in asked if _is_unusable(known.get(one.id)))
+    lost = [(one.id, one.session_id) for one in asked if _is_unusable(known.get(one.id))]
+    return sum(_guarded(session_id, "its key", _renew_token, key, session_id) for key, session_id in lost)
 
 
 def _is_unusable(token: ResumeToken | None) -> bool:
@@ -274,13 +260,15 @@ def _renew_token(permission_id: str, session_id: uuid.UUID) -> bool:
     return True
 
 
-def _run_guarded(do: Callable[[Id, uuid.UUID], bool], about: Id, session_id: uuid.UUID) -> bool:
-    """Call ``do``; log its failure and return False, so that one bad row never stops the others."""
+def _guarded(session_id: uuid.UUID, about: str, do: Callable[..., int], *args: Any) -> int:
+    """Call ``do`` and return its count; log its failure and return 0, so that one bad row never stops the others."""
     try:
-        return do(about, session_id)
+        return do(*args)
+    except LeaseLost:
+        return 0
     except Exception:
-        log.exception("a wait of session %s could not be looked after", session_id)
-        return False
+        log.exception("session %s: %s could not be looked after", session_id, about)
+        return 0
 
 
 MAX_SESSIONS: Final = 200

@@ -21,6 +21,7 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.services.tasks import create_session, create_task
+from sessions_app.supervisor.conversation import schedule_writes
 from sessions_app.supervisor.ingest.handlers import LineApplier
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
@@ -133,7 +134,7 @@ def _fold(transaction: SessionTransaction, lines: tuple[dict[str, Any], ...]) ->
     for number, line in enumerate(lines, start=1):
         applier.apply({"seq": number, "epoch": "e", "ts": NOON, **line})
     applier.finish()
-    applier.conversation.schedule_write()
+    schedule_writes([applier.conversation])
 
 
 def asks(permission_id: str = "p1", **tool_call: Any) -> dict[str, Any]:

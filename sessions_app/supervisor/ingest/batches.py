@@ -186,7 +186,9 @@ def _write_all(batches: Sequence[_AppliedLines]) -> list[IngestResult]:
     for applied in batches:
         if told := store_reported_token(applied.transaction, applied.execution, applied.token):
             applied.execution.save(update_fields=told)
-        _reach_crash_points(applied.transaction.session.id)
+        session_id = applied.transaction.session.id
+        crash_points.reached("supervisor.ingest_before_commit", session_id)
+        on_commit(partial(crash_points.reached, "supervisor.ingest_after_commit", session_id))
     return [applied.result for applied in batches]
 
 
@@ -214,21 +216,11 @@ class Batch:
     def take_arrived(self) -> None:
         """Add the output that has arrived since the batch was passed, so that it need not wait for another commit."""
         room = max(0, MAX_LINES - len(self.lines))
-        more = list(takewhile(_is_output, self.arriving[:room]))
+        more = list(takewhile(lambda line: line.get("kind") in OUTPUT_KINDS, self.arriving[:room]))
         if more:
             del self.arriving[: len(more)]
             self.lines += more
             self.prepared = PreparedLines.of(self.lines)
-
-
-def _is_output(line: JournalLine) -> bool:
-    """Whether the stream has nothing to do for a line before it is written."""
-    return line.get("kind") in OUTPUT_KINDS
-
-
-def _reach_crash_points(session_id: uuid.UUID) -> None:
-    crash_points.reached("supervisor.ingest_before_commit", session_id)
-    on_commit(lambda: crash_points.reached("supervisor.ingest_after_commit", session_id))
 
 
 Written = list[tuple[Batch, IngestResult | Exception]]

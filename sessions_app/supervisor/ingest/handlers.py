@@ -159,10 +159,6 @@ def _tool_key(line: JournalLine) -> str:
     return str(line.get("tool_call_id", ""))[:200]
 
 
-def _on_plan(applier: LineApplier, line: JournalLine) -> None:
-    applier.conversation.set_plan(line.get("entries", []))
-
-
 def _on_usage(applier: LineApplier, line: JournalLine) -> None:
     """Merge the agent's usage figures: a figure that it no longer reports keeps its last value."""
     transaction = applier.transaction
@@ -282,11 +278,9 @@ def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]
         transaction.move_run(move, reason=str(line.get("code") or line.get("stop_reason") or "")[:64], **failure)
         if move != "cancel" and line.get("code") not in EMPTY_TURN_REASONS:
             continuity.settle_pending_receipt(transaction, failed=move == "fail")
-        retry = (
-            plan_retry(transaction, run, row, line, conversation=applier.conversation, tools=tools)
-            if move == "fail"
-            else None
-        )
+        retry = None
+        if move == "fail":
+            retry = plan_retry(transaction, run, row, line, conversation=applier.conversation, tools=tools)
         # A turn that is tried again keeps the session at work: it is not finished for anybody who waits for it.
         _move_if_legal(transaction, "turn_ended", work="begin" if retry else "rest")
         if move == "complete" and not run.message_id.startswith(verification.MEMORY_CHECK_PREFIX):
@@ -312,10 +306,6 @@ def _on_agent_exited(applier: LineApplier, line: JournalLine) -> None:
         "session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected"))
     )
     applier.agent_gone = applier.agent_gone or not line.get("expected")
-
-
-def _on_prompt_abandoned(applier: LineApplier, line: JournalLine) -> None:
-    applier.transaction.record_event("session.agentctl_abandoned")
 
 
 def _on_unstorable(applier: LineApplier, line: JournalLine) -> None:
@@ -361,7 +351,7 @@ def _move_if_legal(transaction: SessionTransaction, move: str, *, work: str) -> 
             transaction.move_work(work)
 
 
-LINE_HANDLERS: dict[str, Callable[[LineApplier, JournalLine], None]] = {
+LINE_HANDLERS: dict[str, Callable[[LineApplier, JournalLine], object]] = {
     JournalKind.PROMPT_ACCEPTED: _on_prompt_accepted,
     JournalKind.PROMPT_DELIVERED: _on_prompt_delivered,
     JournalKind.MESSAGE_USER: _on_foreign_user_text,
@@ -369,7 +359,7 @@ LINE_HANDLERS: dict[str, Callable[[LineApplier, JournalLine], None]] = {
     JournalKind.MESSAGE_THOUGHT: _text_handler("thought"),
     JournalKind.TOOL_CALL: _on_tool_call,
     JournalKind.TOOL_UPDATE: _on_tool_call,
-    JournalKind.PLAN: _on_plan,
+    JournalKind.PLAN: lambda applier, line: applier.conversation.set_plan(line.get("entries", [])),
     JournalKind.USAGE: _on_usage,
     JournalKind.AGENT_SETTINGS: lambda applier, line: applier.agent_settings.report_settings(line),
     JournalKind.AGENT_COMMANDS: lambda applier, line: applier.agent_settings.report_commands(line),
@@ -384,7 +374,7 @@ LINE_HANDLERS: dict[str, Callable[[LineApplier, JournalLine], None]] = {
     JournalKind.TURN_CANCELLED: _turn_ended_handler("cancel"),
     JournalKind.TURN_FAILED: _turn_ended_handler("fail"),
     JournalKind.AGENT_EXITED: _on_agent_exited,
-    JournalKind.AGENTCTL_ABANDONED: _on_prompt_abandoned,
+    JournalKind.AGENTCTL_ABANDONED: lambda applier, _: applier.transaction.record_event("session.agentctl_abandoned"),
     JournalKind.WORKSPACE_SNAPSHOT: _on_snapshot,
     UNSTORABLE: _on_unstorable,
 }

@@ -96,8 +96,8 @@ def claim_start_within(
         raise Intent.DoesNotExist(f"no order {intent_id}")
     if not _is_executable(transaction, intent, lives):
         return None
-    if not in_grace:
-        _count_attempt(transaction, intent)
+    if not in_grace and intent.claimed_generation is None and intent.by_id is None:
+        transaction.set_fields(start_attempts=transaction.session.start_attempts + 1)
     transaction.set_fields(start_rank=None)
     intent.claimed_generation = lease.generation
     update_row(intent, ["claimed_generation"])
@@ -113,11 +113,8 @@ def _mark_starting(transaction: SessionTransaction) -> None:
     """Move the session to its start; an *unreachable* one keeps that error until its place answers."""
     session = transaction.session
     unknown = session.error_code == UNREACHABLE
-    transaction.move_session(
-        "start",
-        error_code=UNREACHABLE if unknown else "",
-        error_message=session.error_message if unknown else "",
-    )
+    message = session.error_message if unknown else ""
+    transaction.move_session("start", error_code=UNREACHABLE if unknown else "", error_message=message)
 
 
 def _take_lease(transaction: SessionTransaction, intent_id: uuid.UUID, me: str) -> Lease | None:
@@ -211,11 +208,6 @@ def _mark_queued_for_capacity(intent: Intent) -> None:
         update_row(intent, ["payload"])
 
 
-def _count_attempt(transaction: SessionTransaction, intent: Intent) -> None:
-    if intent.claimed_generation is None and intent.by_id is None:
-        transaction.set_fields(start_attempts=transaction.session.start_attempts + 1)
-
-
 def _locked(transaction: SessionTransaction) -> ExecutorRunning:
     execution = transaction.execution
     assert execution is not None, "the lease was checked against it"  # noqa: S101
@@ -283,15 +275,9 @@ def _launch_paths(launched: Launched) -> dict[str, object]:
 def launched_facts(session_id: uuid.UUID, launched: Launched) -> ExecutionFacts:
     """Return the facts of what was just launched, with its address and state instead of the row's."""
     session = load_session(session_id)
-    execution = _claimed_execution(session)
+    execution = load_execution(session)
+    if execution is None:
+        raise ExecutorRunning.DoesNotExist(f"session {session.id} has no execution")
     return replace(
         execution_facts_of(execution, session), agentctl_url=launched.url, pid=launched.pid, state=launched.state
     )
-
-
-def _claimed_execution(session: TaskSession) -> ExecutorRunning:
-    """Return the session's present execution, on which the claim was made. Raises DoesNotExist."""
-    found = load_execution(session)
-    if found is None:
-        raise ExecutorRunning.DoesNotExist(f"session {session.id} has no execution")
-    return found

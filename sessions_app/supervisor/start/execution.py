@@ -9,7 +9,7 @@ import asyncio
 import logging
 import uuid
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
 from django.db import Error, InterfaceError, OperationalError
@@ -54,9 +54,9 @@ def claim_and_prepare(
     try:
         with session_transaction(session_id, lease, related=SESSION_RELATED) as transaction:
             plan = claims.claim_start_within(transaction, intent_id, lease, lives=lives, in_grace=in_grace)
-            return (
-                None if plan is None else (plan, agent_start.prepare_agent_start_within(transaction, plan, found=found))
-            )
+            if plan is None:
+                return None
+            return plan, agent_start.prepare_agent_start_within(transaction, plan, found=found)
     except (LeaseLost, Error):
         raise
     except Exception:  # noqa: BLE001  (raised again by the preparation below)
@@ -79,18 +79,12 @@ async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, inte
         except LeaseLost:
             log.info("session %s: another supervisor carries out its start", session_id)
         except TimeoutError:
-            failure = StartFailure(
-                "start_timeout", f"The start took longer than {settings.KANDEV_START_TIMEOUT:g} seconds."
-            )
-            await _write_failure(registry, session_id, intent_id, None, failure)
+            message = f"The start took longer than {settings.KANDEV_START_TIMEOUT:g} seconds."
+            await _write_failure(registry, session_id, intent_id, None, StartFailure("start_timeout", message))
         except ExecutorError as error:
-            await _write_failure(
-                registry, session_id, intent_id, None, start_failure_from(error, executor_failed=False)
-            )
-        except (
-            OperationalError,
-            InterfaceError,
-        ) as error:  # the database is unavailable: the intent stays open
+            failure = start_failure_from(error, executor_failed=False)
+            await _write_failure(registry, session_id, intent_id, None, failure)
+        except (OperationalError, InterfaceError) as error:  # the database is unavailable: the intent stays open
             log.warning("session %s: its start could not be written: %s", session_id, error)
         except Exception as error:  # one bad session never stops the others
             log.exception("session %s: its start failed", session_id)
@@ -190,7 +184,8 @@ async def _start_agent(
     """Have agentctl start the agent, and write the outcome; the facts to verify its answer by are read meanwhile."""
     try:
         answer, known = await asyncio.gather(
-            _request_agent_start(stream, order), registry.database(agent_start.load_conversation_facts, plan.session_id)
+            stream.client.start_agent(order.body, timeout=settings.KANDEV_START_TIMEOUT + TIMEOUT_MARGIN),
+            registry.database(agent_start.load_conversation_facts, plan.session_id),
         )
     except StaleGeneration:
         raise LeaseLost(LeaseLost.__doc__) from None
@@ -208,11 +203,6 @@ async def _start_agent(
         # A stop was requested meanwhile and wins (rule 9), or the answer contradicts the log: the agent must not stay.
         await stream.client.stop_agent(grace=5, intent_id=str(plan.intent_id))
         await registry.database(settle_intent, plan.intent_id, "stopped")
-
-
-async def _request_agent_start(stream: ExecutionStream, order: agent_start.AgentStartRequest) -> dict[str, Any]:
-    timeout = settings.KANDEV_START_TIMEOUT + TIMEOUT_MARGIN
-    return await stream.client.start_agent(order.body, timeout=timeout)
 
 
 async def _handle_refusal(

@@ -172,9 +172,9 @@ async def _write_unattached(
         # Before the decision is written, for the same reason; a crash in between only drains again behind the cursor.
         await _drain_dead(registry, row, lease)
         crash_points.reached("sweep.drained", row.stored.session_id)
-    outcome = await registry.database(
-        write_decision, row, seen, decision, lease, await _evidence(registry, row, decision)
-    )
+    gives_up = decision.session_move == "give_up"
+    evidence = await execution_registry.read_log_tail(registry, row.stored.session_id) if gives_up else ""
+    outcome = await registry.database(write_decision, row, seen, decision, lease, evidence)
     crash_points.reached("sweep.row_written", row.stored.session_id)
     if held is None and decision.agent_action == "none":
         await registry.database(leases.release_leases, registry.boot_id, row.stored.id)
@@ -193,18 +193,9 @@ async def _drain_dead(registry: ExecutionRegistry, row: Candidate, lease: Lease)
         log.warning("session %s: what its agentctl left cannot be read: %s", row.stored.session_id, error)
         return
     kept = {"resume_token": token} if token else None
-    for start in range(0, len(lines), DRAIN_BATCH):
-        await registry.writer(
-            ingest_batch, row.stored.session_id, lease, lines[start : start + DRAIN_BATCH], kept, alive=False
-        )
-    if kept and not lines:
-        await registry.writer(ingest_batch, row.stored.session_id, lease, [], kept, alive=False)
-
-
-async def _evidence(registry: ExecutionRegistry, row: Candidate, decision: Decision) -> str:
-    if decision.session_move != "give_up":
-        return ""
-    return await execution_registry.read_log_tail(registry, row.stored.session_id)
+    for start in range(0, max(len(lines), 1 if kept else 0), DRAIN_BATCH):
+        batch = lines[start : start + DRAIN_BATCH]
+        await registry.writer(ingest_batch, row.stored.session_id, lease, batch, kept, alive=False)
 
 
 def write_reattachments(batch: Sequence[PendingReattach]) -> list[ActionOutcome | Exception]:
@@ -232,13 +223,8 @@ def write_decision(
     """Write one decision under the lease: states, receipt and intents, in one transaction. Raises LeaseLost."""
     with session_transaction(row.stored.session_id, lease) as transaction:
         transaction.log_tail = evidence
-        return _write_changes(
-            transaction,
-            row,
-            seen,
-            decision,
-            _load_told_takeovers([transaction]) if decision.agent_action == "reattach" else (),
-        )
+        told = _load_told_takeovers([transaction]) if decision.agent_action == "reattach" else ()
+        return _write_changes(transaction, row, seen, decision, told)
 
 
 def _write_changes(
@@ -342,12 +328,7 @@ def _move_session(transaction: SessionTransaction, decision: Decision) -> None:
         hold_unsent_prompts(transaction)
     if move == "fail" and code in NO_RESTART_CODES:
         withdraw_continuation(transaction)
-    transaction.move_session(
-        move,
-        error_code=code,
-        error_message=message,
-        reason=decision.reason or decision.rule,
-    )
+    transaction.move_session(move, error_code=code, error_message=message, reason=decision.reason or decision.rule)
     if decision.session_error_code == WORKTREE_MISSING:
         transaction.set_fields(next_restart_at=None)
 

@@ -148,7 +148,9 @@ class _ActionRunner:
 
     async def run_all(self, decided: Sequence[DecidedRow]) -> None:
         """Act on all rows, the most urgent first; return when all are done."""
-        await asyncio.gather(*map(self._run_one, by_urgency(decided)))
+        # Sessions that were working or have prompts come first.
+        order = sorted(decided, key=lambda item: not (item.facts.has_open_run or item.facts.has_queued_prompts))
+        await asyncio.gather(*map(self._run_one, order))
 
     async def _run_one(self, item: DecidedRow) -> None:
         async with self._attaching if item.decision.agent_action == "reattach" else self._acting:
@@ -265,19 +267,11 @@ async def _observe_runtime(name: str, facts: list[ExecutionFacts], scope: SweepS
     return nothing
 
 
-def by_urgency(decided: Sequence[DecidedRow]) -> list[DecidedRow]:
-    """Sort sessions that were working or have prompts to the front."""
-    return sorted(decided, key=lambda item: not (item.facts.has_open_run or item.facts.has_queued_prompts))
-
-
-def _cause_of(decision: Decision) -> str:
-    return f"{current_context().get(CAUSE, 'sweep')}: {decision.rule}"
-
-
 async def _act_safely(registry: ExecutionRegistry, reattach: ReattachExecutor, item: DecidedRow) -> ActionOutcome:
     began, facts = time.monotonic(), item.facts
+    cause = f"{current_context().get(CAUSE, 'sweep')}: {item.decision.rule}"
     try:
-        with known_as(session_id=facts.session_id, task_id=facts.task_id, cause=_cause_of(item.decision)):
+        with known_as(session_id=facts.session_id, task_id=facts.task_id, cause=cause):
             outcome = await act_on_decision(registry, reattach, item.row, item.seen, item.decision)
     except Exception as error:  # one bad row never stops a sweep
         if not is_database_outage(error):  # an outage is logged once for all sessions
