@@ -192,13 +192,10 @@ def is_own_origin(scope: Scope, origins: list[str]) -> bool:
     if len(origins) != 1 or not has_allowed_host(scope):
         return False
     origin = _origin_parts(origins[0])
-    own = f"{_scheme(scope)}://{header_values(scope, 'host')[0]}"
+    # The scheme of the page that opens the socket; a trusted proxy may have set it.
+    scheme = "https" if scope.get("scheme") in ("https", "wss") else "http"
+    own = f"{scheme}://{header_values(scope, 'host')[0]}"
     return origin is not None and any(_matches_origin(one, origin) for one in (own, *settings.CSRF_TRUSTED_ORIGINS))
-
-
-def _scheme(scope: Scope) -> str:
-    """Return the scheme of the page that opens the socket; a trusted proxy may have set it."""
-    return "https" if scope.get("scheme") in ("https", "wss") else "http"
 
 
 def _matches_origin(known: str, origin: OriginParts) -> bool:

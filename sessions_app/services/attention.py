@@ -44,6 +44,7 @@ def visible_items(user: Any) -> QuerySet[AttentionItem]:
     (its session or workflow belongs to a team of the user's) and ``rank`` (lowest first).
     """
     marks = AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user.pk)
+    present = Presence.objects.filter(session=OuterRef("session"), user_id=user.pk, expires_at__gt=timezone.now())
     teams = teams_of(user)
     audience = Q(task__team__in=teams) | Q(workflow__team__in=teams)
     if user.is_authenticated and user.is_active and user.is_staff:
@@ -52,7 +53,7 @@ def visible_items(user: Any) -> QuerySet[AttentionItem]:
     rows: QuerySet[AttentionItem] = AttentionItem.objects.filter(audience).annotate(
         acknowledged_at=Subquery(marks.values("acknowledged_at")[:1]),
         dismissed_at=Subquery(marks.values("dismissed_at")[:1]),
-        is_present=Exists(_presences().filter(session=OuterRef("session"), user_id=user.pk)),
+        is_present=Exists(present),
         may_open=Exists(teams.filter(Q(pk=OuterRef("task__team")) | Q(pk=OuterRef("workflow__team")))),
         rank=rank,
     )
@@ -143,10 +144,6 @@ def open_kinds(session: TaskSession, user: Any = None) -> dict[str, bool]:
     for kind, is_news in rows.values_list("kind", "news"):
         found[kind] = found.get(kind, False) or is_news
     return found
-
-
-def _presences() -> QuerySet[Presence]:
-    return Presence.objects.filter(expires_at__gt=timezone.now())
 
 
 PRESENCE_LIFETIME: Final = timedelta(seconds=45)

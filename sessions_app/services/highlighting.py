@@ -52,10 +52,7 @@ def _lexer_by_name(language: str) -> Lexer | None:
 
 
 def _highlight(code: str, lexer: Lexer | None) -> str:
-    if lexer is None or not LANGUAGES.intersection(lexer.aliases) or _is_too_much(code):
+    is_too_much = len(code) > MAX_CHARS or any(len(line) > MAX_LINE for line in code.splitlines())
+    if lexer is None or not LANGUAGES.intersection(lexer.aliases) or is_too_much:
         return str(escape(code))
     return str(highlight(code, lexer, _FORMATTER))
-
-
-def _is_too_much(code: str) -> bool:
-    return len(code) > MAX_CHARS or any(len(line) > MAX_LINE for line in code.splitlines())

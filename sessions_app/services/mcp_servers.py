@@ -42,14 +42,9 @@ def visible_repositories(user: Any) -> QuerySet[Repository]:
     return Repository.objects.filter(team__in=visible_teams(user).values("id")).select_related("team")
 
 
-def find_server_list(team: Group, repository: Repository | None) -> McpServerList | None:
-    """Return the list of a repository, or of a team if ``repository`` is None; None if nobody has made one."""
-    return McpServerList.objects.filter(team=team, repository=repository).select_related("updated_by").first()
-
-
 def server_list_json(team: Group, repository: Repository | None) -> dict[str, Any]:
-    """Return the list as the API has it."""
-    row = find_server_list(team, repository)
+    """Return the list of a repository, or of a team if ``repository`` is None, as the API has it."""
+    row = McpServerList.objects.filter(team=team, repository=repository).select_related("updated_by").first()
     if row is None:
         return {"servers": [], "updated_by": None, "updated_at": None}
     by = row.updated_by.get_username() if row.updated_by else None
@@ -100,16 +95,12 @@ def _change(
             )
         row.servers, row.updated_by_id = after, by.pk
         row.save()
-    names = {key: sorted(str(each["name"]) for each in rows) for key, rows in _difference(before, after).items()}
+    names = {
+        "written": sorted(str(each["name"]) for each in after if each not in before),
+        "removed": sorted({str(each["name"]) for each in before} - {str(each["name"]) for each in after}),
+    }
     about = {"team_id": team.pk, "repository_id": str(repository.pk) if repository else None, "user_id": by.pk}
     log.info("MCP servers of team %s changed by user %s: %s", team.pk, by.pk, names, extra=about)
-
-
-def _difference(before: Sequence[Server], after: Sequence[Server]) -> dict[str, list[Server]]:
-    return {
-        "written": [each for each in after if each not in before],
-        "removed": [each for each in before if each["name"] not in {one["name"] for one in after}],
-    }
 
 
 def check_server_list(servers: Any) -> None:
@@ -124,15 +115,11 @@ def check_server_list(servers: Any) -> None:
                     f"{name} of “{server['name']}” looks like a secret. Store it in the environment of the agent "
                     f"profile, and refer to it as secret:VARIABLE."
                 )
-        if any(map(_looks_secret, _plain_texts(server))):
+        texts = (str(server.get("url", "")), str(server.get("command", "")), " ".join(server.get("args", [])))
+        if any(map(_looks_secret, texts)):
             raise ValidationError(
                 f"“{server['name']}” seems to contain a secret. Pass it in a header or variable, as secret:VARIABLE."
             )
-
-
-def _plain_texts(server: Server) -> list[str]:
-    """Return the texts of a server that are no header or variable."""
-    return [str(server.get("url", "")), str(server.get("command", "")), " ".join(server.get("args", []))]
 
 
 def _looks_secret(text: str) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from django.db.models.functions import Substr
 
 from executors_app.agentctl.local_runtime.storage import bearer_token
-from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.domain.attachments import names_sentence
 from sessions_app.domain.continuation import (
     InterruptedWait,
@@ -33,11 +32,9 @@ _SECRET_NAME: Final = re.compile(r"key|token|secret|pass|auth|credential", re.IG
 def load_history(session: TaskSession) -> Injection:
     """Return the history that a new agent of this session would be told now; read-only."""
     total = session.messages.filter(role__in=HISTORY_ROLES).count()
-    return (
-        build_injection(_entries_newest_first(session), total, secrets=_secrets_of(session))
-        if total
-        else Injection("", 0)
-    )
+    if not total:
+        return Injection("", 0)
+    return build_injection(_entries_newest_first(session), total, secrets=set(_secrets_of(session)))
 
 
 def _entries_newest_first(session: TaskSession) -> Iterator[HistoryEntry]:
@@ -63,20 +60,13 @@ def _text_beginnings(messages: list[uuid.UUID]) -> dict[uuid.UUID, str]:
     return dict(first.values_list("message_id", Substr("text", 1, SCANNED_CHARS + 1)))
 
 
-def _secrets_of(session: TaskSession) -> set[str]:
-    """Return the secret values of this session's agent, so that the history can redact them."""
-    execution = execution_of(session)
-    return {*filter(None, _tokens_of(execution)), *_secrets_of_profile(session.agent_profile)}
-
-
-def _tokens_of(execution: ExecutorRunning | None) -> tuple[str, ...]:
-    if execution is None:
-        return ()
-    bearer = bearer_token(execution.auth_token, execution.state)
-    return (execution.resume_token, execution.rejected_resume_token, execution.auth_token, bearer)
-
-
-def _secrets_of_profile(profile: AgentProfile) -> Iterator[str]:
+def _secrets_of(session: TaskSession) -> Iterator[str]:
+    """Yield the secret values of this session's agent, so that the history can redact them."""
+    execution, profile = execution_of(session), session.agent_profile
+    if execution is not None:
+        bearer = bearer_token(execution.auth_token, execution.state)
+        tokens = (execution.resume_token, execution.rejected_resume_token, execution.auth_token, bearer)
+        yield from filter(None, tokens)
     yield from _named_secrets(profile.env)
     for server in profile.mcp_servers:
         for name in ("env", "headers"):
@@ -118,16 +108,13 @@ def _snapshot_before(transaction: SessionTransaction, run: Run) -> str:
     began = log.filter(name=DELIVERED_EVENT, payload__message_id=run.message_id).first()
     # The delivery may be in this very transaction, and then it is not in the log yet.
     unwritten = [] if began else [(event.name, event.payload) for event in transaction.events]
-    starts = [at for at, (name, said) in enumerate(unwritten) if (name, said.get("message_id")) == _run_start(run)]
+    delivery = (DELIVERED_EVENT, run.message_id)
+    starts = [at for at, (name, said) in enumerate(unwritten) if (name, said.get("message_id")) == delivery]
     for name, said in reversed(unwritten[: starts[0]] if starts else unwritten):
         if name == SNAPSHOT_EVENT:
             return str(said.get("commit", ""))
     kept = log.filter(name=SNAPSHOT_EVENT, **({"seq__lt": began.seq} if began else {})).first()
     return str(kept.payload.get("commit", "")) if kept else ""
-
-
-def _run_start(run: Run) -> tuple[str, str]:
-    return DELIVERED_EVENT, run.message_id
 
 
 def unfinished_of(session: TaskSession) -> Mapping[str, Any] | None:
@@ -187,11 +174,8 @@ def context_before(session: TaskSession, row: Prompt) -> str:
         return ""
     known, wait = unfinished_of(session), wait_of(session)
     notes = [interruption_note(to_interruption(session, known))] if known and row.kind != PromptKind.CONTINUE else []
-    notes += (
-        [interrupted_wait_note(to_interrupted_wait(wait))]
-        if wait and not row.message_id.startswith(continue_prompt_prefix(wait))
-        else []
-    )
+    if wait and not row.message_id.startswith(continue_prompt_prefix(wait)):
+        notes.append(interrupted_wait_note(to_interrupted_wait(wait)))
     return "\n\n".join(notes)
 
 

@@ -34,7 +34,8 @@ def checked_content(asked: PermissionRequest, option_id: str, content: Content |
     given = content or {}
     problems = check_answer(asked.question, given) or _pattern_problems(asked.question, given)
     if problems:
-        raise InvalidAnswer(fields={name: _problem_json(problem) for name, problem in problems.items()})
+        told = {name: {"code": one.code.value, "message": one.message} for name, one in problems.items()}
+        raise InvalidAnswer(fields=told)
     return given
 
 
@@ -66,10 +67,6 @@ def _pattern_problems(question: Mapping[str, Any], content: Content) -> dict[str
         for (name, pattern, _), matched in zip(found, matches, strict=True)
         if matched is False
     }
-
-
-def _problem_json(problem: Problem) -> dict[str, str]:
-    return {"code": problem.code.value, "message": problem.message}
 
 
 _CPU_SECONDS: Final = 1

@@ -183,11 +183,13 @@ def load_first_steps(user: Any) -> FirstSteps | None:
     if not can_order_restart(user):
         return None
     task = Task.objects.visible_to(user).filter(archived_at=None, title=DEMO_TASK).order_by("created_at").first()
-    if task is None or _has_finished(user):
+    if task is None:
+        return None
+    last = last_ordered()
+    if ContinuityReceipt.objects.visible_to(user).filter(kind="reattached").exists() and last is not None:
         return None
     session = task.sessions.order_by("-created_at").first()
     runs = Run.objects.filter(session=session) if session else Run.objects.none()
-    last = last_ordered()
     return FirstSteps(
         task=task,
         session=session,
@@ -195,7 +197,3 @@ def load_first_steps(user: Any) -> FirstSteps | None:
         has_worked=runs.exists(),
         restarted=last is not None and last.killed_at >= task.created_at,
     )
-
-
-def _has_finished(user: Any) -> bool:
-    return ContinuityReceipt.objects.visible_to(user).filter(kind="reattached").exists() and last_ordered() is not None
