@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.db import DatabaseError
-from django.db.models import Model
 from django.db.transaction import atomic, set_rollback
 from django.utils import timezone
 
@@ -75,7 +74,7 @@ def write_prompts(session: TaskSession, snapshot: SnapshotValues, rows: SessionR
             state=row.state,
             by=by,
         )
-    _insert_rows(made.values(), "created_at", [rows.prompts[key].created_at for key in made])
+    _insert_rows(list(made.values()), [rows.prompts[key].created_at for key in made])
     _link_replacements(made, recorded)
     return problems
 
@@ -135,7 +134,7 @@ def write_receipts(session: TaskSession, snapshot: SnapshotValues, rows: Session
             )
         )
         times.append(more.time("created_at") or row.created_at)
-    _insert_rows(receipts, "created_at", times)
+    _insert_rows(receipts, times)
 
 
 def write_tokens(session: TaskSession, tokens: SnapshotValues) -> None:
@@ -162,16 +161,15 @@ def write_tokens(session: TaskSession, tokens: SnapshotValues) -> None:
     ResumeToken.objects.bulk_create(rows, ignore_conflicts=True)
 
 
-def _insert_rows(rows: Iterable[Any], name: str, values: Sequence[Any]) -> None:
-    """Insert rows and then set an ``auto_now_add`` field, which an insert overwrites."""
-    made: list[Model] = list(rows)
-    if not made:
+def _insert_rows(rows: Sequence[Any], times: Sequence[datetime]) -> None:
+    """Insert rows and then set ``created_at``, which an insert overwrites."""
+    if not rows:
         return
-    manager = type(made[0])._default_manager
-    manager.bulk_create(made)
-    for row, value in zip(made, values, strict=True):
-        setattr(row, name, value)
-    manager.bulk_update(made, [name], batch_size=LEDGER_BATCH_SIZE)
+    manager = type(rows[0])._default_manager
+    manager.bulk_create(rows)
+    for row, time in zip(rows, times, strict=True):
+        row.created_at = time
+    manager.bulk_update(rows, ["created_at"], batch_size=LEDGER_BATCH_SIZE)
 
 
 log = logging.getLogger(__name__)

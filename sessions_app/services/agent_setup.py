@@ -96,11 +96,6 @@ class AgentPlace:
         known = self.reported
         return self.kind.required_version(known.name, known.version) if known else ""
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether nothing is known to be missing."""
-        return self.program != ProgramState.MISSING and self.logged_out is None
-
 
 def agent_places(
     user: Any, kinds: Sequence[AgentType], executors: Sequence[Executor], team: Any = None

@@ -194,12 +194,12 @@ def _own_token(known: SessionRows) -> tuple[bool, bool]:
     return False, known.has_rejected_token and bool(mismatched_fields(known.metadata.get(REJECTED_TOKEN_OF), now))
 
 
-def assess_session(session: TaskSession, now: datetime | None = None) -> Assessment:
+def assess_session(session: TaskSession) -> Assessment:
     """Assess whether and how this session can be resumed, and why not."""
     if session_flaws(session, execution_of(session)):
         return DAMAGED_ASSESSMENT
     facts = resume_facts(load_session_rows(session), ever_prompted=session.runs.exists())
-    return assess(facts, now or timezone.now())
+    return assess(facts, timezone.now())
 
 
 def assess_start(session: TaskSession, mode: str) -> ModeVerdict:

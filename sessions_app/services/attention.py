@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
@@ -169,12 +169,12 @@ def overdue_prompts() -> QuerySet[Prompt]:
     return Prompt.objects.filter(overdue_filter())
 
 
-def overdue_filter(now: datetime | None = None) -> Q:
+def overdue_filter() -> Q:
     """Filter prompts that have waited for an agent for longer than ``KANDEV_START_TIMEOUT``.
 
     A prompt that waits for the end of a turn is not overdue, nor is one of a session that was stopped.
     """
-    moment = now or timezone.now()
+    moment = timezone.now()
     # An end further in the future than clocks may differ was written under a wrong clock and is ignored.
     since, beyond = moment - timedelta(seconds=settings.KANDEV_START_TIMEOUT), moment + MAX_CLOCK_SKEW
     at_work = Q(state__in=OPEN_RUN_STATES) | Q(ended_at__gt=since, ended_at__lte=beyond)

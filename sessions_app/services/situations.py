@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db.models import Count, Q
 
@@ -102,6 +102,14 @@ def idle_reason_json(
     return {"reason": str(found.reason), "text": found.text, "next_step": found.next_step, "until": until}
 
 
+_FACTS_OF_STATUS: Final = (
+    *("desired_state", "work_state", "policy", "policy_source", "error_code", "error_message", "recovering"),
+    *("starting", "continuing", "asleep", "queued_prompts", "overdue_prompts", "held_prompts"),
+    *("pending_permissions", "pending_questions", "history", "capability_note"),
+)
+"""Facts that the status has under the same name."""
+
+
 def situation_facts(
     session: TaskSession,
     status: Mapping[str, Any],
@@ -118,35 +126,20 @@ def situation_facts(
     wait, start_wait, ended = status["wait"], status["start_wait"], status["interrupted_wait"]
     outside = bool(wait and wait["kind"] != WaitKind.PERMISSION)
     return SituationFacts(
+        **{name: status[name] for name in _FACTS_OF_STATUS},
         session_state=status["state"],
-        desired_state=status["desired_state"],
-        work_state=status["work_state"],
         agent_running=status["is_agent_running"],
         has_agent=session.has_agent,
         workspace_ready=status["executor_status"] == ExecutorStatus.READY,
         assessment=assessment,
         task_end=session.task.end,
-        policy=status["policy"],
-        policy_source=status["policy_source"],
-        error_code=status["error_code"],
-        error_message=status["error_message"],
-        recovering=status["recovering"],
         supervised=not _waits_for_supervisor(status) or Supervisor.objects.alive().exists(),
-        starting=status["starting"],
         start_reason=start_wait["reason"] if start_wait else "",
         starts_before=start_wait["before"] if start_wait else 0,
-        continuing=status["continuing"],
-        asleep=status["asleep"],
-        queued_prompts=status["queued_prompts"],
-        overdue_prompts=status["overdue_prompts"],
-        held_prompts=status["held_prompts"],
         interrupted_prompts=interrupted_prompts,
-        pending_permissions=status["pending_permissions"],
-        pending_questions=status["pending_questions"],
         waits_outside=outside,
         wait_until=_parse_time(wait["deadline"]) if outside else None,
         owner_left=AttentionKind.OWNER_LEFT in open_kinds,
-        history=status["history"],
         history_armed=session.inject_history,
         attempts=session.start_attempts,
         next_restart_at=session.next_restart_at,
@@ -158,7 +151,6 @@ def situation_facts(
         cancel_ignored_since=_parse_time(status["cancel_ignored_since"]),
         last_run_state=run.state if run else "",
         last_run_reason=run.reason if run else "",
-        capability_note=status["capability_note"],
     )
 
 

@@ -247,29 +247,21 @@ def write_launch(plan: StartClaim, launched: Launched) -> bool:
     """
     with session_transaction(plan.session_id, plan.lease) as transaction:
         wanted = transaction.session.desired_state == DesiredState.RUNNING
-        transaction.move_executor("ready" if wanted else "stop", **_launch_paths(launched))
-        transaction.set_fields(
-            worktree_id=launched.worktree_id,
-            worktree_path=launched.worktree_path,
-            worktree_branch=launched.worktree_branch,
+        worktree = {name: getattr(launched, name) for name in ("worktree_id", "worktree_path", "worktree_branch")}
+        transaction.move_executor(
+            "ready" if wanted else "stop",
+            **address_columns(launched.url),
+            host_id=identity.host_id(),
+            pid=launched.pid,
+            boot_id=launched.boot_id,
+            container_id=launched.container_id,
+            workspace_path=launched.workspace_path,
+            **worktree,
+            state=dict(launched.state),
+            last_seen_at=timezone.now(),
         )
+        transaction.set_fields(**worktree)
     return wanted
-
-
-def _launch_paths(launched: Launched) -> dict[str, object]:
-    return {
-        **address_columns(launched.url),
-        "host_id": identity.host_id(),
-        "pid": launched.pid,
-        "boot_id": launched.boot_id,
-        "container_id": launched.container_id,
-        "workspace_path": launched.workspace_path,
-        "worktree_id": launched.worktree_id,
-        "worktree_path": launched.worktree_path,
-        "worktree_branch": launched.worktree_branch,
-        "state": dict(launched.state),
-        "last_seen_at": timezone.now(),
-    }
 
 
 def launched_facts(session_id: uuid.UUID, launched: Launched) -> ExecutionFacts:
