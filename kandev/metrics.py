@@ -75,12 +75,7 @@ _METRICS: Final = (
         "Executions that sweeps looked at, by what they saw: alive, dead, unknown.",
         ("runtime", "observed"),
     ),
-    Metric(
-        "kandev_resumes_total",
-        "counter",
-        "Receipts: how starts and take-overs ended.",
-        ("kind", "agent_type"),
-    ),
+    Metric("kandev_resumes_total", "counter", "Receipts: how starts and take-overs ended.", ("kind", "agent_type")),
     Metric(
         "kandev_resume_duration_seconds",
         "histogram",
@@ -88,15 +83,9 @@ _METRICS: Final = (
         buckets=RESUME_BUCKETS,
     ),
     Metric(
-        "kandev_reconciler_sessions_restarted_total",
-        "counter",
-        "Agents that were brought up without anybody asking.",
+        "kandev_reconciler_sessions_restarted_total", "counter", "Agents that were brought up without anybody asking."
     ),
-    Metric(
-        "kandev_reconciler_continue_prompts_sent_total",
-        "counter",
-        "Continue prompts that went to an agent.",
-    ),
+    Metric("kandev_reconciler_continue_prompts_sent_total", "counter", "Continue prompts that went to an agent."),
     Metric(
         "kandev_reconciler_reconcile_duration_seconds",
         "histogram",

@@ -172,9 +172,9 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.contrib.messages.context_processors.messages",
                 "sessions_app.accounts.pages.settings.appearance",
                 "sessions_app.pages.inbox.attention_count",
-            ],
+            ]
         },
-    },
+    }
 ]
 
 LANGUAGE_CODE = "en"

@@ -59,13 +59,7 @@ def plural(number: int, one: str, many: str) -> str:
 
 
 def fixed(
-    code: Code,
-    level: Level,
-    text: str,
-    next_step: str = "",
-    *,
-    action: Action = "",
-    reason: IdleReason | None = None,
+    code: Code, level: Level, text: str, next_step: str = "", *, action: Action = "", reason: IdleReason | None = None
 ) -> Describe:
     """Return a describer whose words do not depend on the facts."""
     made = Situation(code, level, text, next_step, action, reason, LABELS.get(code))

@@ -210,10 +210,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
             action="fresh_start",
         ),
     ),
-    (
-        lambda f: f.is_resting and f.assessment is not None and token_was_rejected(f.assessment),
-        texts.token_rejected,
-    ),
+    (lambda f: f.is_resting and f.assessment is not None and token_was_rejected(f.assessment), texts.token_rejected),
     (lambda f: f.overdue_prompts > 0, texts.overdue),
     (lambda f: f.retrying and not f.is_down, texts.retrying),
     (lambda f: f.cancel_ignored_since is not None, texts.cancel_ignored),
@@ -277,8 +274,5 @@ _ROWS: Final[tuple[_Row, ...]] = (
         lambda f: f.session_state == SessionState.RUNNING,
         texts.fixed(Code.WORKING, "", "The agent is working.", "Prompts you send now are queued."),
     ),
-    (
-        lambda _: True,
-        lambda f: Situation(Code.OTHER, "", "", label=state_label(f.session_state)),
-    ),
+    (lambda _: True, lambda f: Situation(Code.OTHER, "", "", label=state_label(f.session_state))),
 )

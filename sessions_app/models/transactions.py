@@ -254,12 +254,7 @@ class SessionTransaction:
             if earlier is not None:
                 return earlier
         receipt = ContinuityReceipt(
-            session=self.session,
-            kind=kind,
-            verified=verified,
-            launch_id=launch_id,
-            created_at=timezone.now(),
-            **values,
+            session=self.session, kind=kind, verified=verified, launch_id=launch_id, created_at=timezone.now(), **values
         )
         insert_row(receipt)
         self.record_event(

@@ -346,11 +346,7 @@ def agent_fix(session: TaskSession, *, wants_login: bool) -> dict[str, str] | No
         kind = agent_type(session.agent_profile.agent_type)
     except UnknownPlugin:
         return None
-    return {
-        "name": kind.name,
-        "title": kind.title,
-        "login": kind.login if wants_login else "",
-    }
+    return {"name": kind.name, "title": kind.title, "login": kind.login if wants_login else ""}
 
 
 def retry_after_login(session_id: uuid.UUID) -> int:

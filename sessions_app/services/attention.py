@@ -58,8 +58,7 @@ def visible_items(user: Any) -> QuerySet[AttentionItem]:
         rank=rank,
     )
     return rows.select_related("task__team", "session__agent_profile", "workflow__team").defer(
-        *("session__agent_profile__env", "session__agent_profile__mcp_servers"),
-        *WORKFLOW_TEXTS,
+        *("session__agent_profile__env", "session__agent_profile__mcp_servers"), *WORKFLOW_TEXTS
     )
 
 

@@ -323,10 +323,7 @@ log = logging.getLogger(__name__)
 
 BULK_LIMIT: Final = 200
 """Most sessions of one request."""
-BULK_ACTIONS: Final[Mapping[str, Callable[[uuid.UUID, Any], Any]]] = {
-    "resume": request_resume,
-    "stop": request_stop,
-}
+BULK_ACTIONS: Final[Mapping[str, Callable[[uuid.UUID, Any], Any]]] = {"resume": request_resume, "stop": request_stop}
 UNEXPECTED_ERROR: Final = "internal_error"
 
 

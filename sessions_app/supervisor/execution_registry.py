@@ -31,12 +31,7 @@ from sessions_app.supervisor.admission import StartSlots
 from sessions_app.supervisor.change_counter import ChangeCounter
 from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.supervisor.execution_stream import ExecutionStream
-from sessions_app.supervisor.executions import (
-    Takeover,
-    TakeoverRequest,
-    load_execution_facts,
-    take_over_executions,
-)
+from sessions_app.supervisor.executions import Takeover, TakeoverRequest, load_execution_facts, take_over_executions
 from sessions_app.supervisor.ingest.writer import TROUBLE_MESSAGES, JournalWriter
 
 

@@ -301,11 +301,7 @@ def _may_retry(transaction: SessionTransaction, run: Run, failed: Prompt) -> boo
 
 
 def _retry_text(
-    transaction: SessionTransaction,
-    first: Prompt,
-    trouble: str,
-    conversation: ConversationUpdate,
-    tools: Sequence[str],
+    transaction: SessionTransaction, first: Prompt, trouble: str, conversation: ConversationUpdate, tools: Sequence[str]
 ) -> str:
     """Return the text of a retry: the request itself, or a continuation of it if the agent had begun to use tools."""
     if not conversation.has_called_tools_since(first.message_id):

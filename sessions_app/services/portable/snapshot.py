@@ -149,11 +149,7 @@ def _prompts(session: TaskSession) -> list[dict[str, Any]]:
 def _chosen_settings(session: TaskSession) -> list[dict[str, Any]]:
     """Return the settings of the agent that users chose: those that it accepted, and the changes that still wait."""
     return [
-        {
-            "setting": change["setting"],
-            "value": change["value"],
-            "accepted": str(change["change_id"]).startswith(KEPT),
-        }
+        {"setting": change["setting"], "value": change["value"], "accepted": str(change["change_id"]).startswith(KEPT)}
         for change in changes_to_start_with(session)
     ]
 

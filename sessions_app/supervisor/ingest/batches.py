@@ -103,12 +103,7 @@ def _ingest(
 
 
 def _write(
-    session_id: uuid.UUID,
-    lease: Lease | None,
-    prepared: PreparedLines,
-    *,
-    token: Mapping[str, Any] | None,
-    alive: bool,
+    session_id: uuid.UUID, lease: Lease | None, prepared: PreparedLines, *, token: Mapping[str, Any] | None, alive: bool
 ) -> IngestResult:
     """Write the new lines of a batch, what follows from them, and the cursor; all or nothing."""
     with session_transaction(session_id, lease) as transaction:

@@ -38,13 +38,7 @@ from sessions_app.supervisor.start.claims import StartClaim
 
 
 def claim_and_prepare(
-    session_id: uuid.UUID,
-    intent_id: uuid.UUID,
-    lease: Lease,
-    *,
-    lives: str,
-    found: str | None,
-    in_grace: bool = False,
+    session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease, *, lives: str, found: str | None, in_grace: bool = False
 ) -> tuple[StartClaim, AgentStartRequest | None] | None:
     """Claim a start and prepare its agent in one transaction, under a lease that is held; None without a claim.
 
