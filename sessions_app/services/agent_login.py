@@ -24,17 +24,18 @@ from executors_app.agentctl.protocol import Code, LoginAction, LoginState
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import may_operate, may_operate_in, require_write
-from sessions_app.domain.resumability import Mode, assess_mode
+from sessions_app.domain.resumability import Mode
 from sessions_app.models import Intent, ReportedAgent, SessionTransaction, TaskSession, session_transaction
 from sessions_app.services import agent_setup
 from sessions_app.services.agent_setup import retry_after_login
 from sessions_app.services.assessment import refuse_lost_worktree
-from sessions_app.services.errors import ERRORS_BY_CODE, AlreadyRunning, Conflict, Invalid, ReadOnly
+from sessions_app.services.errors import AlreadyRunning, Invalid, ReadOnly
 from sessions_app.services.intents import (
     RUNNING_ROW,
     assess_for_start,
     ensure_start_intent,
     open_start_intent,
+    require_mode,
     want_running,
 )
 
@@ -141,9 +142,7 @@ def _request(session_id: uuid.UUID, by: Any, action: LoginAction, method_id: str
         assessment = assess_for_start(transaction)
         if assessment.row == RUNNING_ROW:
             raise AlreadyRunning("The agent is running. Stop the session first: the login starts it again.")
-        verdict = assess_mode(assessment, Mode.AUTO)
-        if not verdict.allowed:
-            raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
+        require_mode(assessment, Mode.AUTO)
         earlier = open_start_intent(session)
         if earlier is not None and earlier.claimed_generation is not None:
             raise AlreadyRunning("The agent is starting. Wait until the start has ended, or stop the session.")

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from django.db.models import Model
 from django.utils import timezone
 
-from executors_app.domain import ExecutorStatus, WorkspaceState
+from executors_app.domain import ExecutionFacts, ExecutorStatus, WorkspaceState
 from executors_app.encryption import UndecryptedValue
 from executors_app.errors import ExecutorError
 from executors_app.models import AgentProfile, ExecutorRunning
@@ -92,6 +92,12 @@ def execution_of(session: TaskSession) -> ExecutorRunning | None:
         cached = ExecutorRunning.objects.filter(id=session.agent_execution_id).first()
         session.__dict__["present_execution"] = cached
     return cached
+
+
+def execution_facts_of(execution: ExecutorRunning, session: TaskSession) -> ExecutionFacts:
+    """Build the facts of an execution for runtimes and client."""
+    repository = session.task.repository
+    return execution.facts(repository.path if repository else "", session.task.base_branch)
 
 
 def history_allowed(profile: AgentProfile) -> bool:
@@ -235,8 +241,7 @@ def worktree_loss_reason(session: TaskSession) -> str:
     execution = execution_of(session)
     if execution is None or not execution.worktree_path or session_flaws(session, execution):
         return ""
-    repository = session.task.repository
-    facts = execution.facts(repository.path if repository else "", session.task.base_branch)
+    facts = execution_facts_of(execution, session)
     try:
         place = runtime(execution.runtime)
         if not isinstance(place, SupportsWorkspaceState) or not place.can_manage(facts):

@@ -24,6 +24,7 @@ from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.states import WorkState
 from sessions_app.models import Repository, Task, TaskSession
+from sessions_app.services.assessment import execution_facts_of
 from sessions_app.services.errors import ExecutorInUse, Invalid
 from sessions_app.services.policies import effective_policy_expression
 from sessions_app.workflows.models import Workflow, WorkflowRun
@@ -159,10 +160,7 @@ def probe_executor(executor: Executor, user: Any) -> dict[str, Any]:
     except ExecutorError as error:
         raise RuntimeUnavailable(error.message_for_staff) from error
     rows = ExecutorRunning.objects.filter(executor=executor, status__in=LIVE_STATUSES)
-    facts = [
-        row.facts(row.session.task.repository.path if row.session.task.repository else "", row.session.task.base_branch)
-        for row in rows.select_related("session__task__repository")
-    ]
+    facts = [execution_facts_of(row, row.session) for row in rows.select_related("session__task__repository")]
     begun = time.monotonic()
     seen = async_to_sync(place.observe)(
         facts, timeout=settings.KANDEV_SWEEP_TIMEOUT, concurrency=settings.KANDEV_SWEEP_CONCURRENCY

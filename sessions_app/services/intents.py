@@ -116,9 +116,7 @@ def request_resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
         assessment = assess_for_start(transaction)
         if mode == Mode.AUTO and assessment.row == RUNNING_ROW:
             return
-        verdict = assess_mode(assessment, mode)
-        if not verdict.allowed:
-            raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
+        require_mode(assessment, mode)
         want_running(transaction, by)
         transaction.set_fields(start_attempts=0, next_restart_at=None)
         ensure_start_intent(transaction.session, by, mode)
@@ -128,6 +126,13 @@ def assess_for_start(transaction: SessionTransaction) -> Assessment:
     """Assess the session for a start; an agent that is about to be stopped counts as gone."""
     assessment = assess_session(transaction.session)
     return assessment if transaction.session.desired_state == DesiredState.RUNNING else assessment.without_live_agent
+
+
+def require_mode(assessment: Assessment, mode: str) -> None:
+    """Raise the error with which the assessment refuses a start in ``mode``, if it does."""
+    verdict = assess_mode(assessment, mode)
+    if not verdict.allowed:
+        raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
 
 
 def want_running(transaction: SessionTransaction, by: Any) -> None:
@@ -214,9 +219,7 @@ def prepare_for_prompt(transaction: SessionTransaction, by: Any, *, ends_permiss
     if assessment.row == RUNNING_ROW:
         _end_wait(transaction, by, allowed=ends_permission)
         return
-    verdict = assess_mode(assessment, Mode.AUTO)
-    if not verdict.allowed:
-        raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
+    require_mode(assessment, Mode.AUTO)
     want_running(transaction, by)
     transaction.set_fields(next_restart_at=None)
     ensure_start_intent(transaction.session, by, Mode.AUTO)

@@ -20,7 +20,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtimes
 from executors_app.runtimes import SupportsPush
 from sessions_app.models import TaskSession
-from sessions_app.services.assessment import execution_of
+from sessions_app.services.assessment import execution_facts_of, execution_of
 
 OVERDUE_AFTER: Final = timedelta(seconds=30)
 """A transfer usually takes seconds; people are told about one that takes longer or has failed."""
@@ -150,8 +150,7 @@ def agentctl_client(session: TaskSession) -> AgentctlClient:
     execution = execution_of(session)
     if execution is None or not execution.agentctl_url or execution.status == ExecutorStatus.STOPPED:
         raise AgentctlUnreachable("The session's workspace is not open: nothing runs there now.")
-    repository = session.task.repository
-    return AgentctlClient.of(execution.facts(repository.path if repository else "", session.task.base_branch))
+    return AgentctlClient.of(execution_facts_of(execution, session))
 
 
 def _request(session: TaskSession, call: Callable[[AgentctlClient], Awaitable[dict[str, Any]]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from django.db.models import F, Q
 from executors_app.domain import ExecutionFacts, LaunchSpec
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Lease, TaskSession
+from sessions_app.services.assessment import execution_facts_of
 from sessions_app.supervisor import leases
 
 SESSION_RELATED = ("task__repository", "agent_profile", "executor")
@@ -25,12 +26,6 @@ def load_session(session_id: uuid.UUID) -> TaskSession:
     """Load a session with its task, repository, profile and executor. Raises DoesNotExist."""
     session: TaskSession = TaskSession.objects.select_related(*SESSION_RELATED).get(id=session_id)
     return session
-
-
-def execution_facts_of(execution: ExecutorRunning, session: TaskSession) -> ExecutionFacts:
-    """Build the facts of an execution for runtimes and client."""
-    repository = session.task.repository
-    return execution.facts(repository.path if repository else "", session.task.base_branch)
 
 
 def launch_spec_of(execution: ExecutorRunning, session: TaskSession) -> LaunchSpec:

@@ -22,11 +22,12 @@ from executors_app.runtimes import SupportsPush
 from sessions_app.domain import actor_context
 from sessions_app.models import Lease, LeaseLost, session_transaction
 from sessions_app.models.bulk import update_row
+from sessions_app.services.assessment import execution_facts_of
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.metric_counters import METRICS_BUFFER
 from sessions_app.services.workspace import is_transfer_due, is_transfer_overdue, push_runtimes
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.executions import execution_facts_of, load_session
+from sessions_app.supervisor.executions import load_session
 
 log = logging.getLogger(__name__)
 _STATE = ("snapshot_announced", "snapshot_arrived", "snapshot_due_since", "snapshot_error_code", "snapshot_error")

@@ -21,10 +21,11 @@ from executors_app.backoff import Backoff
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import RuntimeUnavailable, WorkspaceGone
 from sessions_app.models import LeaseLost, TaskSession
+from sessions_app.services.assessment import execution_facts_of
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import workspace_sync
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.executions import execution_facts_of, load_session
+from sessions_app.supervisor.executions import load_session
 from sessions_app.supervisor.ingest.batches import ingest_batch
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
 from tests.supervisor.journals import Journal, ingest

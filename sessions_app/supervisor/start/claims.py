@@ -27,14 +27,13 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.models.bulk import update_row
-from sessions_app.services.assessment import DAMAGED_ROW, is_running, session_flaws
+from sessions_app.services.assessment import DAMAGED_ROW, execution_facts_of, is_running, session_flaws
 from sessions_app.services.intents import due_intents
 from sessions_app.services.mcp_servers import inherited_servers
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.executions import (
     SESSION_RELATED,
     address_columns,
-    execution_facts_of,
     launch_spec_of,
     load_execution,
     load_session,
