@@ -44,14 +44,10 @@ class FallbackRedisCache(RedisCache):
         super().__init__(server, params)
         self.fallback = LocMemCache("kandev-alone", {**params, "OPTIONS": {}})
 
-    add = _with_fallback("add")
-    get = _with_fallback("get")
-    set = _with_fallback("set")
-    touch = _with_fallback("touch")
-    delete = _with_fallback("delete")
-    get_many = _with_fallback("get_many")
-    has_key = _with_fallback("has_key")
-    incr = _with_fallback("incr")
-    set_many = _with_fallback("set_many")
-    delete_many = _with_fallback("delete_many")
-    clear = _with_fallback("clear")
+
+_METHODS: Final = (
+    *("add", "get", "set", "touch", "delete", "get_many", "has_key"),
+    *("incr", "set_many", "delete_many", "clear"),
+)
+for _name in _METHODS:
+    setattr(FallbackRedisCache, _name, _with_fallback(_name))

@@ -85,12 +85,12 @@ class Subscription:
 def revoked_subscriptions(subscriptions: Collection[Subscription]) -> dict[Subscription, CloseCode]:
     """Return the subscriptions that have lost their access, with the close code; a constant number of statements."""
     # In this order: a user who is deleted in between gets NOT_AUTHENTICATED rather than NOT_FOUND.
-    open_places = _load_visible_rows(subscriptions)
+    visible = _visible_subscriptions(subscriptions)
     known = _valid_principals({subscription.principal for subscription in subscriptions})
     return {
         subscription: CloseCode.NOT_FOUND if subscription.principal in known else CloseCode.NOT_AUTHENTICATED
         for subscription in subscriptions
-        if subscription.principal not in known or not open_places.has(subscription)
+        if subscription.principal not in known or subscription not in visible
     }
 
 
@@ -119,28 +119,20 @@ def _is_valid_mark(principal: Principal, mark: str, keys: Collection[tuple[int |
     return principal.password_fingerprint == mark and (None, principal.login) in keys
 
 
-@dataclass(frozen=True, slots=True)
-class _VisibleRows:
-    """The sessions that exist, and (task, user) for each member of the task's team."""
-
-    sessions: set[uuid.UUID]
-    members: set[tuple[uuid.UUID, int]]
-
-    def has(self, subscription: Subscription) -> bool:
-        there = subscription.session_id is None or subscription.session_id in self.sessions
-        return there and (subscription.task_id, subscription.principal.user_id) in self.members
-
-
-def _load_visible_rows(subscriptions: Collection[Subscription]) -> _VisibleRows:
-    """Load what ``_VisibleRows.has`` needs: like ``visible_to``, but for many users in two queries."""
+def _visible_subscriptions(subscriptions: Collection[Subscription]) -> set[Subscription]:
+    """Return those whose session exists and whose user is in the task's team, for many users in two queries."""
     tasks = Task.objects.filter(
         id__in={subscription.task_id for subscription in subscriptions},
         team__user__in={subscription.principal.user_id for subscription in subscriptions},
     )
-    sessions = TaskSession.objects.filter(
-        id__in={subscription.session_id for subscription in subscriptions if subscription.session_id}
-    )
-    return _VisibleRows(set(sessions.values_list("id", flat=True)), set(tasks.values_list("id", "team__user")))
+    ids = {subscription.session_id for subscription in subscriptions if subscription.session_id}
+    sessions = {None, *TaskSession.objects.filter(id__in=ids).values_list("id", flat=True)}
+    members = set(tasks.values_list("id", "team__user"))
+    return {
+        subscription
+        for subscription in subscriptions
+        if subscription.session_id in sessions and (subscription.task_id, subscription.principal.user_id) in members
+    }
 
 
 _PORTS: Final = {"http": "80", "https": "443"}

@@ -107,39 +107,30 @@ POLL_EVERY = 0.1
 """Seconds between two checks of starts that another supervisor carries out."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryOptions:
-    """The options of the command."""
-
-    scope: SweepScope
-    wait: float = 0.0
-    """Seconds to wait until starts have finished; 0 leaves them to a supervisor."""
-    since: datetime | None = None
-    """When the deploy began; None for the start of the live supervisor, or else of this command."""
-
-
-async def run_recovery_pass(ask: RecoveryOptions, progress: ProgressCallback) -> tuple[SweepRun, dict[str, Any]]:
+async def run_recovery_pass(
+    scope: SweepScope, wait: float, since: datetime | None, progress: ProgressCallback
+) -> tuple[SweepRun, dict[str, Any]]:
     """Sweep once; return the result and its JSON document.
 
-    With ``wait``, return when all starts have finished, whichever process carried them out, or after that time.
+    If ``wait`` is not 0, return when all starts have finished, whichever process carried them out, or after that many
+    seconds. ``since`` is when the deploy began; None: with the live supervisor, or else with this command.
     """
-    deadline, began = time.monotonic() + ask.wait, timezone.now()
+    deadline, began = time.monotonic() + wait, timezone.now()
     with SupervisorLock("sweep") as lock:
         alone = await _take_lock(lock)
         supervisor = SupervisorLoop()
         registry = supervisor.registry
         try:
             others = await registry.database(live_supervisors)  # before our own row is added
-            began = ask.since or (others[0].started_at if others else began)
-            waits = bool(ask.wait) and not ask.scope.dry_run
+            began = since or (others[0].started_at if others else began)
+            waits = bool(wait) and not scope.dry_run
             swept = await _first_sweep(supervisor, deadline, alone=alone) if waits else True
-            if alone and not ask.scope.dry_run:
+            if alone and not scope.dry_run:
                 await supervisor.open()
-            result = await _sweep_once(supervisor, ask.scope, alone=alone, progress=progress)
-            if alone and not (ask.scope.sessions or ask.scope.runtime or ask.scope.dry_run):
-                await registry.database(
-                    leases.mark_first_sweep_done, registry.boot_id
-                )  # another command that waits for us need not wait longer
+            result = await _sweep_once(supervisor, scope, alone=alone, progress=progress)
+            if alone and not (scope.sessions or scope.runtime or scope.dry_run):
+                # Another command that waits for us need not wait longer.
+                await registry.database(leases.mark_first_sweep_done, registry.boot_id)
             if waits:
                 await _wait_for_starts(supervisor, result, deadline, alone=alone)
                 await registry.drain_starts()
@@ -147,7 +138,7 @@ async def run_recovery_pass(ask: RecoveryOptions, progress: ProgressCallback) ->
         finally:
             await supervisor.close()
     supervised_by = [row.boot_id for row in others]
-    return result, {**document, "supervised_by": supervised_by, "swept": swept, "waited": ask.wait}
+    return result, {**document, "supervised_by": supervised_by, "swept": swept, "waited": wait}
 
 
 def _build_document(result: SweepRun, boot_id: str, began: datetime) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from executors_app.domain import ExecutorStatus
 from executors_app.errors import AgentctlUnreachable, NotKept
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtimes
+from executors_app.recovery_refs import SavedWork
 from executors_app.runtimes import SupportsPush
 from sessions_app.models import TaskSession
 from sessions_app.services.assessment import execution_facts_of, execution_of
@@ -98,38 +99,13 @@ def git_log(session: TaskSession, limit: int, skip: int, ref: str) -> dict[str, 
     return _request(session, lambda client: client.git("log", params))
 
 
-class StoredWorkspace:
-    """Read-only workspace from the repository's refs, for a session whose workspace is closed or gone.
-
-    Methods raise NotKept. Each answer names in ``kept`` the commit and time that it is from.
-    """
-
-    def __init__(self, session: TaskSession):
-        repository, execution = session.task.repository, execution_of(session)
-        branch = session.worktree_branch or (execution.worktree_branch if execution else "")
-        if repository is None:
-            raise NotKept("The task of this session names no repository.")
-        self._kept = recovery_refs.find_saved_work(Path(repository.path), str(session.worktree_owner_id), branch)
-
-    def list_files(self, path: str) -> dict[str, Any]:
-        """List a directory."""
-        return recovery_refs.list_saved_directory(self._kept, path)
-
-    def read_file(self, path: str) -> dict[str, Any]:
-        """Read a file."""
-        return recovery_refs.read_saved_content(self._kept, path)
-
-    def git_status(self) -> dict[str, Any]:
-        """Return what was uncommitted when the work was saved."""
-        return recovery_refs.saved_status(self._kept)
-
-    def git_diff(self, path: str) -> dict[str, Any]:
-        """Return the staged and unstaged differences as they were saved."""
-        return recovery_refs.saved_diff(self._kept, path)
-
-    def git_log(self, limit: int, skip: int) -> dict[str, Any]:
-        """Return the history of the branch."""
-        return recovery_refs.saved_log(self._kept, limit, skip)
+def find_saved_work(session: TaskSession) -> SavedWork:
+    """Return the work in the repository's refs, for a session whose workspace is closed or gone. Raises NotKept."""
+    repository, execution = session.task.repository, execution_of(session)
+    branch = session.worktree_branch or (execution.worktree_branch if execution else "")
+    if repository is None:
+        raise NotKept("The task of this session names no repository.")
+    return recovery_refs.find_saved_work(Path(repository.path), str(session.worktree_owner_id), branch)
 
 
 def git_commit(session: TaskSession, user: Any, message: str, paths: Sequence[str] = ()) -> dict[str, Any]:

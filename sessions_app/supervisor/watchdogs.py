@@ -11,7 +11,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.conf import settings
 from django.db import IntegrityError
@@ -57,11 +57,6 @@ DELIVERED_OUTCOME: Final = "done"
 """Outcome of a cancel intent that agentctl has passed on to the agent."""
 
 
-class _IgnoredCancel(NamedTuple):
-    run: Run
-    asked_at: datetime
-
-
 def report_ignored_cancels(held: Mapping[uuid.UUID, Lease]) -> int:
     """Record ``session.run.cancel_ignored`` once for each turn that outlives its cancel; return how many.
 
@@ -70,32 +65,33 @@ def report_ignored_cancels(held: Mapping[uuid.UUID, Lease]) -> int:
     if not held:
         return 0
     return sum(
-        _guarded(one.run.session_id, "its ignored cancel", _record_ignored_cancel, one, held[one.run.session_id])
-        for one in _load_ignored(held)
+        _guarded(run.session_id, "its ignored cancel", _record_ignored_cancel, run, asked_at, held[run.session_id])
+        for run, asked_at in _load_ignored(held)
     )
 
 
-def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[_IgnoredCancel]:
+def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[tuple[Run, datetime]]:
+    """Return the turns that outlive their cancel, and when it was requested."""
     rows = Run.objects.filter(state__in=OPEN_RUN_STATES, has_process=True, session_id__in=sessions)
     turns = {run.session_id: run for run in rows.select_related("session").order_by("started_at")}
     asked = Intent.objects.filter(session_id__in=turns, kind=IntentKind.CANCEL, outcome=DELIVERED_OUTCOME)
-    found: dict[uuid.UUID, _IgnoredCancel] = {}
+    found: dict[uuid.UUID, tuple[Run, datetime]] = {}
     for order in asked.filter(done_at__lte=timezone.now() - IGNORED_AFTER).order_by("-done_at"):
         run = turns[order.session_id]
         told = run.session.metadata.get(CANCEL_IGNORED, {}).get("run_id")
         if order.done_at is not None and order.payload.get("message_id") == run.message_id and told != str(run.id):
             # Newest first, so that the oldest cancel of the turn stays.
-            found[order.session_id] = _IgnoredCancel(run, order.done_at)
+            found[order.session_id] = (run, order.done_at)
     return list(found.values())
 
 
-def _record_ignored_cancel(one: _IgnoredCancel, lease: Lease) -> bool:
-    with session_transaction(one.run.session_id, lease) as transaction:
-        if transaction.open_turn is None or transaction.open_turn.id != one.run.id:
+def _record_ignored_cancel(run: Run, asked_at: datetime, lease: Lease) -> bool:
+    with session_transaction(run.session_id, lease) as transaction:
+        if transaction.open_turn is None or transaction.open_turn.id != run.id:
             return False  # the turn has ended since it was read
-        said = {"run_id": str(one.run.id), "since": one.asked_at.isoformat()}
+        said = {"run_id": str(run.id), "since": asked_at.isoformat()}
         transaction.set_fields(metadata={**transaction.session.metadata, CANCEL_IGNORED: said})
-        transaction.record_event("session.run.cancel_ignored", message_id=one.run.message_id, **said)
+        transaction.record_event("session.run.cancel_ignored", message_id=run.message_id, **said)
     return True
 
 

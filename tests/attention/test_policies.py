@@ -54,7 +54,7 @@ def status(api: APIClient, world: World) -> tuple[str, str, bool]:
 
 
 def sweep_sees(world: World) -> str:
-    (row,) = candidates.load_candidates("me", [world.session.id]).rows
+    (row,) = candidates.load_candidates("me", [world.session.id])[0]
     return row.policy
 
 

@@ -121,7 +121,7 @@ def pending_reattaches(sessions: list[TaskSession], runtime: RecordingRuntime) -
     """Return the pending reattachments of a sweep that holds their leases."""
     for session in sessions:
         change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
-    rows = {row.stored.session_id: row for row in candidates.load_candidates("another").rows}
+    rows = {row.stored.session_id: row for row in candidates.load_candidates("another")[0]}
     decided = swept(SweepScope("boot", dry_run=True)).decided
     by_session = {item.row.stored.session_id: item for item in decided}
     return [

@@ -47,7 +47,7 @@ def test_loading_many_sessions_needs_as_many_queries_as_loading_one(runtime: Rec
     one = queries_of(candidates.load_candidates, "me")
     for _ in range(19):
         with_history(lost_session(runtime))
-    assert len(candidates.load_candidates("me").rows) == 20
+    assert len(candidates.load_candidates("me")[0]) == 20
     assert queries_of(candidates.load_candidates, "me") == one
 
 
@@ -64,7 +64,7 @@ def test_sessions_not_seen_for_longest_are_observed_first(runtime: RecordingRunt
 
 def test_deciding_needs_no_queries(runtime: RecordingRuntime) -> None:
     lost_session(runtime)
-    (row,) = candidates.load_candidates("me").rows
+    (row,) = candidates.load_candidates("me")[0]
     look = Observation(Observed.DEAD)
     now = timezone.now()
     known: dict[str, Any] = {"boot": True, "unknown_before": False, "attached": False, "now": now}

@@ -11,6 +11,7 @@ from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from executors_app.recovery_refs import list_saved_directory, read_saved_content, saved_diff, saved_log, saved_status
 from sessions_app.accounts import authorization
 from sessions_app.api.base_views import FileParser, SessionApiView, StrictJSONParser, TeamPermission
 from sessions_app.api.serializers.common import (
@@ -35,6 +36,7 @@ from sessions_app.api.serializers.workspace import (
 from sessions_app.domain.sanitizing import make_visible
 from sessions_app.services import workspace
 from sessions_app.services.highlighting import highlight_file
+from sessions_app.services.workspace import find_saved_work
 
 IF_MATCH = OpenApiParameter(
     "If-Match",
@@ -68,7 +70,7 @@ class FolderView(SessionApiView):
         """List a directory of the workspace."""
         asked = self.query(FolderQuerySerializer)
         if asked["kept"]:
-            return Response(workspace.StoredWorkspace(self.session).list_files(asked["path"]))
+            return Response(list_saved_directory(find_saved_work(self.session), asked["path"]))
         return Response(workspace.list_files(self.session, asked["path"]))
 
 
@@ -82,8 +84,10 @@ class FileContentView(SessionApiView):
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Return a file of the workspace."""
         asked = self.query(ContentQuerySerializer)
-        of = workspace.StoredWorkspace(self.session) if asked["kept"] else None
-        file = of.read_file(asked["path"]) if of else workspace.read_file(self.session, asked["path"])
+        if asked["kept"]:
+            file = read_saved_content(find_saved_work(self.session), asked["path"])
+        else:
+            file = workspace.read_file(self.session, asked["path"])
         return Response(
             {**file, "html": _with_highlighting(file)} if asked["highlight"] and not file["binary"] else file
         )
@@ -113,7 +117,7 @@ class GitStatusView(SessionApiView):
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Return the state of the working tree."""
         if self.query(KeptQuerySerializer)["kept"]:
-            return Response(workspace.StoredWorkspace(self.session).git_status())
+            return Response(saved_status(find_saved_work(self.session)))
         return Response(workspace.git_status(self.session))
 
 
@@ -125,7 +129,7 @@ class GitDiffView(SessionApiView):
         """Return the diff of all files, or of one."""
         asked = self.query(FolderQuerySerializer)
         if asked["kept"]:
-            return Response(workspace.StoredWorkspace(self.session).git_diff(asked["path"]))
+            return Response(saved_diff(find_saved_work(self.session), asked["path"]))
         return Response(workspace.git_diff(self.session, asked["path"]))
 
 
@@ -137,7 +141,7 @@ class GitLogView(SessionApiView):
         """List commits, newest first."""
         asked = self.query(LogQuerySerializer)
         if asked.pop("kept"):
-            return Response(workspace.StoredWorkspace(self.session).git_log(asked["limit"], asked["skip"]))
+            return Response(saved_log(find_saved_work(self.session), asked["limit"], asked["skip"]))
         return Response(workspace.git_log(self.session, **asked))
 
 

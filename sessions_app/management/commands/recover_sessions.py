@@ -129,9 +129,9 @@ class Command(BaseCommand):
             dry_run=options["dry_run"],
         )
         with progress_bar("sweeping", timed=True, silent=options["json"]) as progress:
-            ask = recovery_pass.RecoveryOptions(scope, options["wait"], options["since"])
+            sweep = recovery_pass.run_recovery_pass(scope, options["wait"], options["since"], progress)
             try:
-                result, document = asyncio.run(recovery_pass.run_recovery_pass(ask, progress))
+                result, document = asyncio.run(sweep)
             except LockUnusable as error:
                 raise CommandError(str(error), returncode=EXIT_COULD_NOT_RUN) from error
         if options["json"]:

@@ -19,7 +19,7 @@ from executors_app.plugins import agent_types
 from sessions_app.domain.reference_docs import markdown_table, recovery_document, states_document
 from sessions_app.workflows.loader.graph_json import workflow_json_schema
 
-SETTINGS_DOCUMENT = "kandev.settings_document.settings_documents"
+SETTINGS_DOCUMENT = "kandev.environment.settings_document"
 """A dotted path, because applications must not import the project package above them."""
 
 _AGENTS_HEADER = """\
@@ -101,11 +101,10 @@ differs from it."""
 
 def generate_documents() -> dict[str, str]:
     """Return the text of each document by its file name in ``docs/``."""
-    settings_documents = import_string(SETTINGS_DOCUMENT)
     return {
         "states.md": states_document(),
         "recovery.md": f"{recovery_document()}\n{kill_points_document()}\n",
-        **settings_documents(),
+        "settings.md": import_string(SETTINGS_DOCUMENT)(),
         "agents.md": agents_document(),
         "workflow.schema.json": json.dumps(workflow_json_schema(), indent=2, ensure_ascii=False) + "\n",
     }

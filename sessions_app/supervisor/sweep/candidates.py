@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -69,15 +69,10 @@ _RUNS: Final = KeyedQuery(
 _PATHS: Final = KeyedQuery(lambda ids: Repository.objects.filter(id__in=ids).values_list("id", "path"))
 
 
-class CandidateSet(NamedTuple):
-    """The rows to decide about, and the sessions that the sweep skips as corrupt."""
-
-    rows: list[Candidate]
-    damaged: list[CorruptRow]
-
-
-def load_candidates(me: str, sessions: Collection[uuid.UUID] = (), runtime: str = "") -> CandidateSet:
-    """Load everything that decisions need from the database, in a constant number of queries.
+def load_candidates(
+    me: str, sessions: Collection[uuid.UUID] = (), runtime: str = ""
+) -> tuple[list[Candidate], list[CorruptRow]]:
+    """Load everything that decisions need, in a constant number of queries, and the corrupt rows that are skipped.
 
     ``me`` is the boot id of this supervisor. Empty ``sessions`` or ``runtime`` mean all.
     """
@@ -91,7 +86,7 @@ def load_candidates(me: str, sessions: Collection[uuid.UUID] = (), runtime: str 
             sound.append(one)
         else:
             damaged.append(harm)
-    return CandidateSet(_rows(me, sound, profiles), damaged)
+    return _rows(me, sound, profiles), damaged
 
 
 def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, AgentProfile]) -> list[Candidate]:
