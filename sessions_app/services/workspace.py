@@ -65,40 +65,6 @@ _SHARE: Final = 0.45
 """Share of ``KANDEV_SWEEP_TIMEOUT``: the longest silence before a health check, and the longest health check."""
 
 
-def list_files(session: TaskSession, path: str) -> dict[str, Any]:
-    """List a directory: ``{path, entries: [{name, type, size}], truncated}``."""
-    return _request(session, lambda client: client.list_files(path))
-
-
-def read_file(session: TaskSession, path: str) -> dict[str, Any]:
-    """Read a file: ``{path, size, encoding: "utf-8" | "base64", binary, content, truncated, hash}``."""
-    return _request(session, lambda client: client.read_file(path))
-
-
-def write_file(session: TaskSession, path: str, content: bytes, expected: str | None) -> dict[str, Any]:
-    """Write a file if its present content has the hash ``expected``; return ``{path, size, hash, created}``.
-
-    ``expected`` may be ``*`` for any content, or None for a file that must not exist.
-    """
-    return _request(session, lambda client: client.write_file(path, content, expected))
-
-
-def git_status(session: TaskSession) -> dict[str, Any]:
-    """Return ``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated}``."""
-    return _request(session, lambda client: client.git("status"))
-
-
-def git_diff(session: TaskSession, path: str = "") -> dict[str, Any]:
-    """Return ``{path, staged, unstaged, truncated}`` for one file, or for all."""
-    return _request(session, lambda client: client.git("diff", {"path": path}))
-
-
-def git_log(session: TaskSession, limit: int, skip: int, ref: str) -> dict[str, Any]:
-    """Return ``{commits: [{id, parents, author, email, at, subject, body}], more, truncated}``."""
-    params = {"limit": str(limit), "skip": str(skip), "ref": ref}
-    return _request(session, lambda client: client.git("log", params))
-
-
 def find_saved_work(session: TaskSession) -> SavedWork:
     """Return the work in the repository's refs, for a session whose workspace is closed or gone. Raises NotKept."""
     repository, execution = session.task.repository, execution_of(session)
@@ -113,7 +79,7 @@ def git_commit(session: TaskSession, user: Any, message: str, paths: Sequence[st
     name = _plain(user.get_full_name()) or _plain(user.get_username())
     email = _plain(user.email) or f"{_plain(user.get_username())}@localhost"
     order = {"message": message, "paths": list(paths), "author_name": name, "author_email": email}
-    return _request(session, lambda client: client.commit(order))
+    return ask_agentctl(session, lambda client: client.commit(order))
 
 
 def _plain(text: str) -> str:
@@ -129,7 +95,8 @@ def agentctl_client(session: TaskSession) -> AgentctlClient:
     return AgentctlClient.of(execution_facts_of(execution, session))
 
 
-def _request(session: TaskSession, call: Callable[[AgentctlClient], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+def ask_agentctl(session: TaskSession, call: Callable[[AgentctlClient], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    """Return what the session's agentctl answers to ``call``. Raises ExecutorError."""
     return async_to_sync(_while_it_answers)(agentctl_client(session), call)
 
 

@@ -34,9 +34,8 @@ from sessions_app.api.serializers.workspace import (
     WrittenSerializer,
 )
 from sessions_app.domain.sanitizing import make_visible
-from sessions_app.services import workspace
 from sessions_app.services.highlighting import highlight_file
-from sessions_app.services.workspace import find_saved_work
+from sessions_app.services.workspace import ask_agentctl, find_saved_work, git_commit
 
 IF_MATCH = OpenApiParameter(
     "If-Match",
@@ -71,7 +70,7 @@ class FolderView(SessionApiView):
         asked = self.query(FolderQuerySerializer)
         if asked["kept"]:
             return Response(list_saved_directory(find_saved_work(self.session), asked["path"]))
-        return Response(workspace.list_files(self.session, asked["path"]))
+        return Response(ask_agentctl(self.session, lambda client: client.list_files(asked["path"])))
 
 
 class FileContentView(SessionApiView):
@@ -87,7 +86,7 @@ class FileContentView(SessionApiView):
         if asked["kept"]:
             file = read_saved_content(find_saved_work(self.session), asked["path"])
         else:
-            file = workspace.read_file(self.session, asked["path"])
+            file = ask_agentctl(self.session, lambda client: client.read_file(asked["path"]))
         return Response(
             {**file, "html": _with_highlighting(file)} if asked["highlight"] and not file["binary"] else file
         )
@@ -102,7 +101,9 @@ class FileContentView(SessionApiView):
         """Write a file of the workspace, if it still has the content that you read."""
         path = self.query(PathQuerySerializer)["path"]
         content = self.body(WriteRequestSerializer)["content"]
-        written = workspace.write_file(self.session, path, content, request.headers.get("If-Match"))
+        # ``*`` for any content; without the header, the file must not exist.
+        expected = request.headers.get("If-Match")
+        written = ask_agentctl(self.session, lambda client: client.write_file(path, content, expected))
         return Response(written, status=201 if written.get("created") else 200)
 
 
@@ -118,7 +119,7 @@ class GitStatusView(SessionApiView):
         """Return the state of the working tree."""
         if self.query(KeptQuerySerializer)["kept"]:
             return Response(saved_status(find_saved_work(self.session)))
-        return Response(workspace.git_status(self.session))
+        return Response(ask_agentctl(self.session, lambda client: client.git("status")))
 
 
 class GitDiffView(SessionApiView):
@@ -130,7 +131,7 @@ class GitDiffView(SessionApiView):
         asked = self.query(FolderQuerySerializer)
         if asked["kept"]:
             return Response(saved_diff(find_saved_work(self.session), asked["path"]))
-        return Response(workspace.git_diff(self.session, asked["path"]))
+        return Response(ask_agentctl(self.session, lambda client: client.git("diff", {"path": asked["path"]})))
 
 
 class GitLogView(SessionApiView):
@@ -142,7 +143,8 @@ class GitLogView(SessionApiView):
         asked = self.query(LogQuerySerializer)
         if asked.pop("kept"):
             return Response(saved_log(find_saved_work(self.session), asked["limit"], asked["skip"]))
-        return Response(workspace.git_log(self.session, **asked))
+        params = {name: str(value) for name, value in asked.items()}
+        return Response(ask_agentctl(self.session, lambda client: client.git("log", params)))
 
 
 class GitCommitView(SessionApiView):
@@ -151,4 +153,4 @@ class GitCommitView(SessionApiView):
     @document_responses({200: CommittedSerializer}, 400, 404, 409, 503, request=CommitRequestSerializer)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Commit changes of the workspace, with you as the author."""
-        return Response(workspace.git_commit(self.session, request.user, **self.body(CommitRequestSerializer)))
+        return Response(git_commit(self.session, request.user, **self.body(CommitRequestSerializer)))
