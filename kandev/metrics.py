@@ -52,13 +52,6 @@ class Metric:
     buckets: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets in seconds, without ``+Inf``."""
 
-    @property
-    def series(self) -> frozenset[str]:
-        """The names of its series, as used in queries."""
-        if self.kind == "histogram":
-            return frozenset({f"{self.name}_bucket", f"{self.name}_count", f"{self.name}_sum"})
-        return frozenset({self.name})
-
 
 DATABASE_UP: Final = Metric("kandev_database_up", "gauge", "1 while the database answers; 0, and nothing else, else.")
 _METRICS: Final = (

@@ -113,7 +113,6 @@ def reattach(case: Case) -> Fields:
         "session_move": _session_as_reported(case) if case.agent_state else None,
         "agent_action": "none" if case.facts.attached else "reattach",
         "reason": _who_answers(case),
-        "restore": case.is_unreachable,
     }
 
 
@@ -123,26 +122,19 @@ def _who_answers(case: Case) -> str:
     return "the agent of a later launch is there" if known and launch_id not in (None, known) else "the agent is there"
 
 
-def _without_agent(case: Case) -> Fields:
-    """Return the fields that every decision about a missing agent shares."""
-    alive = case.is_alive
+def leave_for_later(case: Case) -> Fields:
+    """Start nothing: a page, a prompt or a user may ask for the agent later."""
     return {
-        "executor_move": _executor_ready(case) if alive else _executor_stop(case),
+        "executor_move": _executor_ready(case) if case.is_alive else _executor_stop(case),
         "session_move": _session_settle(case),
         "interrupt_run": case.facts.has_open_run,
-        "restore": alive and case.is_unreachable,
         "reason": str(case.assessment.resume_reason),
     }
 
 
-def leave_for_later(case: Case) -> Fields:
-    """Start nothing: a page, a prompt or a user may ask for the agent later."""
-    return _without_agent(case) | {"needs_resume": case.assessment.needs_resume}
-
-
 def mark_stopped(case: Case) -> Fields:
     """Record that nothing runs."""
-    return _without_agent(case) | {"reason": "not wanted any more"}
+    return leave_for_later(case) | {"reason": "not wanted any more"}
 
 
 def leave_without_owner(case: Case) -> Fields:
@@ -164,7 +156,7 @@ def wait_for_turn(case: Case) -> Fields:
 def give_up(case: Case) -> Fields:
     """Stop restarting it: only a user can."""
     attempts = case.facts.attempts
-    return _without_agent(case) | {
+    return leave_for_later(case) | {
         "session_move": "give_up" if SESSION.allows(case.facts.session_state, "give_up") else None,
         "session_error_code": "gave_up",
         "reason": f"{attempts} starts without success",
@@ -174,7 +166,7 @@ def give_up(case: Case) -> Fields:
 
 def resume(case: Case) -> Fields:
     """Resume the agent, after launching its execution again if that is gone."""
-    return _without_agent(case) | {
+    return leave_for_later(case) | {
         "executor_move": _executor_ready(case) if case.is_alive else "launch",
         "session_move": "start",
         "agent_action": "resume",
@@ -184,7 +176,7 @@ def resume(case: Case) -> Fields:
 
 def start_workspace(case: Case) -> Fields:
     """Start the execution of a session that has no agent."""
-    return _without_agent(case) | {"executor_move": "launch", "agent_action": "start_workspace"}
+    return leave_for_later(case) | {"executor_move": "launch", "agent_action": "start_workspace"}
 
 
 def start_workspace_not_resumable(case: Case) -> Fields:
@@ -197,7 +189,7 @@ def mark_not_resumable(case: Case) -> Fields:
     """Report that the agent cannot be resumed, and start nothing."""
     reason = case.assessment.cause.resume_reason
     own = {Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING}
-    return _without_agent(case) | {
+    return leave_for_later(case) | {
         "session_move": _session_fail(case, anew=case.is_unreachable),
         "session_error_code": str(reason) if reason in own else str(Reason.NOT_RESUMABLE),
         "error_message": _ERRORS.get(reason) or _workspace_error(case, reason) or CANNOT_RESUME,
@@ -215,7 +207,7 @@ def mark_workspace_gone(case: Case) -> Fields:
     """Report why nothing can be started; row and token are kept."""
     executor_move = _executor_fail(case, WORKTREE_MISSING)
     message = _workspace_error(case, Reason.WORKTREE_MISSING)
-    return _without_agent(case) | {
+    return leave_for_later(case) | {
         "executor_move": executor_move,
         "session_move": _session_fail(case, anew=executor_move is not None),
         "session_error_code": WORKTREE_MISSING,

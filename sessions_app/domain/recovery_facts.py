@@ -44,7 +44,6 @@ class SweepFacts:
 
     session_id: str
     task_id: str
-    execution_id: str
     runtime: str
     session_state: SessionState
     executor_status: ExecutorStatus | None
@@ -114,8 +113,6 @@ class Decision:
     agent_action: AgentAction = "none"
     strategy: str | None = None
     """Strategy of a ``resume``."""
-    needs_resume: bool = False
-    """Nothing is started now, but a request can resume it later."""
     reason: str = ""
     error_message: str = ""
     """Message for people, with ``session_error_code``."""
@@ -123,8 +120,6 @@ class Decision:
     """The process of the open run is gone. The run was interrupted, unless the drained journal ends it."""
     end_leftovers: bool = False
     """First end the processes that outlived their agentctl."""
-    restore: bool = False
-    """It was ``unreachable`` and answers again, so that error is cleared."""
     needs_recheck: bool = False
     """The next sweep checks it, whether or not its row claims to run."""
     start_rank: int | None = None
@@ -138,7 +133,7 @@ class Decision:
     def is_noop(self) -> bool:
         """Whether there is nothing to write and nothing to do; the main loop then stores no outcome."""
         moves = self.executor_move or self.session_move
-        deeds = self.interrupt_run or self.end_leftovers or self.restore or self.start_rank is not None
+        deeds = self.interrupt_run or self.end_leftovers or self.start_rank is not None
         return not moves and not deeds and self.agent_action == "none"
 
 

@@ -65,7 +65,6 @@ _WORKSPACE = {
 SWEEP = SweepFacts(
     session_id="session",
     task_id="task",
-    execution_id="execution",
     runtime="local_standalone",
     session_state=SessionState.RUNNING,
     executor_status=ExecutorStatus.READY,

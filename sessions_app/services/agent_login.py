@@ -182,29 +182,26 @@ def log_in_at(user: Any, kind: AgentType, team: Group, executor: Executor, metho
 
     Raises as ``request_login``, and as ``agent_setup.start_test``.
     """
-    _check_place(user, kind, team, executor, method_id)
-    with atomic():  # a supervisor must not see the test's start without the login
-        session = agent_setup.start_test(user, kind, team, executor)
-        request_login(session.id, user, method_id)
-    return session
+    return _request_at(user, kind, team, executor, action=LoginAction.LOGIN, method_id=method_id)
 
 
 def log_out_at(user: Any, kind: AgentType, team: Group, executor: Executor) -> TaskSession:
     """Log the team's agent out on an executor, in its test session. Raises as ``log_in_at``."""
-    _check_place(user, kind, team, executor)
-    with atomic():
-        session = agent_setup.start_test(user, kind, team, executor)
-        request_logout(session.id, user)
-    return session
+    return _request_at(user, kind, team, executor, action=LoginAction.LOGOUT)
 
 
-def _check_place(user: Any, kind: AgentType, team: Group, executor: Executor, method_id: str | None = None) -> None:
-    """Check before the test is created, because one that is refused would count as a test."""
+def _request_at(
+    user: Any, kind: AgentType, team: Group, executor: Executor, *, action: LoginAction, method_id: str = ""
+) -> TaskSession:
+    # Checked before the test is created, because one that is refused would count as a test.
     require_write(user, team)
     if not may_operate_in(user, team, executor):
         raise ReadOnly("Only administrators and trusted teams can log agents in or out on this executor.")
-    action = LoginAction.LOGOUT if method_id is None else LoginAction.LOGIN
-    _checked_name(reported_at(team.pk, executor.pk, kind.name), action, method_id or "")
+    _checked_name(reported_at(team.pk, executor.pk, kind.name), action, method_id)
+    with atomic():  # a supervisor must not see the test's start without the login
+        session = agent_setup.start_test(user, kind, team, executor)
+        _request(session.id, user, action, method_id)
+    return session
 
 
 def profile_argv(profile: AgentProfile | None, kind: AgentType, runtime: str) -> Sequence[str]:

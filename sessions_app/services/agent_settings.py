@@ -8,11 +8,10 @@ from typing import Any
 from django.utils import timezone
 
 from executors_app.agentctl.agent_settings import accepts_value, find_setting
-from sessions_app.domain.states import ENDED_STATES, SessionState
 from sessions_app.models import AgentSettings, IntentKind, SessionTransaction, TaskSession, session_transaction
 from sessions_app.models.agents import WAITING, agent_settings_of
-from sessions_app.services.errors import Invalid, NoAgent, SettingsUnknown, TerminalState, UnknownSetting
-from sessions_app.services.intents import GIVEN_UP_MESSAGE, create_intent
+from sessions_app.services.errors import Invalid, NoAgent, SettingsUnknown, UnknownSetting
+from sessions_app.services.intents import create_intent, refuse_ended
 
 
 def agent_settings_document(session: TaskSession) -> dict[str, Any]:
@@ -31,7 +30,9 @@ def request_setting(session_id: uuid.UUID, by: Any, setting_id: str, value: str 
     NoAgent, TerminalState, SettingsUnknown, UnknownSetting, Invalid.
     """
     with session_transaction(session_id, related=("task",)) as transaction:
-        _refuse_ended(transaction.session)
+        if not transaction.session.has_agent:
+            raise NoAgent
+        refuse_ended(transaction.session)
         row = agent_settings_of(transaction.session)
         if row is None or not row.settings:
             raise SettingsUnknown
@@ -39,28 +40,12 @@ def request_setting(session_id: uuid.UUID, by: Any, setting_id: str, value: str 
         if setting is None:
             raise UnknownSetting(known=[each["id"] for each in row.settings])
         if not accepts_value(setting, value):
-            raise Invalid(_expected(setting), field="value")
+            wanted_type = "true or false" if setting["type"] == "boolean" else "one of the choices of this setting"
+            raise Invalid(f"value must be {wanted_type}.", field="value")
         change = row.change_of(setting_id)
         wanted = change["value"] if change.get("state") == WAITING else setting["value"]
         if wanted != value:
             _write_change(transaction, row, setting_id, value, by)
-
-
-def _refuse_ended(session: TaskSession) -> None:
-    if not session.has_agent:
-        raise NoAgent
-    if session.task.end:
-        raise TerminalState.of_task(session.task.end)
-    if session.state == SessionState.FAILED:
-        raise TerminalState(GIVEN_UP_MESSAGE)
-    if session.state in ENDED_STATES:
-        raise TerminalState("The session has ended. Start a new one.")
-
-
-def _expected(setting: dict[str, Any]) -> str:
-    if setting["type"] == "boolean":
-        return "value must be true or false."
-    return "value must be one of the choices of this setting."
 
 
 def _write_change(

@@ -164,18 +164,23 @@ def queue_prompt(
         earlier = transaction.session.prompts.filter(message_id=message_id).first()
         if earlier is not None:
             return _same_prompt(earlier, text, files), False
-        if transaction.session.task.end:
-            raise TerminalState.of_task(transaction.session.task.end)
-        if transaction.session.state == SessionState.FAILED:
-            raise TerminalState(GIVEN_UP_MESSAGE)
-        if transaction.session.state in ENDED_STATES:
-            raise TerminalState("The session has ended. Start a new one.")
+        refuse_ended(transaction.session)
         prepare_for_prompt(transaction, by, ends_permission=ends_permission)
         attached = store_files(transaction.session, files)
         row = transaction.queue_prompt(message_id, text, by=by, attachments=attached)
         crash_points.reached("request.prompt_written", session_id)
     crash_points.reached("request.prompt_committed", session_id)
     return row, True
+
+
+def refuse_ended(session: TaskSession) -> None:
+    """Raise TerminalState if the session, or its task, has ended or was given up."""
+    if session.task.end:
+        raise TerminalState.of_task(session.task.end)
+    if session.state == SessionState.FAILED:
+        raise TerminalState(GIVEN_UP_MESSAGE)
+    if session.state in ENDED_STATES:
+        raise TerminalState("The session has ended. Start a new one.")
 
 
 def _validate_prompt(message_id: str, text: str) -> None:

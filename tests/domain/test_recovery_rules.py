@@ -173,7 +173,7 @@ def test_a_situation_is_decided_by_its_rule(
 def test_an_unreachable_session_is_restored_by_the_next_answer(observation: Observation, session: str) -> None:
     decision = decide(UNREACHABLE_ROW, observation, NOW)
     assert decision.session_move == session
-    assert decision.restore is (observation is not DEAD)
+    assert decision.executor_move == ("launch" if observation is DEAD else "ready")
 
 
 def test_a_stream_that_came_back_first_does_not_keep_a_session_unreachable() -> None:
@@ -225,11 +225,6 @@ def test_a_resume_takes_the_strategy_of_the_assessment(assessment: Assessment, s
 def test_assessment_of_running_agent_holds_after_its_death() -> None:
     running = assess(replace(RESUME, running=True), NOW)
     assert deciding(DEAD, assessment=running).strategy == Strategy.NATIVE
-
-
-def test_what_is_left_for_later_says_whether_it_can_be_had_then() -> None:
-    assert deciding(EXITED, policy=Policy.ON_OPEN).needs_resume
-    assert not deciding(EXITED, assessment=REJECTED).needs_resume
 
 
 def test_a_missing_worktree_is_said_with_its_precise_reason() -> None:

@@ -20,7 +20,15 @@ FUNCTIONS = {
     *("sum", "by", "rate", "increase", "histogram_quantile", "time", "vector", "le", "and", "or", "up", "job"),
     *(label for metric in CATALOGUE.values() for label in metric.labels),
 }
-SERIES: dict[str, Metric] = {name: metric for metric in CATALOGUE.values() for name in metric.series}
+
+
+def series_of(metric: Metric) -> list[str]:
+    """The names of a metric's series, as used in queries."""
+    endings = ("_bucket", "_count", "_sum") if metric.kind == "histogram" else ("",)
+    return [metric.name + ending for ending in endings]
+
+
+SERIES: dict[str, Metric] = {name: metric for metric in CATALOGUE.values() for name in series_of(metric)}
 
 
 def alerts() -> list[dict[str, Any]]:

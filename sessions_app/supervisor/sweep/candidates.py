@@ -208,7 +208,6 @@ def sweep_facts(
     return SweepFacts(
         session_id=place.session_id,
         task_id=place.task_id,
-        execution_id=place.id,
         runtime=one.runtime,
         session_state=SessionState(one.session__state),
         executor_status=ExecutorStatus(one.status),
