@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -299,33 +299,6 @@ def _read_secret(name: str, value: str, file: Path) -> str:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidEnvironment(f"{name}_FILE cannot be read: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class MailServerSettings:
-    """Django's settings of a mail server."""
-
-    host: str = "localhost"
-    port: int = 25
-    user: str = ""
-    password: str = field(default="", repr=False)
-    starttls: bool = False
-    tls: bool = False
-
-
-def parse_mail_url(url: str) -> MailServerSettings:
-    """Return the settings for a checked ``KANDEV_EMAIL_URL``; Django's defaults without one."""
-    if not url:
-        return MailServerSettings()
-    parts = urlsplit(url)
-    return MailServerSettings(
-        host=parts.hostname or "",
-        port=parts.port or MAIL_SCHEMES[parts.scheme],
-        user=unquote(parts.username or ""),
-        password=unquote(parts.password or ""),
-        starttls=parts.scheme == "smtp",
-        tls=parts.scheme == "smtps",
-    )
 
 
 _INTRODUCTION: Final = """\

@@ -6,13 +6,14 @@ from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from csp.constants import NONE, SELF
 
 from executors_app import crash_points
 from kandev import databases
 from kandev.databases import database_settings, load_secret_key, prepare_data_directory
-from kandev.environment import parse_mail_url, read_environment
+from kandev.environment import MAIL_SCHEMES, read_environment
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 _env = read_environment()
@@ -209,12 +210,12 @@ Q_CLUSTER: dict[str, Any] = {
 
 # --- E-mail ---
 
-_mail = parse_mail_url(_env.email_url)
+_mail = urlsplit(_env.email_url or "smtp+plain://localhost")
 EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if KANDEV_EMAIL else 'dummy'}.EmailBackend"
 DEFAULT_FROM_EMAIL = _env.email_from
-EMAIL_HOST, EMAIL_PORT = _mail.host, _mail.port
-EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail.user, _mail.password
-EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.starttls, _mail.tls
+EMAIL_HOST, EMAIL_PORT = _mail.hostname or "", _mail.port or MAIL_SCHEMES[_mail.scheme]
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = unquote(_mail.username or ""), unquote(_mail.password or "")
+EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.scheme == "smtp", _mail.scheme == "smtps"
 EMAIL_TIMEOUT = 20
 
 REST_FRAMEWORK = {

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db import connection
@@ -84,7 +83,7 @@ def _seconds_between(start: str, end: str) -> Combinable:
 def _starts(rows: QuerySet[Any]) -> Iterator[operations.Count]:
     """Count automatic starts, and the durations of all starts from the intent to the agent."""
     took = _seconds_between("created_at", "done_at")
-    within = {f"le{index}": Count("id", filter=Q(took__lte=edge)) for index, edge in _edges()}
+    within = {f"le{index}": Count("id", filter=Q(took__lte=edge)) for index, edge in enumerate(RESUME_BUCKETS)}
     found = (
         rows.filter(_STARTS)
         .annotate(took=took)
@@ -92,47 +91,35 @@ def _starts(rows: QuerySet[Any]) -> Iterator[operations.Count]:
     )
     yield "kandev_reconciler_sessions_restarted_total", {}, found["by_itself"]
     name, below = "kandev_resume_duration_seconds", 0
-    for index, edge in _edges():
+    for index, edge in enumerate(RESUME_BUCKETS):
         yield f"{name}_bucket", {"le": f"{edge:g}"}, found[f"le{index}"] - below
         below = found[f"le{index}"]
     yield f"{name}_bucket", {"le": "+Inf"}, found["n"] - below
     yield f"{name}_sum", {}, found["sum"] or 0.0
 
 
-def _edges() -> Iterator[tuple[int, float]]:
-    return enumerate(RESUME_BUCKETS)
-
-
-@dataclass(frozen=True, slots=True)
-class _CounterSource:
-    """A table and the counters that one query derives from it."""
-
-    model: type[Model]
-    read: CounterReader
-    of_session: str = "session_id__in"
-
-
-COUNTER_SOURCES: Final[Sequence[_CounterSource]] = (
-    _CounterSource(ContinuityReceipt, _resumes),
-    _CounterSource(Run, _interruptions),
-    _CounterSource(ResumeToken, _tokens),
-    _CounterSource(Prompt, _continued),
-    _CounterSource(Intent, _starts),
-    _CounterSource(TaskSession, _events, "id__in"),
+COUNTER_SOURCES: Final[Sequence[tuple[type[Model], CounterReader]]] = (
+    (ContinuityReceipt, _resumes),
+    (Run, _interruptions),
+    (ResumeToken, _tokens),
+    (Prompt, _continued),
+    (Intent, _starts),
+    (TaskSession, _events),
 )
+"""Tables, and the counters that one query derives from each."""
 
 
 def read_counters() -> Iterator[operations.Count]:
     """Return all counters; one query for each of ``COUNTER_SOURCES``. Histogram buckets are not cumulative."""
-    for source in COUNTER_SOURCES:
-        yield from source.read(source.model._default_manager.all())
+    for model, read in COUNTER_SOURCES:
+        yield from read(model._default_manager.all())
 
 
 def keep_session_counts(session_id: Any) -> None:
     """Keep the counts of a session that is about to be deleted, in the caller's transaction."""
-    for source in COUNTER_SOURCES:
-        rows = source.model._default_manager.filter(**{source.of_session: [session_id]})
-        _add_to_totals(source.read(rows))
+    for model, read in COUNTER_SOURCES:
+        key = "id" if model is TaskSession else "session_id"
+        _add_to_totals(read(model._default_manager.filter(**{key: session_id})))
 
 
 def keep_token_counts(ids: Sequence[Any]) -> None:
