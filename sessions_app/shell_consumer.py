@@ -16,7 +16,6 @@ import re
 import uuid
 from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -49,17 +48,6 @@ _CLOSE_CODES: Final = {400: CloseCode.INVALID, 409: CloseCode.TOO_MANY}
 """Close codes by HTTP status of agentctl's refusals; any other status is UNREACHABLE."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ShellRequest:
-    """The name and size of the requested shell, and the window of the client."""
-
-    name: str
-    columns: int
-    rows: int
-    window: int
-    """Bytes that the client may leave unacknowledged."""
-
-
 class ShellConsumer(AuthenticatedConsumer):
     """Connects a WebSocket to a shell of agentctl until the shell ends, the client leaves or the user loses access."""
 
@@ -77,10 +65,9 @@ class ShellConsumer(AuthenticatedConsumer):
         """Open the shell. From then on its output and the user's access are watched in the background."""
         try:
             subscription, client = await run_in_database(_authorize, principal, key)
-            request = _parse_shell_request(query)
-            self._login_of = key if request.name == LOGIN_SHELL else None
-            self._window = request.window
-            opening = client.shell(request.name, request.columns, request.rows)
+            name, columns, rows, self._window = _parse_shell_request(query)
+            self._login_of = key if name == LOGIN_SHELL else None
+            opening = client.shell(name, columns, rows)
             self._shell = await self._connection.enter_async_context(opening)
         except (SessionsError, ExecutorError) as error:
             return _close_code_of(error)
@@ -228,7 +215,8 @@ def _refusal(subscription: Subscription) -> CloseCode | None:
     return None if may_operate(user, find_session(user, subscription.session_id)) else CloseCode.FORBIDDEN
 
 
-def _parse_shell_request(query: Mapping[str, str]) -> _ShellRequest:
+def _parse_shell_request(query: Mapping[str, str]) -> tuple[str, int, int, int]:
+    """Return name, columns and rows of the shell, and how many bytes the client may leave unacknowledged."""
     name = query.get("shell", "main")
     if not _NAME.fullmatch(name):
         raise Invalid("shell is a name of letters, digits, - and _.", field="shell")
@@ -238,7 +226,7 @@ def _parse_shell_request(query: Mapping[str, str]) -> _ShellRequest:
     window = _parse_number(query.get("window", str(FLOW_CONTROL_WINDOW)), "window")
     if not 0 < window <= FLOW_CONTROL_WINDOW:
         raise Invalid(f"window is between 1 and {FLOW_CONTROL_WINDOW} bytes.", field="window")
-    return _ShellRequest(name, columns, rows, window)
+    return name, columns, rows, window
 
 
 def _parse_number(given: str, field: str) -> int:

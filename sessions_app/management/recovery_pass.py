@@ -7,7 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -33,17 +33,6 @@ _SEVERITY: Final[Mapping[str, int]] = {SessionState.ERROR: 1, SessionState.FAILE
 """Severity of a state. ERROR may be retried; FAILED is final. Every other state has 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenSession:
-    """A session that should be running and is not."""
-
-    session_id: uuid.UUID
-    state: str
-    message: str
-    by_deploy: bool
-    """Whether the session was in a better state before the deploy."""
-
-
 def live_supervisors() -> list[Supervisor]:
     """Return the supervisors that are alive: those of this machine first, then the newest first.
 
@@ -53,28 +42,21 @@ def live_supervisors() -> list[Supervisor]:
     return sorted(alive, key=lambda row: row.host_id != identity.host_id())
 
 
-def broken_since_deploy(began: datetime, result: SweepRun) -> list[BrokenSession]:
+def broken_since_deploy(began: datetime, result: SweepRun) -> list[tuple[str, str, bool]]:
     """Return the sessions in the scope of ``result`` that should be running and are in ERROR, FAILED or damaged.
 
-    ``began`` is when the deploy began. The states before it come from the log and from earlier sweeps.
+    Each with what is wrong, and whether it was in a better state when the deploy ``began``. The states before it come
+    from the log and from earlier sweeps.
     """
     damaged = {one.session_id: one.said for one in result.damaged}
     rows = [row for row in _in_trouble(result.scope).filter(created_at__lt=began) if row.id not in damaged]
     before = _levels_before([row.id for row in rows], began)
     known = _corrupt_before(damaged, began)
-    troubled = [
-        BrokenSession(
-            row.id,
-            row.state,
-            row.error_message,
-            by_deploy=before.get(row.id, _SEVERITY[row.state]) < _SEVERITY[row.state],
-        )
-        for row in rows
-    ]
-    return [
-        *troubled,
-        *(BrokenSession(key, DAMAGED_ROW, said, by_deploy=key not in known) for key, said in damaged.items()),
-    ]
+    broken = []
+    for row in rows:
+        level = _SEVERITY[row.state]
+        broken.append((str(row.id), f"is in {row.state}: {row.error_message}", before.get(row.id, level) < level))
+    return broken + [(str(key), f"is in {DAMAGED_ROW}: {said}", key not in known) for key, said in damaged.items()]
 
 
 def _in_trouble(scope: SweepScope) -> QuerySet[TaskSession]:
@@ -148,9 +130,9 @@ def _build_document(result: SweepRun, boot_id: str, began: datetime) -> dict[str
     return {
         **sweep_reports.build_report(result, boot_id),
         "since": began.isoformat(),
-        "broken": [str(one.session_id) for one in broken if one.by_deploy],
-        "broken_before": [str(one.session_id) for one in broken if not one.by_deploy],
-        "broken_why": {str(one.session_id): f"is in {one.state}: {one.message}" for one in broken},
+        "broken": [key for key, _, by_deploy in broken if by_deploy],
+        "broken_before": [key for key, _, by_deploy in broken if not by_deploy],
+        "broken_why": {key: why for key, why, _ in broken},
         "unfinished": [] if result.scope.dry_run else sorted(map(str, _unfinished(ids))),
     }
 
