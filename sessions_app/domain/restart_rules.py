@@ -38,11 +38,6 @@ def stable_after(attempts: int) -> timedelta:
     return min(FIRST_STABLE_TIME * (1 << min(attempts, 8)), MAX_STABLE_TIME)
 
 
-def is_exhausted(attempts: int, maximum: int) -> bool:
-    """Return whether the automatic restarts are used up, so that only a user starts the session again."""
-    return attempts >= maximum
-
-
 _URGENT = 1 << 40
 """Offset between the ranks of urgent sessions, which are negative, and those of all others."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from django.db.models import Q
@@ -87,7 +87,7 @@ def _under_lock(*, certain: bool) -> RestoreReport:
             _settle_all(found)
         # The cursor is written last. Until then the record still shows the restore, and settling again does no
         # harm.
-        portable_cursor.write_cursor(portable_cursor.cursor_at_end().with_behind(found.behind))
+        portable_cursor.write_cursor(replace(portable_cursor.cursor_at_end(), behind=tuple(found.behind)))
         return found
     finally:
         lock.release()

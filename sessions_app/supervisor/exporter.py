@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
 from django.db import DatabaseError, InterfaceError, connection
@@ -112,7 +113,7 @@ class Exporter:
                 del self._pending[session_id]
 
     def _save_cursor(self) -> None:
-        cursor = self._cursor.with_behind(self._pending)
+        cursor = replace(self._cursor, behind=tuple(self._pending))
         if cursor != self._saved_cursor:
             portable_cursor.write_cursor(cursor)
             self._saved_cursor = cursor

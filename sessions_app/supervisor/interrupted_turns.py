@@ -92,7 +92,7 @@ def _restarts_by_itself(transaction: SessionTransaction) -> bool:
     session = transaction.session
     if session.desired_state != DesiredState.RUNNING or session.state in ENDED_STATES or session.task.is_over:
         return False
-    if restart_rules.is_exhausted(session.start_attempts, settings.KANDEV_MAX_RESTARTS):
+    if session.start_attempts >= settings.KANDEV_MAX_RESTARTS:
         return False  # the next sweep gives the session up
     queued = session.prompts.filter(state=PromptState.QUEUED).exists()
     return policy_wants_agent(effective_policy_of(session).policy, session.work_state, queued, boot=False)
@@ -171,7 +171,7 @@ def _plan_continuation(transaction: SessionTransaction, run: Run, interrupted: P
 
 def _restarts_unasked(transaction: SessionTransaction) -> bool:
     """Whether the session's agent is restarted automatically; otherwise a continue prompt would wait for nothing."""
-    if restart_rules.is_exhausted(transaction.session.start_attempts, settings.KANDEV_MAX_RESTARTS):
+    if transaction.session.start_attempts >= settings.KANDEV_MAX_RESTARTS:
         return False
     execution = transaction.execution  # also caches it on the session, for the assessment
     return execution is not None and assess_session(transaction.session).without_live_agent.needs_resume

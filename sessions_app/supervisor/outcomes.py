@@ -293,18 +293,14 @@ def record_lost_conversation(transaction: SessionTransaction, code: str, message
 def is_last_start_attempt(session_id: uuid.UUID) -> bool:
     """Whether no further start is made automatically if this one fails."""
     attempts = TaskSession.objects.values_list("start_attempts", flat=True).get(id=session_id)
-    return restart_rules.is_exhausted(attempts, settings.KANDEV_MAX_RESTARTS)
+    return attempts >= settings.KANDEV_MAX_RESTARTS
 
 
 def _schedule_retry(transaction: SessionTransaction, failure: StartFailure) -> None:
     """Set the session's error and the time of its next start, or give it up after too many attempts (rule 33)."""
     attempts = transaction.session.start_attempts
     message = failure.message
-    if (
-        not failure.permanent
-        and failure.code not in NEEDS_PERSON_CODES
-        and restart_rules.is_exhausted(attempts, settings.KANDEV_MAX_RESTARTS)
-    ):
+    if not failure.permanent and failure.code not in NEEDS_PERSON_CODES and attempts >= settings.KANDEV_MAX_RESTARTS:
         message = f"Given up after {attempts} starts. The last one: {message}"
         transaction.log_tail = failure.log_tail
         transaction.set_fields(next_restart_at=None)

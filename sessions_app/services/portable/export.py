@@ -6,8 +6,8 @@ import json
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -38,10 +38,6 @@ class ExportCursor:
     seq: int = 0
     at: datetime | None = None
     behind: tuple[uuid.UUID, ...] = ()
-
-    def with_behind(self, behind: Iterable[uuid.UUID]) -> ExportCursor:
-        """Return the cursor with these sessions behind."""
-        return replace(self, behind=tuple(behind))
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for the file."""
