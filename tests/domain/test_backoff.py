@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from sessions_app.domain.restart_rules import FIRST_RESTART_DELAY, MAX_DELAY_FACTOR, is_exhausted, restart_delay
+from sessions_app.domain.restart_rules import FIRST_RESTART_DELAY, MAX_DELAY_FACTOR, restart_delay
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,3 @@ def test_the_wait_never_shrinks_and_never_exceeds_the_longest(random: float) -> 
     waits = [restart_delay(attempt, random) for attempt in range(1, 20)]
     assert waits == sorted(waits)
     assert max(waits) <= FIRST_RESTART_DELAY * MAX_DELAY_FACTOR
-
-
-@pytest.mark.parametrize(("attempts", "over"), [(0, False), (4, False), (5, True), (6, True)])
-def test_it_gives_up_after_the_last_attempt(attempts: int, over: bool) -> None:
-    assert is_exhausted(attempts, 5) is over
