@@ -183,7 +183,7 @@ def _write_all(batches: Sequence[_AppliedLines]) -> list[IngestResult]:
             applied.execution.save(update_fields=told)
         session_id = applied.transaction.session.id
         crash_points.reached("supervisor.ingest_before_commit", session_id)
-        on_commit(partial(crash_points.reached, "supervisor.ingest_after_commit", session_id))
+        on_commit(lambda key=session_id: crash_points.reached("supervisor.ingest_after_commit", key))
     return [applied.result for applied in batches]
 
 
