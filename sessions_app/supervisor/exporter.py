@@ -68,7 +68,8 @@ class Exporter:
         ``final`` also exports sessions whose time has not come yet.
         """
         with self._reporting_failure(RECORD_NAME, RECORD_NAME):
-            return self._step(final=final)
+            if self._step(final=final):
+                return True
         return False
 
     def _step(self, *, final: bool) -> bool:

@@ -181,9 +181,7 @@ def _write_all(batches: Sequence[_AppliedLines]) -> list[IngestResult]:
     for applied in batches:
         if told := store_reported_token(applied.transaction, applied.execution, applied.token):
             applied.execution.save(update_fields=told)
-        session_id = applied.transaction.session.id
-        crash_points.reached("supervisor.ingest_before_commit", session_id)
-        on_commit(lambda key=session_id: crash_points.reached("supervisor.ingest_after_commit", key))
+        _reach_crash_points(applied.transaction.session.id)
     return [applied.result for applied in batches]
 
 
@@ -216,6 +214,11 @@ class Batch:
             del self.arriving[: len(more)]
             self.lines += more
             self.prepared = PreparedLines.of(self.lines)
+
+
+def _reach_crash_points(session_id: uuid.UUID) -> None:
+    crash_points.reached("supervisor.ingest_before_commit", session_id)
+    on_commit(lambda: crash_points.reached("supervisor.ingest_after_commit", session_id))
 
 
 Written = list[tuple[Batch, IngestResult | Exception]]
