@@ -1,8 +1,9 @@
-"""Make foreign text safe to show and to pass on: visible control characters, redacted secrets."""
+"""Read ids and numbers in foreign text, and make it safe to show and to pass on: visible controls, redacted secrets."""
 
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -45,6 +46,19 @@ def make_visible(text: str) -> str:
     if not _INVISIBLE.search(text):
         return text
     return _LINE_ENDS.sub("\n", _COLOURS.sub("", text)).translate(_REPLACEMENTS)
+
+
+def parse_uuid(text: str) -> uuid.UUID | None:
+    """Return the UUID in a text; None for any other text."""
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None
+
+
+def parse_number(text: str, digits: int = 18) -> int | None:
+    """Return the whole number in a text of at most ``digits`` ASCII digits; None for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
 
 
 REDACTION_MARK: Final = "[REDACTED]"

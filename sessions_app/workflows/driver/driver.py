@@ -140,7 +140,7 @@ class WorkflowDriver:
     async def _graph(self, lease: RunLease) -> WorkflowGraph:
         """Return the graph of a run, loaded once. Raises InvalidWorkflow, or ChecksUnavailable if a retry may help."""
         if lease.run_id not in self._graphs:
-            run = await self._database(_load_run_text, lease)
+            run = await self._database(WorkflowRun.objects.only("text", "files").get, id=lease.run_id)
             self._graphs[lease.run_id] = await asyncio.to_thread(graph_of_run, run)
         return self._graphs[lease.run_id]
 
@@ -160,12 +160,9 @@ class WorkflowDriver:
         if work.kind == "function":
             return await self._completed_update(lease, work, await node_work.call_function(work.record.request))
         if work.kind == "agent" and work.is_asked:
-            turn = work.turn
-            return (
-                await self._completed_update(lease, work, turn.result)
-                if turn.result
-                else _waiting_update(work, turn.waiting_for)
-            )
+            if work.turn.result:
+                return await self._completed_update(lease, work, work.turn.result)
+            return _waiting_update(work, work.turn.waiting_for)
         return await self._update_from_workspace(lease, snapshot, work)
 
     async def _update_from_workspace(self, lease: RunLease, snapshot: RunSnapshot, work: NodeWork) -> NodeUpdate | None:
@@ -241,10 +238,6 @@ def _waiting_update(work: NodeWork, waiting_for: str) -> NodeUpdate | None:
     if waiting_for == work.waiting_for:
         return None
     return NodeUpdate(work.path, work.attempt, changes={"waiting_for": waiting_for})
-
-
-def _load_run_text(lease: RunLease) -> WorkflowRun:
-    return WorkflowRun.objects.only("text", "files").get(id=lease.run_id)
 
 
 def _is_queue_busy(queue: SessionQueue) -> bool:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from django.db import transaction
 
 from executors_app.agentctl.protocol import Code, Job, JobError, JobState
+from executors_app.client import AgentctlClient
 from executors_app.errors import AgentctlRefused, ExecutorError, JobsUnsupported
 from sessions_app.domain.resumability import Mode
+from sessions_app.domain.sanitizing import parse_uuid
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
 from sessions_app.models import TaskSession
 from sessions_app.services import intents, prompts, tasks
@@ -42,24 +45,6 @@ _JOB_ERROR_TEXTS: Final = {
 }
 
 
-class JobClient(Protocol):
-    """The methods of ``AgentctlClient`` that are used here."""
-
-    async def start_job(
-        self, job_id: str, request: Mapping[str, Any], *, wait: float = 0.0, tail: int | None = None
-    ) -> Job:
-        """Start a script, unless this job was started before, and return the state of the job."""
-
-    async def job(self, job_id: str, *, wait: float = 0.0, tail: int | None = None) -> Job:
-        """Return the state of a job."""
-
-    async def cancel_job(self, job_id: str) -> Job:
-        """Stop a job."""
-
-    async def read_file(self, path: str) -> dict[str, Any]:
-        """Read a file of the workspace."""
-
-
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """The state of a script at agentctl. ``result`` is None while it runs, or while agentctl cannot be reached."""
@@ -70,13 +55,14 @@ class JobStatus:
 
 
 async def start_or_poll_job(
-    client: JobClient, job_id: str, request: Mapping[str, Any], *, is_confirmed: bool
+    client: AgentctlClient, job_id: str, request: Mapping[str, Any], *, is_confirmed: bool
 ) -> JobStatus:
     """Start a script, or ask for its state.
 
     A script whose start agentctl has confirmed is never started again: if agentctl has lost it, it may have run.
     """
-    ask = partial(client.job, job_id) if is_confirmed else partial(client.start_job, job_id, _job_request(request))
+    order = {name: request[name] for name in ("script", "environment", "cwd", "timeout")}
+    ask = partial(client.job, job_id) if is_confirmed else partial(client.start_job, job_id, order)
     try:
         found = await ask(wait=POLL_WAIT_SECONDS, tail=OUTPUT_TAIL_BYTES)
         if found["state"] == JobState.RUNNING:
@@ -96,16 +82,10 @@ async def start_or_poll_job(
         return JobStatus()  # an agentctl that does not answer now may answer the next time
 
 
-async def cancel_job(client: JobClient, job_id: str) -> None:
+async def cancel_job(client: AgentctlClient, job_id: str) -> None:
     """Stop a script with its child processes. If agentctl does not answer, the script ends with its workspace."""
-    try:
+    with contextlib.suppress(ExecutorError):
         await client.cancel_job(job_id)
-    except ExecutorError:
-        return
-
-
-def _job_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: request[name] for name in ("script", "environment", "cwd", "timeout")}
 
 
 def _result(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +120,7 @@ class PromptFileUnreadable(Exception):
     """A prompt file cannot be read; users see the message."""
 
 
-async def prompt_with_files(client: JobClient, request: Mapping[str, Any]) -> str | None:
+async def prompt_with_files(client: AgentctlClient, request: Mapping[str, Any]) -> str | None:
     """Return the prompt followed by its files; None while agentctl cannot be reached. Raises PromptFileUnreadable."""
     parts = [str(request["prompt"])] if str(request["prompt"]).strip() else []
     for path in request["promptFiles"]:
@@ -206,7 +186,7 @@ def send_node_prompt(run: WorkflowRun, row: NodeRun, prompt: str) -> None:
 
 def _find_session(run: WorkflowRun, wanted: str) -> TaskSession:
     """Return a session of the run, or a session of its team that was passed in the inputs of the run."""
-    key = _parse_uuid(wanted)
+    key = parse_uuid(wanted)
     session = TaskSession.objects.select_related("task").filter(id=key).first() if key else None
     own = session is not None and session.task_id == run.task_id and session.id != run.workspace_id
     given = session is not None and session.task.team_id == run.team_id and wanted in _texts_in(run.inputs)
@@ -215,27 +195,22 @@ def _find_session(run: WorkflowRun, wanted: str) -> TaskSession:
     return session
 
 
-def _parse_uuid(text: str) -> uuid.UUID | None:
-    try:
-        return uuid.UUID(text)
-    except ValueError:
-        return None
-
-
 def _texts_in(value: Any) -> Iterator[str]:
     """Yield every text within a value."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from _texts_in(inner)
-    elif isinstance(value, list):
-        for inner in value:
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
             yield from _texts_in(inner)
 
 
 def _create_session(run: WorkflowRun, row: NodeRun) -> TaskSession:
-    chosen = _choose_agent(run, str(row.request.get("runner") or ""), str(row.request.get("model") or ""))
+    runner, model = (str(row.request.get(name) or "") for name in ("runner", "model"))
+    profiles = list(profiles_for(run.task).order_by("name", "id"))
+    try:
+        chosen = runners.choose_agent(profiles, run.agent_profile, runner, model)
+    except runners.NoMatchingAgent as error:
+        raise WorkNotPossible(str(error)) from error
     return tasks.create_session(
         run.started_by,
         run.task,
@@ -246,15 +221,6 @@ def _create_session(run: WorkflowRun, row: NodeRun) -> TaskSession:
         shares_worktree_of=workspace_session(run),
         mark={"idempotency_key": work_id(run, row)},
     )
-
-
-def _choose_agent(run: WorkflowRun, runner: str, model: str) -> runners.AgentChoice:
-    try:
-        return runners.choose_agent(
-            list(profiles_for(run.task).order_by("name", "id")), run.agent_profile, runner, model
-        )
-    except runners.NoMatchingAgent as error:
-        raise WorkNotPossible(str(error)) from error
 
 
 def withdraw_prompt(row: NodeRun) -> None:
