@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from sessions_app.workflows.language.graph import GraphNode, Scope, SourceRef, Wire, WorkflowGraph
+from sessions_app.workflows.language.graph import GraphNode, Scope, SourceRef, WorkflowGraph
 from sessions_app.workflows.language.limits import MAX_NODE_VALUES
-from sessions_app.workflows.language.schema import Port, merge_array_ports
+from sessions_app.workflows.language.schema import Port, merge_array_ports, port_named
 from sessions_app.workflows.language.values import ConversionError, to_text
 from sessions_app.workflows.nodes import convert_ports
-from sessions_app.workflows.nodes.control_flow import GateSettings
 
 ITERATION: Final = "iteration"
 PATH_STEP: Final = re.compile(r"(?P<id>[^#\[\]/]+)(#\d+)?(\[(?P<iteration>\d+)\])?\Z")
@@ -81,30 +80,9 @@ def node_of_path(workflow: WorkflowGraph, path: str) -> GraphNode:
     return node
 
 
-RecordsByPath = Mapping[str, NodeRecord]
-
-
-def gate_retries(records: RecordsByPath, scope: Scope, prefix: str, gate: GraphNode) -> list[NodeRecord]:
-    """Return the records of every time that a gate was not passed in a frame, latest last."""
-    settings = (scope.nodes[name].settings for name in scope.gates)
-    most = 1 + sum(gate_settings.max_retries for gate_settings in settings if isinstance(gate_settings, GateSettings))
-    attempts = (records.get(record_path(prefix, gate.id, attempt)) for attempt in range(1, most + 1))
-    return [record for record in attempts if record is not None and record.state == NodeState.RETRIED]
-
-
 def gates_repeating(scope: Scope, name: str) -> list[GraphNode]:
     """Return the gates whose retry runs this node again."""
     return [scope.nodes[gate] for gate in scope.gates if name in scope.nodes[gate].reset]
-
-
-def current_attempt(records: RecordsByPath, scope: Scope, prefix: str, name: str) -> int:
-    """Return the number of the current attempt of a node in a frame, from 1."""
-    return 1 + sum(len(gate_retries(records, scope, prefix, gate)) for gate in gates_repeating(scope, name))
-
-
-def current_record(records: RecordsByPath, scope: Scope, prefix: str, name: str) -> NodeRecord | None:
-    """Return the record of the current attempt; None if it has not begun."""
-    return records.get(record_path(prefix, name, current_attempt(records, scope, prefix, name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,15 +121,11 @@ def source_value(frame: Frame, ref: SourceRef, record_of: FindRecord) -> Any:
     record = record_of(ref.node)
     outputs = record.outputs if record else {}
     if ref.port == "output" and "output" not in outputs:
-        return (
-            outputs.get(TEXT_PORT) if _passes_text(frame.scope.nodes[ref.node]) else next(iter(outputs.values()), None)
-        )
+        node = frame.scope.nodes[ref.node]
+        if node.type == "trigger" and port_named(node.outputs, TEXT_PORT):
+            return outputs.get(TEXT_PORT)
+        return next(iter(outputs.values()), None)
     return outputs.get(ref.port)
-
-
-def _passes_text(node: GraphNode) -> bool:
-    """Return whether an edge without a handle carries the text, as for a trigger that has the output ``text``."""
-    return node.type == "trigger" and any(port.name == TEXT_PORT for port in node.outputs)
 
 
 def node_inputs(frame: Frame, node: GraphNode, record_of: FindRecord) -> dict[str, Any]:
@@ -164,7 +138,7 @@ def node_inputs(frame: Frame, node: GraphNode, record_of: FindRecord) -> dict[st
     values = {port.name: port.default for port in node.inputs if port.default is not None}
     values |= getattr(node.settings, "component_inputs", None) or {}
     wired: dict[str, list[Any]] = {}
-    for wire in wires_into_node(frame.scope, node):
+    for wire in frame.scope.incoming[node.id]:
         wired.setdefault(wire.target.port, []).append(source_value(frame, wire.source, record_of))
     for name, found in wired.items():
         value = found[0] if len(found) == 1 else _join_lines(found)
@@ -227,11 +201,6 @@ def size_of_value(value: Any, limit: int) -> int:
             size += len(part)
             left.extend(part)
     return size
-
-
-def wires_into_node(scope: Scope, node: GraphNode) -> tuple[Wire, ...]:
-    """Return the wires that end at a node."""
-    return scope.incoming[node.id]
 
 
 def frame_results(frame: Frame, kind: str, record_of: FindRecord) -> dict[str, Any]:

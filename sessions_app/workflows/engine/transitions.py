@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from sessions_app.workflows.engine import records as frames
@@ -18,9 +19,6 @@ from sessions_app.workflows.engine.records import (
     Frame,
     NodeRecord,
     NodeState,
-    current_attempt,
-    current_record,
-    gate_retries,
     gates_repeating,
     node_of_path,
     record_path,
@@ -173,13 +171,20 @@ class _FrameWalk:
         return record
 
     def _retries(self, frame: Frame, gate: GraphNode) -> list[NodeRecord]:
-        return gate_retries(self.records, frame.scope, frame.prefix, gate)
+        """Return the records of every time that a gate was not passed in a frame, latest last."""
+        settings = (frame.scope.nodes[name].settings for name in frame.scope.gates)
+        most = 1 + sum(one.max_retries for one in settings if isinstance(one, GateSettings))
+        paths = (record_path(frame.prefix, gate.id, attempt) for attempt in range(1, most + 1))
+        found = (self.records.get(path) for path in paths)
+        return [record for record in found if record is not None and record.state == NodeState.RETRIED]
 
     def _attempt(self, frame: Frame, name: str) -> int:
-        return current_attempt(self.records, frame.scope, frame.prefix, name)
+        """Return the number of the current attempt of a node in a frame, from 1."""
+        return 1 + sum(len(self._retries(frame, gate)) for gate in gates_repeating(frame.scope, name))
 
     def _record(self, frame: Frame, name: str) -> NodeRecord | None:
-        return current_record(self.records, frame.scope, frame.prefix, name)
+        """Return the record of the current attempt; None if it has not begun."""
+        return self.records.get(record_path(frame.prefix, name, self._attempt(frame, name)))
 
     def _has_failed(self, frame: Frame) -> bool:
         """Return whether a node has failed whose failure stops the frame."""
@@ -204,9 +209,8 @@ class _FrameWalk:
         for name in frame.scope.waits_for[node.id]:
             record = self._record(frame, name)
             may_fail = frame.scope.nodes[name].settings.continue_on_failure
-            if record is None or not (
-                record.state == NodeState.SUCCEEDED or (record.state == NodeState.FAILED and may_fail)
-            ):
+            accepted = (NodeState.SUCCEEDED, NodeState.FAILED) if may_fail else (NodeState.SUCCEEDED,)
+            if record is None or record.state not in accepted:
                 return False
         # A gate must not send back nodes that still run: their results would arrive in the next attempt.
         resettable = (self._record(frame, name) for name in node.reset)
@@ -219,7 +223,7 @@ class _FrameWalk:
         path = record_path(frame.prefix, node.id, self._attempt(frame, node.id))
         record = NodeRecord(path=path, node=node.id, kind=node.type)
         try:
-            inputs = frames.node_inputs(frame, node, lambda name: self._record(frame, name))
+            inputs = frames.node_inputs(frame, node, partial(self._record, frame))
         except ConversionError as error:
             return self._write(replace(record, state=NodeState.FAILED, error=str(error)))
         begin = type_of(node).begin
@@ -339,21 +343,18 @@ class _FrameWalk:
         )
 
     def _result(self, frame: Frame, error: str, *, flawed: bool) -> _FrameEnd:
-        def present(name: str) -> NodeRecord | None:
-            return self._record(frame, name)
-
+        present = partial(self._record, frame)
+        outputs = frames.frame_results(frame, "output", present)
+        if not outputs and frame.scope.kind != "loop":
+            outputs = frames.leaf_outputs(frame, present)
         continue_values = frames.frame_results(frame, "continue", present)
         return _FrameEnd(
             error=error,
             flawed=flawed,
-            outputs=frames.frame_results(frame, "output", present) or _scope_outputs(frame, present),
+            outputs=outputs,
             current=frames.frame_results(frame, "current", present),
             goes_on=any(is_truthy(value) is not frame.scope.negated for value in continue_values.values()),
         )
-
-
-def _scope_outputs(frame: Frame, record_of: frames.FindRecord) -> Mapping[str, Any]:
-    return {} if frame.scope.kind == "loop" else frames.leaf_outputs(frame, record_of)
 
 
 def _size_of(record: NodeRecord) -> int:
