@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from sessions_app.workflows.language.schema import NodeData, Port
 
+Settings = TypeVar("Settings", bound=NodeData)
 HIDDEN_PORT = "@"
 """Prefix of ports that no file declares: they carry values across scopes and into templates."""
 
@@ -54,6 +55,11 @@ class GraphNode:
     references: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """The hidden port that fills each template ``{{ node.port }}`` in its texts."""
     reset: frozenset[str] = frozenset()
+
+    def settings_of(self, kind: type[Settings]) -> Settings:
+        """Return the settings, which are of the class that the type of the node declares."""
+        assert isinstance(self.settings, kind)  # noqa: S101
+        return self.settings
 
 
 @dataclass(frozen=True, slots=True)

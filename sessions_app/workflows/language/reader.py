@@ -112,7 +112,7 @@ def _check_size(data: Any, name: str) -> None:
         elif isinstance(value, str):
             _check_text(value, name, 0)
         elif isinstance(value, int | float) and not abs(value) < 1e100:
-            raise _no_such_number(name, 0)
+            raise invalid_workflow(name, 0, "number", "a number is too large", "Write it as text, in quotes.")
 
 
 def _check_text(value: str, name: str, line: int) -> str:
@@ -149,24 +149,21 @@ class _YamlBuilder:
     def source(self) -> ParsedText:
         """Read the only document of the text."""
         if len(_TAG_DIRECTIVE.findall(self._text)) > MAX_TAG_DIRECTIVES:
-            raise invalid_workflow(
-                self._name, 0, "tag", "YAML tags are not allowed", "Remove the lines that begin with %TAG."
-            )
+            raise self._refusal(0, "tag", "YAML tags are not allowed", "Remove the lines that begin with %TAG.")
         try:
             return ParsedText(self._name, self._document(), self._lines)
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 0
-            raise invalid_workflow(
-                self._name, line, "syntax", f"this is not valid YAML: {error.problem}", "Correct the syntax."
+            raise self._refusal(
+                line, "syntax", f"this is not valid YAML: {error.problem}", "Correct the syntax."
             ) from error
         except yaml.YAMLError as error:
-            raise invalid_workflow(
-                self._name,
-                0,
-                "not_text",
-                "the file contains characters that YAML forbids",
-                "Remove control characters.",
+            raise self._refusal(
+                0, "not_text", "the file contains characters that YAML forbids", "Remove control characters."
             ) from error
+
+    def _refusal(self, line: int, code: str, message: str, fix: str) -> InvalidWorkflow:
+        return invalid_workflow(self._name, line, code, message, fix)
 
     def _document(self) -> Any:
         data: Any = None
@@ -176,12 +173,8 @@ class _YamlBuilder:
                 documents += 1
                 if documents > 1:
                     line = _line_of_event(event)
-                    raise invalid_workflow(
-                        self._name,
-                        line,
-                        "syntax",
-                        "the file contains a second YAML document",
-                        "Move it to a file of its own.",
+                    raise self._refusal(
+                        line, "syntax", "the file contains a second YAML document", "Move it to a file of its own."
                     )
             elif isinstance(event, yaml.NodeEvent):
                 data = self._value(event, ())
@@ -199,9 +192,7 @@ class _YamlBuilder:
             return self._alias(event, line)
         tag = getattr(event, "tag", None)
         if tag not in (None, *_STANDARD_TAGS):
-            raise invalid_workflow(
-                self._name, line, "tag", f"the YAML tag {tag} is not allowed", "Write the plain value."
-            )
+            raise self._refusal(line, "tag", f"the YAML tag {tag} is not allowed", "Write the plain value.")
         before = self._count, self._characters
         if isinstance(event, yaml.ScalarEvent):
             value: Any = self._scalar(event, line)
@@ -215,12 +206,8 @@ class _YamlBuilder:
 
     def _alias(self, event: yaml.AliasEvent, line: int) -> Any:
         if event.anchor not in self._anchors:
-            raise invalid_workflow(
-                self._name,
-                line,
-                "alias",
-                f"the alias *{event.anchor} has no anchor before it",
-                "Write the value instead.",
+            raise self._refusal(
+                line, "alias", f"the alias *{event.anchor} has no anchor before it", "Write the value instead."
             )
         value, size, characters = self._anchors[event.anchor]
         self._count += size
@@ -229,7 +216,7 @@ class _YamlBuilder:
             raise _too_many(self._name, line)
         if self._characters > MAX_CHARACTERS:
             message = f"the texts of the file, with every alias expanded, are longer than {MAX_CHARACTERS >> 20} MiB"
-            raise invalid_workflow(self._name, line, "too_large", message, "Use fewer aliases.")
+            raise self._refusal(line, "too_large", message, "Use fewer aliases.")
         return value
 
     def _mapping(self, place: PathInFile) -> dict[str, Any]:
@@ -237,19 +224,13 @@ class _YamlBuilder:
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             line = _line_of_event(event)
             if not isinstance(event, yaml.ScalarEvent):
-                raise invalid_workflow(
-                    self._name, line, "key", "a key is not plain text", "Write a plain word before the colon."
-                )
+                raise self._refusal(line, "key", "a key is not plain text", "Write a plain word before the colon.")
             key = _check_text(event.value, self._name, line)
             self._characters += len(key)
             if key in found:
-                raise invalid_workflow(
-                    self._name, line, "duplicate_key", f"the key “{key}” occurs twice", "Remove one of the two."
-                )
+                raise self._refusal(line, "duplicate_key", f"the key “{key}” occurs twice", "Remove one of the two.")
             if key == "<<" and not event.style:
-                raise invalid_workflow(
-                    self._name, line, "merge", "the merge key << is not supported", "Write the merged keys."
-                )
+                raise self._refusal(line, "merge", "the merge key << is not supported", "Write the merged keys.")
             found[key] = self._value(self._next_node(), (*place, key))
         return found
 
@@ -297,7 +278,3 @@ def _too_many(name: str, line: int) -> InvalidWorkflow:
         f"the file has more than {MAX_VALUES} values",
         "Shorten it, or move parts to component files.",
     )
-
-
-def _no_such_number(name: str, line: int) -> InvalidWorkflow:
-    return invalid_workflow(name, line, "number", "a number is too large", "Write it as text, in quotes.")

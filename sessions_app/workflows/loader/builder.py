@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -324,7 +324,10 @@ class ScopeBuilder:
 
     def _scope(self, owner: str, kind: checks.ScopeKind) -> Scope:
         names = self._nodes_in.get(owner, [])
-        nodes = {name: self._with_body(self._nodes[name]) for name in names}
+        nodes = {name: self._nodes[name] for name in names}
+        nodes |= {
+            name: replace(node, body=self._scope(name, "loop")) for name, node in nodes.items() if node.type == "loop"
+        }
         self._diagnostics.only_errors = owner in self._partial
         wires = list(self._wires.get(owner, ()))
         negated = False
@@ -337,7 +340,10 @@ class ScopeBuilder:
         for wire in wires:
             if wire.target.node:
                 incoming[wire.target.node].append(wire)
-        waits_for = {name: _sources_by_target(found) for name, found in incoming.items()}
+        waits_for = {
+            name: frozenset(wire.source.node for wire in found if wire.source.kind == "node")
+            for name, found in incoming.items()
+        }
         try:
             order = topological_order(names, waits_for)
         except CycleError as cycle:
@@ -365,12 +371,8 @@ class ScopeBuilder:
         checks.check_scope(scope, self._diagnostics, self._places)
         return scope
 
-    def _with_body(self, node: GraphNode) -> GraphNode:
-        return replace(node, body=self._scope(node.id, "loop")) if node.type == "loop" else node
-
     def _check_loop(self, owner: str, names: list[str], wires: list[Wire]) -> bool:
-        settings, place = self._nodes[owner].settings, (*self._places[owner], "data")
-        assert isinstance(settings, LoopSettings)  # noqa: S101  (the settings class of the type)
+        settings, place = self._nodes[owner].settings_of(LoopSettings), (*self._places[owner], "data")
         slot = next((option for option in settings.dock_slots if option.type == "continue"), None)
         into = [wire for wire in wires if wire.target.kind == "continue"]
         if owner in self._partial:
@@ -389,7 +391,3 @@ class ScopeBuilder:
         negated = slot is not None and slot.negate
         checks.check_continue(owner, into, self._diagnostics, place, negated=negated)
         return negated
-
-
-def _sources_by_target(incoming: Iterable[Wire]) -> frozenset[str]:
-    return frozenset(wire.source.node for wire in incoming if wire.source.kind == "node")

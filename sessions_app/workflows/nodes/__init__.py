@@ -99,14 +99,6 @@ class SettingsIssue:
     is_error: bool = True
 
 
-def _without_templates(settings: Any) -> Iterable[tuple[tuple[str | int, ...], str]]:
-    return ()
-
-
-def _without_issues(node: GraphNode) -> Iterable[SettingsIssue]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeType:
     """The declaration of a node type."""
@@ -119,9 +111,9 @@ class NodeType:
     outputs: tuple[Port, ...] = ()
     implied: Callable[[Any], Iterable[Port]] = lambda settings: ()
     """Returns the outputs that follow from the settings, in addition to the declared ones."""
-    texts: Callable[[Any], Iterable[tuple[tuple[str | int, ...], str]]] = _without_templates
+    texts: Callable[[Any], Iterable[tuple[tuple[str | int, ...], str]]] = lambda settings: ()
     """Returns the texts that can contain templates, each with its place in the data."""
-    check: Callable[[GraphNode], Iterable[SettingsIssue]] = _without_issues
+    check: Callable[[GraphNode], Iterable[SettingsIssue]] = lambda node: ()
     begin: Callable[[NodeContext], BeginResult] | None = None
     """Starts the node. None: the engine itself runs it (loop, component), or it never runs (interface)."""
     end: Callable[[GraphNode, FinishedWork, RunInSandbox], EndResult] | None = None
@@ -175,16 +167,16 @@ def extract_outputs(
     ``plain`` holds the outputs that need no extraction from ``text``.
     """
     found: dict[str, Any] = dict(plain)
-    patterns = [port for port in ports if port.extract and port.extract.type == "regex"]
+    patterns = [(port.name, port.extract) for port in ports if port.extract and port.extract.type == "regex"]
     problem = ""
     try:
         matches = run_in_sandbox(
-            [{"operation": "regex", "pattern": _extraction_pattern(port), "text": text} for port in patterns]
+            [{"operation": "regex", "pattern": extract.pattern, "text": text} for _, extract in patterns]
         )
-        found |= {one.name: match for one, match in zip(patterns, matches, strict=True)}
+        found |= {name: match for (name, _), match in zip(patterns, matches, strict=True)}
     except SandboxError as error:
         problem = str(error)
-        found |= dict.fromkeys(port.name for port in patterns)
+        found |= dict.fromkeys(name for name, _ in patterns)
     for port in ports:
         if port.extract and port.extract.type == "json_path":
             found[port.name] = value_at_path(text, port.extract.pattern)
@@ -197,7 +189,3 @@ def extract_outputs(
             found[port.name] = None
             problem = problem or f"the output “{port.name}”: {error}"
     return found, problem
-
-
-def _extraction_pattern(port: Port) -> str:
-    return port.extract.pattern if port.extract else ""

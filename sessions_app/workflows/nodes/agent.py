@@ -95,8 +95,7 @@ def template_texts(settings: AgentSettings) -> Iterable[tuple[tuple[str | int, .
 
 def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
     """Check the schema, the model name, and that the prompt files are in the workspace."""
-    settings = node.settings
-    assert isinstance(settings, AgentSettings)  # noqa: S101  (the settings class of the type)
+    settings = node.settings_of(AgentSettings)
     try:
         _ = settings.parsed_schema
     except (ValueError, RecursionError) as error:
@@ -122,8 +121,7 @@ def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
 
 def begin_node(context: NodeContext) -> BeginResult:
     """Request a turn: its prompt, and its session (from an input, else the one the node keeps, else a new one)."""
-    settings = context.node.settings
-    assert isinstance(settings, AgentSettings)  # noqa: S101  (the settings class of the type)
+    settings = context.node.settings_of(AgentSettings)
     later = context.inputs.get(LATER_PROMPT_INPUT)
     later_session = later.get("sessionId") if isinstance(later, dict) else None
     session = to_text(context.inputs.get("sessionId") or later_session or context.session)
@@ -174,8 +172,7 @@ def end_node(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandbox) 
     """
     result = done.result
     text, error = str(result.get("text", "")).strip(), str(result.get("error") or "")
-    settings = node.settings
-    assert isinstance(settings, AgentSettings)  # noqa: S101  (the settings class of the type)
+    settings = node.settings_of(AgentSettings)
     plain: dict[str, Any] = dict.fromkeys(("output", "response"), text)
     plain |= {"sessionId": result.get("sessionId"), "exitCode": int(bool(error))}
     schema = settings.parsed_schema

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from sessions_app.workflows.language.graph import HIDDEN_PORT, GraphNode
 from sessions_app.workflows.language.limits import MAX_ITERATIONS, MAX_RETRIES
-from sessions_app.workflows.language.schema import DockSlot, NodeData, Port, make_port
+from sessions_app.workflows.language.schema import DockSlot, NodeData, make_port
 from sessions_app.workflows.language.values import to_text
 from sessions_app.workflows.nodes import (
     BeginResult,
@@ -51,8 +51,7 @@ def check_gate(node: GraphNode) -> Iterable[SettingsIssue]:
 
 def begin_gate(context: NodeContext) -> BeginResult:
     """Decide by the boolean inputs; a missing one counts as false."""
-    settings = context.node.settings
-    assert isinstance(settings, GateSettings)  # noqa: S101  (the settings class of the type)
+    settings = context.node.settings_of(GateSettings)
     failed = [
         port.name
         for port in context.node.inputs
@@ -100,12 +99,9 @@ class LoopSettings(NodeData):
     dock_slots: list[DockSlot] = Field(default_factory=list)
 
 
-def loop_outputs(settings: LoopSettings) -> tuple[Port, ...]:
-    """Return the number of iterations, and the reason why the loop ended."""
-    return REPORTED_OUTPUTS
-
-
-_LOOP: Final = NodeType(name="loop", title="Loop", settings=LoopSettings, implied=loop_outputs, is_open=True)
+_LOOP: Final = NodeType(
+    name="loop", title="Loop", settings=LoopSettings, implied=lambda settings: REPORTED_OUTPUTS, is_open=True
+)
 
 
 class ComponentSettings(NodeData):

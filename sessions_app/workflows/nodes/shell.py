@@ -50,8 +50,7 @@ def template_texts(settings: ShellSettings) -> Iterable[tuple[tuple[str | int, .
 
 def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
     """Check that there is a script, and that no value in it would be interpreted as code."""
-    settings = node.settings
-    assert isinstance(settings, ShellSettings)  # noqa: S101  (the settings class of the type)
+    settings = node.settings_of(ShellSettings)
     if not any((settings.script, settings.commands, settings.script_files)):
         yield SettingsIssue(
             code="no_script", message="the node has no script, so it does nothing", fix="Add “script”.", is_error=False
@@ -95,8 +94,7 @@ def _lines_read_as_script(text: str) -> Iterator[int]:
 
 def begin_node(context: NodeContext) -> BeginResult:
     """Request the script with its variables: ``INPUT_<NAME>`` for each input, and one for each template."""
-    settings = context.node.settings
-    assert isinstance(settings, ShellSettings)  # noqa: S101  (the settings class of the type)
+    settings = context.node.settings_of(ShellSettings)
     try:
         text = shell_script.prepare_script(build_script(settings), context.look_up)
         environment = dict(text.environment) | _input_variables(context.inputs)

@@ -106,8 +106,7 @@ class TriggerSettings(NodeData):
 
 def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
     """Check the cron expression, and the time of an idle trigger."""
-    settings = node.settings
-    assert isinstance(settings, TriggerSettings)  # noqa: S101  (the settings class of the type)
+    settings = node.settings_of(TriggerSettings)
     if settings.trigger_type == "cron":
         try:
             parse_cron(settings.cron or "")

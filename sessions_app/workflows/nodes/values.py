@@ -39,17 +39,16 @@ class ConstantSettings(NodeData):
 
 def check_constant(node: GraphNode) -> Iterable[SettingsIssue]:
     """Check that the value has the declared type."""
-    assert isinstance(node.settings, ConstantSettings)  # noqa: S101  (the settings class of the type)
+    settings = node.settings_of(ConstantSettings)
     try:
-        convert_value(node.settings.value, node.settings.value_type)
+        convert_value(settings.value, settings.value_type)
     except ConversionError as error:
         yield SettingsIssue(code="value", message=str(error), fix="Correct value or valueType.", key=("value",))
 
 
 def begin_constant(context: NodeContext) -> NodeFinished:
     """Return the value for each output of the node."""
-    settings = context.node.settings
-    assert isinstance(settings, ConstantSettings)  # noqa: S101  (the settings class of the type)
+    settings = context.node.settings_of(ConstantSettings)
     value = convert_value(settings.value, settings.value_type)
     return NodeFinished({"value": value} | {port.name: value for port in context.node.outputs})
 
@@ -88,15 +87,9 @@ class WorkdirSettings(NodeData):
     path: str = Field(default=".", max_length=4096)
 
 
-def workdir_texts(settings: WorkdirSettings) -> Iterable[tuple[tuple[str | int, ...], str]]:
-    """Yield the path, which may contain templates."""
-    yield ("path",), settings.path
-
-
 def begin_workdir(context: NodeContext) -> BeginResult:
     """Return the path, and fail if it is outside the workspace."""
-    settings = context.node.settings
-    assert isinstance(settings, WorkdirSettings)  # noqa: S101  (the settings class of the type)
+    settings = context.node.settings_of(WorkdirSettings)
     try:
         path = render_template(settings.path, context.look_up)
     except TooLong as error:
@@ -110,7 +103,7 @@ _WORKDIR: Final = NodeType(
     settings=WorkdirSettings,
     inputs=(make_port("input"),),
     outputs=(make_port("path", "string"),),
-    texts=workdir_texts,
+    texts=lambda settings: [(("path",), settings.path)],
     begin=begin_workdir,
 )
 
@@ -125,8 +118,7 @@ class FunctionSettings(NodeData):
 
 def check_function(node: GraphNode) -> Iterable[SettingsIssue]:
     """Check that there is code, and that Python code is a valid expression."""
-    settings = node.settings
-    assert isinstance(settings, FunctionSettings)  # noqa: S101  (the settings class of the type)
+    settings = node.settings_of(FunctionSettings)
     if not settings.code and not settings.file:
         yield SettingsIssue(code="no_code", message="the function has no code", fix="Add “code” or “file”.")
     if settings.code and settings.language == "python":
@@ -140,8 +132,7 @@ def check_function(node: GraphNode) -> Iterable[SettingsIssue]:
 
 def begin_function(context: NodeContext) -> BeginResult:
     """Request a call in the sandbox process."""
-    settings = context.node.settings
-    assert isinstance(settings, FunctionSettings)  # noqa: S101  (the settings class of the type)
+    settings = context.node.settings_of(FunctionSettings)
     inputs = {name: value for name, value in context.inputs.items() if not name.startswith(HIDDEN_PORT)}
     return WorkRequest(
         {"kind": "function", "operation": settings.language, "code": settings.code or "", "inputs": inputs}
