@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,20 +21,17 @@ from rich.live import Live
 from rich.markup import escape
 from rich.tree import Tree
 
-from executors_app.models import AgentProfile, Executor
+from executors_app.models import Executor
 from sessions_app.accounts.authorization import may_write
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN
 from sessions_app.models import Intent, Repository
-from sessions_app.services.catalogue import add_repository
+from sessions_app.services.catalogue import add_repository, profiles_of
 from sessions_app.services.errors import Invalid
 from sessions_app.supervisor.leases import SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.workflows.driver.driver import WorkflowDriver
-from sessions_app.workflows.language.diagnostics import invalid_workflow
-from sessions_app.workflows.language.files import CachedFiles, DirectoryFiles, project_root_of
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader import client
-from sessions_app.workflows.loader.loading import LoadResult
 from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services.workflows import cancel_run
 
@@ -73,7 +68,7 @@ async def follow_run(run: WorkflowRun, report: ReportProgress) -> WorkflowRun:
                 await supervisor
 
 
-@contextlib.contextmanager
+@contextmanager
 def _cancel_on_signal(run: WorkflowRun) -> Iterator[None]:
     """Cancel the run on SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
@@ -184,30 +179,12 @@ def describe_outcome(run: WorkflowRun) -> str:
     return f"{run.name}: {run.state}{f': {run.error}' if run.error else ''} (run {run.id}, task {run.task_id}){outputs}"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowInput:
-    """A workflow file, the result of loading it, and the files that it names."""
-
-    text: str
-    loaded: LoadResult
-    files: dict[str, str]
-
-
-def read_workflow_file(path: Path) -> WorkflowInput:
+def read_workflow_file(path: Path) -> client.WorkflowInput:
     """Read a workflow file, with the files that it names in its project."""
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        reason = f"the file cannot be read: {error.strerror}"
-        return WorkflowInput(
-            "", LoadResult(None, invalid_workflow(str(path), 0, "unreadable", reason, "").problems), {}
-        )
-    library = CachedFiles(DirectoryFiles(project_root_of(path)))
-    try:
-        loaded = client.load_isolated(raw, str(path), library)
+        return client.load_file_isolated(path)
     except client.LoadingUnavailable as error:
         raise command_error(f"{path}: {error}; try again") from error
-    return WorkflowInput(raw.decode("utf-8-sig", "replace"), loaded, library.files)
 
 
 def parse_inputs(graph: WorkflowGraph, given: Sequence[str]) -> dict[str, str]:
@@ -288,14 +265,11 @@ def _only_repository(team: Group) -> Repository | None:
     return rows[0] if len(rows) == 1 else None
 
 
-def resolve_profile(name: str, team: Group) -> AgentProfile | None:
-    """Return the named agent profile, of the team or of all teams."""
-    rows = AgentProfile.objects.filter(team__in=(team,)) | AgentProfile.objects.filter(team=None)
-    found: AgentProfile | None = find_by_name(rows, name, "agent profile")
-    return found
+def resolve_profile(name: str, team: Group) -> Any:
+    """Return the named agent profile, of the team or of all teams; None if ``name`` is empty."""
+    return find_by_name(profiles_of(team.pk), name, "agent profile")
 
 
-def resolve_executor(name: str) -> Executor | None:
-    """Return the named executor."""
-    found: Executor | None = find_by_name(Executor.objects.all(), name, "executor")
-    return found
+def resolve_executor(name: str) -> Any:
+    """Return the named executor; None if ``name`` is empty."""
+    return find_by_name(Executor.objects.all(), name, "executor")

@@ -9,16 +9,15 @@ import pytest
 from sessions_app.workflows.engine.records import NodeState
 from sessions_app.workflows.engine.resume import NothingToResume, records_to_resume
 from sessions_app.workflows.engine.transitions import advance_run
-from sessions_app.workflows.loader.loading import load_workflow_file
 from tests.services import ROOT
 from tests.workflows.memory_runs import Agents, Run, counting, drive, given
-from tests.workflows.workflow_builder import TRIGGER, node, workflow
+from tests.workflows.workflow_builder import TRIGGER, load_file, node, workflow
 
 EXAMPLES = ROOT / "docs/examples/workflows"
 
 
 def example(name: str, agents: Agents, text: str = "T") -> Run:
-    return drive(load_workflow_file(EXAMPLES / f"{name}.yaml").checked, text, agents=agents)
+    return drive(load_file(EXAMPLES / f"{name}.yaml").checked, text, agents=agents)
 
 
 @pytest.mark.parametrize("runner", ["claude-code", "codex", "openai"])

@@ -11,11 +11,11 @@ from django.core.management import CommandError, call_command
 
 from sessions_app.workflows.language.graph import Scope
 from sessions_app.workflows.loader.drawing import DrawingTooLarge, draw_inline_svg, draw_svg
-from sessions_app.workflows.loader.loading import load_workflow, load_workflow_file
+from sessions_app.workflows.loader.loading import load_workflow
 from tests.services import ROOT
 from tests.workflows.test_loading import EXAMPLES
 from tests.workflows.test_loops import nested
-from tests.workflows.workflow_builder import node, workflow
+from tests.workflows.workflow_builder import load_file, node, workflow
 
 SVG = "{http://www.w3.org/2000/svg}"
 Rectangle = tuple[float, float, float, float]
@@ -68,11 +68,11 @@ def test_every_node_is_drawn_without_overlap(text: str) -> None:
 
 
 def test_lines_have_titles_of_their_wires() -> None:
-    drawing = draw_svg(load_workflow_file(ROOT / "docs/examples/workflows/review-until-approved.yaml").checked)
+    drawing = draw_svg(load_file(ROOT / "docs/examples/workflows/review-until-approved.yaml").checked)
     titles = re.findall(r"<path[^>]*><title>([^<]*)</title>", drawing)
     assert "prev feedback → coder.iteratePrompt" in "\n".join(titles)
     assert "reviewer.approved → continue continue" in "\n".join(titles)
-    back = draw_svg(load_workflow_file(ROOT / "docs/examples/workflows/pattern-b.yaml").checked)
+    back = draw_svg(load_file(ROOT / "docs/examples/workflows/pattern-b.yaml").checked)
     assert "gate sends back" in back
 
 

@@ -16,10 +16,11 @@ from sessions_app.workflows.language.files import DirectoryFiles
 from sessions_app.workflows.language.limits import MAX_NODES
 from sessions_app.workflows.language.reader import read_text
 from sessions_app.workflows.language.schema import WorkflowFile
+from sessions_app.workflows.loader import client
 from sessions_app.workflows.loader.graph_json import workflow_json_schema
-from sessions_app.workflows.loader.loading import LoadResult, load_workflow, load_workflow_file
+from sessions_app.workflows.loader.loading import LoadResult, load_workflow
 from tests.services import ROOT
-from tests.workflows.workflow_builder import TRIGGER, body, node, workflow
+from tests.workflows.workflow_builder import TRIGGER, body, load_file, node, workflow
 
 EXAMPLES = sorted((ROOT / "docs/examples/workflows").glob("*.yaml"))
 LOOP: dict[str, Any] = {"dockSlots": [{"name": "continue", "type": "continue"}, {"name": "i", "type": "iteration"}]}
@@ -226,7 +227,7 @@ def test_unknown_keys_are_kept() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_shipped_example_is_valid_and_conforms_to_schema(path: Path) -> None:
-    loaded = load_workflow_file(path)
+    loaded = load_file(path)
     assert errors(loaded) == []
     assert warnings(loaded) == (["inverted_continue"] if path.stem == "test-resumable-agent" else [])
     jsonschema.Draft202012Validator(workflow_json_schema()).validate(read_text(path.read_text(), path.name).data)
@@ -286,7 +287,7 @@ def test_component_files_outside_the_project_are_refused(tmp_path: Path) -> None
     for path, good in paths.items():
         main = project / "flows/main.yaml"
         main.write_text(workflow([node("part", "component", workflowPath=path)]))
-        assert (load_workflow_file(main).workflow is not None) is good, path
+        assert (load_file(main).workflow is not None) is good, path
 
 
 def test_component_problems_name_their_file_and_cycles_are_refused(tmp_path: Path) -> None:
@@ -301,7 +302,7 @@ def test_component_problems_name_their_file_and_cycles_are_refused(tmp_path: Pat
 
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:
-    assert errors(load_workflow_file(tmp_path / "none.yaml")) == ["unreadable"]
+    assert errors(client.load_file_isolated(tmp_path / "none.yaml").loaded) == ["unreadable"]
 
 
 def test_all_problems_are_reported_at_once() -> None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+from sessions_app.workflows.language.files import DirectoryFiles, project_root_of
+from sessions_app.workflows.loader.loading import LoadResult, load_workflow
+
+
+def load_file(path: Path) -> LoadResult:
+    """Load a file of a project, without the loading process."""
+    return load_workflow(path.read_bytes(), str(path), DirectoryFiles(project_root_of(path)))
+
 
 TRIGGER = {"id": "trigger", "type": "trigger"}
 

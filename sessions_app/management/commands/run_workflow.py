@@ -15,9 +15,11 @@ from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database
 from sessions_app.services.errors import SessionsError
 from sessions_app.workflows import run_command
 from sessions_app.workflows.language.files import find_workflow_file
+from sessions_app.workflows.loader.client import WorkflowInput
 from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.run_command import follow_run
-from sessions_app.workflows.services.workflows import run_document, start_run
+from sessions_app.workflows.services.run_records import run_document
+from sessions_app.workflows.services.workflows import start_run
 
 EXIT_FAILED: Final = 1
 EXIT_INVALID: Final = EXIT_COULD_NOT_RUN
@@ -80,7 +82,7 @@ class Command(BaseCommand):
         if run.state != "succeeded":
             sys.exit(EXIT_FAILED)
 
-    def _start(self, read: run_command.WorkflowInput, inputs: dict[str, Any], options: dict[str, Any]) -> WorkflowRun:
+    def _start(self, read: WorkflowInput, inputs: dict[str, Any], options: dict[str, Any]) -> WorkflowRun:
         team = run_command.resolve_team(options["team"])
         try:
             run, _ = start_run(

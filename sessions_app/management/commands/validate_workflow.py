@@ -33,7 +33,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, files: list[Path], draw: Path | None, **options: Any) -> None:
         """Check the files. Exit with 0 if all can be run (warnings are allowed), or 2 if one cannot."""
         try:
-            loaded = {file: client.load_file_isolated(file) for file in files}
+            loaded = {file: client.load_file_isolated(file).loaded for file in files}
         except client.LoadingUnavailable as error:
             raise CommandError(f"no file could be checked: {error}; try again", returncode=EXIT_INVALID) from error
         for file, found in loaded.items():

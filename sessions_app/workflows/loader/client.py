@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow, Severity, invalid_workflow
 from sessions_app.workflows.language.files import (
+    CachedFiles,
     DirectoryFiles,
     FileProvider,
     FileUnavailable,
@@ -71,16 +72,26 @@ def load_isolated(text: str | bytes, name: str = "workflow", files: FileProvider
     return LoadResult(graph_json.graph_from_json(document) if document else None, _diagnostics_from_answer(answer))
 
 
-def load_file_isolated(path: Path) -> LoadResult:
+@dataclass(frozen=True, slots=True)
+class WorkflowInput:
+    """A workflow file, the result of loading it, and the files that it names."""
+
+    text: str
+    loaded: LoadResult
+    files: dict[str, str]
+
+
+def load_file_isolated(path: Path) -> WorkflowInput:
     """Load a file. The files that it names are in its project. Raises LoadingUnavailable."""
     try:
         raw = path.read_bytes()
     except OSError as error:
-        return LoadResult(
-            None,
-            invalid_workflow(str(path), 0, "unreadable", f"the file cannot be read: {error.strerror}", "").problems,
-        )
-    return load_isolated(raw, str(path), DirectoryFiles(project_root_of(path)))
+        reason = f"the file cannot be read: {error.strerror}"
+        problems = invalid_workflow(str(path), 0, "unreadable", reason, "").problems
+        return WorkflowInput("", LoadResult(None, problems), {})
+    files = CachedFiles(DirectoryFiles(project_root_of(path)))
+    loaded = load_isolated(raw, str(path), files)
+    return WorkflowInput(raw.decode("utf-8-sig", "replace"), loaded, files.files)
 
 
 def check_isolated(text: str, name: str = "workflow", files: FileProvider | None = None) -> CheckResult:

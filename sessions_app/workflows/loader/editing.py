@@ -90,7 +90,8 @@ def set_session_kept(text: str, node: str, *, kept: bool) -> str:
     text = apply_settings(text, node, {} if data.get("resumable") is True else {"resumable": True})
     wanted = SESSION_PORTS if isinstance(ports, list) else (*SESSION_PORTS, "prompt", "sessionId")
     added = [{"name": name, "type": "string"} for name in wanted if name not in names]
-    return _with_ports(text, node, [*(ports if isinstance(ports, list) else ()), *added]) if added else text
+    given = ports if isinstance(ports, list) else []
+    return apply_settings(text, node, {"inputs": [*given, *added]}) if added else text
 
 
 def _without_port(text: str, node: str, name: str) -> str:
@@ -98,11 +99,7 @@ def _without_port(text: str, node: str, name: str) -> str:
     if not isinstance(ports, list):
         return text
     left = [port for port in ports if not (isinstance(port, dict) and port.get("name") == name)]
-    return text if left == ports else _with_ports(text, node, left)
-
-
-def _with_ports(text: str, node: str, ports: list[Any]) -> str:
-    return apply_settings(text, node, {"inputs": ports})
+    return text if left == ports else apply_settings(text, node, {"inputs": left})
 
 
 def _node_path(text: str, node: str) -> PathInFile:

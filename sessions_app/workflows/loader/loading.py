@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -14,19 +14,11 @@ from sessions_app.workflows.language.diagnostics import (
     Diagnostic,
     DiagnosticCollector,
     InvalidWorkflow,
-    ParsedText,
     PathInFile,
     Severity,
-    invalid_workflow,
     remove_malformed,
 )
-from sessions_app.workflows.language.files import (
-    DirectoryFiles,
-    FileProvider,
-    FileUnavailable,
-    NoFiles,
-    project_root_of,
-)
+from sessions_app.workflows.language.files import FileProvider, FileUnavailable, NoFiles
 from sessions_app.workflows.language.graph import Scope, WorkflowGraph
 from sessions_app.workflows.language.limits import (
     MAX_CONCURRENT,
@@ -63,16 +55,6 @@ class LoadResult:
         if self.workflow is None:
             raise InvalidWorkflow(self.problems)
         return self.workflow
-
-
-def load_workflow_file(path: Path) -> LoadResult:
-    """Load a file. The files that it names are in its project."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        reason = f"the file cannot be read: {error.strerror}"
-        return LoadResult(None, invalid_workflow(str(path), 0, "unreadable", reason, "").problems)
-    return load_workflow(raw, str(path), DirectoryFiles(project_root_of(path)))
 
 
 def load_workflow(text: str | bytes, name: str = "workflow", files: FileProvider | None = None) -> LoadResult:
@@ -337,6 +319,3 @@ def _sort_diagnostics(problems: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
     return tuple(
         sorted(unique, key=lambda diagnostic: (diagnostic.severity != Severity.ERROR, diagnostic.file, diagnostic.line))
     )
-
-
-__all__ = ["LoadResult", "ParsedText", "load_workflow", "load_workflow_file"]

@@ -226,13 +226,9 @@ class LoadingServer:
                 # Only SIGXCPU proves that the text is too expensive. Any other signal can come from a busy machine, or
                 # from one that is out of memory.
                 word = "cpu" if os.WTERMSIG(status) == signal.SIGXCPU else "time"
-                _send_quietly(connection, {"killed": word})
+                with contextlib.suppress(OSError):  # the other side no longer waits
+                    send_message(connection, {"killed": word})
             connection.close()
-
-
-def _send_quietly(connection: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # the other side no longer waits
-        send_message(connection, message)
 
 
 _WARM_UP_WORKFLOW: Final = (
