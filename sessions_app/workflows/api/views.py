@@ -32,6 +32,7 @@ from sessions_app.workflows.api.serializers import (
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import runs, trigger_settings, workflows
 from sessions_app.workflows.services.loading import check_document, check_text, user_load_slot
+from sessions_app.workflows.services.run_records import run_document
 from sessions_app.workflows.services.runs import start_saved_run
 
 
@@ -140,11 +141,7 @@ class WorkflowRunCreateView(WorkflowApiView):
 
     @document_responses(
         {201: RunDocumentSerializer, 200: RunDocumentSerializer},
-        400,
-        404,
-        409,
-        429,
-        503,
+        *(400, 404, 409, 429, 503),
         request=NewWorkflowRunSerializer,
     )
     def post(self, request: Request, workflow_id: uuid.UUID) -> Response:
@@ -155,7 +152,7 @@ class WorkflowRunCreateView(WorkflowApiView):
         options = {"key": values["idempotency_key"], "revision": values.get("revision")}
         with user_load_slot(request.user, counted=False):
             run, is_new = start_saved_run(request.user, self.workflow, inputs, trigger="api", **options)
-        return Response(workflows.run_document(run), status=201 if is_new else 200)
+        return Response(run_document(run), status=201 if is_new else 200)
 
 
 class WorkflowRunListView(ApiView):
@@ -187,7 +184,7 @@ class WorkflowRunApiView(ApiView):
     def run_response(self, status: int) -> Response:
         """Return the response with the current state of the run."""
         rows = WorkflowRun.objects.visible_to(self.request.user)
-        return Response(workflows.run_document(rows.get(id=self.run.id)), status=status)
+        return Response(run_document(rows.get(id=self.run.id)), status=status)
 
 
 class WorkflowRunDetailView(WorkflowRunApiView):
@@ -218,7 +215,7 @@ class WorkflowRunResumeView(WorkflowRunApiView):
         node = self.body(ResumeRunSerializer)["node"]
         with user_load_slot(request.user, counted=False):
             run = workflows.retry_run(request.user, self.run, node)
-        return Response(workflows.run_document(run), status=202)
+        return Response(run_document(run), status=202)
 
 
 class WorkflowCheckView(ApiView):

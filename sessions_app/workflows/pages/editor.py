@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from sessions_app.accounts.authorization import may_write, may_write_somewhere
+from sessions_app.domain.sanitizing import parse_uuid
 from sessions_app.services.errors import ChecksUnavailable, Conflict, Invalid, SessionsError, Throttled
 from sessions_app.workflows.language.diagnostics import Diagnostic
 from sessions_app.workflows.language.limits import MAX_BYTES
@@ -61,11 +62,6 @@ def _problem_context(problem: Diagnostic, lines: list[str]) -> dict[str, Any]:
     }
 
 
-def settings_context(node: str, form: NodeSettingsForm | None) -> dict[str, Any]:
-    """Return the rest of the context of ``workflows/node_settings.html``."""
-    return {"node": node, "node_form": form}
-
-
 _STATUS_OF_ERROR: Final[Mapping[type[SessionsError], int]] = {Throttled: 429, ChecksUnavailable: 503}
 """Status codes of requests whose text could not be loaded now."""
 
@@ -86,59 +82,46 @@ class EditorDraft:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def create_workflow(request: HttpRequest) -> HttpResponse:
-    """Show the editor for a new workflow; ``?example=`` starts with a shipped example."""
-    return _with_load_slot(request, None, lambda: _create_workflow(request))
-
-
-def _create_workflow(request: HttpRequest) -> HttpResponse:
-    if request.method != "POST":
-        example = find_example(request.GET.get("example", ""))
-        form = WorkflowForm(request.user, None, initial={"name": example.name, "text": example.text})
-        return _render_editor(request, None, form, EditorDraft(example.text))
-    if not may_write_somewhere(request.user):
-        return _render_editor(
-            request, None, WorkflowForm(request.user, None, request.POST), EditorDraft(_posted_text(request)), 403
-        )
-    return _handle_post(request, None)
+    """Show the editor for a new workflow; ``?example=`` starts with a shipped example. A POST saves or checks it."""
+    return _show_or_change(request, None)
 
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
     """Show the editor of a workflow, with its runs. A POST saves it, or carries out another button."""
-    row = find_workflow(request, workflow_id)
-    return _with_load_slot(request, row, lambda: _edit_saved_workflow(request, row))
+    return _show_or_change(request, find_workflow(request, workflow_id))
 
 
-def _edit_saved_workflow(request: HttpRequest, row: Workflow) -> HttpResponse:
-    if request.method == "POST":
-        return _handle_post(request, row)
-    return _render_editor(
-        request, row, WorkflowForm(request.user, row, initial=initial_values(row)), EditorDraft(row.text)
-    )
-
-
-def _with_load_slot(request: HttpRequest, row: Workflow | None, answer: Callable[[], HttpResponse]) -> HttpResponse:
-    """Call ``answer`` while holding the user's load slot.
+def _show_or_change(request: HttpRequest, row: Workflow | None) -> HttpResponse:
+    """Show the editor or carry out a POST, while holding the user's load slot.
 
     If the text cannot be loaded now, return the page with the submitted text and the reason, so that nothing is lost.
     """
     is_change = request.method == "POST"
+    if is_change:
+        form, text = WorkflowForm(request.user, row, request.POST), _posted_text(request)
+    elif row is not None:
+        form, text = WorkflowForm(request.user, row, initial=initial_values(row)), row.text
+    else:
+        example = find_example(request.GET.get("example", ""))
+        form, text = (
+            WorkflowForm(request.user, None, initial={"name": example.name, "text": example.text}),
+            example.text,
+        )
     try:
         with user_load_slot(request.user, counted=is_change):
-            return answer()
+            if not is_change:
+                return _render_editor(request, row, form, EditorDraft(text))
+            if row is None and not may_write_somewhere(request.user):
+                return _render_editor(request, row, form, EditorDraft(text), 403)
+            return _handle_post(request, row, form)
     except (Throttled, ChecksUnavailable) as error:
-        if is_change:
-            form, text = WorkflowForm(request.user, row, request.POST), _posted_text(request)
-        else:
-            text = row.text if row else find_example(request.GET.get("example", "")).text
-            form = WorkflowForm(request.user, row, initial=initial_values(row) if row else {"text": text})
         draft = EditorDraft(text, error=error.message)
         return _render_editor(request, row, form, draft, _STATUS_OF_ERROR[type(error)], is_checked=False)
 
 
-def _handle_post(request: HttpRequest, row: Workflow | None) -> HttpResponse:
-    form = WorkflowForm(request.user, row, request.POST)
+def _handle_post(request: HttpRequest, row: Workflow | None, form: WorkflowForm) -> HttpResponse:
     if request.POST.get("do") in ("check", "open", "apply"):
         draft = _handle_button(request)
         return _render_editor(request, row, form, draft, 422 if draft.errors else 200)
@@ -230,7 +213,6 @@ def _render_editor(
         "triggers": triggers_document(request.user, row) if row and row.triggers_paused and is_checked else None,
         "run_key": str(uuid.uuid4()),
         **(check_context(draft.text, files) if is_checked else NOT_CHECKED),
-        **settings_context(draft.node, draft.form),
         **(runs_context(request.user, row) if row else {}),
     }
     return render(request, "workflows/editor.html", context, status=status)
@@ -246,27 +228,20 @@ def _declared_inputs(row: Workflow | None) -> tuple[Port, ...]:
 @require_POST
 def check_workflow(request: HttpRequest) -> HttpResponse:
     """Check the text while the user types; return ``{text, said, trouble, parts: {check, settings}}``."""
-    row = find_workflow(request, uuid.UUID(given)) if _is_id(given := request.POST.get("workflow", "")) else None
+    key = parse_uuid(request.POST.get("workflow", ""))
+    row = find_workflow(request, key) if key else None
     try:
         with user_load_slot(request.user):
             draft = _handle_button(request)
             checked = check_context(draft.text, row.files if row else {})
     except (Throttled, ChecksUnavailable) as error:
         return JsonResponse({"code": error.code, "message": error.message}, status=_STATUS_OF_ERROR[type(error)])
-    context = {**checked, **settings_context(draft.node, draft.form), "draft": draft}
+    context = {**checked, "draft": draft}
     parts = {
         "check": render_to_string("workflows/check.html", context),
         "settings": render_to_string("workflows/node_settings.html", context),
     }
     return JsonResponse({"text": draft.text, "said": draft.notice, "trouble": draft.error, "parts": parts})
-
-
-def _is_id(text: str) -> bool:
-    try:
-        uuid.UUID(text)
-    except ValueError:
-        return False
-    return True
 
 
 @require_POST
@@ -301,14 +276,13 @@ def change_triggers(request: HttpRequest, workflow_id: uuid.UUID) -> HttpRespons
     """Confirm what the triggers of a workflow start, as shown, or switch them off with ``do=off``."""
     row = find_workflow(request, workflow_id)
     try:
-        if request.POST.get("do") == "off":
-            with user_load_slot(request.user, counted=False):
+        with user_load_slot(request.user, counted=False):
+            if request.POST.get("do") == "off":
                 workflows.save_workflow(request.user, {"triggers_enabled": False}, row)
-            messages.success(request, "Scheduled triggers are switched off.")
-        else:
-            with user_load_slot(request.user, counted=False):
+                messages.success(request, "Scheduled triggers are switched off.")
+            else:
                 trigger_settings.confirm_triggers(request.user, row, request.POST.get("fingerprint", ""))
-            messages.success(request, "Confirmed. Scheduled runs have your rights from now on.")
+                messages.success(request, "Confirmed. Scheduled runs have your rights from now on.")
     except SessionsError as error:
         messages.error(request, error.message)
     return redirect("workflow", row.id)

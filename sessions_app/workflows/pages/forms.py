@@ -136,13 +136,6 @@ def _make_input_field(one: Port) -> forms.Field:
     )
 
 
-class OptionalIntegerField(forms.IntegerField):
-    """A whole number that a node may omit."""
-
-    def __init__(self, label: str, most: int, **kwargs: Any):
-        super().__init__(label=label, required=False, min_value=1, max_value=most, **kwargs)
-
-
 FIELD_PREFIX: Final = "node"
 KEEP_SESSION_FIELD: Final = "keep_session"
 FieldFactory = Callable[[], forms.Field]
@@ -152,12 +145,16 @@ def _line_field(label: str, **more: Any) -> FieldFactory:
     return lambda: forms.CharField(label=label, required=False, max_length=200, **more)
 
 
+def _number_field(label: str, most: int) -> FieldFactory:
+    return lambda: forms.IntegerField(label=label, required=False, min_value=1, max_value=most)
+
+
 def _text_field(label: str, rows: int = 6, **more: Any) -> FieldFactory:
     area = forms.Textarea(attrs={"rows": rows, "spellcheck": "false"})
     return lambda: forms.CharField(label=label, required=False, strip=False, widget=area, **more)
 
 
-_TIMEOUT: Final[Mapping[str, FieldFactory]] = {"timeout": lambda: OptionalIntegerField("Timeout in seconds", 604_800)}
+_TIMEOUT: Final[Mapping[str, FieldFactory]] = {"timeout": _number_field("Timeout in seconds", 604_800)}
 _TRIGGERS: Final = (("manual", "by hand"), ("cron", "on a schedule (cron)"), ("idle", "when the team is idle"))
 NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
     "agent": {
@@ -176,14 +173,14 @@ NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
     },
     "shell": {"script": _text_field("Script"), **_TIMEOUT},
     "function": {"code": _text_field("Code")},
-    "loop": {"maxIterations": lambda: OptionalIntegerField("Maximum iterations", MAX_ITERATIONS)},
-    "gate": {"maxRetries": lambda: OptionalIntegerField("Maximum retries", MAX_RETRIES)},
+    "loop": {"maxIterations": _number_field("Maximum iterations", MAX_ITERATIONS)},
+    "gate": {"maxRetries": _number_field("Maximum retries", MAX_RETRIES)},
     "trigger": {
         "triggerType": lambda: forms.ChoiceField(label="Starts", choices=_TRIGGERS),
         "cron": _line_field(
             "Schedule (cron, in UTC)", help_text="Five fields, as in “*/5 * * * *” (every five minutes)."
         ),
-        "idleMinutes": lambda: OptionalIntegerField("Idle minutes", 10_080),
+        "idleMinutes": _number_field("Idle minutes", 10_080),
     },
     "workdir": {"path": _line_field("Path")},
 }

@@ -137,11 +137,6 @@ def find_example(slug: str) -> WorkflowExample:
     return WorkflowExample(slug, loaded.name if loaded else slug, about, text)
 
 
-def list_examples() -> list[WorkflowExample]:
-    """Return all shipped examples."""
-    return [found for slug, _ in EXAMPLES if (found := find_example(slug)).slug]
-
-
 MAX_WORKFLOWS_SHOWN: Final = 200
 MAX_RUNS_SHOWN: Final = 20
 """Rows on a page: the first workflows, and the newest runs."""
@@ -152,8 +147,12 @@ MAX_RUNS_SHOWN: Final = 20
 def list_workflows(request: HttpRequest) -> HttpResponse:
     """Show the workflows of the user's teams with their last runs; the archived ones with ``?archived=1``."""
     archived = bool(request.GET.get("archived"))
-    context = {**list_context(request.user, archived=archived), "may_write": may_write_somewhere(request.user)}
-    return render(request, "workflows/list.html", {**context, "examples": list_examples()})
+    context = {
+        **list_context(request.user, archived=archived),
+        "may_write": may_write_somewhere(request.user),
+        "examples": [found for slug, _ in EXAMPLES if (found := find_example(slug)).slug],
+    }
+    return render(request, "workflows/list.html", context)
 
 
 def list_context(user: Any, *, archived: bool = False) -> dict[str, Any]:
@@ -163,14 +162,13 @@ def list_context(user: Any, *, archived: bool = False) -> dict[str, Any]:
     found = list(rows[: MAX_WORKFLOWS_SHOWN + 1])
     return {
         "archived": archived,
-        "rows": [{"workflow": row, "label": _last_run(row)} for row in found[:MAX_WORKFLOWS_SHOWN]],
+        "rows": [
+            {"workflow": row, "label": RUN_STATE_LABELS.get(row.last_run_state)}  # type: ignore[attr-defined]
+            for row in found[:MAX_WORKFLOWS_SHOWN]
+        ],
         "more": len(found) > MAX_WORKFLOWS_SHOWN,
         "file_runs": [] if archived else run_rows(file_runs),
     }
-
-
-def _last_run(row: Workflow) -> Any:
-    return RUN_STATE_LABELS.get(getattr(row, "last_run_state", None) or "")
 
 
 def runs_context(user: Any, row: Workflow) -> dict[str, Any]:

@@ -58,8 +58,9 @@ _OVERVIEW_FIELDS: Final = (
 def show_run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Show a run; ``?node=`` selects a node of the graph, ``?at=`` one of its node runs."""
     row = find_run(request, run_id)
-    context = {**run_context(request.user, row, request.GET), "live": _node_url(row, "workflow-run-live", request.GET)}
-    return render(request, "workflows/run.html", {**context, "may_write": may_write(request.user, row.team_id)})
+    selected = {key: request.GET[key] for key in ("node", "at") if request.GET.get(key)}
+    live = reverse("workflow-run-live", args=(row.id,)) + (f"?{urlencode(selected)}" if selected else "")
+    return render(request, "workflows/run.html", {**run_context(request.user, row, request.GET), "live": live})
 
 
 @never_cache
@@ -67,13 +68,8 @@ def show_run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
 def run_updates(request: HttpRequest, run_id: uuid.UUID) -> JsonResponse:
     """Return the current state of the run as HTML."""
     row = find_run(request, run_id)
-    context = {**run_context(request.user, row, request.GET), "may_write": may_write(request.user, row.team_id)}
+    context = run_context(request.user, row, request.GET)
     return JsonResponse({"parts": {"run": render_to_string("workflows/run_state.html", context, request)}})
-
-
-def _node_url(row: WorkflowRun, name: str, given: Mapping[str, str]) -> str:
-    selected = {key: given[key] for key in ("node", "at") if given.get(key)}
-    return reverse(name, args=(row.id,)) + (f"?{urlencode(selected)}" if selected else "")
 
 
 def run_context(user: Any, row: WorkflowRun, given: Mapping[str, str]) -> dict[str, Any]:
@@ -87,6 +83,7 @@ def run_context(user: Any, row: WorkflowRun, given: Mapping[str, str]) -> dict[s
     paths = _leaf_paths(graph.root) if graph else []
     return {
         "run": row,
+        "may_write": may_write(user, row.team_id),
         "label": RUN_STATE_LABELS[row.state],
         "by": TRIGGER_LABELS[row.trigger],
         "svg": _render_graph(graph, by_path) if graph else "",

@@ -26,14 +26,6 @@ def default_executor(named: Executor | None) -> Executor | None:
     return named or places.filter(runtime="local_standalone").first() or places.first()
 
 
-def may_run(user: Any, team: Any, executor: Executor, graph: Graph) -> bool:
-    """Return whether ``user`` may run ``graph`` on ``executor``: shell nodes without isolation need more rights.
-
-    Whether ``user`` may write in ``team`` at all is checked by ``may_write``.
-    """
-    return bool(user is not None and user.is_staff) or not _requires_staff(team, executor, graph)
-
-
 def run_refusal(user: Any, team: Any, executor: Executor | None, graph: Graph) -> str:
     """Return why ``user`` may not run ``graph`` for ``team`` now, as a sentence; empty if it is allowed."""
     if user is None:
@@ -45,7 +37,7 @@ def run_refusal(user: Any, team: Any, executor: Executor | None, graph: Graph) -
         return f"{name} does not have write access in the team."
     if executor is None:
         return "There is no executor yet. Ask staff to add one."
-    if not may_run(user, team, executor, graph):
+    if not user.is_staff and _requires_staff(team, executor, graph):
         return f"{UNISOLATED_REFUSAL.format(place=executor.name)} {name} is not staff."
     return ""
 

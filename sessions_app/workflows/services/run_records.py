@@ -17,7 +17,6 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.workflows.engine.records import NodeRecord, NodeState
-from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import GraphNode, Scope, WorkflowGraph
 from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services.loading import load_text
@@ -34,10 +33,7 @@ def graph_of_run(run: WorkflowRun) -> WorkflowGraph:
 
 def graph_of(text: str, files: Mapping[str, str]) -> WorkflowGraph | None:
     """Return the graph of a text and its files; None if it is invalid. Raises ChecksUnavailable."""
-    try:
-        return load_text(text, files).checked
-    except InvalidWorkflow:
-        return None
+    return load_text(text, files).workflow
 
 
 def record_from_row(row: NodeRun) -> NodeRecord:

@@ -49,7 +49,9 @@ def update_triggers(user: Any, row: Workflow, graph: Graph | None, enable: bool 
     If the user may not start the workflow, or it changes while they are enabled, they are paused until confirmed.
     """
     if enable is False:
-        _disable_triggers(row)
+        # The confirmed state is kept, to show the difference when they are enabled again.
+        row.triggers_enabled, row.triggers_paused, row.next_run_at = False, "", None
+        row.triggers_enabled_by = None
     elif row.triggers_enabled:
         if changed := changed_parts(row, graph):
             pause_triggers(row, f"{user.get_username()} changed {_format_parts(changed)}.")
@@ -170,12 +172,6 @@ def _enable_triggers(user: Any, row: Workflow, graph: Graph | None) -> None:
     row.triggers_enabled, row.triggers_paused = True, ""
     row.triggers_enabled_by_id, row.triggers_confirmed_at = user.pk, timezone.now()
     row.confirmed = serialize_parts(current_parts(row, graph))
-
-
-def _disable_triggers(row: Workflow) -> None:
-    """Switch the triggers off. The confirmed state is kept, to show the difference when they are enabled again."""
-    row.triggers_enabled, row.triggers_paused, row.next_run_at = False, "", None
-    row.triggers_enabled_by = None
 
 
 def _format_parts(parts: Sequence[str]) -> str:

@@ -22,7 +22,6 @@ from sessions_app.workflows.engine.resume import NothingToResume, records_to_res
 from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.language.limits import MAX_BYTES
-from sessions_app.workflows.language.schema import Port
 from sessions_app.workflows.language.values import ConversionError, convert_value
 from sessions_app.workflows.loader.loading import LoadResult
 from sessions_app.workflows.models import Workflow, WorkflowRun
@@ -34,7 +33,6 @@ from sessions_app.workflows.services.run_records import (
     graph_of_run,
     node_types_of,
     records_from_rows,
-    run_document,
 )
 
 
@@ -45,8 +43,9 @@ def resolve_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     values, problems = dict(given), []
     for port in graph.inputs:
+        value = given.get(port.name)
         try:
-            value = _input_value(port, given.get(port.name))
+            value = convert_value(port.default if value in (None, "") else value, port.type)
         except ConversionError as error:
             problems.append(f"The input “{port.name}”: {error}.")
             continue
@@ -57,11 +56,6 @@ def resolve_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
     if problems:
         raise Invalid(" ".join(problems), field="inputs", problems=problems)
     return values
-
-
-def _input_value(declared: Port, given: Any) -> Any:
-    value = declared.default if given in (None, "") else given
-    return convert_value(value, declared.type)
 
 
 def resume_run(user: Any, run: WorkflowRun, path: str) -> None:
@@ -92,7 +86,6 @@ def resume_run(user: Any, run: WorkflowRun, path: str) -> None:
     run.save()
 
 
-__all__ = ["archive_workflow", "cancel_run", "retry_run", "run_document", "save_workflow", "start_run"]
 WORKSPACE_NODE_TYPES: Final = frozenset({"shell", "agent"})
 """Node types that need a workspace."""
 SAVED_FIELDS: Final = ("name", "description", "repository", "agent_profile", "executor")
@@ -221,18 +214,23 @@ def start_run(
             "The workflow has errors, so it cannot be run.", field="text", problems=_describe_problems(loaded.problems)
         )
     graph = loaded.workflow
+    given = {"timestamp": timezone.now().isoformat(), "type": trigger, "text": "", "params": {}}
+    values = {**given, **resolve_inputs(graph, inputs or {})}
+    place = default_executor(executor or (workflow.executor if workflow else None))
+    if place is None:
+        raise Invalid("There is no executor yet. Ask staff to add one.", field="executor")
     run = WorkflowRun(
         team=team,
         workflow=workflow,
         name=name or graph.name,
         text=text,
         files=dict(files or {}),
-        inputs=_trigger_inputs(trigger, resolve_inputs(graph, inputs or {})),
+        inputs=values,
         trigger=trigger,
         started_by=user,
         revision=workflow.revision if workflow else 0,
         agent_profile=agent_profile or (workflow.agent_profile if workflow else None),
-        executor=_executor_for_run(executor or (workflow.executor if workflow else None)),
+        executor=place,
     )
     repository = repository or (workflow.repository if workflow else None)
     _check_run_possible(user, run, graph, repository)
@@ -244,26 +242,17 @@ def start_run(
     }
 
     def make(mark: IdempotencyMark) -> WorkflowRun:
-        return _create_run(user, run, repository, mark)
+        run.task = create_task(user, {"team": team, "title": f"Workflow: {run.name}"[:300], "repository": repository})
+        for field, value in mark.items():
+            setattr(run, field, value)
+        run.save(force_insert=True)
+        return run
 
     with transaction.atomic():
         found, is_new = create_once(WorkflowRun.objects.filter(team=team), key, request, make)
         if is_new:
             wakeups.notify_on_commit()  # a driver that woke earlier would not find the run yet
     return found, is_new
-
-
-def _create_run(user: Any, run: WorkflowRun, repository: Repository | None, mark: IdempotencyMark) -> WorkflowRun:
-    values = {"team": run.team, "title": f"Workflow: {run.name}"[:300], "repository": repository}
-    run.task = create_task(user, values)
-    for name, value in mark.items():
-        setattr(run, name, value)
-    run.save(force_insert=True)
-    return run
-
-
-def _trigger_inputs(trigger: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"timestamp": timezone.now().isoformat(), "type": trigger, "text": "", "params": {}, **inputs}
 
 
 def _sorted_json(values: Mapping[str, Any] | None) -> str:
@@ -283,13 +272,6 @@ def _check_inputs(inputs: Mapping[str, Any]) -> None:
         raise Invalid(
             f"The inputs are larger than {INPUTS_LIMIT >> 20} MiB, or contain the character U+0000.", field="inputs"
         )
-
-
-def _executor_for_run(named: Executor | None) -> Executor:
-    found = default_executor(named)
-    if found is None:
-        raise Invalid("There is no executor yet. Ask staff to add one.", field="executor")
-    return found
 
 
 def _check_run_possible(user: Any, run: WorkflowRun, graph: Graph, repository: Repository | None) -> None:
