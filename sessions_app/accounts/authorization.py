@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, Permission
 from django.db.models import QuerySet
 
 from executors_app.models import Executor
@@ -71,10 +71,11 @@ def may_operate_in(user: Any, team: Group | int, executor: Executor) -> bool:
     """Return whether ``user`` may do so in every session of ``team`` (a row or its id) on ``executor``."""
     if not may_write(user, team):
         return False
-    return user.is_staff or _is_isolated(executor) or _is_trusted(team)
+    return user.is_staff or is_isolated(executor) or is_trusted(team)
 
 
-def _is_isolated(executor: Executor) -> bool:
+def is_isolated(executor: Executor) -> bool:
+    """Return whether agents of ``executor`` cannot affect this machine; False for an unknown runtime, to be safe."""
     try:
         return not executor.trusted_agents_only
     except UnknownPlugin:
@@ -86,10 +87,10 @@ def may_name_programs(user: Any, team: Group) -> bool:
 
     That requires staff, or an admin of a team with the permission ``operate_unisolated``.
     """
-    return may_manage(user, team) and (user.is_staff or _is_trusted(team))
+    return may_manage(user, team) and (user.is_staff or is_trusted(team))
 
 
-def _is_trusted(team: Group | int) -> bool:
-    team_id = team.pk if isinstance(team, Group) else team
-    given = Group.objects.filter(id=team_id, permissions__codename="operate_unisolated")
-    return given.filter(permissions__content_type__app_label=TeamRole._meta.app_label).exists()
+def is_trusted(team: Group | int) -> bool:
+    """Return whether a team has the permission ``operate_unisolated``."""
+    given = Permission.objects.filter(group=team, codename="operate_unisolated")
+    return given.filter(content_type__app_label=TeamRole._meta.app_label).exists()

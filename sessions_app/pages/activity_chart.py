@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -20,21 +20,13 @@ MIN_BAR_WIDTH: Final = 3.0
 MAX_REST: Final = timedelta(minutes=5)
 """Longest rest between turns that is drawn to scale, unless ``REST_WIDTH_SHARE`` of all work is longer."""
 REST_WIDTH_SHARE: Final = 0.08
-_RUN_TONES: Final = {
-    RunState.COMPLETED: "good",
-    RunState.FAILED: "bad",
-    RunState.INTERRUPTED: "bad",
-    RunState.CANCELLED: "off",
-    RunState.WAITING: "ask",
-    RunState.RUNNING: "busy",
-}
-_RUN_NAMES: Final = {
-    RunState.COMPLETED: "completed",
-    RunState.FAILED: "failed",
-    RunState.INTERRUPTED: "interrupted",
-    RunState.CANCELLED: "cancelled",
-    RunState.WAITING: "waiting",
-    RunState.RUNNING: "in progress",
+_RUN_LABELS: Final[Mapping[str, Label]] = {
+    RunState.COMPLETED: Label("completed", "good"),
+    RunState.FAILED: Label("failed", "bad"),
+    RunState.INTERRUPTED: Label("interrupted", "bad"),
+    RunState.CANCELLED: Label("cancelled", "off"),
+    RunState.WAITING: Label("waiting", "ask"),
+    RunState.RUNNING: Label("in progress", "busy"),
 }
 
 
@@ -84,12 +76,11 @@ def draw_activity_chart(
     oldest first.
     """
     scale = _TimeScale(since, until, runs, [at for at, _ in process] + [at for at, _ in sweeps])
-    turns = [
-        scale.bar(
-            run.started_at, run.ended_at or until, _run_tone(run), f"Turn {_run_name(run)}, {run.started_at:%H:%M:%S}"
-        )
-        for run in reversed(runs)
-    ]
+    turns = []
+    for run in reversed(runs):
+        label = _RUN_LABELS.get(run.state, Label(run.state, "bad"))
+        title = f"Turn {label.text}, {run.started_at:%H:%M:%S}"
+        turns.append(scale.bar(run.started_at, run.ended_at or until, label.tone, title))
     agent = [
         scale.bar(begin, end, "up", "The agent’s process was running")
         for begin, end in _process_intervals(process, since, until)
@@ -161,14 +152,6 @@ def _format_duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} seconds"
-
-
-def _run_tone(run: Run) -> str:
-    return _RUN_TONES.get(RunState(run.state), "off") if run.state in list(RunState) else "bad"
-
-
-def _run_name(run: Run) -> str:
-    return _RUN_NAMES.get(RunState(run.state), run.state) if run.state in list(RunState) else run.state
 
 
 def _chart_summary(runs: Sequence[Run], looks: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +12,6 @@ from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.template.loader import render_to_string
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
@@ -23,9 +21,11 @@ from executors_app.models import Executor
 from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.accounts.authorization import may_operate, may_operate_in, may_write, writable_teams
 from sessions_app.accounts.team_scope import teams_of
+from sessions_app.domain.sanitizing import parse_number, parse_uuid
 from sessions_app.domain.situation_facts import Label
 from sessions_app.models import Repository
-from sessions_app.pages.agent_login import login_progress
+from sessions_app.pages.agent_settings import login_progress
+from sessions_app.pages.shortcuts import part_response
 from sessions_app.services import agent_login, agent_setup
 from sessions_app.services.agent_setup import AgentPlace, ProgramState
 from sessions_app.services.catalogue import add_repository, scratch_root
@@ -95,24 +95,11 @@ def _chosen(request: HttpRequest, name: str) -> _Setup | None:
     if not teams.exists():
         teams = teams_of(request.user).order_by("name")
     team_id, executor_id = given.get("team", ""), given.get("executor", "")
-    team = teams_of(request.user).filter(pk=_number(team_id)).first() if team_id else teams.first()
-    executor = executors.filter(pk=_uuid(executor_id)).first() if executor_id else executors.first()
+    team = teams_of(request.user).filter(pk=parse_number(team_id, 9)).first() if team_id else teams.first()
+    executor = executors.filter(pk=parse_uuid(executor_id)).first() if executor_id else executors.first()
     if (team_id and team is None) or (executor_id and executor is None):
         raise Http404("no such team or executor")
     return _Setup(kind, team, executor) if team and executor else None
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise Http404("not a team")
-    return int(text)
-
-
-def _uuid(text: str) -> uuid.UUID:
-    try:
-        return uuid.UUID(text)
-    except ValueError as error:
-        raise Http404("not an executor") from error
 
 
 @never_cache
@@ -177,7 +164,7 @@ def agent_test_updates(request: HttpRequest, name: str) -> JsonResponse:
     chosen = _chosen(request, name)
     if chosen is None:
         raise Http404("no team or executor")
-    return JsonResponse({"parts": {"test": render_to_string("agent_test.html", _test_context(chosen))}})
+    return part_response("test", "agent_test.html", _test_context(chosen))
 
 
 def _test(request: HttpRequest, chosen: _Setup) -> str:
@@ -217,7 +204,7 @@ def _start_task(request: HttpRequest, chosen: _Setup) -> str:
     text = request.POST.get("prompt", "").replace("\r\n", "\n")
     validate_prompt_text(text, field="prompt")
     repositories = Repository.objects.visible_to(request.user).filter(team=chosen.team)
-    repository = repositories.filter(pk=_uuid(request.POST.get("repository", ""))).first()
+    repository = repositories.filter(pk=parse_uuid(request.POST.get("repository", ""))).first()
     if repository is None:
         raise Invalid("Choose a repository.", field="repository")
     profile = agent_setup.ensure_profile(request.user, chosen.kind, chosen.team)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -16,6 +15,7 @@ from django.views.decorators.http import require_POST
 
 from sessions_app.accounts.authorization import may_write_somewhere, writable_teams
 from sessions_app.accounts.team_scope import teams_of
+from sessions_app.domain.sanitizing import parse_number, parse_uuid
 from sessions_app.domain.situation_facts import Label
 from sessions_app.domain.states import TaskState
 from sessions_app.models import Task
@@ -27,7 +27,7 @@ from sessions_app.services import board as board_service
 from sessions_app.services.board import BoardFilter
 from sessions_app.services.catalogue import visible_profiles
 from sessions_app.services.errors import Invalid, SessionsError
-from sessions_app.services.intents import BulkOutcome, request_many
+from sessions_app.services.intents import request_many
 from sessions_app.services.restarts import LastRestart, load_first_steps, load_last_restart
 from sessions_app.services.tasks import create_session, create_task
 
@@ -42,24 +42,13 @@ def parse_filter(given: Mapping[str, str]) -> BoardFilter:
     state = given.get("state", "")
     return BoardFilter(
         text=given.get("q", "").replace("\0", "").strip()[:FILTER_TEXT_LIMIT],
-        team=_parse_number(given.get("team", "")),
-        agent=_parse_filter_id(given.get("agent", "")),
+        team=parse_number(given.get("team", ""), 9),
+        agent=parse_uuid(given.get("agent", "")),
         state=state if state in list(TaskState) else "",
         mine=bool(given.get("mine")),
         needs=bool(given.get("needs")),
         archived=bool(given.get("archived")),
     )
-
-
-def _parse_number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-
-
-def _parse_filter_id(text: str) -> uuid.UUID | None:
-    try:
-        return uuid.UUID(text)
-    except ValueError:
-        return None
 
 
 def filter_query(wanted: BoardFilter) -> str:
@@ -99,33 +88,22 @@ def show_board(request: HttpRequest) -> HttpResponse:
             return _create(request, form.cleaned_data)
         except SessionsError as error:
             messages.error(request, error.message)
+    wanted = parse_filter(request.GET)
     context = {
         "form": form,
         "reads_only": reads_only,
         "lacking": _missing_prerequisites(form),
-        **board_context(request),
+        "steps": None if filter_query(wanted) else load_first_steps(request.user),
+        **filter_context(request.user, wanted),
+        **columns_context(request.user, wanted),
     }
     return render(request, "board.html", context, status=422 if form.errors else 200)
 
 
-def board_context(request: HttpRequest) -> dict[str, Any]:
-    """Return the context of the page, except for the form for a new task."""
-    wanted = parse_filter(request.GET)
-    steps = None if filter_query(wanted) else load_first_steps(request.user)
-    return {**filter_context(request.user, wanted), **columns_context(request.user, wanted), "steps": steps}
-
-
 def _create(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
     repository = values["repository"]
-    task = create_task(
-        request.user,
-        {
-            "title": values["title"],
-            "description": values["description"],
-            "team": repository.team,
-            "repository": repository,
-        },
-    )
+    told = {"title": values["title"], "description": values["description"]}
+    task = create_task(request.user, {**told, "team": repository.team, "repository": repository})
     if "only" in request.POST:
         return redirect("task", task.id)
     text = values["description"].replace("\r\n", "\n")
@@ -196,34 +174,20 @@ def act_on_many_sessions(request: HttpRequest) -> HttpResponse:
     """Request ``action`` (resume or stop) for each ``session`` of the form; a failure does not stop the others."""
     if not may_write_somewhere(request.user):
         raise PermissionDenied
-    action = str(request.POST.get("action", ""))
+    action, query = str(request.POST.get("action", "")), filter_query(parse_filter(request.GET))
+    back = f"/?{query}" if query else "/"
     try:
-        outcomes = request_many(
-            request.user, action, [_parse_session_id(one) for one in request.POST.getlist("session")]
-        )
+        ids = [parse_uuid(one) for one in request.POST.getlist("session")]
+        if None in ids:
+            raise Invalid("A session is named by its id.", field="sessions")
+        outcomes = request_many(request.user, action, [one for one in ids if one])
     except SessionsError as error:
-        return render(request, "bulk.html", {"refused": error.message, **_redirect_to_board(request)}, status=422)
-    context = {"word": ACTION_WORDS[action], **_failures_first(outcomes), **_redirect_to_board(request)}
-    return render(request, "bulk.html", context)
-
-
-def _parse_session_id(text: str) -> uuid.UUID:
-    try:
-        return uuid.UUID(text)
-    except ValueError as error:
-        raise Invalid("A session is named by its id.", field="sessions") from error
-
-
-def _failures_first(outcomes: list[BulkOutcome]) -> dict[str, Any]:
-    """Return the outcomes with the failed ones first, because the user must read those."""
-    return {
-        "outcomes": sorted(outcomes, key=lambda one: one.ok),
+        return render(request, "bulk.html", {"refused": error.message, "back": back}, status=422)
+    context = {
+        "word": ACTION_WORDS[action],
+        "outcomes": sorted(outcomes, key=lambda one: one.ok),  # failures first, because the user must read those
         "good": sum(one.ok for one in outcomes),
         "bad": sum(not one.ok for one in outcomes),
+        "back": back,
     }
-
-
-def _redirect_to_board(request: HttpRequest) -> dict[str, str]:
-    """Return the URL of the board with the filter it had."""
-    query = filter_query(parse_filter(request.GET))
-    return {"back": f"/?{query}" if query else "/"}
+    return render(request, "bulk.html", context)

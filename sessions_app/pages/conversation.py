@@ -128,7 +128,8 @@ def _part_text(part: dict[str, Any]) -> str:
 def _diff(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return the diff of one file: ``{path, is_new, added, gone, lines: [(kind, text)]}``."""
     old, new = (
-        _shorten(_as_text(_first_present(part, *names))) for names in (("oldText", "old_text"), ("newText", "new_text"))
+        _shorten(_as_text(part.get(first) or part.get(second)))
+        for first, second in (("oldText", "old_text"), ("newText", "new_text"))
     )
     lines = list(_diff_lines(old, new))
     kinds = [kind for kind, _ in lines]
@@ -139,10 +140,6 @@ def _diff(part: Mapping[str, Any]) -> dict[str, Any]:
         "gone": kinds.count("gone"),
         "lines": lines,
     }
-
-
-def _first_present(part: Mapping[str, Any], first: str, second: str) -> Any:
-    return part.get(first) or part.get(second)
 
 
 def _diff_lines(old: str, new: str) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ from executors_app.domain import ExecutorStatus
 from executors_app.errors import ExecutorError
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type, agent_types, listed_agent_types, missing_programs
-from sessions_app.accounts.authorization import writable_teams
+from sessions_app.accounts.authorization import is_isolated, writable_teams
 from sessions_app.domain.situation_facts import Label
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
 from sessions_app.pages.agent_setup import place_label
@@ -66,7 +66,8 @@ def agents_context(user: Any) -> dict[str, Any]:
     for row in agent_capabilities.list_recent_capabilities(MAX_VERSIONS_SHOWN):
         seen[row.agent_type].append(row)
     profiles = list(visible_profiles(user).select_related("team").defer("env", "mcp_servers")[:MAX_PROFILES_SHOWN])
-    used = _sessions_per_profile(user)
+    sessions = TaskSession.objects.visible_to(user).order_by().values_list("agent_profile_id")
+    used = dict(sessions.annotate(Count("id")))
     listed = listed_agent_types()
     places = agent_places(user, [kind for kind, _ in listed], list(Executor.objects.all()[:MAX_EXECUTORS_SHOWN]))
     kinds: list[dict[str, Any]] = []
@@ -84,11 +85,6 @@ def agents_context(user: Any) -> dict[str, Any]:
         "gone": [_capability_context(row) for row in gone],
         "is_staff": user.is_staff,
     }
-
-
-def _sessions_per_profile(user: Any) -> dict[Any, int]:
-    rows = TaskSession.objects.visible_to(user).order_by().values_list("agent_profile_id")
-    return dict(rows.annotate(Count("id")))
 
 
 def _profile_context(row: AgentProfile, sessions: int) -> dict[str, Any]:
@@ -157,7 +153,7 @@ def _capability_context(row: AgentCapability) -> dict[str, Any]:
 MAX_EXECUTIONS_SHOWN: Final = 100
 """Executions on the page; the others are only counted."""
 _DEFERRED_FIELDS: Final = tuple(f"session__{name}" for name in SECRET_FIELDS)
-_COUNTED_STATUSES: Final = (("alive", "alive"), ("dead", "dead"), ("unknown", "unknown"))
+_COUNTED_STATUSES: Final = ("alive", "dead", "unknown")
 
 
 @never_cache
@@ -187,7 +183,7 @@ def probe_and_redirect(request: HttpRequest, executor_id: uuid.UUID) -> HttpResp
 
 
 def _probe_result_text(told: Mapping[str, Any]) -> str:
-    counts = [f"{told['observed'][kind]} {word}" for kind, word in _COUNTED_STATUSES if told["observed"].get(kind)]
+    counts = [f"{told['observed'][kind]} {kind}" for kind in _COUNTED_STATUSES if told["observed"].get(kind)]
     return (
         f"Agents that should be running there: {', '.join(counts)}." if counts else "No agent should be running there."
     )
@@ -262,18 +258,14 @@ def _executor_contexts() -> list[dict[str, Any]]:
         failed=Count("executions", filter=failed),
         seen=Max("executions__last_seen_at", filter=live),
     )
-    return [{"executor": row, "isolated": _is_isolated(row), "full": _is_full(row)} for row in rows]
-
-
-def _is_full(executor: Any) -> bool:
-    return executor.max_live is not None and executor.live >= executor.max_live
-
-
-def _is_isolated(executor: Executor) -> bool:
-    try:
-        return not executor.trusted_agents_only
-    except UnknownPlugin:
-        return False
+    return [
+        {
+            "executor": row,
+            "isolated": is_isolated(row),
+            "full": row.max_live is not None and row.live >= row.max_live,  # type: ignore[attr-defined]
+        }
+        for row in rows
+    ]
 
 
 def _execution_context(row: ExecutorRunning, writable: Collection[int], holders: _LeaseHolders) -> dict[str, Any]:

@@ -111,11 +111,6 @@ def _glossary_section(name: str, title: str, words: Mapping[str, Label], meaning
     return {"name": name, "title": title, "rows": [(words[key], meanings[key]) for key in words]}
 
 
-def glossary_nouns() -> Mapping[str, str]:
-    """Return the product terms with their meanings."""
-    return _NOUN_MEANINGS
-
-
 HELP_PICTURES: Final = {
     "board": "The board: tasks by state, the result of the last restart, and what needs you.",
     "session-running": "A session while its agent works.",
@@ -133,7 +128,7 @@ def show_help(request: HttpRequest) -> HttpResponse:
     """Show the help page."""
     context = {
         "glossary": glossary_sections(),
-        "nouns": glossary_nouns(),
+        "nouns": _NOUN_MEANINGS,
         "keys": KEYBOARD_SHORTCUTS,
         "pictures": {
             name.replace("-", "_"): (name, text)

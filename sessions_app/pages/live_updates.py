@@ -7,7 +7,6 @@ harmless.
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 from django.http import HttpRequest, JsonResponse
 from django.shortcuts import get_object_or_404
@@ -16,17 +15,16 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from sessions_app.accounts.authorization import may_write_session
+from sessions_app.domain.sanitizing import parse_number
 from sessions_app.models import SweepRequest
 from sessions_app.pages import board as board_page
 from sessions_app.pages import executors as executors_page
-from sessions_app.pages import recovery as restart_page
-from sessions_app.pages import recovery as sweeps_page
-from sessions_app.pages import tasks
+from sessions_app.pages import recovery, tasks
 from sessions_app.pages import timeline as timeline_page
 from sessions_app.pages.board import parse_filter
 from sessions_app.pages.conversation import changed_messages, render_messages
 from sessions_app.pages.session_state import SESSION_PARTS, hide_login, session_context, wants_start_on_open
-from sessions_app.pages.shortcuts import find_session, find_task
+from sessions_app.pages.shortcuts import find_session, find_task, part_response
 
 
 @never_cache
@@ -38,12 +36,12 @@ def session_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.U
     of the next ``?after=``; with ``more``, the browser should request it at once.
     """
     row = find_session(request, task_id, session_id)
-    given = request.GET.get("after", "0")
-    if not (given.isascii() and given.isdigit() and len(given) < 19):
+    after = parse_number(request.GET.get("after", "0"))
+    if after is None:
         return JsonResponse({"code": "validation_error", "message": "after is a number."}, status=400)
     # Older than the messages below: a message that arrives in between is sent again next time, and never left out.
     last_seq = row.last_seq
-    messages, more = changed_messages(row, int(given))
+    messages, more = changed_messages(row, after)
     reached = messages[-1].updated_seq if more else last_seq
     writes = may_write_session(request.user, row)
     context = session_context(row, writes=writes)
@@ -66,7 +64,7 @@ def session_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.U
 def board_updates(request: HttpRequest) -> JsonResponse:
     """Return the board's current tasks that match the filter in the query string."""
     context = board_page.columns_context(request.user, parse_filter(request.GET))
-    return _json_parts(board=render_to_string("board_columns.html", context))
+    return part_response("board", "board_columns.html", context)
 
 
 @never_cache
@@ -74,7 +72,7 @@ def board_updates(request: HttpRequest) -> JsonResponse:
 def task_updates(request: HttpRequest, task_id: uuid.UUID) -> JsonResponse:
     """Return the current sessions of a task."""
     context = tasks.sessions_context(find_task(request, task_id), request.user)
-    return _json_parts(sessions=render_to_string("task_sessions.html", context))
+    return part_response("sessions", "task_sessions.html", context)
 
 
 @never_cache
@@ -82,39 +80,33 @@ def task_updates(request: HttpRequest, task_id: uuid.UUID) -> JsonResponse:
 def timeline_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
     """Return the newest page of a session's timeline."""
     context = timeline_page.timeline_context(find_session(request, task_id, session_id))
-    return _json_parts(timeline=render_to_string("timeline_entries.html", context))
+    return part_response("timeline", "timeline_entries.html", context)
 
 
 @never_cache
 @require_GET
 def sweep_request_updates(request: HttpRequest, request_id: uuid.UUID) -> JsonResponse:
     """Return the progress of a requested sweep."""
-    context = sweeps_page.sweep_request_context(request.user, get_object_or_404(SweepRequest, id=request_id))
-    return _json_parts(request=render_to_string("sweep_request_state.html", context))
+    context = recovery.sweep_request_context(request.user, get_object_or_404(SweepRequest, id=request_id))
+    return part_response("request", "sweep_request_state.html", context)
 
 
 @never_cache
 @require_GET
 def restart_updates(request: HttpRequest) -> JsonResponse:
     """Return the progress of the ordered restart."""
-    return _json_parts(restart=render_to_string("restart_state.html", restart_page.restart_context(request.user)))
+    return part_response("restart", "restart_state.html", recovery.restart_context(request.user))
 
 
 @never_cache
 @require_GET
 def executor_updates(request: HttpRequest) -> JsonResponse:
     """Return the current executors and executions."""
-    context = executors_page.executors_context(request.user)
-    return _json_parts(executors=render_to_string("executors_list.html", context))
+    return part_response("executors", "executors_list.html", executors_page.executors_context(request.user))
 
 
 @never_cache
 @require_GET
 def sweep_updates(request: HttpRequest) -> JsonResponse:
     """Return the newest sweeps."""
-    return _json_parts(sweeps=render_to_string("sweeps_list.html", sweeps_page.sweeps_context(request.user)))
-
-
-def _json_parts(**parts: str) -> JsonResponse:
-    answer: dict[str, Any] = {"parts": parts}
-    return JsonResponse(answer)
+    return part_response("sweeps", "sweeps_list.html", recovery.sweeps_context(request.user))

@@ -16,6 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
 from executors_app.domain import ExecutorStatus, Observed
+from sessions_app.domain.sanitizing import parse_number
 from sessions_app.domain.situation_facts import Label
 from sessions_app.models import ContinuityReceipt, RecoverySweep, Supervisor, SweepOutcome, SweepRequest
 from sessions_app.pages.labels import (
@@ -75,7 +76,7 @@ def sweeps_context(user: Any) -> dict[str, Any]:
 def show_sweep(request: HttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
     """Show one sweep and its decisions for the user's sessions, filtered by ``q``, ``seen`` and ``came``."""
     row = get_object_or_404(RecoverySweep, id=sweep_id)
-    wanted, number = _parse_sweep_filter(request), _page_number(request)
+    wanted, number = _parse_sweep_filter(request), parse_number(request.GET.get("page", "1"), 5) or 1
     found = service.load_outcomes(request.user, row, wanted, start=(number - 1) * MAX_ROWS_SHOWN, limit=MAX_ROWS_SHOWN)
     query = {name: value for name, value in (("q", wanted.text), ("seen", wanted.seen), ("came", wanted.came)) if value}
     context = {
@@ -101,11 +102,6 @@ def _parse_sweep_filter(request: HttpRequest) -> service.OutcomeFilter:
         seen=seen if seen in _OBSERVED_LABELS else "",
         came=came if came in _RESULT_LABELS else "",
     )
-
-
-def _page_number(request: HttpRequest) -> int:
-    given = request.GET.get("page", "1")
-    return max(int(given), 1) if given.isascii() and given.isdigit() and len(given) < 6 else 1
 
 
 def _previous_sweep(user: Any, row: RecoverySweep) -> dict[str, Any] | None:

@@ -8,8 +8,7 @@ from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
-from executors_app.plugins import UnknownPlugin
-from sessions_app.accounts.authorization import may_operate
+from sessions_app.accounts.authorization import is_isolated, may_operate
 from sessions_app.domain import usage
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
@@ -26,8 +25,7 @@ from sessions_app.domain.states import (
 from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
 from sessions_app.models.runs import newest_run
-from sessions_app.pages.agent_login import login_context, wants_login
-from sessions_app.pages.agent_settings import agent_settings_context
+from sessions_app.pages.agent_settings import agent_settings_context, login_context, wants_login
 from sessions_app.pages.conversation import attached_files, tool_call_context
 from sessions_app.pages.labels import (
     POLICY_LABELS,
@@ -199,7 +197,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "can_stop": _can_stop(session, execution),
         "can_close": session.state not in TERMINAL_STATES,
         "workspace_button": _workspace_button(execution, assessment),
-        "trusted_only": _requires_trusted_agents(session),
+        "trusted_only": not is_isolated(session.executor),
         "snapshot_due_since": execution.snapshot_due_since if execution else None,
         **_policy_context(session, status),
         **agent_settings_context(session),
@@ -289,13 +287,6 @@ def _policy_context(session: TaskSession, status: dict[str, Any]) -> dict[str, A
         "policy_choices": [("", "Same as the team", not session.policy)]
         + [(key, word.text, key == session.policy) for key, word in POLICY_LABELS.items()],
     }
-
-
-def _requires_trusted_agents(session: TaskSession) -> bool:
-    try:
-        return session.executor.trusted_agents_only
-    except UnknownPlugin:
-        return True
 
 
 def _prompt_contexts(session: TaskSession) -> dict[str, Any]:

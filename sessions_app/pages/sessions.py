@@ -20,7 +20,7 @@ from sessions_app.pages.agent_settings import parse_posted_setting
 from sessions_app.pages.conversation import last_messages, messages_around, render_messages
 from sessions_app.pages.questions import WrongAnswer, answer_from_page, question_context
 from sessions_app.pages.session_state import hide_login, session_context
-from sessions_app.pages.shortcuts import find_session
+from sessions_app.pages.shortcuts import find_session, queried_number
 from sessions_app.pages.waits import WaitCreateForm
 from sessions_app.services import agent_login, intents, policies, prompts, waits
 from sessions_app.services.agent_settings import request_setting
@@ -61,7 +61,7 @@ def show_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID
 @require_safe
 def earlier_messages(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
     """Return the messages before ``?before=SEQ`` as ``{messages: [html], older_than}``, oldest first."""
-    messages, older = last_messages(find_session(request, task_id, session_id), _parse_number(request, "before"))
+    messages, older = last_messages(find_session(request, task_id, session_id), queried_number(request, "before"))
     told = {
         "messages": [item["html"] for item in render_messages(messages)],
         "older_than": messages[0].seq if older else None,
@@ -71,19 +71,10 @@ def earlier_messages(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.
 
 def _page_of_messages(request: HttpRequest, row: TaskSession) -> tuple[list[Message], bool, bool]:
     """Return the messages to show, whether there are older ones, and whether there are newer ones."""
-    at, before = _parse_number(request, "at"), _parse_number(request, "before")
+    at, before = queried_number(request, "at"), queried_number(request, "before")
     if at is not None:
         return messages_around(row, at)
     return (*last_messages(row, before), before is not None)
-
-
-def _parse_number(request: HttpRequest, name: str) -> int | None:
-    given = request.GET.get(name)
-    if given is None:
-        return None
-    if not (given.isascii() and given.isdigit() and len(given) < 19):
-        raise Http404(f"{name} is no number")
-    return int(given)
 
 
 SessionAction = Callable[[TaskSession, HttpRequest], Any]

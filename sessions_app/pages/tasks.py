@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import may_write, writable_teams
 from sessions_app.domain.attachments import MAX_FILES, MAX_TOTAL_BYTES, AttachedFile
+from sessions_app.domain.sanitizing import parse_uuid
 from sessions_app.domain.situation_facts import TASK_ENDS
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.pages.labels import TASK_STATE_LABELS
@@ -119,10 +120,7 @@ class TaskCreateForm(_StartForm):
         values = super().clean() or {}
         repository, profile = values.get("repository"), values.get("agent_profile")
         if repository and profile and profile.team_id not in (None, repository.team_id):
-            self.add_error(
-                "agent_profile",
-                "This agent profile belongs to a different team than the repository.",
-            )
+            self.add_error("agent_profile", "This agent profile belongs to a different team than the repository.")
         return values
 
 
@@ -170,7 +168,9 @@ TASK_CHANGES: Final[Mapping[str, Callable[[Task, Any], Task]]] = {
 def show_task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
     """Show the task. A POST creates a session on it."""
     row = find_task(request, task_id)
-    initial = _suggested_prompt(row) | _session_to_take_over(request, row)
+    # The first session is suggested the description of the task as its prompt.
+    initial = {} if row.sessions.exists() else {"prompt": row.description}
+    initial |= _session_to_take_over(request, row)
     form = SessionCreateForm(request.user, row, request.POST or None, request.FILES or None, initial=initial)
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
@@ -198,23 +198,13 @@ def show_task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
     return render(request, "task.html", context, status=422 if form.errors else 200)
 
 
-def _suggested_prompt(row: Task) -> dict[str, str]:
-    """Return the initial prompt in the form: the description of the task, if the task has no session yet."""
-    return {} if row.sessions.exists() else {"prompt": row.description}
-
-
 def _session_to_take_over(request: HttpRequest, row: Task) -> dict[str, Any]:
     """Return the session that owns the worktree named by ``?worktree_of=``, with its executor.
 
     Only that executor has the worktree.
     """
-    try:
-        wanted = row.sessions.filter(id=uuid.UUID(request.GET.get("worktree_of", ""))).first()
-    except ValueError:
-        return {}
-    if wanted is None:
-        return {}
-    return {"worktree_of": wanted.worktree_owner_id, "executor": wanted.executor_id}
+    wanted = row.sessions.filter(id=parse_uuid(request.GET.get("worktree_of", ""))).first()
+    return {"worktree_of": wanted.worktree_owner_id, "executor": wanted.executor_id} if wanted else {}
 
 
 def sessions_context(row: Task, user: Any) -> dict[str, Any]:

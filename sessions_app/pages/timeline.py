@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
@@ -16,12 +16,12 @@ from django.views.decorators.http import require_safe
 from sessions_app.domain.recovery import RULES
 from sessions_app.domain.situation_facts import Label
 from sessions_app.domain.states import SessionState
-from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession
+from sessions_app.models import Prompt, SessionEvent, SweepOutcome, TaskSession
 from sessions_app.pages.activity_chart import ActivityChart, draw_activity_chart
 from sessions_app.pages.agent_settings import left_out_sentence
 from sessions_app.pages.labels import decision_label, humanize_code, receipt_label
 from sessions_app.pages.session_state import evidence_lines
-from sessions_app.pages.shortcuts import find_session
+from sessions_app.pages.shortcuts import find_session, queried_number
 from sessions_app.services import timeline as story
 
 Payload = Mapping[str, Any]
@@ -229,22 +229,14 @@ _MIN_CHART_SPAN: Final = timedelta(minutes=1)
 def show_timeline(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Show the newest page of the timeline; ``?before=SEQ`` shows what came before that event."""
     session = find_session(request, task_id, session_id)
-    return render(request, "timeline.html", timeline_context(session, _parse_before(request)))
-
-
-def _parse_before(request: HttpRequest) -> int | None:
-    given = request.GET.get("before")
-    if given is None:
-        return None
-    if not (given.isascii() and given.isdigit() and len(given) < 19):
-        raise Http404("before is no number")
-    return int(given)
+    return render(request, "timeline.html", timeline_context(session, queried_number(request, "before")))
 
 
 def timeline_context(session: TaskSession, before: int | None = None) -> dict[str, Any]:
     """Return the entries of one page, newest first, with the chart of the same period."""
     page = story.timeline_page(session, before)
-    first = _first_receipt_id(session)
+    # A *fresh* first receipt is an ordinary start and not a loss.
+    first = session.receipts.order_by("created_at").values_list("id", flat=True).first()
     entries = [_event_entry(event, page, first) for event in page.events] + [_sweep_entry(one) for one in page.sweeps]
     entries.sort(key=lambda entry: (entry["at"], entry["seq"]), reverse=True)
     return {
@@ -255,12 +247,6 @@ def timeline_context(session: TaskSession, before: int | None = None) -> dict[st
         "is_past": before is not None,
         "strip": _activity_chart(session, entries, is_newest=before is None),
     }
-
-
-def _first_receipt_id(session: TaskSession) -> uuid.UUID | None:
-    """Return the id of the first receipt: a *fresh* first receipt is an ordinary start and not a loss."""
-    found: uuid.UUID | None = session.receipts.order_by("created_at").values_list("id", flat=True).first()
-    return found
 
 
 def _mark_first_of_day(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -276,7 +262,7 @@ def _event_entry(event: SessionEvent, page: story.TimelinePage, first: uuid.UUID
     receipt = page.receipts.get(str(event.payload.get("receipt_id", "")))
     prompt = page.prompts.get(str(event.payload.get("message_id", "")))
     told = event.payload if prompt is None else {"settled_by": _replacement_prompts(prompt), **event.payload}
-    word = _receipt_context(receipt, first) if receipt else event_label(event.name, told)
+    word = receipt_label(receipt, is_first=receipt.id == first) if receipt else event_label(event.name, told)
     begins = event.name in ("session.run.started", "session.prompt.held", "session.prompt.interrupted")
     facts = evidence_lines(receipt.evidence) if receipt else []
     shown = {name: value for name, value in event.payload.items() if name not in _HIDDEN_PAYLOAD_KEYS}
@@ -297,10 +283,6 @@ def _replacement_prompts(prompt: Prompt) -> str:
     if prompt.continued_by_id:
         return "continued"
     return "resent" if prompt.resent_as_id else ""
-
-
-def _receipt_context(receipt: ContinuityReceipt, first: uuid.UUID | None) -> Label:
-    return receipt_label(receipt, is_first=receipt.id == first)
 
 
 def _sweep_entry(outcome: SweepOutcome) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from executors_app.agents import CAPABILITIES
 from executors_app.encryption import SecretUnreadable
 from executors_app.mcp_servers import check_mcp_servers
 from executors_app.models import AgentProfile, Executor, ExecutorRunning, check_env
-from executors_app.plugins import UnknownPlugin, missing_programs
+from executors_app.plugins import missing_programs
+from sessions_app.accounts.authorization import is_isolated
 from sessions_app.api.serializers.common import (
     EXECUTOR_STATUSES,
     ArgvField,
@@ -168,10 +169,7 @@ class ExecutorSerializer(StrictModelSerializer):
 
     def get_trusted_agents_only(self, executor: Executor) -> bool:
         """Return whether agents can affect the control plane's machine; true for an unknown runtime, to be safe."""
-        try:
-            return executor.trusted_agents_only
-        except UnknownPlugin:
-            return True
+        return not is_isolated(executor)
 
     def get_config(self, executor: Executor) -> dict[str, Any] | None:
         """Return the configuration; null for users who are not staff."""

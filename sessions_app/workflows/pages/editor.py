@@ -17,6 +17,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from sessions_app.accounts.authorization import may_write, may_write_somewhere
 from sessions_app.domain.sanitizing import parse_uuid
+from sessions_app.pages.shortcuts import part_response
 from sessions_app.services.errors import ChecksUnavailable, Conflict, Invalid, SessionsError, Throttled
 from sessions_app.workflows.language.diagnostics import Diagnostic
 from sessions_app.workflows.language.limits import MAX_BYTES
@@ -306,4 +307,4 @@ def archive_and_redirect(request: HttpRequest, workflow_id: uuid.UUID) -> HttpRe
 def workflow_list_updates(request: HttpRequest) -> JsonResponse:
     """Return the current list of workflows as HTML."""
     context = list_context(request.user, archived=bool(request.GET.get("archived")))
-    return JsonResponse({"parts": {"workflows": render_to_string("workflows/list_rows.html", context)}})
+    return part_response("workflows", "workflows/list_rows.html", context)

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from sessions_app.accounts.authorization import may_write, may_write_somewhere
+from sessions_app.accounts.authorization import may_write_somewhere
 from sessions_app.domain.situation_facts import Label
-from sessions_app.pages.shortcuts import READ_METHODS
+from sessions_app.pages.shortcuts import require_write_access
 from sessions_app.workflows.loader.loading import load_workflow
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from sessions_app.workflows.services.runs import visible_runs, visible_workflows
@@ -63,7 +62,7 @@ def node_run_label(row: NodeRun) -> Label:
 def find_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> Workflow:
     """Return a workflow of the user's teams. Raises Http404 for others, and PermissionDenied if a viewer changes it."""
     found: Workflow = get_object_or_404(visible_workflows(request.user), id=workflow_id)
-    _require_write_access(request, found.team_id)
+    require_write_access(request, found.team_id)
     return found
 
 
@@ -71,13 +70,8 @@ def find_run(request: HttpRequest, run_id: uuid.UUID) -> WorkflowRun:
     """Return a run of the user's teams. Raises as ``find_workflow`` does."""
     rows = WorkflowRun.objects.visible_to(request.user).select_related("team", "workflow", "started_by")
     found: WorkflowRun = get_object_or_404(rows, id=run_id)
-    _require_write_access(request, found.team_id)
+    require_write_access(request, found.team_id)
     return found
-
-
-def _require_write_access(request: HttpRequest, team_id: int) -> None:
-    if request.method not in READ_METHODS and not may_write(request.user, team_id):
-        raise PermissionDenied
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from urllib.parse import urlencode
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.safestring import mark_safe
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.accounts.authorization import may_write
+from sessions_app.pages.shortcuts import part_response
 from sessions_app.services.errors import ChecksUnavailable, SessionsError, Throttled
 from sessions_app.workflows.engine.records import ITERATION
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
@@ -68,8 +68,7 @@ def show_run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
 def run_updates(request: HttpRequest, run_id: uuid.UUID) -> JsonResponse:
     """Return the current state of the run as HTML."""
     row = find_run(request, run_id)
-    context = run_context(request.user, row, request.GET)
-    return JsonResponse({"parts": {"run": render_to_string("workflows/run_state.html", context, request)}})
+    return part_response("run", "workflows/run_state.html", run_context(request.user, row, request.GET), request)
 
 
 def run_context(user: Any, row: WorkflowRun, given: Mapping[str, str]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, agent_types
-from sessions_app.accounts.authorization import may_write
-from sessions_app.accounts.models import TeamRole
+from sessions_app.accounts.authorization import is_trusted, may_write
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.nodes.agent import AgentSettings
 from sessions_app.workflows.services.run_records import iterate_nodes, node_types_of
@@ -61,8 +60,7 @@ def _requires_staff(team: Any, executor: Executor, graph: Graph) -> bool:
             return False
     except UnknownPlugin:
         return True  # it is unknown whether the runtime isolates anything
-    given = team.permissions.filter(codename="operate_unisolated")
-    return not given.filter(content_type__app_label=TeamRole._meta.app_label).exists()
+    return not is_trusted(team)
 
 
 RUNNERS: Final[dict[str, tuple[str, ...]]] = {
