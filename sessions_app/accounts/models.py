@@ -144,8 +144,9 @@ INVITATION_LIFETIME: Final = timedelta(hours=24)
 """Lifetime of a link that is passed on by other means, such as a message."""
 
 
-def _login_link_digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
+def secret_digest(secret: str) -> str:
+    """Return the SHA-256 under which a link or token is stored; 256 random bits need no slow hash."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class LoginLink(models.Model):
@@ -179,7 +180,7 @@ class LoginLink(models.Model):
         secret = secrets.token_urlsafe(32)
         cls.objects.create(
             user=user,
-            secret_hash=_login_link_digest(secret),
+            secret_hash=secret_digest(secret),
             purpose=purpose,
             made_by=made_by,
             expires_at=timezone.now() + lifetime,
@@ -194,7 +195,7 @@ class LoginLink(models.Model):
     @classmethod
     def _live(cls, secret: str, now: datetime) -> models.QuerySet[LoginLink]:
         return cls.objects.filter(
-            secret_hash=_login_link_digest(secret), used_at=None, expires_at__gt=now, user__is_active=True
+            secret_hash=secret_digest(secret), used_at=None, expires_at__gt=now, user__is_active=True
         )
 
     @classmethod
@@ -204,7 +205,7 @@ class LoginLink(models.Model):
         # One UPDATE checks and uses up the link, so that of two concurrent requests only one logs in.
         if cls._live(secret, now).update(used_at=now) != 1:
             return None
-        return cls.objects.select_related("user").get(secret_hash=_login_link_digest(secret))
+        return cls.objects.select_related("user").get(secret_hash=secret_digest(secret))
 
     @classmethod
     def forget(cls, user: Any) -> None:
@@ -219,11 +220,6 @@ SHOWN_CHARACTERS: Final = len(KEY_PREFIX) + 4
 """Characters of a token that lists show; the other 39 are not stored."""
 LAST_USED_PRECISION: Final = timedelta(hours=1)
 """Precision of ``last_used_at``, so that frequent requests cause few writes."""
-
-
-def token_digest(key: str) -> str:
-    """Return the SHA-256 under which a token is stored; 256 random bits need no slow hash."""
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class ApiTokenQuerySet(models.QuerySet["ApiToken"]):
@@ -288,7 +284,7 @@ class ApiToken(models.Model):
             user=user,
             name=name,
             scope=scope,
-            secret_hash=token_digest(key),
+            secret_hash=secret_digest(key),
             begins_with=key[:SHOWN_CHARACTERS],
             expires_at=timezone.now() + lifetime if lifetime else None,
         )
@@ -296,4 +292,4 @@ class ApiToken(models.Model):
     @classmethod
     def find_live(cls, key: str) -> ApiToken | None:
         """Return the row of a live token, with its user; None for any other."""
-        return cls.objects.live().filter(secret_hash=token_digest(key)).select_related("user").first()
+        return cls.objects.live().filter(secret_hash=secret_digest(key)).select_related("user").first()

@@ -6,17 +6,17 @@ import uuid
 from typing import Any, Final
 
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, render
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.domain.attention import LOOK_KINDS
 from sessions_app.models import AttentionItem
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS
+from sessions_app.pages.shortcuts import redirect_back
 from sessions_app.services import attention as inbox
 
 MAX_ITEMS_SHOWN: Final = 200
@@ -92,7 +92,7 @@ def mark_item(request: HttpRequest, item_id: uuid.UUID, what: str) -> HttpRespon
     if what not in ITEM_MARKS:
         raise Http404(what)
     ITEM_MARKS[what](get_object_or_404(inbox.visible_items(request.user), id=item_id), request.user)
-    return _redirect_to_inbox(request)
+    return redirect_back(request, "attention")
 
 
 @require_POST
@@ -100,15 +100,7 @@ def mark_all_seen(request: HttpRequest) -> HttpResponse:
     """Acknowledge every new item of the user."""
     for item in inbox.unseen_items_for(request.user):
         inbox.acknowledge_item(item, request.user)
-    return _redirect_to_inbox(request)
-
-
-def _redirect_to_inbox(request: HttpRequest) -> HttpResponse:
-    if "quiet" in request.POST:
-        return HttpResponse(status=204)
-    there = request.POST.get("next", "")
-    ours = url_has_allowed_host_and_scheme(there, {request.get_host()}, request.is_secure())
-    return redirect(there if ours else "attention")
+    return redirect_back(request, "attention")
 
 
 def attention_count(request: HttpRequest) -> dict[str, Any]:

@@ -6,9 +6,10 @@ import uuid
 from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, JsonResponse
-from django.shortcuts import get_object_or_404
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect
 from django.template.loader import render_to_string
+from django.utils.http import url_has_allowed_host_and_scheme
 
 from sessions_app.accounts.authorization import may_write
 from sessions_app.domain.sanitizing import parse_number
@@ -45,6 +46,15 @@ def queried_number(request: HttpRequest, name: str) -> int | None:
     if given is not None and number is None:
         raise Http404(f"{name} is no number")
     return number
+
+
+def redirect_back(request: HttpRequest, default: str) -> HttpResponse:
+    """Redirect to the page in the form (``next``), or to ``default`` if that is on another site; 204 for a script."""
+    if "quiet" in request.POST:
+        return HttpResponse(status=204)
+    there = request.POST.get("next", "")
+    ours = url_has_allowed_host_and_scheme(there, {request.get_host()}, request.is_secure())
+    return redirect(there if ours else default)
 
 
 def part_response(

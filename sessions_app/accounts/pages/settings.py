@@ -13,13 +13,13 @@ from django import forms
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.urls import reverse
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from sessions_app.accounts.models import BROWSER_TIME_ZONE, ApiToken, Preferences, TeamRole, time_zone_names
 from sessions_app.accounts.teams import NAME_LIMIT
+from sessions_app.pages.shortcuts import redirect_back
 
 THEME_COOKIE: Final = "kandev_theme"
 TIME_ZONE_COOKIE: Final = "kandev_zone"
@@ -114,31 +114,17 @@ class TeamForm(forms.Form):
     name = forms.CharField(max_length=NAME_LIMIT, label="Name of the team")
 
 
-class _RoleForm(forms.Form):
-    """Base of the forms with a role."""
+class MemberRoleForm(forms.Form):
+    """The form that changes the role of a member."""
 
     role = forms.ChoiceField(choices=TeamRole.Role.choices, initial=TeamRole.Role.MEMBER, label="As")
 
 
-class MemberRoleForm(_RoleForm):
-    """The form that changes the role of a member."""
-
-
-class MemberAddForm(_RoleForm):
+class MemberAddForm(MemberRoleForm):
     """The form that adds an existing account to a team."""
 
     username = forms.CharField(max_length=NAME_LIMIT, label="User name")
     field_order = ("username", "role")
-
-
-class MemberInviteForm(_RoleForm):
-    """The form that invites a new user to a team."""
-
-    username = forms.CharField(
-        max_length=NAME_LIMIT, label="User name", help_text="Letters a to z, digits and @ . + - _"
-    )
-    email = forms.EmailField(required=False, label="E-mail")
-    field_order = ("username", "email", "role")
 
 
 class AccountForm(forms.Form):
@@ -148,6 +134,12 @@ class AccountForm(forms.Form):
         max_length=NAME_LIMIT, label="User name", help_text="Letters a to z, digits and @ . + - _"
     )
     email = forms.EmailField(required=False, label="E-mail")
+
+
+class MemberInviteForm(MemberRoleForm, AccountForm):
+    """The form that invites a new user to a team."""
+
+    field_order = ("username", "email", "role")
 
 
 def appearance(request: HttpRequest) -> dict[str, str]:
@@ -188,12 +180,6 @@ def change_theme(request: HttpRequest) -> HttpResponse:
     theme = _known_or_default(request.POST.get("theme", ""), Preferences.Theme.values, Preferences.Theme.SYSTEM)
     if request.user.is_authenticated:
         Preferences.objects.update_or_create(user_id=request.user.pk, defaults={"theme": theme})
-    response = HttpResponse(status=204) if "quiet" in request.POST else redirect(_previous_page(request))
+    response = redirect_back(request, "/")
     _set_cookie(response, THEME_COOKIE, theme)
     return response
-
-
-def _previous_page(request: HttpRequest) -> str:
-    """Return the submitted URL of the page with the switch, or ``/`` if it leads to another site."""
-    there = request.POST.get("next", "")
-    return there if url_has_allowed_host_and_scheme(there, {request.get_host()}, request.is_secure()) else "/"

@@ -18,7 +18,6 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from sessions_app.accounts import teams
-from sessions_app.accounts import teams as people
 from sessions_app.accounts.authorization import may_manage
 from sessions_app.accounts.models import LoginLink, TeamRole
 from sessions_app.accounts.pages.settings import (
@@ -45,11 +44,11 @@ def list_teams(request: HttpRequest) -> HttpResponse:
             raise PermissionDenied
         if form.is_valid():
             try:
-                return redirect("settings-team", people.create_team(form.cleaned_data["name"]).pk)
+                return redirect("settings-team", teams.create_team(form.cleaned_data["name"]).pk)
             except SessionsError as error:
                 form.add_error("name", error.message)
-    roles = people.roles_by_team(request.user)
-    rows = [(team, roles[team.pk].value if team.pk in roles else "") for team in people.visible_teams(request.user)]
+    roles = teams.roles_by_team(request.user)
+    rows = [(team, roles[team.pk].value if team.pk in roles else "") for team in teams.visible_teams(request.user)]
     context = {"teams": rows, "form": form}
     return render_settings(request, "settings/teams.html", "settings-teams", context, 422 if form.errors else 200)
 
@@ -63,7 +62,7 @@ def show_team(request: HttpRequest, team_id: int) -> HttpResponse:
 
 def find_visible_team(request: HttpRequest, team_id: int) -> Group:
     """Return a visible team. Raises Http404 for others, and PermissionDenied for a write without managing the team."""
-    found: Group = get_object_or_404(people.visible_teams(request.user), id=team_id)
+    found: Group = get_object_or_404(teams.visible_teams(request.user), id=team_id)
     if request.method not in READ_METHODS and not may_manage(request.user, found):
         raise PermissionDenied
     return found
@@ -72,7 +71,7 @@ def find_visible_team(request: HttpRequest, team_id: int) -> Group:
 def _render_team(request: HttpRequest, found: Group, status: int = 200, **more: Any) -> HttpResponse:
     context = {
         "team": found,
-        "members": people.list_members(found),
+        "members": teams.list_members(found),
         "manages": may_manage(request.user, found),
         "roles": TeamRole.Role.choices,
         "invite_form": MemberInviteForm(prefix="new"),
@@ -91,7 +90,7 @@ def invite_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
     form = MemberInviteForm(request.POST, prefix="new")
     if form.is_valid():
         try:
-            user, secret = people.invite_member(found, by=request.user, **form.cleaned_data)
+            user, secret = teams.invite_member(found, by=request.user, **form.cleaned_data)
             link = login_link_url(request, secret)
             return _render_team(request, found, 201, invited=user, link=link)
         except SessionsError as error:
@@ -106,7 +105,7 @@ def add_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
     form = MemberAddForm(request.POST, prefix="add")
     if form.is_valid():
         try:
-            user = people.add_member(found, **form.cleaned_data)
+            user = teams.add_member(found, **form.cleaned_data)
             messages.success(request, f"{user.get_username()} is in {found.name} now.")
             return redirect("settings-team", found.pk)
         except SessionsError as error:
@@ -123,7 +122,7 @@ def change_team_member_role(request: HttpRequest, team_id: int, user_id: int) ->
         return _render_team(request, found, 422)
     role = form.cleaned_data["role"]
     return _redirect_to_team(
-        request, found, lambda: people.change_role(found, user_id, role), f"is {role} of {found.name} now"
+        request, found, lambda: teams.change_role(found, user_id, role), f"is {role} of {found.name} now"
     )
 
 
@@ -132,7 +131,7 @@ def remove_team_member(request: HttpRequest, team_id: int, user_id: int) -> Http
     """Remove a member from the team."""
     found = find_visible_team(request, team_id)
     said = f"is no longer in {found.name}. What is open in their browsers closes within five seconds"
-    return _redirect_to_team(request, found, lambda: people.remove_member(found, user_id), said)
+    return _redirect_to_team(request, found, lambda: teams.remove_member(found, user_id), said)
 
 
 def _redirect_to_team(request: HttpRequest, found: Group, act: Callable[[], Any], said: str) -> HttpResponse:
@@ -141,7 +140,7 @@ def _redirect_to_team(request: HttpRequest, found: Group, act: Callable[[], Any]
     except NotFound:
         raise Http404 from None
     messages.success(request, f"{user.get_username()} {said}.")
-    still = people.visible_teams(request.user).filter(id=found.pk).exists()
+    still = teams.visible_teams(request.user).filter(id=found.pk).exists()
     return redirect("settings-team", found.pk) if still else redirect("settings-teams")
 
 
