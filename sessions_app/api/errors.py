@@ -86,6 +86,11 @@ class ErrorResponse:
     details: dict[str, Any] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def body(self) -> dict[str, Any]:
+        """What every error response contains."""
+        return {"code": self.code, "message": self.message, "details": self.details}
+
     @classmethod
     def from_code(
         cls, code: str, message: str, details: dict[str, Any] | None = None, headers: dict[str, str] | None = None
@@ -95,23 +100,28 @@ class ErrorResponse:
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
-    """Return the response to an exception of a view. An unexpected one is logged, and its response reveals nothing."""
-    answer = error_response(error)
-    if answer is None:
-        log.error("an API request failed", exc_info=error)
-        answer = ErrorResponse(500, "internal_error", INTERNAL_ERROR)
+    """Return the response to an exception of a view."""
+    answer = error_response(error, "an API request")
     set_rollback()
     request = context.get("request")
     if request is not None:  # an error is JSON even where the view renders another type
         request.accepted_renderer, request.accepted_media_type = JSONRenderer(), JSONRenderer.media_type
-    body = {"code": answer.code, "message": answer.message, "details": answer.details}
-    return Response(body, status=answer.status, headers=answer.headers)
+    return Response(answer.body, status=answer.status, headers=answer.headers)
 
 
-def error_response(error: Exception) -> ErrorResponse | None:
-    """Return the response to an exception, or None to an unexpected one."""
+def error_response(error: Exception, what: str) -> ErrorResponse:
+    """Return the response to an exception of ``what``; an unexpected one is logged, and its response says nothing."""
+    answer = _expected_error_response(error)
+    if answer is None:
+        log.error("%s failed", what, exc_info=error)
+        answer = ErrorResponse(500, "internal_error", INTERNAL_ERROR)
+    return answer
+
+
+def _expected_error_response(error: Exception) -> ErrorResponse | None:
     if isinstance(error, SessionsError):
-        return ErrorResponse.from_code(error.code, error.message, _details(error), _headers(error))
+        headers = {"Retry-After": str(error.retry_after)} if isinstance(error, Throttled) else {}
+        return ErrorResponse.from_code(error.code, error.message, _details(error), headers)
     if isinstance(error, ExecutorError):
         return _executor_error(error)
     if isinstance(error, IllegalMove):
@@ -119,7 +129,8 @@ def error_response(error: Exception) -> ErrorResponse | None:
     if isinstance(error, IntegrityError):
         return ErrorResponse.from_code("conflict", "This already exists, or is in use.")
     if (trouble := database_errors.classify_error(error)) is not None:
-        return _database_error(trouble)
+        message, headers = f"{trouble.what} {trouble.next_step}", {"Retry-After": str(trouble.retry_after)}
+        return ErrorResponse(STATUS_BY_CODE[trouble.code], trouble.code, message, {}, headers)
     translated = _translate_django_error(error)
     return _rest_framework_error(translated) if isinstance(translated, drf.APIException) else None
 
@@ -132,19 +143,10 @@ def _details(error: SessionsError) -> dict[str, Any]:
     return details
 
 
-def _headers(error: SessionsError) -> dict[str, str]:
-    return {"Retry-After": str(error.retry_after)} if isinstance(error, Throttled) else {}
-
-
 def _executor_error(error: ExecutorError) -> ErrorResponse:
     if isinstance(error, AgentctlRefused):
         return ErrorResponse.from_code(error.refusal if error.refusal in _AGENTCTL_CODES else "conflict", error.message)
     return ErrorResponse.from_code(_EXECUTOR_CODES.get(error.code, "runtime_unavailable"), error.message)
-
-
-def _database_error(trouble: database_errors.DatabaseTrouble) -> ErrorResponse:
-    message, headers = f"{trouble.what} {trouble.next_step}", {"Retry-After": str(trouble.retry_after)}
-    return ErrorResponse(STATUS_BY_CODE[trouble.code], trouble.code, message, {}, headers)
 
 
 def _translate_django_error(error: Exception) -> Exception:

@@ -10,16 +10,24 @@ from django.contrib.auth.models import Group
 from django.db.transaction import atomic
 from rest_framework.serializers import BaseSerializer
 
+from sessions_app.accounts.authorization import may_write_session
 from sessions_app.api.serializers.sessions import NewSessionSerializer
 from sessions_app.api.serializers.tasks import NewTaskSerializer
 from sessions_app.mcp_server import arguments, results
-from sessions_app.mcp_server.access import visible_session, writable_session
-from sessions_app.mcp_server.reading import view_session
-from sessions_app.models import Repository, Task
+from sessions_app.mcp_server.reading import view_session, visible_session
+from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.services import intents, tasks
-from sessions_app.services.errors import NotFound
+from sessions_app.services.errors import NotFound, ReadOnly
 from sessions_app.services.waits import answer_permission as give_answer
 from sessions_app.services.waits import permission_tokens
+
+
+def _writable_session(user: Any, session_id: UUID) -> TaskSession:
+    """Return a session that the user may change. Raises NotFound, and ReadOnly for a viewer."""
+    session = visible_session(user, session_id)
+    if not may_write_session(user, session):
+        raise ReadOnly
+    return session
 
 
 def start_task(user: Any, asked: arguments.StartTaskArguments) -> results.StartedTask:
@@ -77,7 +85,7 @@ def _validated(kind: type[BaseSerializer[Any]], data: dict[str, Any], user: Any,
 
 def prompt_session(user: Any, asked: arguments.PromptSessionArguments) -> results.QueuedPrompt:
     """Queue a prompt, once per ``message_id``."""
-    session = writable_session(user, asked.session_id)
+    session = _writable_session(user, asked.session_id)
     row, created = intents.queue_prompt(
         session.id, asked.message_id, asked.text, user, ends_permission=asked.cancel_open_question
     )
@@ -86,7 +94,7 @@ def prompt_session(user: Any, asked: arguments.PromptSessionArguments) -> result
 
 def answer_permission(user: Any, asked: arguments.AnswerPermissionArguments) -> results.PermissionAnswer:
     """Answer a permission request or a question; the same answer again changes nothing."""
-    session = writable_session(user, asked.session_id)
+    session = _writable_session(user, asked.session_id)
     request = session.permissions.filter(id=asked.permission_id).first()
     if request is None:
         raise NotFound("The session has no such permission request.")
@@ -99,21 +107,21 @@ def answer_permission(user: Any, asked: arguments.AnswerPermissionArguments) -> 
 
 def resume_session(user: Any, asked: arguments.ResumeSessionArguments) -> results.ActionResult:
     """Ask for a session to run again."""
-    session = writable_session(user, asked.session_id)
+    session = _writable_session(user, asked.session_id)
     intents.request_resume(session.id, user, asked.mode)
     return _result(user, asked)
 
 
 def cancel_turn(user: Any, asked: arguments.SessionArguments) -> results.ActionResult:
     """Ask for the active turn to end; the session stays."""
-    session = writable_session(user, asked.session_id)
+    session = _writable_session(user, asked.session_id)
     cancelling = intents.request_cancel(session.id, user)
     return _result(user, asked, cancelling=cancelling)
 
 
 def stop_session(user: Any, asked: arguments.SessionArguments) -> results.ActionResult:
     """Ask for the session's agent to end."""
-    session = writable_session(user, asked.session_id)
+    session = _writable_session(user, asked.session_id)
     intents.request_stop(session.id, user)
     return _result(user, asked)
 

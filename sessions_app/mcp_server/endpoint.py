@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -15,16 +15,22 @@ from rest_framework.exceptions import AuthenticationFailed, MethodNotAllowed, No
 from sessions_app.accounts import credentials
 from sessions_app.accounts.api.authentication import WRONG_KEY_MESSAGE, count_wrong_token_from
 from sessions_app.api.base_views import MAX_BODY
-from sessions_app.api.errors import INTERNAL_ERROR, ErrorResponse, PayloadTooLarge, error_response
+from sessions_app.api.errors import ErrorResponse, PayloadTooLarge, error_response
 from sessions_app.live.authentication import Principal, has_allowed_host, header_values, is_own_origin
-from sessions_app.mcp_server.access import Caller
 from sessions_app.services.database_threads import run_in_database
 
-log = logging.getLogger(__name__)
 Scope = dict[str, Any]
 Application = Callable[[Scope, Any, Any], Awaitable[None]]
 PATHS: Final = ("/mcp", "/mcp/")
 _PROTOCOL: Final = "sessions_app.mcp_server.protocol"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The user of a request, restricted to what their token allows, and the credential that the hub watches."""
+
+    user: Any
+    principal: Principal
 
 
 class McpEndpoint:
@@ -85,15 +91,11 @@ def _response_to(error: Exception) -> ErrorResponse:
         return ErrorResponse(401, "not_authenticated", str(error.detail), {}, {"WWW-Authenticate": "Bearer"})
     if isinstance(error, MethodNotAllowed):
         return ErrorResponse(405, "method_not_allowed", str(error.detail), {}, {"Allow": "POST"})
-    found = error_response(error)
-    if found is None:
-        log.error("an MCP request failed", exc_info=error)
-        return ErrorResponse(500, "internal_error", INTERNAL_ERROR)
-    return found
+    return error_response(error, "an MCP request")
 
 
 async def _respond(answer: ErrorResponse, send: Any) -> None:
-    body = json.dumps({"code": answer.code, "message": answer.message, "details": answer.details}).encode()
+    body = json.dumps(answer.body).encode()
     headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Cache-Control": "no-store"}
     pairs = [(name.lower().encode(), value.encode()) for name, value in {**headers, **answer.headers}.items()]
     await send({"type": "http.response.start", "status": HTTPStatus(answer.status), "headers": pairs})

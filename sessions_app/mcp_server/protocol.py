@@ -6,7 +6,6 @@ Only this module imports the SDK, which takes a second and 30 MB: ``endpoint`` i
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,13 +19,12 @@ from rest_framework.exceptions import PermissionDenied
 
 from sessions_app.accounts.api.authentication import READ_ONLY_MESSAGE
 from sessions_app.api.base_views import MAX_BODY
-from sessions_app.api.errors import INTERNAL_ERROR, VALIDATION_ERROR, ErrorResponse, error_response
-from sessions_app.mcp_server.access import Caller
+from sessions_app.api.errors import VALIDATION_ERROR, ErrorResponse, error_response
+from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.tools import INSTRUCTIONS, TOOLS, TOOLS_BY_NAME, Tool
 from sessions_app.mcp_server.turns import wait_for_turn
 from sessions_app.services.database_threads import run_in_database
 
-log = logging.getLogger(__name__)
 CALLER: Final = "kandev_caller"
 """Key of the request's ``Caller`` in its ASGI scope."""
 Context = ServerRequestContext[Any, Any]
@@ -56,7 +54,7 @@ async def _call_tool(context: Context, params: types.CallToolRequestParams) -> t
     except ValidationError as error:
         return _failure(_argument_error(error))
     except Exception as error:  # noqa: BLE001 - every error becomes a result with a code
-        return _failure(_response_to(error))
+        return _failure(error_response(error, "an MCP tool"))
     content = result.model_dump(mode="json")
     return types.CallToolResult(content=[_as_text(content)], structured_content=content)
 
@@ -81,18 +79,9 @@ def _argument_error(error: ValidationError) -> ErrorResponse:
     return ErrorResponse.from_code(VALIDATION_ERROR, f"{name}: {messages[0]}", details)
 
 
-def _response_to(error: Exception) -> ErrorResponse:
-    found = error_response(error)
-    if found is None:
-        log.error("an MCP tool failed", exc_info=error)
-        return ErrorResponse(500, "internal_error", INTERNAL_ERROR)
-    return found
-
-
 def _failure(answer: ErrorResponse) -> types.CallToolResult:
     # Without structured content: clients may check that against the schema of a successful result.
-    content = {"code": answer.code, "message": answer.message, "details": answer.details}
-    return types.CallToolResult(content=[_as_text(content)], is_error=True)
+    return types.CallToolResult(content=[_as_text(answer.body)], is_error=True)
 
 
 def _as_text(content: Mapping[str, Any]) -> types.TextContent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from django.db.models import QuerySet
 
@@ -14,11 +15,11 @@ from sessions_app.domain.situation_facts import Situation, SituationFacts
 from sessions_app.domain.situations import situation, status_label
 from sessions_app.domain.states import OPEN_PROMPT_STATES, PermissionState, PromptState
 from sessions_app.mcp_server import arguments, results
-from sessions_app.mcp_server.access import visible_session
 from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, texts_of
 from sessions_app.services import catalogue
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.board import annotate_needs, session_rows
+from sessions_app.services.errors import NotFound
 from sessions_app.services.situations import load_facts
 from sessions_app.services.status import session_status
 from sessions_app.services.waits import permission_tokens
@@ -29,6 +30,14 @@ CONVERSATION_LIMIT: Final = 50_000
 """Most characters of one page of a conversation. Escaped twice, they still fit the 1 MiB that clients accept."""
 ROW_LIMIT: Final = 200
 """Most prompts of a session, permission requests of a session, and choices of one kind."""
+
+
+def visible_session(user: Any, session_id: UUID) -> TaskSession:
+    """Return a session of the user's teams. Raises NotFound for any other."""
+    found: TaskSession | None = catalogue.visible_sessions(user).filter(id=session_id).first()
+    if found is None:
+        raise NotFound("There is no such session.")
+    return found
 
 
 class SessionView(NamedTuple):

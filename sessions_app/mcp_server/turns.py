@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import Any, Final
 from uuid import UUID
@@ -22,14 +22,16 @@ from sessions_app.live.authentication import CloseCode, Subscription
 from sessions_app.live.hub import Subscriber, TooManySubscriptions, get_hub
 from sessions_app.live.log_reader import LogLine, SessionLog
 from sessions_app.mcp_server import arguments, results
-from sessions_app.mcp_server.access import Caller, ReportProgress, visible_session
-from sessions_app.mcp_server.reading import cut, pending_permissions, view_session
+from sessions_app.mcp_server.endpoint import Caller
+from sessions_app.mcp_server.reading import cut, pending_permissions, view_session, visible_session
 from sessions_app.mcp_server.results import Outcome
 from sessions_app.models import Prompt, Run, TaskSession, texts_of
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.errors import NotFound, Throttled
 from sessions_app.services.intents import open_start_intent
 
+ReportProgress = Callable[[float, float, str], Awaitable[None]]
+"""Report (progress, total, message) to the client, if it asked for that."""
 ANSWER_LIMIT: Final = 20_000
 """Most characters of an answer; ``read_conversation`` has the rest."""
 CHECK_EVERY: Final = 5.0

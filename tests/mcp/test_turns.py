@@ -14,7 +14,7 @@ from sessions_app.domain.states import PromptKind, PromptState, RunState
 from sessions_app.live.authentication import Principal
 from sessions_app.live.hub import get_hub
 from sessions_app.mcp_server import arguments, results, turns
-from sessions_app.mcp_server.access import Caller
+from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.results import Outcome
 from sessions_app.models import Prompt, Run, TaskSession
 from sessions_app.services.database_threads import run_in_database

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib.auth.models import Group
-from django.http import Http404
+from django.shortcuts import get_object_or_404
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from sessions_app.accounts.team_scope import teams_of
+from sessions_app.accounts.teams import visible_teams
 from sessions_app.api.base_views import ApiView, PromptParser, SessionApiView, TaskApiView, TeamManagerWritePermission
 from sessions_app.api.serializers.agents import AgentSettingsSerializer, SettingRequestSerializer
 from sessions_app.api.serializers.common import document_responses
@@ -211,10 +211,7 @@ class TeamPolicyDetailView(ApiView):
     @property
     def team(self) -> Group:
         """The team in the URL. Raises Http404 unless the user is a member or staff."""
-        seen = Group.objects.all() if self.request.user.is_staff else teams_of(self.request.user)
-        found: Group | None = seen.filter(id=self.kwargs["team_id"]).first()
-        if found is None:
-            raise Http404
+        found: Group = get_object_or_404(visible_teams(self.request.user), id=self.kwargs["team_id"])
         return found
 
     @document_responses({200: TeamPolicyAnswerSerializer}, 404)

@@ -53,7 +53,15 @@ class TaskListCreateView(ApiView):
         return self.show(TaskSerializer, catalogue.visible_tasks(request.user).get(id=made.id), 201 if new else 200)
 
 
-class TaskDetailView(TaskApiView):
+class _TaskChangeView(TaskApiView):
+    """Base class of views that change a task."""
+
+    def updated_response(self) -> Response:
+        """Return the task as it is after a change."""
+        return self.show(TaskSerializer, catalogue.visible_tasks(self.request.user).get(id=self.task.id))
+
+
+class TaskDetailView(_TaskChangeView):
     """One task."""
 
     @document_responses({200: TaskSerializer}, 404)
@@ -67,15 +75,9 @@ class TaskDetailView(TaskApiView):
         tasks.change_task(self.task, self.body(TaskChangeSerializer, task=self.task))
         return self.updated_response()
 
-    def updated_response(self) -> Response:
-        """Return the task as it is after a change."""
-        return self.show(TaskSerializer, catalogue.visible_tasks(self.request.user).get(id=self.task.id))
 
-
-class TaskArchiveView(TaskDetailView):
+class TaskArchiveView(_TaskChangeView):
     """Archiving a task."""
-
-    http_method_names = ["post", "options"]
 
     @document_responses({200: TaskSerializer}, 404, request=None)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
@@ -84,10 +86,8 @@ class TaskArchiveView(TaskDetailView):
         return self.updated_response()
 
 
-class TaskDoneView(TaskDetailView):
+class TaskDoneView(_TaskChangeView):
     """Finishing a task."""
-
-    http_method_names = ["post", "options"]
 
     @document_responses({200: TaskSerializer}, 404, 409, request=None)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
@@ -96,10 +96,8 @@ class TaskDoneView(TaskDetailView):
         return self.updated_response()
 
 
-class TaskUnarchiveView(TaskDetailView):
+class TaskUnarchiveView(_TaskChangeView):
     """Restoring an archived task."""
-
-    http_method_names = ["post", "options"]
 
     @document_responses({200: TaskSerializer}, 404, request=None)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
@@ -108,10 +106,8 @@ class TaskUnarchiveView(TaskDetailView):
         return self.updated_response()
 
 
-class TaskCancelView(TaskDetailView):
+class TaskCancelView(_TaskChangeView):
     """Cancelling a task."""
-
-    http_method_names = ["post", "options"]
 
     @document_responses({200: TaskSerializer}, 404, 409, request=None)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
@@ -120,10 +116,8 @@ class TaskCancelView(TaskDetailView):
         return self.updated_response()
 
 
-class TaskReopenView(TaskDetailView):
+class TaskReopenView(_TaskChangeView):
     """Reopening a task."""
-
-    http_method_names = ["post", "options"]
 
     @document_responses({200: TaskSerializer}, 404, request=None)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:

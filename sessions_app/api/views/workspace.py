@@ -87,9 +87,9 @@ class FileContentView(SessionApiView):
             file = read_saved_content(find_saved_work(self.session), asked["path"])
         else:
             file = ask_agentctl(self.session, lambda client: client.read_file(asked["path"]))
-        return Response(
-            {**file, "html": _with_highlighting(file)} if asked["highlight"] and not file["binary"] else file
-        )
+        if asked["highlight"] and not file["binary"]:
+            file = {**file, "html": highlight_file(make_visible(file["content"]), file["path"])}
+        return Response(file)
 
     @document_responses(
         {200: WrittenSerializer, 201: WrittenSerializer},
@@ -105,10 +105,6 @@ class FileContentView(SessionApiView):
         expected = request.headers.get("If-Match")
         written = ask_agentctl(self.session, lambda client: client.write_file(path, content, expected))
         return Response(written, status=201 if written.get("created") else 200)
-
-
-def _with_highlighting(file: dict[str, Any]) -> str:
-    return highlight_file(make_visible(file["content"]), file["path"])
 
 
 class GitStatusView(SessionApiView):

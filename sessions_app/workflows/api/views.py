@@ -137,8 +137,6 @@ def _triggers_response(view: ApiView, row: Workflow) -> Response:
 class WorkflowRunCreateView(WorkflowApiView):
     """Runs of a workflow."""
 
-    http_method_names = ["post", "options"]
-
     @document_responses(
         {201: RunDocumentSerializer, 200: RunDocumentSerializer},
         *(400, 404, 409, 429, 503),
