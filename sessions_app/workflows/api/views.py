@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -31,7 +32,7 @@ from sessions_app.workflows.api.serializers import (
 )
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import runs, trigger_settings, workflows
-from sessions_app.workflows.services.loading import check_document, check_text, user_load_slot
+from sessions_app.workflows.services.loading import check_text, user_load_slot
 from sessions_app.workflows.services.run_records import run_document
 from sessions_app.workflows.services.runs import start_saved_run
 
@@ -226,4 +227,6 @@ class WorkflowCheckView(ApiView):
         """Check a text: every problem with its line, node and fix, and the drawing as SVG."""
         values = self.body(CheckQuerySerializer)
         with user_load_slot(request.user):
-            return Response(check_document(check_text(values["text"], values["files"])))
+            found = check_text(values["text"], values["files"])
+        problems = [asdict(diagnostic) for diagnostic in found.problems]
+        return Response({"valid": found.is_valid, "problems": problems, "svg": found.svg})

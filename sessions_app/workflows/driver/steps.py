@@ -120,11 +120,8 @@ class _StepWriter:
             else:
                 self._again = True
         except InvalidWorkflow as error:
-            self._end(
-                transitions.RunOutcome(
-                    succeeded=False, error=f"this version of Kandev cannot run the text of the workflow: {error}"
-                )
-            )
+            problem = f"this version of Kandev cannot run the text of the workflow: {error}"
+            self._end(transitions.RunOutcome(succeeded=False, error=problem))
         self._save()
         return self._again and not self._run.is_over
 
@@ -163,7 +160,8 @@ class _StepWriter:
         """
         row = self._rows.get(record.path)
         if row is None:
-            row = NodeRun(run=self._run, path=record.path, position=self._next_position(), started_at=self._now)
+            position = 1 + max((one.position for one in self._rows.values()), default=-1)
+            row = NodeRun(run=self._run, path=record.path, position=position, started_at=self._now)
             self._rows[record.path] = row
         elif row.request and record.is_at_work and row.request != dict(record.request):
             row.attempt += 1
@@ -176,9 +174,6 @@ class _StepWriter:
                 run_records.resolve_node_waiting(row)
             row.ended_at, row.deadline_at, row.waiting_for, row.output_tail = self._now, None, "", ""
         self._changed[row.path] = row
-
-    def _next_position(self) -> int:
-        return 1 + max((row.position for row in self._rows.values()), default=-1)
 
     def _advance(self, updates: Sequence[NodeUpdate]) -> None:
         graph = self._graph or graph_of_run(self._run)
@@ -207,18 +202,14 @@ class _StepWriter:
         kind = row.request.get("kind")
         if kind == "function":
             self._again = True  # the driver calls it at once
-            return
-        if kind == "shell" and not row.job_id:
+        elif kind == "shell" and not row.job_id:
             self._require_rights()
             row.session = node_work.workspace_session(self._run)
             row.job_id = node_work.work_id(self._run, row)
             self._again = True
-        elif kind == "agent" and not row.message_id:
-            if not self._ask_agent(row, prompts.get(row.path)):
-                return
-        else:
-            return
-        self._changed[row.path] = row
+            self._changed[row.path] = row
+        elif kind == "agent" and not row.message_id and self._ask_agent(row, prompts.get(row.path)):
+            self._changed[row.path] = row
 
     def _require_rights(self) -> None:
         """Raise WorkNotPossible if the user of the run no longer has the rights to run it.

@@ -147,7 +147,7 @@ def node_inputs(frame: Frame, node: GraphNode, record_of: FindRecord) -> dict[st
     for port in node.inputs:
         if port.required and values.get(port.name) is None:
             raise ConversionError(f"the required input “{port.name}” is missing")
-    _require_bounded("inputs", values)
+    _require_bounded(values)
     try:
         return merge_array_ports(node.inputs, convert_ports(node.inputs, values))
     except ConversionError as error:
@@ -156,7 +156,7 @@ def node_inputs(frame: Frame, node: GraphNode, record_of: FindRecord) -> dict[st
 
 def _join_lines(values: list[Any]) -> str:
     """Join values as texts, one per line. Measured first: joined in a loop, texts can double with each iteration."""
-    _require_bounded("inputs", values)
+    _require_bounded(values)
     return "\n".join(to_text(value) for value in values)
 
 
@@ -170,8 +170,8 @@ def too_large(label: str, values: Any) -> str:
     )
 
 
-def _require_bounded(label: str, values: Any) -> None:
-    if problem := too_large(label, values):
+def _require_bounded(values: Any) -> None:
+    if problem := too_large("inputs", values):
         raise ConversionError(problem)
 
 

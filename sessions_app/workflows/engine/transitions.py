@@ -172,8 +172,7 @@ class _FrameWalk:
 
     def _retries(self, frame: Frame, gate: GraphNode) -> list[NodeRecord]:
         """Return the records of every time that a gate was not passed in a frame, latest last."""
-        settings = (frame.scope.nodes[name].settings for name in frame.scope.gates)
-        most = 1 + sum(one.max_retries for one in settings if isinstance(one, GateSettings))
+        most = 1 + sum(frame.scope.nodes[name].settings_of(GateSettings).max_retries for name in frame.scope.gates)
         paths = (record_path(frame.prefix, gate.id, attempt) for attempt in range(1, most + 1))
         found = (self.records.get(path) for path in paths)
         return [record for record in found if record is not None and record.state == NodeState.RETRIED]
@@ -245,7 +244,8 @@ class _FrameWalk:
 
     def _context(self, frame: Frame, node: GraphNode, inputs: Mapping[str, Any]) -> NodeContext:
         """Return the context in which a node begins. After a retry it has the feedback, and the session to continue."""
-        gates = [gate for gate in gates_repeating(frame.scope, node.id) if _retry_target(gate) == node.id]
+        repeating = gates_repeating(frame.scope, node.id)
+        gates = [gate for gate in repeating if gate.settings_of(GateSettings).retry_target == node.id]
         retries = [record for gate in gates for record in self._retries(frame, gate)]
         feedback = str(retries[-1].outputs.get("retry_feedback", "")) if retries else ""
         if retries:
@@ -273,6 +273,7 @@ class _FrameWalk:
 
     def _advance_loop(self, node: GraphNode, loop: NodeRecord) -> None:
         assert node.body is not None  # noqa: S101  (every loop has one)
+        most = node.settings_of(LoopSettings).max_iterations
         while not self.is_full:
             opened = self.records[f"{loop.path}[{loop.iteration}]"]
             before = f"{loop.path}[{loop.iteration - 1}]/" if loop.iteration > 1 else ""
@@ -293,7 +294,7 @@ class _FrameWalk:
             state = NodeState.FAILED if end.error else NodeState.SUCCEEDED
             self._write(replace(opened, state=state, outputs=values, error=end.error, flawed=end.flawed))
             loop = replace(loop, flawed=loop.flawed or end.flawed)
-            if end.error or not end.goes_on or loop.iteration >= _max_iterations(node):
+            if end.error or not end.goes_on or loop.iteration >= most:
                 self._close_loop(node, loop, end)
                 return
             loop = self._write(replace(loop, iteration=loop.iteration + 1))
@@ -359,14 +360,6 @@ class _FrameWalk:
 
 def _size_of(record: NodeRecord) -> int:
     return frames.size_of_value([record.inputs, record.outputs], MAX_RUN_VALUES)
-
-
-def _retry_target(gate: GraphNode) -> str:
-    return gate.settings.retry_target if isinstance(gate.settings, GateSettings) else ""
-
-
-def _max_iterations(node: GraphNode) -> int:
-    return node.settings.max_iterations if isinstance(node.settings, LoopSettings) else 1
 
 
 def _first_error(frame: Frame, failed: list[NodeRecord]) -> str:

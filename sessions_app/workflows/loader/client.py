@@ -62,14 +62,8 @@ def load_isolated(text: str | bytes, name: str = "workflow", files: FileProvider
 
     A text that exceeds the limits gets the problem ``too_expensive``.
     """
-    try:
-        answer = _request("loaded", {"text": decode_text(text, name), "name": name}, files)
-    except InvalidWorkflow as error:
-        return LoadResult(None, error.problems)
-    except _TooExpensive:
-        return LoadResult(None, _too_expensive(name))
-    document = answer["workflow"]
-    return LoadResult(graph_json.graph_from_json(document) if document else None, _diagnostics_from_answer(answer))
+    answer, problems = _read_isolated("loaded", text, name, files)
+    return LoadResult(graph_json.graph_from_json(answer["workflow"]) if answer.get("workflow") else None, problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +88,25 @@ def load_file_isolated(path: Path) -> WorkflowInput:
     return WorkflowInput(raw.decode("utf-8-sig", "replace"), loaded, files.files)
 
 
-def check_isolated(text: str, name: str = "workflow", files: FileProvider | None = None) -> CheckResult:
+def check_isolated(text: str, files: FileProvider | None = None) -> CheckResult:
     """Check and draw a text for the editor. Raises LoadingUnavailable."""
+    answer, problems = _read_isolated("checked", text, "workflow", files)
+    return CheckResult(answer.get("valid", False), problems, answer.get("svg", ""), tuple(answer.get("nodes", ())))
+
+
+def _read_isolated(
+    operation: str, text: str | bytes, name: str, files: FileProvider | None
+) -> tuple[dict[str, Any], tuple[Diagnostic, ...]]:
+    """Return the answer of an operation with its problems; an empty answer if the text could not be read at all."""
     try:
-        answer = _request("checked", {"text": decode_text(text, name), "name": name}, files)
+        answer = _request(operation, {"text": decode_text(text, name), "name": name}, files)
     except InvalidWorkflow as error:
-        return CheckResult(False, error.problems, "", ())
+        return {}, error.problems
     except _TooExpensive:
-        return CheckResult(False, _too_expensive(name), "", ())
-    return CheckResult(answer["valid"], _diagnostics_from_answer(answer), answer["svg"], tuple(answer["nodes"]))
+        message = f"loading the workflow takes more than {LOADING_CPU_SECONDS} s of processor time, or too much memory"
+        return {}, invalid_workflow(name, 0, "too_expensive", message, "Make the workflow smaller.").problems
+    problems = (Diagnostic(**found | {"severity": Severity(found["severity"])}) for found in answer["problems"])
+    return answer, tuple(problems)
 
 
 def node_data_isolated(text: str, node: str) -> dict[str, Any]:
@@ -127,17 +131,6 @@ def _run_edit(operation: str, text: str, **arguments: Any) -> dict[str, Any]:
     if "not_editable" in answer:
         raise EditNotPossible(answer["not_editable"])
     return answer
-
-
-def _diagnostics_from_answer(answer: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
-    return tuple(
-        Diagnostic(**diagnostic | {"severity": Severity(diagnostic["severity"])}) for diagnostic in answer["problems"]
-    )
-
-
-def _too_expensive(name: str) -> tuple[Diagnostic, ...]:
-    message = f"loading the workflow takes more than {LOADING_CPU_SECONDS} s of processor time, or too much memory"
-    return invalid_workflow(name, 0, "too_expensive", message, "Make the workflow smaller.").problems
 
 
 class LoadingProcess:
@@ -225,7 +218,11 @@ def _request(operation: str, arguments: Mapping[str, Any], files: FileProvider |
             request = {"operation": operation, "arguments": dict(arguments), "limits": LIMITS}
             send_message(connection, request)
             while "read" in (answer := receive_message(connection)):
-                send_message(connection, _read_requested_file(files or NoFiles(), str(answer["read"])))
+                try:
+                    given = {"text": (files or NoFiles()).read(str(answer["read"]))}
+                except FileUnavailable as error:
+                    given = {"missing": str(error)}
+                send_message(connection, given)
     except (OSError, ProtocolError, ValueError) as error:
         raise LoadingUnavailable("the process that loads workflows does not answer; try again") from error
     if answer.get("killed") == "time":
@@ -235,10 +232,3 @@ def _request(operation: str, arguments: Mapping[str, Any], files: FileProvider |
     if "broken" in answer:
         raise RuntimeError(f"a workflow could not be loaded: {answer['broken']}")
     return answer
-
-
-def _read_requested_file(files: FileProvider, path: str) -> dict[str, str]:
-    try:
-        return {"text": files.read(path)}
-    except FileUnavailable as error:
-        return {"missing": str(error)}

@@ -191,14 +191,11 @@ def _draw_wires(scope: Scope, boxes: Mapping[str, NodeBox], around: NodeBox | No
 def _draw_retry_lines(scope: Scope, boxes: Mapping[str, NodeBox]) -> Iterator[str]:
     """Yield a line from each gate to its retry target."""
     for name in scope.gates:
-        settings = scope.nodes[name].settings
-        if isinstance(settings, GateSettings):
-            gate, target = boxes[name], boxes[settings.retry_target]
-            (x1, y1), (x2, y2) = ((box.x + box.width / 2, box.y + box.height) for box in (gate, target))
-            low = max(y1, y2) + PAD
-            yield _draw_line(
-                f"M{x1:g} {y1:g}C{x1:g} {low:g} {x2:g} {low:g} {x2:g} {y2:g}", f"{name} sends back", back=True
-            )
+        gate, target = boxes[name], boxes[scope.nodes[name].settings_of(GateSettings).retry_target]
+        (x1, y1), (x2, y2) = ((box.x + box.width / 2, box.y + box.height) for box in (gate, target))
+        low = max(y1, y2) + PAD
+        shape = f"M{x1:g} {y1:g}C{x1:g} {low:g} {x2:g} {low:g} {x2:g} {y2:g}"
+        yield _draw_line(shape, f"{name} sends back", back=True)
 
 
 def _draw_line(shape: str, title: str, *, back: bool) -> str:

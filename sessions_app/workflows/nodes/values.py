@@ -149,8 +149,9 @@ def end_function(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandb
         return NodeFailed(str(result["error"]))
     value = result.get("value")
     names = [port.name for port in node.outputs]
-    if not isinstance(value, dict) or (len(names) == 1 and names[0] not in value and _is_python(node)):
-        if len(names) != 1 or not _is_python(node):
+    may_be_plain = len(names) == 1 and node.settings_of(FunctionSettings).language == "python"
+    if not isinstance(value, dict) or (may_be_plain and names[0] not in value):
+        if not may_be_plain:
             return NodeFailed(f"the function did not return an object with {', '.join(names)}")
         value = {names[0]: value}
     missing = [name for name in names if name not in value]
@@ -160,10 +161,6 @@ def end_function(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandb
         return NodeFinished(convert_ports(node.outputs, value))
     except ConversionError as error:
         return NodeFailed(f"the output {error}")
-
-
-def _is_python(node: GraphNode) -> bool:
-    return isinstance(node.settings, FunctionSettings) and node.settings.language == "python"
 
 
 _FUNCTION: Final = NodeType(

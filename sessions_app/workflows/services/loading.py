@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
 
@@ -88,15 +87,6 @@ def apply_node_changes(text: str, node: str, settings: Mapping[str, Any], *, ses
         raise ChecksUnavailable from error
 
 
-def check_document(found: CheckResult) -> dict[str, Any]:
-    """Return ``{valid, problems: [{severity, code, message, fix, file, line, node}], svg}``."""
-    return {
-        "valid": found.is_valid,
-        "problems": [asdict(diagnostic) for diagnostic in found.problems],
-        "svg": found.svg,
-    }
-
-
 def _sorted_files(files: Mapping[str, str]) -> _Files:
     return tuple(sorted(files.items()))
 
@@ -108,4 +98,4 @@ def _load_cached(text: str, files: _Files, name: str) -> LoadResult:
 
 @lru_cache(maxsize=8)
 def _check_cached(text: str, files: _Files) -> CheckResult:
-    return client.check_isolated(text, files=InMemoryFiles(dict(files)))
+    return client.check_isolated(text, InMemoryFiles(dict(files)))
