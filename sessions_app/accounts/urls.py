@@ -7,6 +7,9 @@ from django.urls import path
 from sessions_app.accounts.api import tokens
 from sessions_app.accounts.pages import login, mcp_servers, profile, settings, teams
 
+_TEAM = "settings/teams/<int:team_id>/"
+_REPOSITORY = "settings/repositories/<uuid:repository_id>/"
+
 urlpatterns = [
     path("login/", login.LoginView.as_view(), name="login"),
     path("login/<str:secret>/", login.confirm_login_link, name="login-link"),
@@ -19,26 +22,14 @@ urlpatterns = [
     path("settings/tokens/", profile.manage_tokens, name="settings-tokens"),
     path("settings/tokens/<uuid:token_id>/revoke/", profile.revoke_own_token, name="settings-token-revoke"),
     path("settings/teams/", teams.list_teams, name="settings-teams"),
-    path("settings/teams/<int:team_id>/", teams.show_team, name="settings-team"),
-    path("settings/teams/<int:team_id>/policy/", teams.edit_team_policy, name="settings-team-policy"),
-    path("settings/teams/<int:team_id>/mcp-servers/", mcp_servers.edit_team_servers, name="settings-team-mcp"),
-    path(
-        "settings/repositories/<uuid:repository_id>/mcp-servers/",
-        mcp_servers.edit_repository_servers,
-        name="settings-repository-mcp",
-    ),
-    path("settings/teams/<int:team_id>/invite/", teams.invite_team_member, name="settings-team-invite"),
-    path("settings/teams/<int:team_id>/add/", teams.add_team_member, name="settings-team-add"),
-    path(
-        "settings/teams/<int:team_id>/members/<int:user_id>/",
-        teams.change_team_member_role,
-        name="settings-team-change",
-    ),
-    path(
-        "settings/teams/<int:team_id>/members/<int:user_id>/remove/",
-        teams.remove_team_member,
-        name="settings-team-remove",
-    ),
+    path(_TEAM, teams.show_team, name="settings-team"),
+    path(_TEAM + "policy/", teams.edit_team_policy, name="settings-team-policy"),
+    path(_TEAM + "mcp-servers/", mcp_servers.edit_team_servers, name="settings-team-mcp"),
+    path(_REPOSITORY + "mcp-servers/", mcp_servers.edit_repository_servers, name="settings-repository-mcp"),
+    path(_TEAM + "invite/", teams.invite_team_member, name="settings-team-invite"),
+    path(_TEAM + "add/", teams.add_team_member, name="settings-team-add"),
+    path(_TEAM + "members/<int:user_id>/", teams.change_team_member_role, name="settings-team-change"),
+    path(_TEAM + "members/<int:user_id>/remove/", teams.remove_team_member, name="settings-team-remove"),
     path("settings/people/", teams.manage_accounts, name="settings-people"),
     path("settings/people/<int:user_id>/link/", teams.show_login_link, name="settings-person-link"),
     path("settings/people/<int:user_id>/active/", teams.change_account_active, name="settings-person-active"),

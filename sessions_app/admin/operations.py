@@ -13,6 +13,7 @@ from django_q.admin import FailAdmin, QueueAdmin, ScheduleAdmin, TaskAdmin
 from django_q.models import Failure, OrmQ, Schedule, Success
 
 from executors_app.staff_admin import Form, ReadOnlyModelAdmin
+from sessions_app.admin.records import SessionRowAdmin
 from sessions_app.models import (
     Chore,
     Leftover,
@@ -138,30 +139,15 @@ class RecoverySweepAdmin(ReadOnlyModelAdmin):
 
 
 @admin.register(SweepOutcome)
-class SweepOutcomeAdmin(ReadOnlyModelAdmin):
+class SweepOutcomeAdmin(SessionRowAdmin):
     """What sweeps observed and decided for each session."""
 
-    list_display = (
-        "sweep",
-        "session",
-        "task",
-        "runtime",
-        "observed",
-        "rule",
-        "agent_action",
-        "receipt_kind",
-        "reason",
-    )
+    list_display = ("sweep", "session", "task", "runtime", "observed", "rule", "agent_action", "receipt_kind", "reason")
     list_filter = ("observed", "rule", "agent_action", "receipt_kind", "runtime")
     list_select_related = ("sweep", "session__task")
-    search_fields = ("=sweep__id", "=session__id", "session__task__title", "rule", "reason", "error_message")
+    search_fields = ("=sweep__id", *SessionRowAdmin.search_fields, "rule", "reason", "error_message")
     date_hierarchy = "sweep__started_at"
     ordering = ("-id",)
-
-    @admin.display(ordering="session__task__title")
-    def task(self, row: SweepOutcome) -> str:
-        """Return the task of the session."""
-        return str(row.session.task)
 
 
 @admin.register(SweepRequest)

@@ -47,7 +47,7 @@ class SessionRowAdmin(ReadOnlyModelAdmin):
     search_fields: ClassVar[tuple[str, ...]] = ("=session__id", "session__task__title")
 
     @admin.display(ordering="session__task__title")
-    def task(self, row: Run) -> str:
+    def task(self, row: Any) -> str:
         """Return the task of the session."""
         return str(row.session.task)
 

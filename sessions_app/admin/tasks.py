@@ -58,7 +58,10 @@ class SessionActionsMixin(StaffModelAdmin):
     def _ask(self, request: HttpRequest, queryset: QuerySet[TaskSession], ask: SessionRequest, done: str) -> None:
         asked, refused = 0, []
         for session in queryset.select_related("task", "agent_profile", "executor"):
-            reason = _request_refusal(ask, session, request.user)
+            try:
+                reason = ask(session, request.user)
+            except (SessionsError, ExecutorError) as error:
+                reason = error.message
             if reason:
                 refused.append(f"{session} ({session.task}): {reason}")
             else:
@@ -77,13 +80,6 @@ class SessionActionsMixin(StaffModelAdmin):
 
 def _session_count_text(count: int) -> str:
     return f"{count} session{'' if count == 1 else 's'}"
-
-
-def _request_refusal(ask: SessionRequest, session: TaskSession, user: Any) -> str:
-    try:
-        return ask(session, user)
-    except (SessionsError, ExecutorError) as error:
-        return error.message
 
 
 def _request_resume(session: TaskSession, user: Any) -> str:
