@@ -15,6 +15,8 @@ from rest_framework.test import APIClient
 from executors_app import errors as places
 from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.errors import exception_handler
+from sessions_app.models import Prompt, Task
+from sessions_app.notifications.models import NotificationSettings
 from sessions_app.services import catalogue
 from tests.api.world import World
 
@@ -223,3 +225,43 @@ def test_errors_of_other_layers_have_their_code(error: Exception, status: int, c
     answer = exception_handler(error, {})
     assert (answer.status_code, answer.data["code"]) == (status, code)
     assert answer.data["message"]
+
+
+def refused(answer: Any) -> list[str]:
+    """Return the fields that an error names."""
+    body = answer.json()
+    assert (answer.status_code, body["code"]) == (400, "validation_error")
+    return sorted(body["details"])
+
+
+def test_prompt_with_an_unknown_field_is_refused(world: World, api: APIClient) -> None:
+    asked = {"message_id": "1", "text": "Look at this", "images": ["a.png"]}
+    answer = api.post(world.url("prompt/"), asked, format="json")
+    assert refused(answer) == ["images"]
+    assert answer.json()["details"]["images"] == ["Unknown field. Known fields: message_id, text, attachments."]
+    assert not Prompt.objects.exists()
+
+
+def test_unknown_fields_are_reported_beside_other_errors(world: World, api: APIClient) -> None:
+    assert refused(api.post(world.url("prompt/"), {"text": 1, "model": "x"}, format="json")) == [
+        "message_id",
+        "model",
+        "text",
+    ]
+
+
+def test_update_with_an_unknown_field_changes_nothing(world: World, api: APIClient) -> None:
+    url = f"/api/v1/tasks/{world.task.id}/"
+    assert refused(api.patch(url, {"title": "Another", "state": "DONE"}, format="json")) == ["state"]
+    assert Task.objects.get(id=world.task.id).title == world.task.title
+
+
+@pytest.mark.parametrize("asked", [{"agent_profile": "x"}, {"policy": "auto", "desired_state": "stopped"}])
+def test_only_the_policy_of_a_session_can_be_changed(world: World, api: APIClient, asked: dict[str, str]) -> None:
+    assert set(refused(api.patch(world.url(), asked, format="json"))) == set(asked) - {"policy"}
+
+
+def test_settings_with_an_unknown_field_are_refused(world: World, api: APIClient) -> None:
+    answer = api.patch("/api/v1/notifications/", {"email": True, "sms": True}, format="json")
+    assert refused(answer) == ["sms"]
+    assert not NotificationSettings.objects.filter(email=True).exists()

@@ -1,3 +1,5 @@
+""""""
+
 from __future__ import annotations
 
 from typing import Any
@@ -10,6 +12,7 @@ from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.api.serializers.sessions import STATUS_FIELDS
 from sessions_app.models import Intent, Prompt, Run, TaskSession
 from tests.api.world import World, client_of
+from tests.attention.raising import raised
 
 
 def sessions_of(world: World) -> str:
@@ -188,3 +191,16 @@ def test_running_executions_are_listed_without_secrets(world: World, api: APICli
     assert not row.keys() & {"auth_token", "resume_token", "rejected_resume_token", "state"}
     assert api.get("/api/v1/executors/running/", {"status": "stopped"}).json()["count"] == 0
     assert client_of(world.stranger).get("/api/v1/executors/running/").json()["count"] == 0
+
+
+def test_status_says_why_nothing_is_happening(world: World, api: APIClient) -> None:
+    world.session.permissions.all().delete()
+    assert api.get(world.url("status/")).json()["stillness"]["reason"] == "no_supervisor"  # its start is ordered
+    world.session.intents.all().delete()
+    ExecutorRunning.objects.update(status="stopped", status_reason="", resume_token="t")
+    TaskSession.objects.update(state="WAITING_FOR_INPUT")
+    api.patch(world.url(), {"policy": "manual"}, format="json")
+    said = api.get(world.url("status/")).json()["stillness"]
+    assert (said["reason"], "this session’s own choice" in said["next_step"]) == ("policy", True)
+    raised(world.session, "owner_left")
+    assert api.get(world.url("status/")).json()["stillness"]["reason"] == "owner_left"

@@ -28,7 +28,12 @@ from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.resumability import Mode, Reason
 from sessions_app.domain.states import DerivedStatus
 from sessions_app.domain.verification import ReceiptKind, Verified
+from sessions_app.live.authentication import CloseCode
+from sessions_app.mcp_server.arguments import MAX_WAIT
+from sessions_app.mcp_server.results import Outcome
+from sessions_app.mcp_server.tools import TOOLS
 from sessions_app.services import errors as session_errors
+from sessions_app.socket_actions import ACTIONS
 from tests.docs.documents import documents, rows, text_of
 from tests.docs.said import said
 from tests.services import ROOT
@@ -159,3 +164,29 @@ def test_every_module_that_defines_errors_is_checked() -> None:
         if pattern.search(path.read_text()):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
             assert importlib.import_module(module).__name__ in known, module
+
+
+_TOOL = re.compile(r"^\| `(\w+)` \| (yes|no) \|", re.MULTILINE)
+
+
+def test_table_of_tools_is_complete() -> None:
+    assert _TOOL.findall(text_of("mcp.md")) == [(tool.name, "no" if tool.reads_only else "yes") for tool in TOOLS]
+
+
+def test_table_of_outcomes_is_complete() -> None:
+    table = text_of("mcp.md").split("| outcome | ", 1)[1].split("\n\n", 1)[0]
+    named = [name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert named == [str(outcome) for outcome in Outcome]
+
+
+def test_longest_wait_is_documented() -> None:
+    assert f"at most {MAX_WAIT}" in text_of("mcp.md")
+
+
+def test_every_socket_action_is_documented() -> None:
+    assert [action for action in ACTIONS if f"`{action}`" not in text_of("events.md")] == []
+
+
+def test_exactly_the_close_codes_are_documented() -> None:
+    documented = {word for word in rows("events.md", "How to follow it") if word.isdigit()}
+    assert documented == {str(code.value) for code in CloseCode}

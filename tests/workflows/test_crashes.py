@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from sessions_app.workflows.engine.resume import records_to_resume
 from sessions_app.workflows.engine.transitions import RunOutcome, advance_run, complete_record
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader.loading import load_workflow
+from tests.workflows.deployed_runs import Desk
+from tests.workflows.kill_drill import drill
 from tests.workflows.memory_runs import given, kept
 from tests.workflows.workflow_builder import node, workflow
 
@@ -125,3 +128,12 @@ def test_finished_run_requests_no_work(data: st.DataObject) -> None:
     outcome, records, _ = run_to_its_end(loaded, frozenset())
     again = advance_run(loaded, given(), records)
     assert (again.outcome, again.written) == (outcome, ())
+
+
+SPREAD = (11,)
+"""Seeds; ``make chaos`` runs twenty."""
+
+
+@pytest.mark.parametrize("seed", SPREAD)
+def test_run_killed_in_third_iteration_ends_correctly(desk: Desk, seed: int) -> None:
+    assert drill(desk, seed) == []

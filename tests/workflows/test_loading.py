@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from django.core.management import call_command
 
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow, Severity
 from sessions_app.workflows.language.files import DirectoryFiles
@@ -346,3 +347,26 @@ def test_broken_node_hides_no_duplicate_id_or_lost_edge() -> None:
     loaded = load_workflow(workflow(nodes, ["odd > nowhere", "nowhere > odd", "odd > good"]))
     errors = [f"{one.code} {one.node}".strip() for one in loaded.problems if one.severity == "error"]
     assert sorted(errors) == ["duplicate_id good", "duplicate_id odd", "edge", "edge", "node_type odd"]
+
+
+EXAMPLE = ROOT / "docs/examples/workflows/test-resumable-agent.yaml"
+
+
+def test_valid_files_are_reported_with_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("validate_workflow", str(EXAMPLE))
+    said = capsys.readouterr().out.splitlines()
+    assert "test-resumable-agent.yaml:19: warning: node loop: the loop continues while “approved” is true" in said[0]
+    assert said[1].endswith("test-resumable-agent.yaml: valid, 4 nodes")
+
+
+def test_one_invalid_file_among_valid_ones_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.json"
+    good.write_text(workflow([TRIGGER]))
+    bad.write_text(workflow([node("a", "shel")]))
+    with pytest.raises(SystemExit) as ended:
+        call_command("validate_workflow", str(good), str(bad), str(tmp_path / "none.yaml"))
+    said = capsys.readouterr().out
+    assert ended.value.code == 2
+    assert f"{good}: valid, 1 node" in said
+    assert f"{bad}:7: error: node a: “shel” is not a node type [node_type] Did you mean “shell”?" in said
+    assert "none.yaml: error: the file cannot be read" in said
