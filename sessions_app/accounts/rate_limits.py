@@ -82,15 +82,12 @@ class RequestThrottle:
 
     def admits(self, who: str) -> bool:
         """Count a request of ``who``, and return whether it is allowed."""
-        key = self._key(who)
+        key = f"throttle:{self.name}:{attempt_key(self.name, who)}"
         cache.add(key, 0, self.wait)
         try:
             return int(cache.incr(key)) <= self.most
         except ValueError:  # the key expired between ``add`` and ``incr``
             return True
-
-    def _key(self, who: str) -> str:
-        return f"throttle:{self.name}:{attempt_key(self.name, who)}"
 
 
 LOGIN_WAIT: Final = 300

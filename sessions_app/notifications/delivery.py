@@ -47,18 +47,10 @@ def render_test_email() -> dict[str, str]:
 
 
 def _render_item(item: AttentionItem) -> str:
-    lines = [
-        item.what,
-        f"{_item_title(item)} (team {item.about.team.name})",
-        f"Why: {item.why}",
-        f"Next: {item.next_step}",
-    ]
+    title = f"{'Task' if item.workflow is None else 'Workflow'}: {_one_line(item.title)}"
+    lines = [item.what, f"{title} (team {item.about.team.name})", f"Why: {item.why}", f"Next: {item.next_step}"]
     where = absolute_url(item.path)
     return "\n".join([*lines, where] if where else lines)
-
-
-def _item_title(item: AttentionItem) -> str:
-    return f"{'Task' if item.workflow is None else 'Workflow'}: {_one_line(item.title)}"
 
 
 def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
@@ -85,11 +77,6 @@ def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
         "workflow": {"id": str(workflow.id), "name": workflow.name} if workflow else None,
         "team": item.about.team.name,
     }
-
-
-def test_webhook_payload(webhook: Webhook, delivery_id: str) -> dict[str, Any]:
-    """Return the body of a test request."""
-    return {"type": "ping", "delivery_id": delivery_id, "webhook_id": str(webhook.id)}
 
 
 def absolute_url(path: str) -> str:

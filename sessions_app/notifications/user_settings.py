@@ -15,7 +15,7 @@ from django_q.tasks import async_task
 from sessions_app.accounts.authorization import managed_teams, may_manage
 from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.notifications import webhooks
-from sessions_app.notifications.delivery import render_test_email, test_webhook_payload
+from sessions_app.notifications.delivery import render_test_email
 from sessions_app.notifications.models import NOTIFIED_KINDS, Delivery, NotificationSettings, Webhook, new_secret
 from sessions_app.notifications.webhook_address import InvalidWebhookAddress
 from sessions_app.services.errors import Conflict, Invalid, NotFound, ReadOnly
@@ -121,7 +121,7 @@ def send_test_call(user: Any, hook: Webhook) -> Delivery:
     """Have the worker send a ``ping`` to the webhook, once. Raise Throttled."""
     _test_limit.require(str(user.pk))
     delivery = Delivery(channel="webhook", webhook=hook, is_test=True)
-    delivery.payload = test_webhook_payload(hook, str(delivery.id))
+    delivery.payload = {"type": "ping", "delivery_id": str(delivery.id), "webhook_id": str(hook.id)}
     return _enqueue_delivery(delivery)
 
 

@@ -56,14 +56,9 @@ def _host_of(href: str) -> str:
         return ""
 
 
-def _make_parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "highlight": _highlight_code})
-    parser.enable(["table", "strikethrough"]).disable("image")  # loading an image tells its host who reads the page
-    parser.add_render_rule("link_close", _render_link_close)
-    return parser
-
-
-_PARSER: Final = _make_parser()
+_PARSER: Final = MarkdownIt("commonmark", {"html": False, "breaks": True, "highlight": _highlight_code})
+_PARSER.enable(["table", "strikethrough"]).disable("image")  # loading an image tells its host who reads the page
+_PARSER.add_render_rule("link_close", _render_link_close)
 
 
 def _filter_attribute(tag: str, name: str, value: str) -> str | None:

@@ -197,6 +197,8 @@ def executors_context(user: Any) -> dict[str, Any]:
     )
     writable = set(writable_teams(user).values_list("id", flat=True))
     holders = _LeaseHolders()
+    # The executors that the last search for orphans could not reach, with the reasons.
+    failed = Chore.objects.filter(name="orphans", failed_at__isnull=False).first() if user.is_staff else None
     executions = [
         _execution_context(row, writable, holders) for row in rows.defer(*_DEFERRED_FIELDS)[:MAX_EXECUTIONS_SHOWN]
     ]
@@ -208,14 +210,8 @@ def executors_context(user: Any) -> dict[str, Any]:
         "supervisors": holders.told(),
         "is_staff": user.is_staff,
         "orphans": list(Orphaned.objects.all()[:MAX_EXECUTIONS_SHOWN]) if user.is_staff else [],
-        "not_asked": _unreachable_executors() if user.is_staff else [],
+        "not_asked": list(failed.said) if failed else [],
     }
-
-
-def _unreachable_executors() -> list[str]:
-    """Return the executors that the last search for orphans could not reach, with the reasons."""
-    failed = Chore.objects.filter(name="orphans", failed_at__isnull=False).first()
-    return list(failed.said) if failed else []
 
 
 class _LeaseHolders:

@@ -23,7 +23,7 @@ from sessions_app.domain.states import (
     SessionState,
 )
 from sessions_app.domain.wait_tokens import TokenState
-from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
+from sessions_app.models import PermissionRequest, ResumeToken, TaskSession
 from sessions_app.models.runs import newest_run
 from sessions_app.pages.agent_settings import agent_settings_context, login_context, wants_login
 from sessions_app.pages.conversation import attached_files, tool_call_context
@@ -60,15 +60,11 @@ def permission_contexts(session: TaskSession) -> list[dict[str, Any]]:
     told = [
         _permission_context(asked, keys.get(asked.id))
         for asked in rows
-        if asked.state == PermissionState.PENDING or _belongs_to_run(asked, run)
+        if asked.state == PermissionState.PENDING
+        # How a question ended is a message of the conversation.
+        or (run is not None and asked.run_id == run.id and not asked.question)
     ]
-    # How a question ended is a message of the conversation.
-    told = [one for one in told if one["asked"].state == PermissionState.PENDING or not one["question"]]
     return [one for one in told if one["asked"].state != "cancelled" or one["closed"] == EXPIRED_TEXT]
-
-
-def _belongs_to_run(asked: PermissionRequest, run: Run | None) -> bool:
-    return run is not None and asked.run_id == run.id
 
 
 def _permission_context(asked: PermissionRequest, token: ResumeToken | None) -> dict[str, Any]:
@@ -199,7 +195,9 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "workspace_button": _workspace_button(execution, assessment),
         "trusted_only": not is_isolated(session.executor),
         "snapshot_due_since": execution.snapshot_due_since if execution else None,
-        **_policy_context(session, status),
+        "policy_word": POLICY_LABELS.get(status["policy"]),
+        "policy_choices": [("", "Same as the team", not session.policy)]
+        + [(key, word.text, key == session.policy) for key, word in POLICY_LABELS.items()],
         **agent_settings_context(session),
         **_prompt_contexts(session),
     }
@@ -278,15 +276,6 @@ def _can_stop(session: TaskSession, execution: ExecutorRunning | None) -> bool:
 def _workspace_button(execution: ExecutorRunning | None, assessment: Assessment) -> Any:
     ready = execution is not None and execution.status in (ExecutorStatus.READY, ExecutorStatus.STARTING)
     return WORKSPACE if not ready and assess_mode(assessment, Mode.WORKSPACE_ONLY).allowed else None
-
-
-def _policy_context(session: TaskSession, status: dict[str, Any]) -> dict[str, Any]:
-    """Return the policy in effect, and the choices in the form."""
-    return {
-        "policy_word": POLICY_LABELS.get(status["policy"]),
-        "policy_choices": [("", "Same as the team", not session.policy)]
-        + [(key, word.text, key == session.policy) for key, word in POLICY_LABELS.items()],
-    }
 
 
 def _prompt_contexts(session: TaskSession) -> dict[str, Any]:

@@ -80,9 +80,9 @@ def test_every_node_without_an_agent_is_named() -> None:
         node("second", "agent", prompt="x", runner="amp"),
         node("part", "component", componentRef="part"),
     ]
-    found = choose_agents(load_workflow(workflow(nodes, components={"part": part})).checked, ALL, None)
-    assert ["“second”" in found.missing[0], "“third”" in found.missing[1]] == [True, True]
-    assert len(found.missing) == 2
+    missing, _ = choose_agents(load_workflow(workflow(nodes, components={"part": part})).checked, ALL, None)
+    assert ["“second”" in missing[0], "“third”" in missing[1]] == [True, True]
+    assert len(missing) == 2
 
 
 def test_agent_of_run_precedes_profile_named_like_runner() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import uuid
-from collections.abc import Mapping
 from typing import Any, Final
 
 from django import forms
@@ -116,14 +115,10 @@ def _save(form: McpServerForm, team: Group, repository: Repository | None, by: A
 
 
 def _rows(team: Group, repository: Repository | None) -> list[dict[str, Any]]:
-    return [_row(server) for server in mcp_servers.server_list_json(team, repository)["servers"]]
-
-
-def _row(server: Mapping[str, Any]) -> dict[str, Any]:
-    program = is_program(server)
-    return {
-        "name": server["name"],
-        "is_program": program,
-        "target": shlex.join([server["command"], *server.get("args", [])]) if program else server["url"],
-        "values": [f"{name}={value}" for name, value in named_values(server)],
-    }
+    rows = []
+    for server in mcp_servers.server_list_json(team, repository)["servers"]:
+        program = is_program(server)
+        target = shlex.join([server["command"], *server.get("args", [])]) if program else server["url"]
+        values = [f"{name}={value}" for name, value in named_values(server)]
+        rows.append({"name": server["name"], "is_program": program, "target": target, "values": values})
+    return rows

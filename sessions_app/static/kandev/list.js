@@ -1,4 +1,4 @@
-// Board, task, executors, sweeps: their lists are kept true.
+// Board, task, executors, sweeps: their lists are kept true, and times are shown in the zone of the reader.
 
 import { keepLive } from "./live.js";
 import { partsOf } from "./parts.js";

@@ -16,11 +16,8 @@ _INTEGER: Final = re.compile(r"\s*[-+]?\d{1,308}\s*\Z")
 _PATH_STEP: Final = re.compile(r"\.?([A-Za-z0-9_$-]+)|\[(\d{1,9})\]|\[['\"]([^'\"\]]+)['\"]\]")
 
 
-class MissingValue:
-    """The type of MISSING: no value at all, as opposed to an empty one."""
-
-
-MISSING: Final = MissingValue()
+MISSING: Final = object()
+"""No value at all, as opposed to an empty one."""
 
 
 class ConversionError(ValueError):

@@ -87,7 +87,7 @@ def run_context(user: Any, row: WorkflowRun, given: Mapping[str, str]) -> dict[s
         "by": TRIGGER_LABELS[row.trigger],
         "svg": _render_graph(graph, by_path) if graph else "",
         "is_readable": graph is not None,
-        "done": sum(_is_finished(by_path.get(path_in_graph, ())) for path_in_graph in paths),
+        "done": sum(path in by_path and by_path[path][-1].state != "running" for path in paths),
         "nodes": len(paths),
         "waiting": [
             _record_context(row, node_run)
@@ -116,10 +116,6 @@ def _leaf_paths(scope: Scope, prefix: str = "") -> list[str]:
     for name, node in scope.nodes.items():
         found += _leaf_paths(node.body, f"{prefix}{name}/") if node.body else [f"{prefix}{name}"]
     return found
-
-
-def _is_finished(node_runs: Sequence[NodeRun]) -> bool:
-    return bool(node_runs) and node_runs[-1].state != "running"
 
 
 def _render_graph(graph: WorkflowGraph, by_path: Mapping[str, Sequence[NodeRun]]) -> str:
@@ -198,29 +194,17 @@ def _value_text(value: Any) -> str:
 @require_POST
 def act_on_run(request: HttpRequest, run_id: uuid.UUID, action: str) -> HttpResponse:
     """Cancel a run, resume a failed one (at ``node`` if given), or run the same again."""
-    row = find_run(request, run_id)
-    actions = {"cancel": _cancel_run, "resume": _resume_run, "again": _rerun}
-    if action not in actions:
+    row = shown = find_run(request, run_id)
+    if action not in ("cancel", "resume", "again"):
         raise Http404(action)
     try:
-        shown = actions[action](request, row)
+        if action == "cancel":
+            workflows.cancel_run(request.user, row)
+            messages.info(request, "Cancelling the run: its scripts and turns are being stopped; finished work stays.")
+        else:
+            with user_load_slot(request.user, counted=False):
+                node = request.POST.get("node", "")
+                shown = rerun(request.user, row) if action == "again" else workflows.retry_run(request.user, row, node)
     except SessionsError as error:
         messages.error(request, error.message)
-        shown = row
     return redirect("workflow-run", shown.id)
-
-
-def _cancel_run(request: HttpRequest, row: WorkflowRun) -> WorkflowRun:
-    workflows.cancel_run(request.user, row)
-    messages.info(request, "Cancelling the run: its scripts and turns are being stopped; finished work stays.")
-    return row
-
-
-def _resume_run(request: HttpRequest, row: WorkflowRun) -> WorkflowRun:
-    with user_load_slot(request.user, counted=False):
-        return workflows.retry_run(request.user, row, request.POST.get("node", ""))
-
-
-def _rerun(request: HttpRequest, row: WorkflowRun) -> WorkflowRun:
-    with user_load_slot(request.user, counted=False):
-        return rerun(request.user, row)

@@ -88,16 +88,6 @@ class AgentChoice:
     """Whether the demo agent, which has no models, replaces the runner."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowAgents:
-    """The result of choosing agents for all agent nodes of a workflow."""
-
-    missing: tuple[str, ...] = ()
-    """A sentence for each node without a matching agent profile."""
-    demo_runners: tuple[str, ...] = ()
-    """The runners that the demo agent replaces."""
-
-
 def choose_agent(profiles: Sequence[AgentProfile], own: AgentProfile | None, runner: str, model: str) -> AgentChoice:
     """Return the agent profile for a node: by its runner, or else the run's ``own`` profile. Raises NoMatchingAgent.
 
@@ -116,8 +106,13 @@ def choose_agent(profiles: Sequence[AgentProfile], own: AgentProfile | None, run
     return AgentChoice(found, "" if found.model == model else model)
 
 
-def choose_agents(graph: Graph, profiles: Sequence[AgentProfile], own: AgentProfile | None) -> WorkflowAgents:
-    """Choose an agent for each agent node of a workflow, including those in loops and components, before it runs."""
+def choose_agents(
+    graph: Graph, profiles: Sequence[AgentProfile], own: AgentProfile | None
+) -> tuple[list[str], list[str]]:
+    """Choose an agent for each agent node of a workflow, including those in loops and components, before it runs.
+
+    Return a sentence for each node without a matching agent profile, and the runners that the demo agent replaces.
+    """
     missing: dict[str, None] = {}
     demo_runners: dict[str, None] = {}
     for node in iterate_nodes(graph.root):
@@ -129,7 +124,7 @@ def choose_agents(graph: Graph, profiles: Sequence[AgentProfile], own: AgentProf
                 demo_runners[runner] = None
         except NoMatchingAgent as error:
             missing[f"Node “{node.id}”: {error}"] = None
-    return WorkflowAgents(tuple(missing), tuple(demo_runners))
+    return list(missing), list(demo_runners)
 
 
 def demo_agent_note(runners: Iterable[str]) -> str:

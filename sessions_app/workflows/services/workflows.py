@@ -297,13 +297,11 @@ def _check_run_possible(user: Any, run: WorkflowRun, graph: Graph, repository: R
 def _check_agents(run: WorkflowRun, graph: Graph) -> None:
     """Check that each agent node has an agent: otherwise earlier nodes would spend money for a run that must fail."""
     profiles = profiles_of(run.team_id).order_by("name", "id") if "agent" in node_types_of(graph) else ()
-    found = choose_agents(graph, list(profiles), run.agent_profile)
-    if found.missing:
-        shown = " ".join(found.missing[:MAX_NODES_LISTED])
-        raise Invalid(
-            f"Agents are missing for this workflow. {shown}", field="agent_profile", problems=list(found.missing)
-        )
-    run.note = demo_agent_note(found.demo_runners)
+    missing, demo_runners = choose_agents(graph, list(profiles), run.agent_profile)
+    if missing:
+        shown = " ".join(missing[:MAX_NODES_LISTED])
+        raise Invalid(f"Agents are missing for this workflow. {shown}", field="agent_profile", problems=missing)
+    run.note = demo_agent_note(demo_runners)
 
 
 def _shares_worktrees(executor: Executor) -> bool:
