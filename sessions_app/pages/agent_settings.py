@@ -91,7 +91,7 @@ _ENDINGS: Final[Mapping[str, str]] = {
 
 
 def login_context(session: TaskSession, *, offers: bool, is_running: bool) -> dict[str, Any]:
-    """Return the context of ``session/login.html``; ``offers``: the session waits for a login.
+    """Return the context of ``login`` of ``session/banner.html``; ``offers``: the session waits for a login.
 
     A running agent is not asked to log in by its own methods: that is part of a start. The terminal remains.
 
