@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from executors_app.agentctl.workspace.snapshots import SnapshotLimits
 from tests.agentctl.running import Running, agentctl
-from tests.executors.repositories import run_git
+from tests.executors.repositories import commit, run_git
 
 REF = "refs/kandev/recovery/session-1"
 
@@ -93,3 +95,53 @@ async def test_status_tells_whether_the_workspace_is_dirty(running: Running, rep
     status, answer = await running.post("/snapshot")
     assert await dirty() is True
     assert (status, answer["ref"], answer["dirty"], answer["changed"], answer["left_out"]) == (200, REF, True, True, [])
+
+
+async def test_snapshot_is_restored_and_the_replaced_state_is_kept(running: Running, repository: Path) -> None:
+    (repository / "README").write_text("good\n")
+    (repository / "new").write_text("good\n")
+    _, good = await running.post("/snapshot")
+    (repository / "README").write_text("bad\n")
+    (repository / "new").unlink()
+
+    status, answer = await running.post("/snapshot/restore", commit=good["commit"])
+
+    assert (status, answer["restored"]) == (200, good["commit"])
+    assert [(repository / name).read_text() for name in ("README", "new")] == ["good\n", "good\n"]
+    assert run_git(repository, "status", "--porcelain") == "M README\n?? new"
+    assert run_git(repository, "show", f"{answer['kept']}:README") == "bad"
+
+
+async def test_restoring_the_newest_snapshot_of_the_present_state_changes_nothing(
+    running: Running, repository: Path
+) -> None:
+    (repository / "new").write_text("x")
+    _, taken = await running.post("/snapshot")
+    assert await running.post("/snapshot/restore") == (200, {"restored": taken["commit"], "kept": None})
+
+
+async def test_snapshot_from_before_a_commit_is_not_restored(running: Running, repository: Path) -> None:
+    (repository / "new").write_text("x")
+    _, taken = await running.post("/snapshot")
+    commit(repository, "new", "committed\n")
+    status, answer = await running.post("/snapshot/restore", commit=taken["commit"])
+    assert (status, answer["code"]) == (409, "conflict")
+    assert (repository / "new").read_text() == "committed\n"
+
+
+@pytest.mark.parametrize(
+    ("named", "status"),
+    [("HEAD", 400), ("--all", 400), ("0" * 39, 400), ("0" * 40, 404), ("head", 404), ("theirs", 404), ("", 404)],
+)
+async def test_only_snapshots_of_this_session_are_restored(
+    running: Running, repository: Path, named: str, status: int
+) -> None:
+    (repository / "new").write_text("x")
+    _, taken = await running.post("/snapshot")
+    run_git(repository, "update-ref", "-d", REF)
+    message = run_git(repository, "log", "-1", "--format=%B", taken["commit"]).replace("session-1", "session-2")
+    theirs = run_git(repository, "commit-tree", f"{taken['commit']}^{{tree}}", "-m", message)
+    named = {"head": run_git(repository, "rev-parse", "HEAD"), "theirs": theirs}.get(named, named)
+
+    assert (await running.post("/snapshot/restore", commit=named))[0] == status
+    assert (repository / "new").read_text() == "x"

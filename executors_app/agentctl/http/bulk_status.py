@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import orjson
 
@@ -91,6 +92,8 @@ class StatusTarget:
     execution_id: str
     url: str
     token: str = field(repr=False)
+    tls: ssl.SSLContext | None = None
+    """For https; None uses the system's certificates."""
     listener: AgentctlListener | None = None
     """Proves who listens at ``url`` before the token is sent; always used for a Unix socket."""
 
@@ -159,10 +162,10 @@ async def _request_status(target: StatusTarget) -> bytes:
         request = _encode_request(target, "", host_header(listener))
         with await listener.connect() as connection:
             return await _exchange(connection, request)
-    host, port, request = _prepare_request(target)
-    if family := address_family(host):
-        return await _exchange_over_socket(family, host, port, request)
-    return await _exchange_over_stream(host, port, request)
+    where, port, request, context = _prepare_request(target)
+    if context is None and (family := address_family(where)):
+        return await _exchange_over_socket(family, where, port, request)
+    return await _exchange_over_stream(where, port, request, context)
 
 
 async def _exchange_over_socket(family: socket.AddressFamily, where: str, port: int, request: bytes) -> bytes:
@@ -180,8 +183,8 @@ async def _exchange(connection: socket.socket, request: bytes) -> bytes:
     return await _read_answer(lambda: loop.sock_recv(connection, _CHUNK))
 
 
-async def _exchange_over_stream(host: str, port: int, request: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection(host, port)
+async def _exchange_over_stream(where: str, port: int, request: bytes, context: ssl.SSLContext | bool | None) -> bytes:
+    reader, writer = await asyncio.open_connection(where, port, ssl=context)
     try:
         writer.write(request)
         return await _read_answer(lambda: reader.read(_CHUNK))
@@ -211,16 +214,17 @@ def _closed_error() -> AgentctlUnreachable:
     return AgentctlUnreachable("agentctl closed the connection without an answer.", reason="closed")
 
 
-def _prepare_request(target: StatusTarget) -> tuple[str, int, bytes]:
-    """Return host, port and the request."""
+def _prepare_request(target: StatusTarget) -> tuple[str, int, bytes, ssl.SSLContext | bool | None]:
+    """Return host, port, the request and the TLS context."""
     try:
         parts = urlsplit(target.url)
-        host, port = parts.hostname, parts.port or 80
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as error:
         raise _bad_url_error() from error
-    if not host or parts.scheme != "http":
+    if not host or parts.scheme not in {"http", "https"}:
         raise _bad_url_error()
-    return host, port, _encode_request(target, parts.path.rstrip("/"), parts.netloc.rpartition("@")[2])
+    request = _encode_request(target, parts.path.rstrip("/"), parts.netloc.rpartition("@")[2])
+    return host, port, request, _tls_context(parts, target.tls)
 
 
 def _encode_request(target: StatusTarget, path: str, host: str) -> bytes:
@@ -242,6 +246,10 @@ def _encode_request(target: StatusTarget, path: str, host: str) -> bytes:
 
 def _bad_url_error() -> AgentctlUnreachable:
     return AgentctlUnreachable("agentctl's address is not a URL.", reason="bad_url")
+
+
+def _tls_context(parts: SplitResult, context: ssl.SSLContext | None) -> ssl.SSLContext | bool | None:
+    return (context or True) if parts.scheme == "https" else None
 
 
 def _parse_answer(response: bytes, execution_id: str) -> dict[str, Any]:

@@ -147,6 +147,7 @@ class WorkspaceApi:
             web.post("/workspace", self._make),
             web.post("/work", self._work),
             web.post("/snapshot", self._snapshot),
+            web.post("/snapshot/restore", self._restore),
         ]
 
     async def _on_workspace(self, read: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
@@ -217,6 +218,10 @@ class WorkspaceApi:
 
     async def _snapshot(self, request: web.Request) -> web.Response:
         return json_response(await self._keeper.take("asked"))
+
+    async def _restore(self, request: web.Request) -> web.Response:
+        body = await read_json_object(request)
+        return json_response(await self._keeper.restore(parse_text(body, "commit", "")))
 
 
 async def send_work(request: web.Request, packed: Mapping[str, Any], bundle: IO[bytes]) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""Take recovery snapshots of uncommitted work, as commits under a hidden ref.
+"""Take and restore recovery snapshots of uncommitted work, as commits under a hidden ref.
 
 Snapshots are taken before and after each turn, and before agentctl ends.
 """
@@ -6,6 +6,7 @@ Snapshots are taken before and after each turn, and before agentctl ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import subprocess
 import tempfile
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from executors_app.agentctl.journal.journal import Journal
 from executors_app.agentctl.process import spawning
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.agentctl.protocol import ApiError, Code, JournalKind, validation_error
 from executors_app.agentctl.workspace import recovery_snapshots
 from executors_app.agentctl.workspace.git import GitError, GitOutput, WorkspaceGit, changes_between
 from executors_app.agentctl.workspace.recovery_snapshots import RecoverySnapshot
@@ -314,22 +315,65 @@ class SnapshotService:
 
     async def take(self, reason: str) -> Snapshot:
         """Take a snapshot now, and journal it if something has changed; raises ApiError, OSError."""
-        workspace, limits = self._workspace, self._limits
         async with self._lock:
             # A request from here on needs a snapshot of its own: this one may miss its changes.
             self._scheduled = None
-            taken = await workspace.call(take_snapshot, workspace.git, self._session_id, self._copy, reason, limits)
-            workspace.dirty = taken.dirty
-            if taken.changed:
-                named = {"left_out": taken.left_out[:_MAX_NAMED_FILES], "left_out_count": len(taken.left_out)}
-                about = {"ref": taken.ref, "commit": taken.commit, "reason": reason, "dirty": taken.dirty}
-                self._journal.append(JournalKind.WORKSPACE_SNAPSHOT, **about, **named)
+            return await self._take(reason)
+
+    async def _take(self, reason: str) -> Snapshot:
+        workspace = self._workspace
+        call = workspace.call(take_snapshot, workspace.git, self._session_id, self._copy, reason, self._limits)
+        taken = await call
+        workspace.dirty = taken.dirty
+        if taken.changed:
+            named = {"left_out": taken.left_out[:_MAX_NAMED_FILES], "left_out_count": len(taken.left_out)}
+            about = {"ref": taken.ref, "commit": taken.commit, "reason": reason, "dirty": taken.dirty}
+            self._journal.append(JournalKind.WORKSPACE_SNAPSHOT, **about, **named)
         return taken
 
     async def changed_since(self, commit: str) -> dict[str, Any]:
         """Return what has changed since an earlier snapshot, including untracked files; raises ApiError."""
         now = await self.take("asked")
         return await self._workspace.call(changes_between, self._workspace.git, commit, now.commit)
+
+    async def restore(self, commit: str = "") -> dict[str, Any]:
+        """Restore working tree and index from the newest snapshot, or from ``commit``.
+
+        The current state is first stored under the ref ``kept``. Files that are not in the snapshot stay. Raises
+        ApiError if HEAD differs from the snapshot's, because its files would undo later commits.
+        """
+        async with self._lock:
+            wanted = await self._workspace.call(self._find, commit)
+            now = await self._take("restore")
+            if now.commit == wanted.commit:
+                return {"restored": wanted.commit, "kept": None}
+            aside = await self._workspace.call(self._replace, wanted, now.commit)
+            await self._take("restored")
+        return {"restored": wanted.commit, "kept": aside}
+
+    def _find(self, commit: str) -> recovery_snapshots.RecoverySnapshot:
+        git, text = self._workspace.git, self._workspace.git.text
+        if commit and not (commit.isalnum() and commit.isascii() and 40 <= len(commit) <= 64):
+            raise validation_error("commit must be a full commit id", field="commit")
+        found = None
+        with contextlib.suppress(ApiError):
+            found = recovery_snapshots.find_recovery(
+                text, commit or recovery_snapshots.session_recovery_ref(self._session_id)
+            )
+        if found is None or found.session_id != self._session_id:
+            raise ApiError(Code.NOT_FOUND, "there is no such snapshot of this session")
+        head = git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", good=(0, 1, 128)).text
+        if head != found.head:
+            raise ApiError(Code.CONFLICT, "there are new commits since this snapshot", head=head, base=found.head)
+        return found
+
+    def _replace(self, wanted: recovery_snapshots.RecoverySnapshot, now: str) -> str:
+        text = self._workspace.git.text
+        present = recovery_snapshots.find_recovery(text, now)
+        assert present is not None, "it was just taken"  # noqa: S101
+        aside = recovery_snapshots.set_recovery_aside(text, present)
+        recovery_snapshots.restore_recovery(text, wanted)
+        return aside
 
 
 def _scratch_directory(state_dir: Path) -> Path:
