@@ -96,9 +96,10 @@ def change_webhook(user: Any, hook: Webhook, values: Mapping[str, Any]) -> Webho
 
 def rotate_secret(hook: Webhook) -> str:
     """Return a new secret, which is shown only once and replaces the earlier one."""
-    hook.secret = new_secret()
+    secret = new_secret()
+    hook.secret = secret
     hook.save(update_fields=["secret"])
-    return hook.secret
+    return secret
 
 
 def _validate_url(url: str) -> None:

@@ -95,8 +95,9 @@ def _chosen(request: HttpRequest, name: str) -> _Setup | None:
     if not teams.exists():
         teams = teams_of(request.user).order_by("name")
     team_id, executor_id = given.get("team", ""), given.get("executor", "")
-    team = teams_of(request.user).filter(pk=parse_number(team_id, 9)).first() if team_id else teams.first()
-    executor = executors.filter(pk=parse_uuid(executor_id)).first() if executor_id else executors.first()
+    # A text that is no id becomes None, which matches no row.
+    team = teams_of(request.user).filter(pk=parse_number(team_id, 9)).first() if team_id else teams.first()  # type: ignore[misc]
+    executor = executors.filter(pk=parse_uuid(executor_id)).first() if executor_id else executors.first()  # type: ignore[misc]
     if (team_id and team is None) or (executor_id and executor is None):
         raise Http404("no such team or executor")
     return _Setup(kind, team, executor) if team and executor else None
@@ -204,7 +205,7 @@ def _start_task(request: HttpRequest, chosen: _Setup) -> str:
     text = request.POST.get("prompt", "").replace("\r\n", "\n")
     validate_prompt_text(text, field="prompt")
     repositories = Repository.objects.visible_to(request.user).filter(team=chosen.team)
-    repository = repositories.filter(pk=parse_uuid(request.POST.get("repository", ""))).first()
+    repository = repositories.filter(pk=parse_uuid(request.POST.get("repository", ""))).first()  # type: ignore[misc]
     if repository is None:
         raise Invalid("Choose a repository.", field="repository")
     profile = agent_setup.ensure_profile(request.user, chosen.kind, chosen.team)

@@ -258,7 +258,7 @@ def _executor_contexts() -> list[dict[str, Any]]:
         {
             "executor": row,
             "isolated": is_isolated(row),
-            "full": row.max_live is not None and row.live >= row.max_live,  # type: ignore[attr-defined]
+            "full": row.max_live is not None and row.live >= row.max_live,
         }
         for row in rows
     ]

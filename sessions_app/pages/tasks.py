@@ -203,7 +203,7 @@ def _session_to_take_over(request: HttpRequest, row: Task) -> dict[str, Any]:
 
     Only that executor has the worktree.
     """
-    wanted = row.sessions.filter(id=parse_uuid(request.GET.get("worktree_of", ""))).first()
+    wanted = row.sessions.filter(id=parse_uuid(request.GET.get("worktree_of", ""))).first()  # type: ignore[misc]
     return {"worktree_of": wanted.worktree_owner_id, "executor": wanted.executor_id} if wanted else {}
 
 

@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 from sessions_app.workflows.language.schema import NodeData, Port
 
 Settings = TypeVar("Settings", bound=NodeData)
+SettingsClass = type[Settings]
 HIDDEN_PORT = "@"
 """Prefix of ports that no file declares: they carry values across scopes and into templates."""
 
@@ -56,7 +57,7 @@ class GraphNode:
     """The hidden port that fills each template ``{{ node.port }}`` in its texts."""
     reset: frozenset[str] = frozenset()
 
-    def settings_of(self, kind: type[Settings]) -> Settings:
+    def settings_of(self, kind: SettingsClass[Settings]) -> Settings:
         """Return the settings, which are of the class that the type of the node declares."""
         assert isinstance(self.settings, kind)  # noqa: S101
         return self.settings
