@@ -1,5 +1,5 @@
-# Web, supervisor and worker: one image, whose command says which. docs/deploy.md has the whole of it.
-# BASE is Debian with Python 3.11 to 3.13, NODE anything with npm; what they bring already is left as it is.
+# One image for web, supervisor and worker, which its command selects. See docs/deploy.md.
+# BASE: Debian with Python 3.11 to 3.13. NODE: any image with npm. Packages that they contain already are kept.
 ARG BASE=python:3.11.14-slim-bookworm
 ARG NODE=node:22-bookworm-slim
 
@@ -18,7 +18,7 @@ RUN mkdir -p /opt/kandev/packages \
     && python3 -m compileall -q /opt/kandev/packages
 
 FROM ${BASE}
-# Git for worktrees, ssh for engines that are reached by it, an init that reaps what is left behind. No compiler, no pip.
+# git for worktrees, ssh for remote Docker engines, an init that reaps orphaned processes. No compiler, no pip.
 RUN { command -v git && command -v tini; } >/dev/null || { apt-get update \
     && apt-get install -y --no-install-recommends git ca-certificates openssh-client tini \
     && rm -rf /var/lib/apt/lists/*; }
@@ -44,7 +44,7 @@ USER 10001:10001
 VOLUME /var/lib/kandev
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-# Of the web; supervisors and workers say how they are in /readyz and /metrics, and compose.yaml switches this off for them.
+# For the web process. Supervisors and workers report in /readyz and /metrics; compose.yaml disables this check for them.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python3", "-I", "-S", "/opt/kandev/kandev/healthcheck.py"]
 ENTRYPOINT ["tini", "--"]

@@ -8,7 +8,7 @@ PORT ?= 8000
 SHARES ?= $(shell echo $$(($$(nproc) + 1)))
 BIN := .venv/bin
 
-# PostgreSQL runs even if SQLite has failed, so that one run reports every failure.
+# Test on PostgreSQL even if the tests on SQLite have failed, so that one run reports every failure.
 both_databases = failed=0; $(BIN)/python -m pytest -n $(SHARES) $(1) || failed=1; \
 	$(BIN)/python -m pytest -n $(SHARES) $(1) --database=postgresql || failed=1; exit $$failed
 
@@ -17,16 +17,16 @@ both_databases = failed=0; $(BIN)/python -m pytest -n $(SHARES) $(1) || failed=1
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## create .venv and install what running needs; does nothing if nothing changed
+setup: ## create .venv and install what Kandev needs to run; does nothing if nothing changed
 	@scripts/setup base
 
-setup-dev: ## also install what tests and checks need
+setup-dev: ## also install what the tests and checks need
 	@scripts/setup dev
 
 agents: ## install published coding agents, for the tests that run them
 	@scripts/setup agents
 
-peers: ## install DBOS and JupyterHub, which make bench measures beside Kandev
+peers: ## install DBOS and JupyterHub, which make bench compares with Kandev
 	@scripts/setup peers
 
 agent-matrix: setup-dev ## measure the installed coding agents and write docs/agent-matrix.md; ARGS=codex-acp prints one row
@@ -56,7 +56,7 @@ audit: setup-dev ## check dependencies for known vulnerabilities; queries servic
 bench: setup-dev ## run the benchmarks and write bench.json; COMPARE=FILE compares with an earlier one, ARGS=--quick is a trial
 	@$(BIN)/python -m tests.bench $(if $(COMPARE),--compare $(COMPARE)) $(ARGS)
 
-chaos: setup-dev ## kill processes at every crash point and at random, and count what is lost; SEED=N repeats a run
+chaos: setup-dev ## kill processes at every crash point and at random, and count losses; SEED=N repeats a run
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 soak: setup-dev ## run hundreds of sessions with random kills for SECONDS=300; DATABASE=postgresql, SEED=N repeats a run

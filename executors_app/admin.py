@@ -20,7 +20,7 @@ from executors_app.staff_admin import UNREADABLE_TEXT, Form, ReadOnlyModelAdmin,
 
 
 class WriteOnlyTextarea(forms.Textarea):
-    """A textarea whose content is never sent back, not even beside an error."""
+    """A textarea whose content is never sent back, not even with a validation error."""
 
     def format_value(self, value: Any) -> str:
         """Return an empty string."""
@@ -51,7 +51,7 @@ class AgentProfileForm(Form):
         widget=WriteOnlyTextarea,
         label="Replace the MCP servers",
         help_text='A JSON list of objects with a "name" each, and a "url" or a "command"; '
-        "[] removes all, an empty field leaves them.",
+        "[] removes all; leave the field empty to keep them.",
     )
 
     class Meta:
@@ -231,7 +231,7 @@ class ExecutorRunningAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description="agentctl's token")
     def agentctl_token(self, row: ExecutorRunning) -> str:
-        """Say whether it is set."""
+        """Return whether it is set."""
         return describe_secret(row, "auth_token")
 
     @admin.display(description="resume token")

@@ -1,7 +1,7 @@
 """What agents claim to support and what was observed, stored per agent type and version (``AgentCapability``).
 
-A claim is believed until the running agent itself says that it does not support it; any other failure is only
-reported. Another version counts as another agent: its predecessor's failures are not held against it.
+A claim counts as true until the running agent itself reports that it does not support it; any other failure is only
+recorded. Another version counts as another agent, with no failures of its own yet.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class CapabilityAssessment:
     """The conclusion from stored observations and one start."""
 
     supports_session_resume: bool | None
-    """Whether resuming is believed to work; None: the agent claimed nothing either way."""
+    """Whether resuming is expected to work; None: the agent claimed nothing either way."""
     note: str
     """One sentence for each claim that failed, or nothing."""
     rows: Mapping[str, AgentCapability]
@@ -137,7 +137,7 @@ class CapabilityAssessment:
 def assess_capabilities(
     report: CapabilityReport, known: Mapping[str, AgentCapability], at: datetime
 ) -> CapabilityAssessment:
-    """Return what to believe of the agent now and what to store. Writes nothing."""
+    """Return what to expect of the agent now and what to store. Writes nothing."""
     rows, changed = dict(known), set()
     for capability, claimed in report.claims.items():
         row = rows.get(capability) or AgentCapability(
@@ -223,7 +223,7 @@ def is_broken(row: AgentCapability) -> bool:
 
 
 def is_refuted(row: AgentCapability) -> bool:
-    """Whether the agent itself said that it does not support what it claims."""
+    """Whether the agent itself reported that it does not support what it claims."""
     return is_broken(row) and row.broken_how == CapabilityShortfall.UNIMPLEMENTED
 
 

@@ -16,7 +16,7 @@ PEER_MAX_DELAY: Final = 20.0
 
 
 def backoff_delay(failures: int, first: float, longest: float) -> float:
-    """Return the seconds to wait after so many failures in a row: ``first``, doubling up to ``longest``."""
+    """Return the seconds to wait after this many consecutive failures: ``first``, doubling up to ``longest``."""
     return min(longest, first * 2.0 ** min(failures - 1, 16))
 
 

@@ -37,7 +37,7 @@ def shares_memory(runtime: str) -> bool:
 
 
 def agents_that_fit(memory: int) -> int:
-    """Return how many agents fit into so many bytes."""
+    """Return how many agents fit into the given number of bytes."""
     return max(MIN_AGENTS, memory // MEMORY_OF_AN_AGENT)
 
 

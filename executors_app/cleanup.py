@@ -108,7 +108,7 @@ def _is_directory(path: Path) -> bool:
 def _remove(path: Path) -> bool:
     if not _is_directory(path):
         return False
-    # Renamed first: nobody mistakes a half-removed directory for a whole one, and ``finish_removals`` finds the rest.
+    # Renamed first: a half-removed directory is not taken for a whole one, and ``finish_removals`` finds the rest.
     going = path.with_name(f"{REMOVING_PREFIX}{path.name}")
     path.rename(going)
     _remove_tree(going)

@@ -146,7 +146,7 @@ class AgentctlClient:
     async def write_file(self, path: str, content: bytes, expected: str | None = None) -> dict[str, Any]:
         """Write a file of the workspace: ``{path, size, hash, created}``.
 
-        ``expected``: the hash of the present content, ``*`` for any content, None for no file.
+        ``expected``: the hash of the current content, ``*`` for any content, None for no file.
         """
         headers = {} if expected is None else {"If-Match": expected}
         sent = await self._wire.call("PUT", "/files/content", params={"path": path}, data=content, headers=headers)
@@ -281,7 +281,7 @@ _SHOWN_LIMIT = 200
 
 
 class EventStream:
-    """Batches of journal lines, one per frame; a *truncated* notice is a batch of its own.
+    """Batches of journal lines, one per frame; a *truncated* notice forms a separate batch.
 
     The iteration ends when agentctl closes the stream normally. It raises StaleGeneration if a newer generation has
     taken over, and AgentctlUnreachable if the connection is lost. An unreadable line is replaced by one of the kind

@@ -51,7 +51,7 @@ _AGAIN = "The command is sent again; agentctl recognises it and gives the same a
 _DEAD = "The sweep finds it dead, ends leftover processes, reads its journal and restarts it."
 _BY_SEQ = "The exporter continues after the last complete line of the record."
 _NO_JOB = "Nothing was run: the same job id counts as a new job."
-_JOB_NOT_BEGUN = "It never runs: its result says that agentctl ended, without an exit code."
+_JOB_NOT_BEGUN = "It never runs: its result reports that agentctl ended, without an exit code."
 _JOB_ENDED = "Its guard ends it and records the result; the next agentctl reports that and runs nothing again."
 _NO_AGENT = "The start is retried after a delay; a half-started agent ended with its guard."
 _STEP = "The next supervisor finds the step in the database and continues."
@@ -72,14 +72,14 @@ CRASH_POINTS: Final = (
         _FOUND,
     ),
     # taking over
-    CrashPoint("supervisor.leased", "the lease is taken | agentctl has not been told the generation", _REATTACH),
+    CrashPoint("supervisor.leased", "the lease is taken | the generation was not sent to agentctl", _REATTACH),
     CrashPoint("supervisor.attached", "agentctl has confirmed the generation | no command was sent", _REATTACH),
     # a start
     CrashPoint("supervisor.start_claimed", "a start is claimed and counted | nothing is launched", _GO_ON),
     CrashPoint("supervisor.launched", "agentctl is running | the row does not name it", "It is found again by its id."),
     CrashPoint("supervisor.launch_written", "the row names agentctl | no supervisor is attached", _GO_ON),
     CrashPoint(
-        "supervisor.agent_prepared", "the strategy is written | agentctl was not told to start the agent", _GO_ON
+        "supervisor.agent_prepared", "the strategy is written | agentctl was not asked to start the agent", _GO_ON
     ),
     CrashPoint("supervisor.agent_started", "the agent is running | token, receipt and state are not written", _AGAIN),
     CrashPoint("supervisor.agent_start_written", "the start is written | no prompt was sent", _REATTACH),
@@ -112,10 +112,10 @@ CRASH_POINTS: Final = (
     CrashPoint("supervisor.ingest_acked", "a batch is acknowledged | the next prompt was not sent", _REATTACH),
     # intents that do not wait for a turn
     CrashPoint("supervisor.answer_sent", "agentctl has the answer | the intent is open", _AGAIN),
-    CrashPoint("supervisor.cancel_sent", "agentctl was told to cancel | the intent is open", _AGAIN),
+    CrashPoint("supervisor.cancel_sent", "the cancel was sent to agentctl | the intent is open", _AGAIN),
     CrashPoint("supervisor.setting_sent", "agentctl has the change of a setting | the intent is open", _AGAIN),
     CrashPoint("supervisor.agent_stopped", "the agent has ended | its agentctl runs, the intent is open", _AGAIN),
-    CrashPoint("supervisor.stop_sent", "agentctl was told to end | its end was not observed", _GO_ON),
+    CrashPoint("supervisor.stop_sent", "agentctl was asked to stop | its end was not observed", _GO_ON),
     CrashPoint("supervisor.execution_ended", "every process has ended | states and turn are not updated", _GO_ON),
     CrashPoint(
         "supervisor.stop_written",
@@ -134,7 +134,7 @@ CRASH_POINTS: Final = (
         "The next supervisor takes the same step.",
     ),
     CrashPoint("workflow.step_committed", "a step is committed | its work has not started", _STEP),
-    CrashPoint("workflow.job_asked", "agentctl has a node's script | the database does not say so", _SAME_JOB),
+    CrashPoint("workflow.job_asked", "agentctl has a node's script | the database has no record of that", _SAME_JOB),
     CrashPoint("workflow.jobs_ended", "the scripts of a cancelled run have ended | the run is open", _STEP),
     # the sweep
     CrashPoint("sweep.decided", "all decisions are made | none is carried out", "The next sweep decides the same."),
@@ -162,7 +162,7 @@ CRASH_POINTS: Final = (
     ),
     CrashPoint("export.cursor_replaced", "the exporter's cursor is replaced | nothing is left to do", _BY_SEQ),
     # the end of a supervisor
-    CrashPoint("shutdown.begun", "a supervisor was told to end | it holds all its leases", _REATTACH),
+    CrashPoint("shutdown.begun", "a supervisor was asked to stop | it holds all its leases", _REATTACH),
     CrashPoint("shutdown.unregistered", "its own row is gone | it holds all its leases", "The leases expire."),
     CrashPoint("shutdown.released", "its leases are released | it has not ended", "Nothing is left to do."),
     # agentctl's start
@@ -234,7 +234,7 @@ CRASH_POINTS: Final = (
     CrashPoint("agentctl.stop_remembered", "the stop is recorded | its answer is not sent", _DEAD),
     CrashPoint("agentctl.ending", "the agent has ended and agentctl is ending | the journal is not closed", _DEAD),
 )
-"""In the order of a session's life."""
+"""The points, in the order of a session's life."""
 
 
 POINT_NAMES: Final = frozenset(point.name for point in CRASH_POINTS)
@@ -266,7 +266,7 @@ class _ArmedPoint:
     def _spring(self, file: str, subject: str) -> None:
         """Create the point's file, synced to disk, and kill this process without cleanup.
 
-        Where the file already is, an earlier process has died there: this one goes on.
+        If the file exists, an earlier process was killed there, and this one continues.
         """
         try:
             descriptor = os.open(self.reached_dir / file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -294,10 +294,10 @@ def arm(spec: str, reached_dir: str | os.PathLike[str], subject: str = "") -> No
     """Kill this process at ``spec``: comma-separated points, each ``name``, ``name:N`` or ``name:each``.
 
     ``name:N`` is the N-th time that this process reaches it, ``name:each`` the first time for each
-    session (agentctl, which has one, says which by ``subject``). There a file ``reached_dir/name``
-    (``name.<session>``) is made; if that is there already, nothing happens, so that a process started
-    again with the same environment survives. ``reached_dir/name.log`` gets a line, the session, each
-    time the point is reached. ValueError for an unknown name or a bad N.
+    session (agentctl, which has one, names it in ``subject``). There a file ``reached_dir/name``
+    (``name.<session>``) is created; if it exists already, nothing happens, so that a process that is
+    restarted with the same environment survives. Each time the point is reached, the session is appended
+    to ``reached_dir/name.log``. Raises ValueError for an unknown name or an invalid N.
     """
     check(spec)
     _armed_points[:] = [_ArmedPoint(one, Path(reached_dir)) for one in spec.split(",")]

@@ -3,23 +3,23 @@
 It speaks ACP version 1 (JSON-RPC, one message a line, over stdin and stdout) and is deterministic.
 A prompt is read line by line:
 
-``work N``              works N seconds, saying a numbered tick about every 0.1 s
+``work N``              works N seconds, with a numbered tick about every 0.1 s
 ``work N at R``         the same with R ticks a second
 ``remember WORD``       keeps a word; ``what was the word?`` gets it back from the conversation
-``Your number is N``    keeps a number; ``Add N`` adds to it and says the sum, which follows from the conversation
+``Your number is N``    keeps a number; ``Add N`` adds to it and sends the sum, which follows from the conversation
 ``tool``                makes a tool call
 ``ask``, ``ask after N``   asks for permission, after N seconds of work
 ``make a change``       plans, thinks, edits files, runs them and commits if it is allowed to (``demo_change``)
 ``question``            asks a question with a form, and repeats the answer
-``write FILE TEXT``     writes a file in the working directory; in the mode *Plan* it only says so
+``write FILE TEXT``     writes a file in the working directory; in the mode *Plan* it only announces this
 ``title TEXT``          names the conversation
 ``fail``                ends the turn with an error
-a JSON schema           answers with JSON that matches it and nothing else, as workflow nodes require
+a JSON schema           answers only with JSON that matches it, as workflow nodes require
 
 When it is asked to continue after an interruption, it completes what has a result: it writes the files of the quoted
-request that are still missing, sends the JSON, and says the number. It does not repeat ``work``.
+request that are still missing, sends the JSON, and sends the number. It does not repeat ``work``.
 A line may begin with a slash: most of these are offered as commands. ``demo_extensions`` has its modes and switch.
-It says how many images and files a prompt carries, and gives any other text a friendly answer. Conversations are JSONL
+It counts the images and files of a prompt, and gives any other text a friendly answer. Conversations are JSONL
 files in ``$KANDEV_DEMO_AGENT_HOME`` or ``~/.kandev-demo-agent``; everything is appended to ``<conversation>.said``
 there before it is sent. It uses only the standard library and the ``demo_*`` modules, so it also runs as a program.
 """
@@ -99,7 +99,7 @@ class Turn:
             raise Cancelled
 
     def work(self, seconds: float, tick: float = TICK) -> None:
-        """Send numbered ticks for so many seconds, one every ``tick`` seconds."""
+        """Send numbered ticks for the given number of seconds, one every ``tick`` seconds."""
         start = time.monotonic()
         for number in range(1, max(1, round(seconds / tick)) + 1):
             self.rest(start + number * tick - time.monotonic())
@@ -125,7 +125,7 @@ class Turn:
             return False
 
     def write(self, name: str, text: str) -> None:
-        """Write a file in the conversation's working directory, as a tool call; in the mode *Plan* only say so."""
+        """Write a file in the conversation's working directory, as a tool call; in the mode *Plan* only announce it."""
         if self.settings.mode == "plan":
             self.say(f"I would write {name}.\n")
             return
@@ -141,7 +141,7 @@ class Turn:
         self.say(f"I wrote {name}.\n")
 
     def ask(self) -> None:
-        """Ask for permission and say which option was chosen."""
+        """Ask for permission and report which option was chosen."""
         self.say(f"The answer was {self.request_permission('Do something careful', 'execute')}.\n")
 
     def request_permission(self, title: str, kind: str, **body: Any) -> str:
@@ -159,7 +159,7 @@ class Turn:
 
 
 class DemoAgent:
-    """The agent: reads requests in the main thread, answers a prompt in a thread of its own."""
+    """The agent: reads requests in the main thread, answers a prompt in its own thread."""
 
     def __init__(self, home: Path):
         self.home = home
@@ -303,7 +303,7 @@ class DemoAgent:
         return {"stopReason": "end_turn"}
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Do what the prompt says, line by line."""
+        """Carry out the prompt, line by line."""
         if request := interrupted_request(text):
             self._continue(turn, request)
             return
@@ -320,7 +320,7 @@ class DemoAgent:
             turn.say(f"Hello from the demo agent. You said: {' '.join(others)}\n")
 
     def _continue(self, turn: Turn, request: list[str]) -> None:
-        """Finish an interrupted request: look at what is there first, and do only what is missing."""
+        """Finish an interrupted request: check what exists first, and do only what is missing."""
         schemas = [schema for line in request if (schema := demo_extensions.parse_schema(line))]
         if schemas:
             turn.say(f"{json.dumps(demo_extensions.example(schemas[0]))}\n")
@@ -333,7 +333,7 @@ class DemoAgent:
             else:
                 self._follow(turn, line)
         if not left:
-            turn.say("Nothing of the interrupted request is left to do.\n")
+            turn.say("The interrupted request is already complete.\n")
 
     def _follow(self, turn: Turn, line: str) -> bool:
         """Carry out one line; returns False if it is no instruction."""

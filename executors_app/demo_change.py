@@ -24,7 +24,7 @@ OUTPUT_LIMIT: Final = 4000
 PROGRAM: Final = "greeting.py"
 README: Final = "README.md"
 PLAN: Final = ("Read the README", f"Add {PROGRAM}", "Mention it in the README", "Run it", "Commit the change")
-PROGRAM_TEXT: Final = '''"""Greet somebody: ``python greeting.py NAME``."""
+PROGRAM_TEXT: Final = '''"""Greet someone: ``python greeting.py NAME``."""
 
 import sys
 
@@ -53,7 +53,7 @@ class Change:
     def make(self) -> None:
         """Play the whole turn, step by step."""
         self._plan(0)
-        self.turn.think(f"I look at {README} first, so that the change fits the repository.")
+        self.turn.think(f"I will read {README} first, so that the change fits the repository.")
         readme = self._read_readme()
         self._plan(1)
         self.turn.say(f"I will add a small program, `{PROGRAM}`, and mention it in the README.\n\n")
@@ -61,7 +61,7 @@ class Change:
         self._plan(2)
         self._edit(README, _with_section(readme))
         self._plan(3)
-        self.turn.think("Both files are written. I run the program before I say that it works.")
+        self.turn.think("Both files are written. I will run the program before I report that it works.")
         works = self._run([sys.executable, "-I", PROGRAM, "Ada"], "execute", f"Run {PROGRAM}")
         self._plan(4)
         committed = self._commit()

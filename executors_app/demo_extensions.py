@@ -119,7 +119,7 @@ def interrupted_request(text: str) -> list[str]:
     return interrupted_request("\n".join(lines)) or lines
 
 
-MODES: Final = {"act": ("Act", "Do what the prompt says"), "plan": ("Plan", "Only say what would be written")}
+MODES: Final = {"act": ("Act", "Do what the prompt says"), "plan": ("Plan", "Only describe what would be written")}
 _COMMANDS: Final = {
     "work": ("Work for some seconds", "seconds"),
     "remember": ("Remember a word", "word"),
@@ -131,13 +131,13 @@ _COMMANDS: Final = {
 
 
 class Settings:
-    """The settings of one conversation; they begin anew with each process."""
+    """The settings of one conversation; each process starts with the defaults."""
 
     def __init__(self) -> None:
         self.mode, self.capitals = "act", False
 
     def offered(self, *, switch: bool) -> dict[str, Any]:
-        """Return the modes with the present one, and the switch if the client knows such options."""
+        """Return the modes with the current one, and the switch if the client knows such options."""
         modes = [{"id": key, "name": name, "description": more} for key, (name, more) in MODES.items()]
         told: dict[str, Any] = {"modes": {"currentModeId": self.mode, "availableModes": modes}}
         if switch:
@@ -157,7 +157,7 @@ class Settings:
 
 
 def knows_switches(params: Mapping[str, Any]) -> bool:
-    """Whether the client's ``initialize`` says that it knows boolean options."""
+    """Whether the client's ``initialize`` declares support for boolean options."""
     session = (params.get("clientCapabilities") or {}).get("session") or {}
     return (session.get("configOptions") or {}).get("boolean") is not None
 
@@ -215,7 +215,7 @@ def shows_forms(initialize: dict[str, Any]) -> bool:
 
 
 def ask_question(turn: Any) -> None:
-    """Ask the question and repeat the answer; say so if the client shows no forms."""
+    """Ask the question and repeat the answer; report it if the client shows no forms."""
     if not turn.agent.asks_forms:
         turn.say("I cannot ask questions here.\n")
         return

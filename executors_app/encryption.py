@@ -117,7 +117,7 @@ class _SecretAttribute(DeferredAttribute):
         return value
 
     def __set__(self, instance: Any, value: Any) -> None:
-        # without a setter Python would read the instance's dictionary and never ask us
+        # without a setter Python would read the instance's dictionary and never call this descriptor
         instance.__dict__[self.field.attname] = value
 
 

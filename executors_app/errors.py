@@ -100,7 +100,7 @@ class BundleRefused(ExecutorError):
 
 
 class NotKept(ExecutorError):
-    """Nothing of this workspace is saved in its repository."""
+    """No work of this workspace is saved in its repository."""
 
     code = "not_kept"
     permanent = True

@@ -70,7 +70,7 @@ class HttpClient:
 
     Every call may raise AgentctlUnreachable (no answer: the request may or may not have been carried out, so repeat
     it), AgentctlForeign (not ours), StaleGeneration, or AgentctlRefused with the other end's own ``refusal``. Without
-    ``http``, every call opens a connection of its own. An ``AgentctlListener`` is proven before anything is sent to it.
+    ``http``, every call opens its own connection. An ``AgentctlListener`` is proven before anything is sent to it.
     """
 
     def __init__(

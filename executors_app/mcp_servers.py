@@ -57,7 +57,7 @@ def _check_server(name: str, server: Mapping[str, Any]) -> None:
     if kind == "command" and "command" not in server:
         raise ValidationError(f"“{name}” needs a url, or the command of a program.")
     if unknown := sorted(set(server) - _FIELDS_BY_KIND[kind]):
-        raise ValidationError(f"“{name}” has fields that do not belong to it: {', '.join(map(repr, unknown))[:200]}.")
+        raise ValidationError(f"“{name}” has unknown fields: {', '.join(map(repr, unknown))[:200]}.")
     types = HTTP_TYPES if kind == "url" else (PROGRAM_TYPE,)
     if server.get("type", types[0]) not in types:
         raise ValidationError(f"The type of “{name}” must be {' or '.join(types)}.")
@@ -88,7 +88,7 @@ def _check_address(name: str, url: Any) -> None:
 def _check_texts(name: str, values: Any, field: str) -> None:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         expected = "a list of strings" if field == "args" else "text"
-        raise ValidationError(f"Expected {field} of “{name}” as {expected}.")
+        raise ValidationError(f"{field} of “{name}” must be {expected}.")
     if len(values) > MAX_PAIRS or any(len(value) > VALUE_LIMIT or "\0" in value for value in values):
         raise ValidationError(f"{field} of “{name}” is too long, or contains U+0000.")
 
@@ -96,7 +96,7 @@ def _check_texts(name: str, values: Any, field: str) -> None:
 def _check_pairs(name: str, pairs: Any, field: str, allowed: re.Pattern[str]) -> None:
     found = list(_pairs(pairs))
     if len(found) != len(pairs if isinstance(pairs, dict | list) else [None]):
-        raise ValidationError(f"Expected {field} of “{name}” as an object with string values.")
+        raise ValidationError(f"{field} of “{name}” must be an object with string values.")
     _check_texts(name, [value for _, value in found], field)
     if bad := [key for key, value in found if not allowed.fullmatch(key) or "\n" in value or "\r" in value]:
         raise ValidationError(f"{field} of “{name}” has names or values that are not valid: {', '.join(bad)[:200]}.")
@@ -123,7 +123,7 @@ def named_values(server: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def referenced_secret(value: str) -> str:
-    """Return the name of the variable that a value refers to; empty for a value of its own."""
+    """Return the name of the variable that a value refers to; empty for a literal value."""
     found = _REFERENCE.fullmatch(value)
     return found["name"] if found else ""
 

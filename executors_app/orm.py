@@ -1,9 +1,9 @@
 """Extensions of Django's ORM: JSON columns of a known shape, and queries that are compiled once.
 
-Django compiles a queryset anew each time, which takes longer than a lookup by primary key. A `PreparedQuery` is for
-what the supervisor asks for every batch of journal lines, every sweep and every restart of an agent; ``make bench``
-measures those of the first beside the same queryset (``--only queries``). Everything that is asked less often is a
-plain queryset, because a prepared one depends on private interfaces of the ORM's compiler.
+Django compiles a queryset again each time, which takes longer than a lookup by primary key. A `PreparedQuery` is for
+queries that the supervisor runs for every batch of journal lines, every sweep and every restart of an agent; ``make
+bench`` compares those of the first with the same queryset (``--only queries``). Queries that run less often are plain
+querysets, because a prepared one depends on private interfaces of the ORM's compiler.
 """
 
 from __future__ import annotations

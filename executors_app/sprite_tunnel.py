@@ -2,7 +2,7 @@
 
 ``WSS /v1/sprites/{name}/proxy`` (https://sprites.dev/api/sprites/proxy): a JSON message names host and port, another
 answers, and from then on binary messages are the bytes of the connection. The organisation's token goes only to the
-API. A sprite's public URL is not used: it expects that token in the header that agentctl uses for its own.
+API. A sprite's public URL is not used: it requires that token in the header that agentctl uses for its own.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ async def _open_websocket(http: aiohttp.ClientSession, name: str, port: int) -> 
             url, headers=headers, heartbeat=20, max_msg_size=0, compress=0, timeout=patience
         )
     except aiohttp.WSServerHandshakeError as error:
-        raise ConnectionError(f"the Sprites API opens no way into {name}: HTTP {error.status}") from error
+        raise ConnectionError(f"the Sprites API refused a tunnel into {name}: HTTP {error.status}") from error
     except aiohttp.ClientError as error:
         raise ConnectionError(f"the Sprites API cannot be reached: {error}") from error
     try:

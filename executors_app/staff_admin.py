@@ -96,7 +96,7 @@ UNREADABLE_TEXT = "set, but cannot be decrypted with the current keys"
 
 
 def describe_secret(instance: models.Model, name: str) -> str:
-    """Say whether a random secret is set, and its fingerprint (as in receipts)."""
+    """Return whether a random secret is set, and its fingerprint (as in receipts)."""
     try:
         secret = getattr(instance, name)
     except SecretUnreadable:

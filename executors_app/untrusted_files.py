@@ -27,7 +27,7 @@ def is_plain_directory(path: Path) -> bool:
 def read_regular_file(path: Path, limit: int, *, follow: bool = True) -> bytes | None:
     """Return the first ``limit`` bytes of a regular file; None if there is no readable one."""
     try:
-        # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever.
+        # O_NONBLOCK, because opening a pipe without a writer would wait forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     except (OSError, ValueError):
         return None

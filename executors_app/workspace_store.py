@@ -271,7 +271,7 @@ def _reason_against(common: Path, ref: str) -> str:
         return "This branch is checked out in the repository or one of its worktrees."
     if (untrusted_files.read_regular_file(common / ref, POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
         return "This is a symbolic ref in the repository."
-    # A git that was killed leaves its lock file behind, which would block this ref for ever.
+    # A git that was killed leaves its lock file behind, which would block this ref forever.
     lock = common / f"{ref}.lock"
     with contextlib.suppress(OSError):
         if time.time() - lock.lstat().st_mtime > _STALE:

@@ -1,4 +1,4 @@
-"""The admin site, with the product's name and one login page for everybody."""
+"""The admin site, with the product's name and one login page for everyone."""
 
 from __future__ import annotations
 

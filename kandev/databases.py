@@ -33,7 +33,7 @@ def prepare_data_directory(directory: Path) -> Path:
             )
         if found.st_uid != os.geteuid():
             raise ImproperlyConfigured(
-                f"KANDEV_DATA_DIR={directory} belongs to {_user_name(found.st_uid)}, and this runs as "
+                f"KANDEV_DATA_DIR={directory} belongs to {_user_name(found.st_uid)}, but this process runs as "
                 f"{_user_name(os.geteuid())}: run it as the owner, or choose another directory"
             )
         if mode & 0o077:

@@ -49,7 +49,7 @@ class InvalidEnvironment(ImproperlyConfigured):
 
 
 def _text(value: str) -> str:
-    """A text."""
+    """Text."""
     return value
 
 
@@ -144,7 +144,7 @@ def _networks(value: str) -> tuple[IPv4Network | IPv6Network, ...]:
     try:
         return tuple(ip_network(part) for part in _names(value))
     except ValueError as error:
-        raise ValueError(f"must be addresses or networks, as 10.0.0.5 or 10.0.0.0/24: {error}") from None
+        raise ValueError(f"must be addresses or networks, such as 10.0.0.5 or 10.0.0.0/24: {error}") from None
 
 
 def _redis(value: str) -> str:
@@ -198,7 +198,7 @@ class Environment:
     max_restarts: int = _entry(_count, "5")
     """Failed starts after which only a user can start the session again."""
     restart_delay: float = _entry(_positive_seconds, "5")
-    """Delay after the first failed start, less a random part of up to half; doubled with each, up to 60 times."""
+    """Delay after the first failed start, minus a random part of up to half. Doubles each time, to at most 60 times."""
     idle_sleep: float = _entry(_seconds, "3600")
     """Time after which an idle agent that can resume is put to sleep; 0: never."""
     start_concurrency: int = _entry(_count, "8")
@@ -250,7 +250,7 @@ class Environment:
     crash_at: str = _entry(_crash_point)
     """For tests only: the crash point at which a process kills itself (`executors_app.crash_points`)."""
     crash_dir: Path | None = _entry(_optional_path)
-    """For tests only: directory in which a process that killed itself leaves a mark, so that the next one does not."""
+    """For tests only: directory where a killed process leaves a marker, so that the next one passes the crash point."""
 
 
 def variable_name(entry: Field[Any]) -> str:
@@ -264,7 +264,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     entries = fields(Environment)
     _refuse_unknown(source, entries)
     for name in sorted(RETIRED & source.keys()):
-        log.warning("kandev: %s has no effect any more; remove it from the environment", name)
+        log.warning("kandev: %s no longer has any effect; remove it from the environment", name)
     read = Environment(**{entry.name: _read(entry, source) for entry in entries})
     if bool(read.crash_at) != bool(read.crash_dir):
         raise InvalidEnvironment("KANDEV_CRASH_AT and KANDEV_CRASH_DIR are for tests, and must be set together")

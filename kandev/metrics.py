@@ -53,26 +53,26 @@ class Metric:
     """Upper bounds of a histogram's buckets in seconds, without ``+Inf``."""
 
 
-DATABASE_UP: Final = Metric("kandev_database_up", "gauge", "1 while the database answers; 0, and nothing else, else.")
+DATABASE_UP: Final = Metric("kandev_database_up", "gauge", "1 if the database is available, 0 (alone) if not.")
 _METRICS: Final = (
     DATABASE_UP,
     Metric(
         "kandev_sweep_duration_seconds",
         "histogram",
-        "How long the passes of the sweep took, whatever began them.",
+        "Duration of sweeps, whatever triggered them.",
         buckets=BUCKETS["kandev_sweep_duration_seconds"],
     ),
     Metric(
         "kandev_sweep_executors_total",
         "counter",
-        "Executions that sweeps looked at, by what they saw: alive, dead, unknown.",
+        "Executions examined by sweeps, by runtime and observation: alive, dead or unknown.",
         ("runtime", "observed"),
     ),
     Metric("kandev_resumes_total", "counter", "Receipts: how starts and take-overs ended.", ("kind", "agent_type")),
     Metric(
         "kandev_resume_duration_seconds",
         "histogram",
-        "From the order of a start to an agent that is up, waits for capacity included.",
+        "Time from the request to start an agent until it is running, including waits for capacity.",
         buckets=RESUME_BUCKETS,
     ),
     Metric(
@@ -82,54 +82,54 @@ _METRICS: Final = (
     Metric(
         "kandev_reconciler_reconcile_duration_seconds",
         "histogram",
-        "How long the passes of the loop took.",
+        "Duration of the passes of the supervisor's loop.",
         buckets=BUCKETS["kandev_reconciler_reconcile_duration_seconds"],
     ),
-    Metric("kandev_reconciler_given_up_total", "counter", "Sessions that were given up after too many starts."),
-    Metric("kandev_events_ingested_total", "counter", "Lines that the logs of sessions have got."),
+    Metric("kandev_reconciler_given_up_total", "counter", "Sessions given up after too many failed starts."),
+    Metric("kandev_events_ingested_total", "counter", "Events written to the logs of sessions."),
     Metric(
         "kandev_event_lag_seconds",
         "histogram",
-        "From what an agent said to its line in the log, of the oldest line of each batch.",
+        "Delay from an agent's output to its event in the log, for the oldest event of each batch.",
         buckets=BUCKETS["kandev_event_lag_seconds"],
     ),
     Metric(
         "kandev_workspace_transfer_outages_total",
         "counter",
-        "How often the transfer of a workspace's work began to fail, once for each outage.",
+        "Outages of workspace transfers, each counted once when it begins.",
         ("runtime",),
     ),
-    Metric("kandev_leases_held", "gauge", "Executions that a supervisor holds now."),
-    Metric("kandev_runs_interrupted_total", "counter", "Turns and waits that were cut short.", ("reason",)),
+    Metric("kandev_leases_held", "gauge", "Executions whose lease is currently held by a supervisor."),
+    Metric("kandev_runs_interrupted_total", "counter", "Interrupted turns and waits, by reason.", ("reason",)),
     Metric(
         "kandev_tokens_total",
         "counter",
-        "Keys of waits by what became of them: minted, consumed, revoked, expired.",
+        "Keys of waits that were minted, consumed, revoked or expired.",
         ("transition",),
     ),
-    Metric("kandev_sessions", "gauge", "Sessions by their state.", ("state",)),
-    Metric("kandev_session_errors", "gauge", "Sessions that show an error now, by its code.", ("code",)),
+    Metric("kandev_sessions", "gauge", "Sessions by state.", ("state",)),
+    Metric("kandev_session_errors", "gauge", "Sessions that currently show an error, by error code.", ("code",)),
     Metric("kandev_executions", "gauge", "Executions by runtime and status.", ("runtime", "status")),
-    Metric("kandev_prompts", "gauge", "Prompts that nobody has settled: queued, sending, held …", ("state",)),
-    Metric("kandev_supervisors", "gauge", "Supervisors that live."),
-    Metric("kandev_supervisors_swept", "gauge", "Supervisors that live and whose first sweep is over."),
-    Metric("kandev_worker_queue", "gauge", "Tasks that wait for a worker."),
+    Metric("kandev_prompts", "gauge", "Open prompts by state: queued, sending, held …", ("state",)),
+    Metric("kandev_supervisors", "gauge", "Supervisors that are alive."),
+    Metric("kandev_supervisors_swept", "gauge", "Supervisors that are alive and have completed their first sweep."),
+    Metric("kandev_worker_queue", "gauge", "Background jobs that are waiting for a worker."),
     Metric(
-        "kandev_orphans", "gauge", "What carries our marks and belongs to no session, at the last look.", ("runtime",)
+        "kandev_orphans", "gauge", "Orphaned processes, containers and files found by the last check.", ("runtime",)
     ),
     Metric(
         "kandev_maintenance_last_success_timestamp_seconds",
         "gauge",
-        "When each chore of the maintenance last ended well.",
+        "Unix time at which each maintenance chore last succeeded.",
         ("chore",),
     ),
     Metric(
         "kandev_maintenance_failing",
         "gauge",
-        "1 where a chore's last run went wrong, or left something undone.",
+        "1 if a maintenance chore's last run failed or was incomplete.",
         ("chore",),
     ),
-    Metric("kandev_maintenance_removed_total", "counter", "What each chore has removed.", ("chore",)),
+    Metric("kandev_maintenance_removed_total", "counter", "Items removed by each maintenance chore.", ("chore",)),
 )
 CATALOGUE: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _METRICS}
 
@@ -162,7 +162,7 @@ PROMPT_STATES_COUNTED: Final = (
 
 
 def collect_metrics() -> Readings:
-    """Read all metrics from the database, with 14 queries however large it is."""
+    """Read all metrics from the database, with 14 queries whatever its size."""
     found: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
     for name, labels, value in _collect_all():
         found[name, tuple((label, _bounded_label(label, text)) for label, text in labels.items())] += value
@@ -255,7 +255,7 @@ def _known_labels() -> Mapping[str, Collection[str]]:
 OWN_ERROR_CODES: Final[frozenset[Any]] = frozenset(
     {"unreachable", "worktree_missing", "not_resumable", "start_timeout", "internal_error", "launch_failed"}
 )
-"""Error codes of sessions that come from the control plane and not from agentctl."""
+"""Error codes of sessions that the control plane sets, not agentctl."""
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -327,11 +327,11 @@ def metrics_view(request: HttpRequest) -> HttpResponse:
     """
     if settings.KANDEV_METRICS_TOKEN:
         if not _has_valid_token(request):
-            answer = HttpResponse("The metrics want their token.\n", status=401, content_type="text/plain")
+            answer = HttpResponse("A valid metrics token is required.\n", status=401, content_type="text/plain")
             answer["WWW-Authenticate"] = 'Bearer realm="metrics"'
             return answer
     elif not _is_local_request(request):
-        said = "Without KANDEV_METRICS_TOKEN the metrics are for this machine alone.\n"
+        said = "Set KANDEV_METRICS_TOKEN to read the metrics from other machines.\n"
         return HttpResponse(said, status=403, content_type="text/plain")
     try:
         text = cache.get_or_set("kandev-metrics", lambda: render_metrics(collect_metrics()), CACHE_SECONDS)

@@ -1,4 +1,4 @@
-"""Django settings, made from the environment (`kandev.environment`) and nothing else."""
+"""Django settings, built only from the environment (`kandev.environment`)."""
 
 from __future__ import annotations
 

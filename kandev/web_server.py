@@ -19,13 +19,13 @@ from twisted.web import http
 from sessions_app.api.base_views import MAX_BODY, MAX_PROMPT_BODY
 
 MAX_BODY_SIZE: Final = MAX_PROMPT_BODY
-"""Bytes. For all but prompts above the view's own limit, so that a body slightly too large gets the view's error."""
+"""Bytes. Above the view's own limit except for prompts, so that a body slightly too large gets the view's error."""
 REQUEST_TIMEOUT: Final = 60
 """Seconds that a request may take to arrive, and that a connection may be idle between two requests."""
 BYTES_PER_EXTENSION: Final = 256 * 1024
 """Bytes of a body after which the deadline is extended: a body slower than about 4 KiB/s is dropped."""
 ROOT_PATH_HEADER: Final = b"daphne-root-path"
-"""A header of daphne with which any client could change the root path; nothing here uses it."""
+"""A header that daphne reads, with which any client could change the root path; Kandev does not use it."""
 
 _REFUSAL: Final = json.dumps(
     {"code": "too_large", "message": "The request body is too large.", "details": {"limit": MAX_BODY}}

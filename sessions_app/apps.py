@@ -1,4 +1,4 @@
-"""The app of sessions: what a session is and how it survives."""
+"""The app of tasks and sessions."""
 
 from __future__ import annotations
 

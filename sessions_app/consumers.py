@@ -66,7 +66,7 @@ class AuthenticatedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  
         await getattr(self, get_handler_name(message))(message)
 
     async def connect(self) -> None:
-        """Accept first, because a browser learns the close code of an accepted socket only; then authenticate."""
+        """Accept first, because a browser gets the close code of an accepted socket only; then authenticate."""
         await self.accept()
         code = await self._authenticate_and_open()
         if code is not None:
@@ -87,7 +87,7 @@ class AuthenticatedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  
         try:
             await self.send_json(content)
         except Exception as error:  # noqa: BLE001 - each web server raises a different error for this
-            log.debug("the client was gone before its answer: %s", error)
+            log.debug("the client disconnected before its response: %s", error)
 
     @classmethod
     async def encode_json(cls, content: Any) -> str:
@@ -171,7 +171,7 @@ class LogConsumer(AuthenticatedConsumer):
                 self._subscriber.window.ack(*parse_acknowledgement(subscription, frame))
                 return
             if frame.get("type") != "request":
-                raise Invalid("type is one of ack, request.", field="type")
+                raise Invalid("type must be ack or request.", field="type")
             answer: AsgiMessage = {"ok": True, "result": {}}
             if frame.get("action") != "ping":
                 answer = await run_in_database(run_action, subscription, frame.get("action"), frame.get("payload"))
@@ -209,7 +209,7 @@ class TaskConsumer(LogConsumer):
     """The logs of a task's sessions from now on, including sessions that are created later."""
 
     def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
-        """Greet with the task, its sessions and their present statuses."""
+        """Greet with the task, its sessions and their current statuses."""
         user = principal.user()
         task = visible_tasks(user).filter(id=key).first()
         if task is None:

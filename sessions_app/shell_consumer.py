@@ -39,7 +39,7 @@ ACCESS_CHECK_INTERVAL: Final = 2.0
 LOGIN_SHELL: Final = "login"
 """Name of the shell in which the page runs an agent's login command; when it ends, waiting sessions are tried again."""
 FLOW_CONTROL_WINDOW: Final = 16 << 20
-"""Most bytes that a client may leave unacknowledged."""
+"""Maximum number of bytes that a client may leave unacknowledged."""
 ACK_TIMEOUT: Final = 5.0
 """Seconds within which a client with a full window has to acknowledge something."""
 MAX_TERMINAL_SIDE: Final = 1000
@@ -141,7 +141,7 @@ class ShellConsumer(AuthenticatedConsumer):
         try:
             await self.send(**frame)
         except Exception as error:  # noqa: BLE001 - each web server raises a different error for this
-            log.debug("a shell's output found no client: %s", error)
+            log.debug("the client of a shell disconnected before it got the output: %s", error)
 
     async def _close_after(self, work: Awaitable[CloseCode]) -> None:
         """Close the socket with what ``work`` returns, or with the code of its error."""
@@ -163,7 +163,7 @@ class ShellConsumer(AuthenticatedConsumer):
         try:
             await self.close(int(code))
         except Exception as error:  # noqa: BLE001 - each web server raises a different error for this
-            log.debug("the client was gone before its shell ended: %s", error)
+            log.debug("the client disconnected before its shell ended: %s", error)
         await self.release()
 
 
@@ -219,25 +219,25 @@ def _parse_shell_request(query: Mapping[str, str]) -> tuple[str, int, int, int]:
     """Return name, columns and rows of the shell, and how many bytes the client may leave unacknowledged."""
     name = query.get("shell", "main")
     if not _NAME.fullmatch(name):
-        raise Invalid("shell is a name of letters, digits, - and _.", field="shell")
+        raise Invalid("shell must consist of letters, digits, - and _.", field="shell")
     columns, rows = (
         _check_side(_parse_number(query.get(side, default), side)) for side, default in (("cols", "80"), ("rows", "24"))
     )
     window = _parse_number(query.get("window", str(FLOW_CONTROL_WINDOW)), "window")
     if not 0 < window <= FLOW_CONTROL_WINDOW:
-        raise Invalid(f"window is between 1 and {FLOW_CONTROL_WINDOW} bytes.", field="window")
+        raise Invalid(f"window must be between 1 and {FLOW_CONTROL_WINDOW} bytes.", field="window")
     return name, columns, rows, window
 
 
 def _parse_number(given: str, field: str) -> int:
     if not (given.isascii() and given.isdigit() and len(given) < 10):
-        raise Invalid(f"{field} is a whole number.", field=field)
+        raise Invalid(f"{field} must be a whole number.", field=field)
     return int(given)
 
 
 def _check_side(side: Any) -> int:
     if type(side) is not int or not 0 < side <= MAX_TERMINAL_SIDE:
-        raise Invalid(f"cols and rows are between 1 and {MAX_TERMINAL_SIDE}.", field="resize")
+        raise Invalid(f"cols and rows must be between 1 and {MAX_TERMINAL_SIDE}.", field="resize")
     return side
 
 
@@ -252,4 +252,4 @@ def _parse_command(text: str) -> AsgiMessage:
             return {"resize": (_check_side(columns), _check_side(rows))}
         case {"ack": int(taken)} if taken >= 0 and taken is not True:
             return {"ack": taken}
-    raise Invalid('Only {"resize": [cols, rows]} and {"ack": bytes} are taken as text.', field="text")
+    raise Invalid('A text frame must be {"resize": [cols, rows]} or {"ack": bytes}.', field="text")

@@ -52,9 +52,9 @@ class SocketAction:
 def read_frame(text: str | None) -> dict[str, Any]:
     """Return the JSON object of a text frame. Raises Invalid, and PayloadTooLarge above ``MAX_FRAME``."""
     if text is None:
-        raise Invalid("Frames are text.")
+        raise Invalid("Frames must be text.")
     if len(text) > MAX_FRAME or len(text.encode()) > MAX_FRAME:
-        raise PayloadTooLarge(f"A frame of more than {MAX_FRAME} bytes is not read.")
+        raise PayloadTooLarge(f"A frame can have at most {MAX_FRAME} bytes.")
     try:
         frame = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -68,7 +68,7 @@ def parse_acknowledgement(subscription: Subscription, frame: Payload) -> tuple[u
     """Return the session and the seq that an ``ack`` frame names. Raises Invalid, NotFound."""
     seq = frame.get("seq")
     if not isinstance(seq, int) or isinstance(seq, bool) or seq < 0:
-        raise Invalid("seq is a number.", field="seq")
+        raise Invalid("seq must be a number.", field="seq")
     return _target_session_id(subscription, frame), seq
 
 
@@ -88,9 +88,9 @@ def failure_answer(error: Exception) -> Answer:
 def _execute(subscription: Subscription, action: Any, payload: Any) -> Any:
     payload = {} if payload is None else payload
     if not isinstance(payload, dict):
-        raise Invalid("The payload is an object.", field="payload")
+        raise Invalid("payload must be an object.", field="payload")
     if not isinstance(action, str) or action not in ACTIONS:
-        raise Invalid(f"action is one of {', '.join(ACTIONS)}.", field="action")
+        raise Invalid(f"action must be one of {', '.join(ACTIONS)}.", field="action")
     # Loaded for each request: rights may have changed since the socket was opened.
     user = subscription.principal.user()
     session = find_session(user, _target_session_id(subscription, payload))
@@ -112,7 +112,7 @@ def _target_session_id(subscription: Subscription, payload: Payload) -> uuid.UUI
     try:
         found = uuid.UUID(named)
     except (AttributeError, TypeError, ValueError):
-        raise Invalid("session_id is the id of a session.", field="session_id") from None
+        raise Invalid("session_id must be the id of a session.", field="session_id") from None
     if subscription.session_id not in (None, found):
         raise NotFound("This socket belongs to another session.")
     return found
@@ -156,7 +156,7 @@ def _presence(session: TaskSession, user: Any, payload: Payload) -> Answer:
     """Record whether the user is looking at the session's page."""
     here = payload.get("here")
     if not isinstance(here, bool):
-        raise Invalid("here is true or false.", field="here")
+        raise Invalid("here must be true or false.", field="here")
     (attention.mark_present if here else attention.mark_absent)(session, user)
     return {"here": here}
 
@@ -176,4 +176,4 @@ ACTIONS: Final[Mapping[str, SocketAction]] = {
     "task.session.permission.respond": SocketAction(_respond),
     "task.session.presence": SocketAction(_presence, writes=False),
 }
-"""All actions but ``ping``, which the consumer answers without the database."""
+"""All actions except ``ping``, which the consumer answers without the database."""

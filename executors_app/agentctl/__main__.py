@@ -1,6 +1,6 @@
 """``python -m executors_app.agentctl serve ...`` and ``... host ...``: the command line of agentctl.
 
-``serve`` runs one execution; ``host`` runs the daemon that starts executions on a machine of its own.
+``serve`` runs one execution; ``host`` runs the daemon that starts executions on its machine.
 
 Exit codes: 0 clean end; 2 could not start; 3 another agentctl holds the state or root directory (its ready info is
 printed on standard output); 4 the workspace could not be created (the reason is the last line of standard output, and
@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
     add("--workspace", type=Path, required=True, metavar="DIR")
     add("--state-dir", type=Path, required=True, metavar="DIR")
     add("--session-id", required=True, metavar="ID")
-    add("--worktree-of", default="", metavar="ID", help="the session that owns the worktree, if it is another one")
+    add("--worktree-of", default="", metavar="ID", help="the session that owns the worktree, if it is not this one")
     add("--execution-id", required=True, metavar="ID")
     add("--token-file", type=Path, required=True, metavar="FILE", help="contains the bearer token; mode 0600")
     add("--listen", default="127.0.0.1:0", metavar="unix:PATH|HOST:PORT", help="Unix socket or address to listen on")
@@ -126,12 +126,12 @@ def parser() -> argparse.ArgumentParser:
         "--hold-socket",
         type=Path,
         metavar="SOCKET",
-        help="socket where a sprite takes requests to stay awake, used while an agent runs",
+        help="socket on which a sprite accepts requests to stay awake; used while an agent runs",
     )
     add(
         "--run-as",
         metavar="UID:GID",
-        help="owner of the files and child processes; agentctl itself runs as another user, out of their reach",
+        help="owner of the files and child processes; agentctl itself runs as another user, which they cannot access",
     )
     add("--label", action="append", default=[], metavar="KEY=VALUE")
     return created

@@ -97,7 +97,7 @@ class DriverHost:
         )
 
     def complete_question(self, elicitation_id: str) -> bool:
-        """Close an open question with a link, because what happens there is done; return False if there is none."""
+        """Close an open question with a link, because the user has completed it; return False if there is none."""
         return self._permissions.complete(elicitation_id)
 
     def agent_gone(self, exit_code: int | None) -> None:
@@ -267,14 +267,14 @@ class AgentLifecycle:
         except StartFailed:
             raise
         except TimeoutError:
-            failure = StartFailed(Code.START_TIMEOUT, "the agent did not get ready in time")
+            failure = StartFailed(Code.START_TIMEOUT, "the agent was not ready in time")
         except asyncio.CancelledError:
             if not agent.stop_requested:
                 raise
             failure = StartFailed(Code.AGENT_EXITED, "the agent was stopped while it started")
         except Exception:
             logger.exception("the driver failed during a start")
-            failure = StartFailed(Code.INTERNAL_ERROR, "the driver broke")
+            failure = StartFailed(Code.INTERNAL_ERROR, "the driver failed")
         with contextlib.suppress(Exception):
             await agent.driver.stop(0)
         raise failure

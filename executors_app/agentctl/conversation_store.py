@@ -116,7 +116,7 @@ class Conversation:
 
 
 def _read_entries(conversation_id: str, descriptor: int) -> Conversation:
-    """Read every complete entry, and cut a torn last line off so that the next entry starts on a line of its own."""
+    """Read every complete entry, and cut a torn last line off so that the next entry starts on its own line."""
     with os.fdopen(os.dup(descriptor), "rb") as file:
         raw = file.read()
     *lines, torn = raw.split(b"\n")

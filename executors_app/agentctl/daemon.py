@@ -140,7 +140,7 @@ class Wakelock:
             ):
                 return answer.status < 300 or (method == "DELETE" and answer.status == 404)
         except (TimeoutError, OSError, aiohttp.ClientError) as error:
-            logger.warning("the sprite did not take the request to stay awake: %s", error)
+            logger.warning("the sprite did not accept the request to stay awake: %s", error)
             return False
 
 

@@ -1,4 +1,4 @@
-"""Run jobs: scripts in the workspace, each at most once, each under a guard process of its own."""
+"""Run jobs: scripts in the workspace, each at most once, each under its own guard process."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class JobFiles:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether the job's guard process lives."""
+        """Whether the job's guard process is running."""
         with contextlib.suppress(OSError), (self.directory / END_FILE).open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -128,7 +128,7 @@ class JobFiles:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the script may have run; also True if the directory is gone, as nobody knows then."""
+        """Whether the script may have run; also True if the directory is gone, as that is unknown then."""
         lines = self._lines()
         return lines is None or any(line.startswith(BEGUN) for line in lines)
 
@@ -269,7 +269,7 @@ class JobRecords:
     def _record_of(self, job_id: str) -> dict[str, Any]:
         known: dict[str, Any] | None = self._store.get(_TOPIC, job_id)
         if known is None:
-            raise ApiError(Code.JOB_UNKNOWN, "there is no job of this id", job_id=job_id)
+            raise ApiError(Code.JOB_UNKNOWN, "there is no job with this id", job_id=job_id)
         return known
 
     def _end(self, job_id: str) -> JobEnd:

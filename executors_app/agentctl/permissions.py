@@ -1,4 +1,4 @@
-"""What the agent asks and waits for: permissions, and questions to people, each answered or cancelled once.
+"""The agent's open requests: permissions, and questions to people, each answered or cancelled once.
 
 A question is a permission request with a form or a link in ``question``; its options are the actions of ACP. What a
 person typed goes to the agent and nowhere else: neither the journal nor the store has it.
@@ -130,7 +130,7 @@ class Permissions:
             seq = self._journal.append(
                 JournalKind.PERMISSION_RESOLVED, permission_id=permission_id, option_id=option_id
             )
-            # The agent gets the answer only after it is on disk: after a crash in between, nobody is asked
+            # The agent gets the answer only after it is on disk: after a crash in between, people are not asked
             # again about something that the agent has done already.
             await self._journal.wait_until_durable(seq)
             crash_points.reached("agentctl.answer_journaled")

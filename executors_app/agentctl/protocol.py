@@ -85,7 +85,7 @@ OUTPUT_KINDS: Final = frozenset(
 """Lines that count as output of a turn, unless their text is empty."""
 
 WITHDRAWN: Final = "withdrawn"
-"""Reason of a request that the agent itself took back, and the message with which its task is cancelled."""
+"""Reason of a request that the agent itself withdrew, and the message with which its task is cancelled."""
 
 QUOTING_KINDS: Final = frozenset(
     {
@@ -107,7 +107,7 @@ class LeftOutReason(StrEnum):
     HTTP_UNSUPPORTED = "http_unsupported"
     SSE_UNSUPPORTED = "sse_unsupported"
     UNSUPPORTED = "unsupported"
-    """The agent takes no servers from us at all."""
+    """The agent accepts no servers from Kandev at all."""
 
 
 class AgentState(StrEnum):
@@ -195,7 +195,7 @@ class LoginAction(StrEnum):
 
 
 class LoginState(StrEnum):
-    """What became of a login or logout: ``state`` of ``login`` in the answer to a start."""
+    """The result of a login or logout: ``state`` of ``login`` in the answer to a start."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

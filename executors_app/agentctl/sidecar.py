@@ -54,7 +54,7 @@ class Execution:
 
 
 class SettingChanges:
-    """The changes that the agent is asked for, and those that were made before, by ``change_id``."""
+    """The requested changes, and those that were made before, by ``change_id``."""
 
     def __init__(self, journal: Journal, store: DurableStore):
         self._journal, self._store = journal, store

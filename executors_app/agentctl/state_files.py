@@ -66,7 +66,7 @@ class AlreadyRunning(Exception):
 
 
 class InstanceLock:
-    """A lock that is taken on creation and held while the process lives.
+    """A lock that is taken on creation and held while the process is running.
 
     Raises AlreadyRunning once the holder is ready, or after ``patience`` seconds.
     """

@@ -1,7 +1,7 @@
 """The turns of one agent: a prompt is accepted once, delivered at most once, and its turn ends once.
 
 ``prompt.accepted`` is on disk before the driver gets the text. A turn that ends because the agent exits has no end
-line of its own: ``agent.exited`` names it. What the agent asks in its turn is in ``permissions``.
+line of its own: ``agent.exited`` names it. For the agent's requests during its turn, see ``permissions``.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Turns:
             failed = (JournalKind.TURN_FAILED, {"code": error.code, "message": error.message, **extra})
         except Exception:
             logger.exception("the driver failed during a turn")
-            failed = (JournalKind.TURN_FAILED, {"code": Code.INTERNAL_ERROR, "message": "the driver broke"})
+            failed = (JournalKind.TURN_FAILED, {"code": Code.INTERNAL_ERROR, "message": "the driver failed"})
         else:
             return (
                 cancelled
@@ -257,4 +257,4 @@ async def _ask_to_cancel(driver: Driver) -> None:
         async with asyncio.timeout(_CANCEL_LIMIT):
             await driver.cancel()
     except Exception:
-        logger.exception("the agent did not take the request to cancel")
+        logger.exception("the agent did not accept the request to cancel")

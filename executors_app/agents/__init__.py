@@ -16,12 +16,12 @@ from executors_app.domain import LOCAL
 CAPABILITIES: Final = ("load", "resume", "list", "fork", "close", "delete")
 """What an ACP agent may offer for its conversations; each is the method ``session/<name>``."""
 _REGISTRY_PROBES: Final = frozenset({"load", "resume", "list", "fork"})
-"""What the protocol matrix of the ACP registry tells of each agent."""
+"""What the protocol matrix of the ACP registry records for each agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Which of ``CAPABILITIES`` an agent offers, from which version and source this is known."""
+    """Which of ``CAPABILITIES`` an agent offers, and the version and source of that information."""
 
     source: Literal["measured", "published"]
     """*measured*: by the tests of this repository, with the agent itself."""
@@ -31,14 +31,14 @@ class Offer:
 
 
 def measured(version: str, *offered: str) -> Offer:
-    """Return what this version offered to the tests of this repository, and nothing else."""
+    """Return an offer of exactly what this version offered in the tests of this repository."""
     return Offer("measured", version, frozenset(offered), frozenset(CAPABILITIES) - set(offered))
 
 
 def published(version: str, *offered: str, probed: Collection[str] = _REGISTRY_PROBES) -> Offer:
-    """Return what this version offers by the registry's protocol matrix, or by what its makers write.
+    """Return what this version offers according to the registry's protocol matrix or its makers' documentation.
 
-    Of ``CAPABILITIES`` that are not in ``probed`` only what is ``offered`` is known.
+    A capability that is not in ``probed`` is known only if it is ``offered``.
     """
     return Offer("published", version, frozenset(offered), frozenset(probed) - set(offered))
 
@@ -95,12 +95,12 @@ class AgentType:
     False: an empty replay is unproven, until an agent of this name and version has replayed something.
     """
     gone_patterns: Sequence[str] = ()
-    """Regular expressions over error texts that say the conversation itself is gone; a profile may add its own.
+    """Regular expressions for error texts that report the conversation as gone; a profile may add its own.
 
-    ACP's *resource not found* (-32002) that names the conversation says so for every type.
+    ACP's *resource not found* (-32002) naming the conversation has this meaning for every type.
     """
     errs_about_gone: bool = False
-    """Whether it may wrongly report *gone*: only two reports 90 s apart set the token aside."""
+    """Whether it may report *gone* wrongly: then it takes two reports 90 s apart to set the token aside."""
     needs: Sequence[str] = ()
     """Executables that must be on PATH; by default the first word of ``argv`` if there is an ``install``."""
     install: str = ""
@@ -110,7 +110,7 @@ class AgentType:
     key: str = ""
     """The environment variable that logs it in instead; empty: none is known."""
     stores: str = ""
-    """Where it keeps its conversations, relative to nothing else: ``~`` or the workspace; empty: unknown."""
+    """Where it keeps its conversations, in ``~`` or in the workspace; empty: unknown."""
     offers: Offer | None = None
     """What it offers for its conversations; None: unknown."""
     minimum: Mapping[str, str] = field(default_factory=dict)
@@ -118,11 +118,11 @@ class AgentType:
     registry: str = ""
     """Its id in the ACP registry; empty: it is not listed there."""
     notes: str = ""
-    """For ``docs/agents.md``: what was measured, and what else its users should know."""
+    """For ``docs/agents.md``: measurements and other information for its users."""
     seed: SeedClaim | None = None
     """None: the design document does not mention it."""
     differs_from_seed: str = ""
-    """Why the declaration differs from the seed; empty exactly where resume and history agree."""
+    """Why the declaration differs from the seed; empty if and only if resume and history agree."""
 
     def __post_init__(self) -> None:
         if self.install and not self.needs:

@@ -18,8 +18,8 @@ AGENT_TYPES = (
         stores="`.agentao/` in the workspace",
         offers=measured("0.5.17", "load"),
         notes=(
-            "Measured with 0.5.17: what it was told is gone with `kill -9`, and it says so. The history is then told "
-            "with the next prompt, and the receipt says that. The test suite runs it."
+            "Measured with 0.5.17: it loses its conversation on `kill -9` and reports this. The history is then sent "
+            "with the next prompt, and the receipt shows this. Covered by the test suite."
         ),
     ),
     AgentType(
@@ -41,12 +41,12 @@ AGENT_TYPES = (
         offers=published("0.10.0", "load", "resume", probed=()),
         registry="amp-acp",
         notes=(
-            "Runs `amp`; from 0.10.0 on it offers load and resume and replays what it can (read in its changelog, not "
-            "run). It says only *Invalid params* of a conversation that it does not have, which is no proof, so a "
+            "Runs `amp`. From 0.10.0 it offers load and resume and replays what it can (according to its changelog; "
+            "not tested). For an unknown conversation it reports only *Invalid params*, which proves nothing, so a "
             "failed load keeps its token."
         ),
         seed=SeedClaim(native=False, history=False, notes="uses its own fork and continue commands"),
-        differs_from_seed="The adapter of today offers `session/load` and continues the thread by its id.",
+        differs_from_seed="The current adapter offers `session/load` and continues the thread by its id.",
     ),
     AgentType(
         name="auggie",
@@ -59,9 +59,9 @@ AGENT_TYPES = (
         key="AUGMENT_SESSION_AUTH",
         offers=published("0.35.0", "load", "list"),
         registry="auggie",
-        notes="Where there is no token the conversation is told with the next prompt.",
+        notes="Without a token, the history is sent with the next prompt.",
         seed=SeedClaim(native=False, history=True, notes="fresh start, history with the first prompt"),
-        differs_from_seed="It has learned `session/load` since (0.18.1); the seed's way stays as the second one.",
+        differs_from_seed="It supports `session/load` since 0.18.1; the seed's method remains as the fallback.",
     ),
     AgentType(
         name="autohand",
@@ -70,7 +70,7 @@ AGENT_TYPES = (
         install="npm install -g @autohandai/autohand-acp autohand-cli",
         offers=published("0.2.1", "load", "resume", "list", "fork"),
         registry="autohand",
-        notes="An adapter around `autohand`. `AUTOHAND_PERMISSION_MODE=external` lets it ask for permissions.",
+        notes="An adapter for `autohand`. `AUTOHAND_PERMISSION_MODE=external` makes it ask for permission.",
     ),
     AgentType(
         name="claude_code",
@@ -85,12 +85,12 @@ AGENT_TYPES = (
         minimum={"@agentclientprotocol/claude-agent-acp": "0.43.0"},
         registry="claude-acp",
         notes=(
-            "Wants Node 22 or later. Measured with 0.101.0: keeps its context over `kill -9`, also in the middle of a "
-            "turn; the test suite runs it. It asks questions only if the client says that it can answer them, and not "
-            "before 0.43.0: read in the published packages, of which 0.42.0 disables the tool for them."
+            "Requires Node 22 or later. Measured with 0.101.0: keeps its context across `kill -9`, even during a "
+            "turn; covered by the test suite. It asks questions only of clients that declare support for them, and "
+            "only from 0.43.0 on: the published package of 0.42.0 disables the tool for questions."
         ),
         seed=SeedClaim(native=False, history=False, notes="uses the `--resume` flag of its command line"),
-        differs_from_seed="The adapter of today offers `session/load`; no flag of the command line is needed.",
+        differs_from_seed="The current adapter offers `session/load`; no command-line flag is needed.",
     ),
     AgentType(
         name="cline",
@@ -124,9 +124,9 @@ AGENT_TYPES = (
         offers=measured("2.6.0", "load", "resume", "list", "fork", "close", "delete"),
         registry="codex-acp",
         notes=(
-            "Measured with 2.6.0: keeps its context over `kill -9`, also in the middle of a turn; the test suite runs "
-            "it. The package `@zed-industries/codex-acp` of earlier years is no longer maintained; both provide "
-            "`codex-acp`, and profiles work with either. It brings its own `codex`; `CODEX_PATH` names another."
+            "Measured with 2.6.0: keeps its context across `kill -9`, even during a turn; covered by the test suite. "
+            "The older package `@zed-industries/codex-acp` is no longer maintained; both provide `codex-acp`, and "
+            "profiles work with either. It includes its own `codex`; `CODEX_PATH` selects another."
         ),
         seed=SeedClaim(native=True, history=False, notes="`session/load` restores context"),
     ),

@@ -15,7 +15,7 @@ AGENT_TYPES = (
         install="pip install deepagents-acp",
         offers=measured("0.0.13"),
         registry="deepagents",
-        notes="Offers nothing to take a conversation up with. Measured with 0.0.13. The test suite runs it.",
+        notes="Offers no way to resume a conversation. Measured with 0.0.13; covered by the test suite.",
     ),
     AgentType(
         name="devin",
@@ -64,9 +64,9 @@ AGENT_TYPES = (
         stores="`.fast-agent/sessions/` in the workspace",
         registry="fast-agent",
         notes=(
-            "Wants Python 3.13 or later. Seen with 0.10.46: keeps its context over `kill -9`, replays on load, and "
-            "says -32002 and *Session not found* of a conversation that is gone. Models and their keys come from its "
-            "own configuration."
+            "Requires Python 3.13 or later. Observed with 0.10.46: keeps its context across `kill -9`, replays on "
+            "load, and reports -32002 and *Session not found* for a conversation that is gone. Models and their keys "
+            "come from its own configuration."
         ),
     ),
     AgentType(
@@ -83,13 +83,13 @@ AGENT_TYPES = (
         offers=published("0.56.0", "load"),
         registry="gemini",
         notes=(
-            "Seen with 0.61.0: a load within the minute in which the conversation began says that there is none, a "
-            "minute later it is there; and a start after a load that was killed may throw older chats away."
+            "Observed with 0.61.0: a load within the first minute of a conversation reports that it does not exist; a "
+            "minute later it is found. A start after a killed load may delete older chats."
         ),
         seed=SeedClaim(native=False, history=False, notes="boots idle, no context restoration"),
         differs_from_seed=(
-            "It has learned `session/load` since. It loses conversations, so the history is told where it did; "
-            "either way the receipt says which."
+            "It now supports `session/load`. It can lose conversations; the history is then sent instead. The receipt "
+            "shows which of the two happened."
         ),
     ),
     AgentType(
@@ -101,7 +101,7 @@ AGENT_TYPES = (
         key="COPILOT_GITHUB_TOKEN",
         offers=published("1.0.80", "load", "list"),
         registry="github-copilot-cli",
-        notes="What it says of a conversation that is gone is not known, so a failed load keeps its token.",
+        notes="Its error for a conversation that is gone is unknown, so a failed load keeps its token.",
         seed=SeedClaim(native=True, history=False, notes="`session/load` restores context"),
     ),
     AgentType(
@@ -153,7 +153,7 @@ AGENT_TYPES = (
         ),
         offers=published("0.10.105", "load", "resume", "list"),
         registry="harn",
-        notes="Runs the pipelines of `.harn` files.",
+        notes="Runs pipelines from `.harn` files.",
     ),
     AgentType(
         name="hermes",
@@ -163,8 +163,8 @@ AGENT_TYPES = (
         login="hermes setup",
         stores="`~/.hermes/state.db`",
         notes=(
-            "Seen with 0.19.0: keeps its context over `kill -9` and replays on load. A load of a conversation that it "
-            "does not have succeeds with an empty one, which the replay gives away; the next turn ends in `refusal`."
+            "Observed with 0.19.0: keeps its context across `kill -9` and replays on load. Loading an unknown "
+            "conversation succeeds with an empty one, which the replay reveals; the next turn ends in `refusal`."
         ),
     ),
     AgentType(
@@ -197,9 +197,9 @@ AGENT_TYPES = (
         offers=measured("2.1.0", "load", "resume", "list", "fork", "close", "delete"),
         registry="kimi",
         notes=(
-            "The successor of Kimi CLI, which the registry lists; wants Node 22.19 or later. Measured with 2.1.0: "
-            "keeps its context over `kill -9`, but for what it was told less than a third of a second before, which it "
-            "has not written down yet; the test suite runs it."
+            "The successor of Kimi CLI, which the registry lists. Requires Node 22.19 or later. Measured with 2.1.0: "
+            "keeps its context across `kill -9`, except for the last third of a second, which it has not written to "
+            "disk yet; covered by the test suite."
         ),
     ),
     AgentType(

@@ -25,9 +25,9 @@ AGENT_TYPES = (
         stores="`~/.vibe/logs/session/`",
         registry="mistral-vibe",
         notes=(
-            "Wants Python 3.12 or later. Seen with 3.0.2: offers load, and replays; keeps its context over `kill -9`; "
-            "says -32602 and *Session not found* of a conversation that is gone; asks for permissions by the id of the "
-            "tool call alone."
+            "Requires Python 3.12 or later. Observed with 3.0.2: offers load and replays; keeps its context across "
+            "`kill -9`; reports -32602 and *Session not found* for a conversation that is gone; its permission "
+            "requests contain only the id of the tool call."
         ),
     ),
     AgentType(
@@ -50,8 +50,8 @@ AGENT_TYPES = (
         offers=measured("1.18.33", "load", "resume", "list", "fork", "close"),
         registry="opencode",
         notes=(
-            "Measured with 1.18.33: keeps its context over `kill -9`, also in the middle of a turn; takes half a "
-            "gigabyte of memory; the test suite runs it."
+            "Measured with 1.18.33: keeps its context across `kill -9`, even during a turn; uses half a gigabyte of "
+            "memory; covered by the test suite."
         ),
         seed=SeedClaim(native=True, history=False, notes="`session/load` restores context"),
     ),
@@ -63,9 +63,9 @@ AGENT_TYPES = (
         login="openhands",
         stores="`~/.openhands/conversations/`",
         notes=(
-            "Seen with 1.16.0: keeps its context over `kill -9` and does not replay it on load; a load of a "
-            "conversation that it does not have succeeds, which nothing gives away; it ignores a cancel. With "
-            "`--override-with-envs` among the profile's arguments, `LLM_API_KEY` and `LLM_MODEL` apply."
+            "Observed with 1.16.0: keeps its context across `kill -9` and does not replay it on load; loading an "
+            "unknown conversation succeeds, and this cannot be detected; it ignores a cancellation. With "
+            "`--override-with-envs` in the profile's arguments, `LLM_API_KEY` and `LLM_MODEL` apply."
         ),
     ),
     AgentType(
@@ -77,7 +77,7 @@ AGENT_TYPES = (
         stores="`~/.pi/agent/sessions/`",
         offers=published("0.0.33", "load", "list"),
         registry="pi-acp",
-        notes="An adapter around `pi`.",
+        notes="An adapter for `pi`.",
     ),
     AgentType(
         name="poolside",
@@ -111,10 +111,10 @@ AGENT_TYPES = (
         offers=measured("0.15.10", "load", "resume", "list"),
         registry="qwen-code",
         notes=(
-            "Measured with 0.15.10: keeps its context over `kill -9`; a load of a conversation that it does not have, "
-            "or from another directory, succeeds with an empty one, which the replay gives away; it claims to resume "
-            "and refuses. The test suite runs it. 0.24.4 says that it is gone. `OPENAI_BASE_URL` and `OPENAI_MODEL` "
-            "name another provider."
+            "Measured with 0.15.10: keeps its context across `kill -9`; loading an unknown conversation, or loading "
+            "one from another directory, succeeds with an empty one, which the replay reveals; it advertises resume "
+            "but refuses it. Covered by the test suite. 0.24.4 reports such a conversation as gone. `OPENAI_BASE_URL` "
+            "and `OPENAI_MODEL` select another provider."
         ),
     ),
     AgentType(
@@ -124,7 +124,7 @@ AGENT_TYPES = (
         install="npm install -g @smbcloud/sigit",
         offers=published("1.5.2", "load", "fork"),
         registry="sigit",
-        notes="Can run its models on this machine.",
+        notes="Can run its models locally.",
     ),
     AgentType(
         name="stakpak",

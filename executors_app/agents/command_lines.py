@@ -24,7 +24,7 @@ AGENT_TYPES = (
     AgentType(
         name="custom_acp",
         title="Custom agent (ACP)",
-        notes="Any agent that speaks ACP: the profile names the command, and nothing is taken for granted.",
+        notes="Any agent that speaks ACP: the profile names the command, and no capability is assumed.",
     ),
     AgentType(
         name="openai_chat",
@@ -34,10 +34,10 @@ AGENT_TYPES = (
         history_context_injection=True,
         replays_on_load=True,
         notes=(
-            "No program and no tools: a conversation with a model. The profile's environment names the API: "
-            "`OPENAI_BASE_URL` (up to `/v1`), `OPENAI_API_KEY`, and `OPENAI_MODEL` where the profile names no model. "
-            "What was said is kept by agentctl beside its journal, not by the provider, so it survives every restart, "
-            "and a load is compared with the log as any other."
+            "A conversation with a model, without a program and without tools. The profile's environment configures "
+            "the API: `OPENAI_BASE_URL` (up to `/v1`), `OPENAI_API_KEY`, and `OPENAI_MODEL` if the profile names no "
+            "model. agentctl, not the provider, stores the conversation beside its journal, so it survives every "
+            "restart, and a load is compared with the log as for any other agent."
         ),
     ),
     AgentType(
@@ -51,8 +51,8 @@ AGENT_TYPES = (
         stores="at its provider",
         notes=(
             "Run as `amp --execute --stream-json` and `amp threads continue`: a process per turn, none in between. "
-            "Written after its published SDK, not run here: it wants a login. What it says of a thread that is gone is "
-            "not known, so a failed turn keeps its token. The model of a profile is its mode (`smart`, `rush`)."
+            "Written from its published SDK and not tested, because it requires a login. Its error for a thread that "
+            "is gone is unknown, so a failed turn keeps its token. A profile's model is its mode (`smart`, `rush`)."
         ),
     ),
     AgentType(
@@ -66,10 +66,10 @@ AGENT_TYPES = (
         key="ANTHROPIC_API_KEY",
         stores="`~/.claude/projects/`, by working directory",
         notes=(
-            "Run as `claude -p` with `stream-json` both ways: one process for many turns; permissions are asked "
-            "through its control protocol. Written after the types of its published SDK (0.3.330); only a prompt with "
-            "an image was measured, with 2.1.318. It resumes with `--resume`, at the last message of its last finished "
-            "turn (`--resume-session-at`), or with all that it has where that turn was not finished."
+            "Run as `claude -p` with `stream-json` in both directions: one process for many turns; permission "
+            "requests use its control protocol. Written from the types of its published SDK (0.3.330); only a prompt "
+            "with an image was measured, with 2.1.318. It resumes with `--resume` at the last message of its last "
+            "finished turn (`--resume-session-at`), or with everything it has if that turn was not finished."
         ),
     ),
     AgentType(
@@ -84,10 +84,10 @@ AGENT_TYPES = (
         stores="`~/.codex/sessions/` (`CODEX_HOME` moves them)",
         notes=(
             "Run as `codex exec` and `codex exec resume`: a process per turn, none in between. Measured with 0.166.0: "
-            "keeps its context over `kill -9`; the test suite runs it. Nobody can be asked in its turns: its sandbox "
-            "decides, `-c sandbox_mode=workspace-write` among the profile's arguments lets it write, and a profile "
-            "that approves everything takes the sandbox away. It takes images (`--image`). MCP servers come from "
-            "its own configuration."
+            "keeps its context across `kill -9`; covered by the test suite. Its turns cannot ask for permission: its "
+            "sandbox decides. `-c sandbox_mode=workspace-write` in the profile's arguments lets it write, and a "
+            "profile that approves everything turns the sandbox off. It accepts images (`--image`). MCP servers come "
+            "from its own configuration."
         ),
     ),
     AgentType(
@@ -102,10 +102,10 @@ AGENT_TYPES = (
         stores="`~/.gemini/tmp/`, by project",
         notes=(
             "Run with `--output-format=stream-json` and `--resume`: a process per turn, none in between. Measured with "
-            "0.61.0: it takes a conversation up in the minute in which it began, too. Nobody can be asked in its "
-            "turns: tools that want a permission are not offered to the model, unless the profile approves everything. "
-            "A directory must be one that it trusts, or `GEMINI_CLI_TRUST_WORKSPACE=true` be in the profile's "
-            "environment. MCP servers come from its own configuration."
+            "0.61.0: it can also resume a conversation within its first minute. Its turns cannot ask for permission: "
+            "tools that require one are not offered to the model unless the profile approves everything. It must "
+            "trust the directory, or the profile's environment must contain `GEMINI_CLI_TRUST_WORKSPACE=true`. MCP "
+            "servers come from its own configuration."
         ),
     ),
 )

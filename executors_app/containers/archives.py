@@ -46,7 +46,7 @@ def send_files(
 ) -> None:
     """Write files into an existing directory. Blocks; raises EngineRefused, RuntimeUnavailable, OSError.
 
-    ``owned`` are directories below it, which become the owner's alone. Paths are relative.
+    ``owned`` are directories below it, which only the owner can access. Paths are relative.
     """
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as packed:
         with tarfile.open(fileobj=packed, mode="w") as tar:

@@ -25,7 +25,7 @@ class EngineAddress:
     """The address of one engine; equal addresses are the same engine. Paths are files on this machine."""
 
     url: str = ""
-    """``unix:///path``, ``tcp://host:port``, ``ssh://[user@]host[:port][/path/of/socket]``; empty: the usual socket."""
+    """``unix:///path``, ``tcp://host:port``, ``ssh://[user@]host[:port][/path/of/socket]``; empty: the default."""
     tls_ca: str = ""
     """File with the CA certificate that signed the engine's certificate."""
     tls_cert: str = ""

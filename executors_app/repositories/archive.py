@@ -95,7 +95,7 @@ class Archive:
         return taken
 
     def take_in(self, bundle: Path, branch: str) -> dict[str, str]:
-        """Import a bundle: set the workspace's refs as it says, and return all refs of the archive.
+        """Import a bundle: set the workspace's refs to those it names, and return all refs of the archive.
 
         Commits that the branch loses are set aside. A rejected bundle changes nothing, and importing a bundle again
         changes nothing either. Raises BundleRefused, GitFailed, OSError; ``details["missing"]`` of BundleRefused names

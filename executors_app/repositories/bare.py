@@ -97,7 +97,7 @@ def make_bare_repository(path: Path, object_format: str, *, mode: int, shared: s
         draft.rename(path)
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)
-        # The rename fails if another call was faster: its repository is as good as ours.
+        # The rename fails if another call was faster: its repository is equivalent.
         if not (path / "HEAD").is_file():
             raise
 
@@ -129,8 +129,8 @@ def repository_lock(path: Path, *, folder: bool = False, seconds: float = LOCK_T
         try:
             if not wait_for_lock(descriptor, until - time.monotonic()):
                 raise GitFailed(f"Another process has held the lock on {path} for too long.")
-            # The previous holder may have removed the path, and somebody may have created it again: then this lock is
-            # on a file that nobody else will look at.
+            # The previous holder may have removed the path, and another process may have recreated it: this lock is
+            # then on a file that no other process will open.
             if _is_at(descriptor, path):
                 yield descriptor
                 return

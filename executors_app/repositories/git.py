@@ -63,14 +63,14 @@ SAFE_OPTIONS: Final = (
 
 
 class GitFailed(RepositoryUnusable):
-    """git could not do what was asked of it."""
+    """A git command failed or could not be run."""
 
     permanent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one git may use, in bytes."""
+    """Limits on one git process, in bytes."""
 
     memory: int
     file: int
@@ -129,7 +129,7 @@ class Git:
             end_process(first)
             raise
         if first.stdout:
-            first.stdout.close()  # only the second may hold it: else the first would not notice that it has ended
+            first.stdout.close()  # only the second may hold it, or the first would not notice its end
             first.stdout = None
         out = CappedOutput(second.stdout, OUTPUT_LIMIT)
         # The second first, because its error is reported: if it fails, the first only reports a broken pipe.
@@ -186,7 +186,7 @@ def _finish(
         whole = read_outputs([*outputs, *errors], until)
         codes = [process.wait(max(0.1, until - time.monotonic())) for process, _ in running] if whole else []
     except (TimeoutError, subprocess.TimeoutExpired):
-        raise GitFailed(f"git {subcommand(running[0][1])} did not end in time.") from None
+        raise GitFailed(f"git {subcommand(running[0][1])} did not finish in time.") from None
     finally:
         for process, _ in running:
             end_process(process)

@@ -110,7 +110,7 @@ def _copy_object(store: Path, common: Path, oid: str) -> bool:
             return False
         os.fchmod(draft.fileno(), 0o444)
         os.fsync(draft.fileno())
-        os.link(draft.name, target)  # only now: whoever finds the name can rely on the contents
+        os.link(draft.name, target)  # only now, so that the name guarantees the contents
     return True
 
 

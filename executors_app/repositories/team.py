@@ -1,9 +1,9 @@
-"""A team's repository, of which git sees the objects and refs and nothing else.
+"""A team's repository, of which git reads only the objects and refs.
 
 git runs on a *facade*: a git directory of ours whose ``refs`` and ``packed-refs`` lead to the team's, with the
-team's objects named by ``GIT_OBJECT_DIRECTORY``. So nobody else's configuration, hooks, attributes, grafts, replace
-refs or worktree records take effect. Everything else that is needed of the repository (its layout, its HEADs, its
-configuration) is read as plain files, before and without git.
+team's objects named by ``GIT_OBJECT_DIRECTORY``. So the repository's own configuration, hooks, attributes, grafts,
+replace refs and worktree records have no effect. Everything else that is needed from the repository (its layout, its
+HEADs, its configuration) is read as plain files, before and without git.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ def check_repository(common: Path) -> None:
     for name in ("objects", "objects/info", "objects/pack", "refs", "packed-refs"):
         if (common / name).is_symlink():
             raise RepositoryUnusable(
-                f"{common / name} is a symbolic link. Put what it leads to in its place, then try again."
+                f"{common / name} is a symbolic link. Replace it with what it points to, then try again."
             )
     if (common / "reftable").exists():
         raise RepositoryUnusable(
-            f"{common} keeps its refs as a reftable, which is not supported. Clone it with --ref-format=files."
+            f"{common} stores its refs as a reftable, which is not supported. Clone it with --ref-format=files."
         )
     if (common / "shallow").exists():
         raise RepositoryUnusable(f"{common} is a shallow clone. Run git fetch --unshallow in it, then try again.")
     borrowed = untrusted_files.read_regular_file(common / "objects" / "info" / "alternates", POINTER_LIMIT) or b""
     if any(line.strip() and not line.startswith(b"#") for line in borrowed.splitlines()):
-        # Whoever could once write the objects may have chosen that path, and everything in it would become
-        # readable to agents.
+        # Anyone who could ever write the objects may have chosen that path, and agents could then read everything
+        # in it.
         raise RepositoryUnusable(
             f"{common} borrows objects from another repository. Run git repack -a -d in it and remove "
             f"{common / 'objects' / 'info' / 'alternates'}, then try again."
@@ -94,7 +94,7 @@ def _check_objects(objects: Path) -> None:
     for folder, limit in ((objects, 1000), (objects / "pack", _PACKS_LIMIT)):
         for entry in untrusted_files.list_entries(folder, limit):
             if entry.is_symlink():
-                raise RepositoryUnusable(f"{entry.path} is a symbolic link. Put what it leads to in its place.")
+                raise RepositoryUnusable(f"{entry.path} is a symbolic link. Replace it with what it points to.")
             if entry.name.endswith(".promisor"):
                 raise RepositoryUnusable(
                     f"{objects.parent} is a partial clone, which lacks objects. Clone the repository without --filter."
@@ -108,9 +108,9 @@ def _check_refs(refs: Path) -> None:
         for entry in untrusted_files.list_entries(folders.pop(), _REFS_LIMIT):
             count += 1
             if count >= _REFS_LIMIT:
-                raise RepositoryUnusable(f"{refs} holds too many files. Run git pack-refs --all in the repository.")
+                raise RepositoryUnusable(f"{refs} contains too many files. Run git pack-refs --all in the repository.")
             if entry.is_symlink():
-                raise RepositoryUnusable(f"{entry.path} is a symbolic link among the refs. Remove it, then try again.")
+                raise RepositoryUnusable(f"{entry.path} is a symbolic link below refs. Remove it, then try again.")
             if entry.is_dir(follow_symlinks=False):
                 folders.append(Path(entry.path))
 
@@ -126,7 +126,7 @@ def _target(base: Path, pointer: Path, prefix: str) -> Path:
     said = os.fsdecode(untrusted_files.read_regular_file(pointer, POINTER_LIMIT) or b"").removesuffix("\n")
     place = said.removeprefix(prefix).removeprefix(" ")
     if not said.startswith(prefix) or not place or "\0" in place or len(said) >= POINTER_LIMIT - 1:
-        raise RepositoryUnusable(f"{base} is not a usable git repository: {pointer} does not say where it is.")
+        raise RepositoryUnusable(f"{base} is not a usable git repository: {pointer} does not contain a valid path.")
     return base / place
 
 
@@ -266,7 +266,7 @@ class TeamRepository:
         if opened.object_format not in bare.OBJECT_FORMATS:
             raise RepositoryUnusable(f"{path} has objects of an unknown format.")
         if opened._config.get("extensions.refstorage", "files") != "files":
-            raise RepositoryUnusable(f"{path} does not keep its refs as files, which is not supported.")
+            raise RepositoryUnusable(f"{path} does not store its refs as files, which is not supported.")
         return opened
 
     @cached_property

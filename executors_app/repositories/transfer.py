@@ -80,7 +80,7 @@ class BundleHeader:
     prerequisites: frozenset[str]
     """Commits that the receiver must have."""
     objects: int
-    """Number of objects in the pack, as its header claims."""
+    """Number of objects in the pack, according to its header."""
     offset: int
     """Where the pack begins, in bytes."""
 

@@ -134,6 +134,6 @@ class SharesMachineMemory(Protocol):
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on a thread of its own, because the caller may have an event loop; blocks."""
+    """Run a coroutine to its end on its own thread, because the caller may have an event loop; blocks."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()

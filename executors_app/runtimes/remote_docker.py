@@ -1,7 +1,7 @@
 """Runtime ``remote_docker``: sessions in containers of another machine's Docker engine, over TLS or ssh.
 
 Worktree, journal and home are in volumes on that machine, which outlive its containers. agentctl is reached at a
-published port. A lost workspace is rebuilt from the newest snapshot that had arrived, and the receipt says so; without
+published port. A lost workspace is rebuilt from the newest snapshot that had arrived, as the receipt shows; without
 one it is gone.
 """
 
@@ -189,7 +189,7 @@ def read_remote_config(config: Mapping[str, Any]) -> RemoteSite:
     publish = _address_of(told["publish"])
     host = told["host"] or publish
     if ipaddress.ip_address(publish).is_unspecified and not told["host"]:
-        raise ValueError("publish is not a single address, so host must say where the ports can be reached.")
+        raise ValueError("publish is not a single address, so host must name the address of the ports.")
     return RemoteSite(address, docker, publish, _in_url(host), _user_of(told["user"]))
 
 

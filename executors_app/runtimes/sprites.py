@@ -1,4 +1,4 @@
-"""Runtime ``sprites``: each session in a Fly.io Sprite, a small machine that pauses while nobody needs it.
+"""Runtime ``sprites``: each session in a Fly.io Sprite, a small machine that pauses while it is idle.
 
 Everything is found by the execution id: the sprite's name, its service (agentctl), and the port on the sprite's own
 loopback, which only a tunnel through the Sprites API reaches. The workspace is on the sprite's disk, which outlives
@@ -218,7 +218,7 @@ class Sprites:
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Make the sprite, its workspace and its service, or find them; wakes a paused sprite."""
         layout = SpriteLayout(spec, _config(spec.config))
-        # Saves concurrent launches of this process the same work; that only one process launches is up to the lease.
+        # Prevents concurrent launches within this process; the lease prevents those of several processes.
         async with self._launching.setdefault(spec.execution_id, asyncio.Lock()), open_organisation() as api:
             try:
                 return await _launch(api, layout, spec)
@@ -253,7 +253,7 @@ class Sprites:
         return seen
 
     async def end(self, execution: ExecutionFacts) -> bool:
-        """Stop the service after proof by name and label; the sprite is kept and pauses by itself."""
+        """Stop the service after proof by name and label; the sprite is kept and pauses automatically."""
         name = organisation.sprite_name(execution.id)
         try:
             async with open_organisation() as api:
@@ -334,7 +334,7 @@ async def _launch(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> 
         await api.create(layout.name)
     elif not organisation.is_ours(sprite.labels):
         raise LaunchFailed(f"The sprite {layout.name} belongs to another deployment.")
-    await launch.install_program(api, layout)  # this wakes the sprite, which restarts its services by itself
+    await launch.install_program(api, layout)  # this wakes the sprite, which restarts its services
     found = await launch.is_service_up(api, layout, spec)
     rebuilt = ""
     if found:

@@ -188,7 +188,7 @@ class Organisation:
         return ran.output
 
     async def service(self, name: str, service: str) -> str:
-        """Return a service's state (stopped, starting, running, stopping or failed); empty if it is not defined."""
+        """Return a service's state (stopped, starting, running, stopping or failed); empty if there is none."""
         try:
             with _translated_errors():
                 found = await self._client.sprite(name).get_service(service)

@@ -1,4 +1,4 @@
-"""Decide who may change what: members of a team write, viewers read, everybody else gets *not found*.
+"""Decide who may change what: members of a team write, viewers read, everyone else gets *not found*.
 
 ``accounts.team_scope`` decides who may *see* something; these functions are called with objects the user can see.
 """
@@ -83,7 +83,7 @@ def is_isolated(executor: Executor) -> bool:
 
 
 def may_name_programs(user: Any, team: Group) -> bool:
-    """Return whether ``user`` may name programs that run with every agent of ``team``, wherever that is.
+    """Return whether ``user`` may configure programs that run with every agent of ``team``, wherever that is.
 
     That requires staff, or an admin of a team with the permission ``operate_unisolated``.
     """

@@ -99,12 +99,12 @@ def _record_use(token: ApiToken) -> None:
     try:
         ApiToken.objects.filter(seldom, id=token.id).update(last_used_at=now)
     except DatabaseError as error:
-        log.warning("the use of an API token was not written down: %s", str(error).splitlines()[0])
+        log.warning("the use of an API token could not be recorded: %s", str(error).splitlines()[0])
 
 
 @receiver(post_save, sender=Token, dispatch_uid="keep hashes alone")
 def take_over_rest_framework_token(sender: type[Token], instance: Token, raw: bool = False, **more: Any) -> None:
     """Store the hash of a token that REST framework created, and delete its clear text."""
     # Stored first: in the other order, a crash in between would lose the token.
-    ApiToken.keep(instance.user, instance.key, "Made by a program", ApiToken.Scope.WRITE, None)
+    ApiToken.keep(instance.user, instance.key, "Created by a program", ApiToken.Scope.WRITE, None)
     sender.objects.filter(pk=instance.pk).delete()

@@ -19,13 +19,13 @@ from django.utils import timezone
 class TeamRole(models.Model):
     """The role of one member in one team (a group of users). Without a row a member is a full member.
 
-    A role alone gives no rights: only ``User.groups`` makes somebody a member.
+    A role alone gives no rights: only ``User.groups`` makes someone a member.
     """
 
     class Role(models.TextChoices):
         """What a member may do in the team."""
 
-        ADMIN = "admin", "Admin: a member who also says who is in the team"
+        ADMIN = "admin", "Admin: a member who also manages the members"
         MEMBER = "member", "Member: reads and writes"
         VIEWER = "viewer", "Viewer: reads"
 
@@ -60,7 +60,7 @@ class Preferences(models.Model):
     class Theme(models.TextChoices):
         """The color theme."""
 
-        SYSTEM = "system", "Like the system"
+        SYSTEM = "system", "Same as the system"
         LIGHT = "light", "Light"
         DARK = "dark", "Dark"
 

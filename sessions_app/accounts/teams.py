@@ -31,7 +31,7 @@ def check_user_name(name: str, user_id: int | None = None) -> None:
     A name must be ASCII and must not look like the name of another account.
     """
     if not _NAME.fullmatch(name):
-        said = "A user name can contain only the letters a to z, digits and @ . + - _. Others can look the same."
+        said = "A user name can contain only the letters a to z, digits and @ . + - _. Other characters can look alike."
         raise ValidationError({"username": [said]}, code="not_ascii")
     same = name_skeleton(name)
     users = get_user_model().objects.all()
@@ -183,7 +183,7 @@ def create_login_link(user: Any, purpose: str, by: Any) -> str:
 
 @transaction.atomic
 def change_role(team: Group, user_id: int, role: str) -> Any:
-    """Change the role of a member of ``team``, and return the user. Raises NotFound for anybody else."""
+    """Change the role of a member of ``team``, and return the user. Raises NotFound for anyone else."""
     user = _get_member(team, user_id)
     _write_role(team, user, role)
     return user

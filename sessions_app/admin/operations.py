@@ -90,7 +90,7 @@ class ScheduledTaskAdmin(ReadOnlyModelAdmin, ScheduleAdmin):  # type: ignore[mis
 
 @admin.register(Success)
 class SucceededTaskAdmin(ReadOnlyModelAdmin, TaskAdmin):  # type: ignore[misc]
-    """Tasks of the worker that succeeded."""
+    """Background jobs that succeeded."""
 
     date_hierarchy = "stopped"
     readonly_fields = ()
@@ -98,7 +98,7 @@ class SucceededTaskAdmin(ReadOnlyModelAdmin, TaskAdmin):  # type: ignore[misc]
 
 @admin.register(Failure)
 class FailedTaskAdmin(ReadOnlyModelAdmin, FailAdmin):  # type: ignore[misc]
-    """Tasks of the worker that failed; they are retried automatically."""
+    """Background jobs that failed; they are retried automatically."""
 
     date_hierarchy = "stopped"
     readonly_fields = ()
@@ -106,7 +106,7 @@ class FailedTaskAdmin(ReadOnlyModelAdmin, FailAdmin):  # type: ignore[misc]
 
 @admin.register(OrmQ)
 class QueuedTaskAdmin(ReadOnlyModelAdmin, QueueAdmin):  # type: ignore[misc]
-    """Tasks that wait for a worker."""
+    """Background jobs that are waiting for a worker."""
 
     hidden = ("payload",)
     readonly_fields = ("task_id", "name", "group", "func")
@@ -188,7 +188,7 @@ class SweepRequestAdmin(ReadOnlyModelAdmin):
 
 @admin.register(Supervisor)
 class SupervisorAdmin(ReadOnlyModelAdmin):
-    """Supervisors that run, or ran recently."""
+    """Supervisors that are running, or ran recently."""
 
     list_display = ("boot_id", "host_id", "started_at", "beat_at", "swept_at")
     list_filter = ("host_id",)

@@ -1,4 +1,4 @@
-"""Where everything of the API is, under ``/api/v1/`` (interfaces 3)."""
+"""URLs of the API under ``/api/v1/``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sessions_app.workflows import urls as workflows
 
 
 class NameConverter:
-    """What a caller or agentctl named something: 1 to 128 characters, slashes included, no controls."""
+    """An id chosen by a client or agentctl: 1 to 128 characters, including slashes, without control characters."""
 
     regex = r"[^\x00-\x1f]{1,128}"
 
@@ -107,7 +107,7 @@ urlpatterns = [
     *notifications.api_urlpatterns,
     *workflows.api_urlpatterns,
     path("schema/", SpectacularAPIView.as_view(permission_classes=[IsAuthenticated]), name="api-schema"),
-    # Everything of this page is served from this origin, and nothing is inline.
+    # All files of this page are served from this origin, and nothing is inline.
     path(
         "docs/",
         SpectacularSwaggerSplitView.as_view(

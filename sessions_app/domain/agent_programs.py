@@ -1,4 +1,4 @@
-"""Agent programs that are not installed or not logged in: error codes, and what to tell people."""
+"""Agent programs that are not installed or not logged in: error codes, and messages for people."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from executors_app.agents import AgentType
 
 LOGGED_OUT: Final = str(Code.AUTH_REQUIRED)
 NEEDS_PERSON_CODES: Final = frozenset({str(Code.PROGRAM_MISSING), LOGGED_OUT})
-"""Error codes that waiting does not resolve: somebody must install the program or log in."""
+"""Error codes that waiting does not resolve: someone must install the program or log in."""
 EXPLAINED_CODES: Final = NEEDS_PERSON_CODES | {str(Code.AGENT_EXITED)}
 """Error codes for which ``explain_program_error`` may have more to say than the agent."""
 RECHECK_AFTER: Final = timedelta(hours=23)
 """When Kandev tries again on its own. A user's *Try again* does not wait for it."""
 RETRY_SENTENCE: Final = (
-    "Kandev tries again by itself when a login on this page ends, when the program appears on Kandev’s own machine, "
+    "Kandev retries automatically when a login on this page ends, when the program appears on Kandev’s own machine, "
     "and once a day. Your next prompt, or “Try again”, does so at once."
 )
 _MESSAGE_LIMIT: Final = 500

@@ -45,19 +45,19 @@ CAPABILITY_BY_BLOCK: Final[Mapping[str, str]] = {
 
 
 def taken_files_sentence(taken: Collection[str] | None) -> str:
-    """Return which files an agent takes, if not all; ``taken``: kinds of content blocks, None if that is not known."""
+    """Return which files an agent accepts, if not all; ``taken``: kinds of content blocks, None if not known."""
     if taken is None or set(CAPABILITY_BY_BLOCK) <= set(taken):
         return ""
     kinds = [what for block, what in CAPABILITY_BY_BLOCK.items() if block in taken and block != "resource"]
     if "resource" in taken:
-        return f"This agent takes {', '.join([*kinds, 'text files'])} and PDF."
-    return f"This agent takes {', '.join(kinds)} and text files." if kinds else "This agent takes text files only."
+        return f"This agent accepts {', '.join([*kinds, 'text files'])} and PDF."
+    return f"This agent accepts {', '.join(kinds)} and text files." if kinds else "This agent accepts text files only."
 
 
 def media_type_of(content: bytes) -> str | None:
     """Return the media type that the content proves; None if it is of no type that a prompt may carry."""
     for signature, at, media_type in _SIGNATURES:
-        # RIFF is the container of two of the types, which say at its ninth byte which one they are.
+        # RIFF is the container of two of the types; its ninth byte shows which one it is.
         if content[at : at + len(signature)] == signature and (not at or content.startswith(b"RIFF")):
             return media_type
     try:
@@ -68,7 +68,7 @@ def media_type_of(content: bytes) -> str | None:
 
 
 def block_of(media_type: str) -> str:
-    """Return the kind of content block for a media type: ``text`` for a text file, which every agent takes."""
+    """Return the kind of content block for a media type: ``text`` for a text file, which every agent accepts."""
     main = media_type.partition("/")[0]
     return "text" if media_type == TEXT else main if main in ("image", "audio") else "resource"
 
@@ -105,15 +105,15 @@ def content_block(described: Mapping[str, Any], content: bytes) -> dict[str, Any
 
 
 def first_untaken(described: Collection[Mapping[str, Any]], taken: Collection[str]) -> Mapping[str, Any] | None:
-    """Return the first file that an agent which takes the blocks ``taken`` cannot get; None if it takes all.
+    """Return the first file that an agent which accepts the blocks ``taken`` cannot get; None if it accepts all.
 
-    A text file is sent as text to an agent that takes no embedded files.
+    A text file is sent as text to an agent that accepts no embedded files.
     """
     return next((each for each in described if block_of(each["media_type"]) not in {"text", *taken}), None)
 
 
 def names_sentence(described: Any) -> str:
-    """Return one line that names the files, as an agent without them is told of them; empty if there are none."""
+    """Return one line that names the files, for an agent that does not get them; empty if there are none."""
     listed = [each for each in described if isinstance(each, Mapping)] if isinstance(described, list) else []
     names = ", ".join(f"{each.get('name', 'file')} ({each.get('media_type', 'unknown type')})" for each in listed)
     return f"[Attached: {names}]" if names else ""

@@ -1,4 +1,4 @@
-"""Attention items: the kinds, and the notice of each, saying what happened, why, and what to do next."""
+"""Attention items: the kinds, and the notice of each: what happened, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AttentionKind(StrEnum):
     OWNER_LEFT = "owner_left"
     """The session's owner has left the team, so it does not start automatically. For staff."""
     WAIT_INTERRUPTED = "wait_interrupted"
-    """A wait ended without an answer, and somebody must decide how to continue."""
+    """A wait ended without an answer, and someone must decide how to continue."""
     OVERDUE = "overdue"
     """No agent became available for a prompt in time."""
     WORKFLOW = "workflow"
@@ -55,10 +55,10 @@ LOOK_KINDS: Final = frozenset({AttentionKind.IDLE, AttentionKind.RECEIPT, Attent
 AT_REST_KINDS: Final = frozenset(
     {AttentionKind.IDLE, AttentionKind.ERROR, AttentionKind.OVERDUE, AttentionKind.STALLED, AttentionKind.OWNER_LEFT}
 )
-"""Kinds that no longer apply once the agent works, or the session should not run any more."""
+"""Kinds that no longer apply once the agent works, or the session should no longer run."""
 PRIORITY: Final[Mapping[str, int]] = {kind: number for number, kind in enumerate(AttentionKind)}
 DETAIL_LIMIT: Final = 8000
-"""Most characters kept of the end of a log."""
+"""Maximum number of characters kept of the end of a log."""
 _ERRORS: Final[Mapping[str, str]] = {
     "context_mismatch": HEADLINES[Code.CONTEXT_MISMATCH],
     "worktree_missing": HEADLINES[Code.WORKTREE_MISSING],
@@ -66,7 +66,7 @@ _ERRORS: Final[Mapping[str, str]] = {
     "auth_required": "The agent is not logged in",
 }
 EXCERPT_LIMIT: Final = 200
-"""Most characters of an agent's or a provider's own words in a sentence."""
+"""Maximum number of characters of an agent's or a provider's own words in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def permission_notice(permission_id: str, tool_call: Mapping[str, Any]) -> Notic
         AttentionKind.PERMISSION,
         f"permission:{permission_id}",
         HEADLINES[Code.PERMISSION],
-        f"It wants to run: {_describe_tool_call(tool_call)}",
+        f"It asks to run: {_describe_tool_call(tool_call)}",
         "Open the session and allow or reject it. The agent waits until then.",
     )
 
@@ -140,7 +140,7 @@ def request_notice(permission_id: str, tool_call: Mapping[str, Any], question: M
 
 
 def _describe_tool_call(tool_call: Mapping[str, Any]) -> str:
-    """Describe what the agent wants to do: title, kind, input and files, as far as known."""
+    """Describe what the agent asks to do: title, kind, input and files, as far as known."""
     title = excerpt(str(tool_call.get("title") or ""))
     kind, given = str(tool_call.get("tool_kind") or ""), tool_call.get("raw_input")
     places = tool_call.get("locations")
@@ -205,7 +205,7 @@ def wait_interrupted_notice(run_id: str, reason: str) -> Notice:
         f"wait_interrupted:{run_id}",
         HEADLINES[Code.WAIT_INTERRUPTED],
         f"Nobody answered in time. It waited for: {excerpt(reason) or 'an external result'}",
-        "Open the session: choose “Wait again”, or “Continue” without it. The agent is told with its next prompt.",
+        "Open the session: choose “Wait again”, or “Continue” without it. The agent is informed with its next prompt.",
     )
 
 
@@ -293,9 +293,9 @@ def node_waits_notice(run_id: str, path: str, name: str, attempt: int) -> Notice
 
 
 def triggers_paused_notice(workflow_id: str, name: str, why: str, who: str) -> Notice:
-    """Return the notice of a workflow whose triggers start nothing until somebody confirms it.
+    """Return the notice of a workflow whose triggers start nothing until someone confirms it.
 
-    ``who`` says whose rights suffice.
+    ``who`` names whose rights suffice.
     """
     return Notice(
         AttentionKind.WORKFLOW,

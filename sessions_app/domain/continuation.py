@@ -1,4 +1,4 @@
-"""Decide whether an interrupted turn continues, and write what its agent is told.
+"""Decide whether an interrupted turn continues, and write the text that its agent gets.
 
 The continue prompt is created in the transaction that records the interruption (rule 16 in docs/rules.md).
 """
@@ -117,13 +117,13 @@ def interrupted_wait_note(wait: InterruptedWait) -> str:
 def interrupted_wait_prompt(wait: InterruptedWait) -> str:
     """Return the prompt that asks an agent to continue without the result it waited for."""
     return (
-        f"{_wait_ended(wait)}\n\nContinue without it. Do not assume an outcome: look for yourself whether it has "
-        "happened meanwhile, do what does not depend on it, and say what is still missing."
+        f"{_wait_ended(wait)}\n\nContinue without it. Do not assume an outcome: check whether it has "
+        "happened in the meantime, do what does not depend on it, and report what is still missing."
     )
 
 
 def _wait_ended(wait: InterruptedWait) -> str:
-    what = {"tool_result": "the result of a tool"}.get(wait.kind, "something from outside")
+    what = {"tool_result": "the result of a tool"}.get(wait.kind, "an external result")
     name = f"{what}: “{' '.join(wait.reason.split())}”" if wait.reason.strip() else what
     until = f" until {wait.deadline}" if wait.deadline else ""
     return f"This session waited{until} for {name}. Nobody answered, so the wait was ended."

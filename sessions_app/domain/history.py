@@ -1,4 +1,4 @@
-"""Build the history that tells a new conversation what was said in the old one (strategy ``history``).
+"""Build the history: the text that gives a new conversation the content of the old one (strategy ``history``).
 
 Entries are taken from the newest back until the budget is used up. Each is cut at its own limit and freed of secrets.
 What is left out is counted, because the prompt and the receipt report it. All limits are in characters.
@@ -18,7 +18,7 @@ MESSAGE_CHARS: Final = 2000
 TOOL_CHARS: Final = 500
 """Limit of a tool call's arguments, and of its result."""
 SCANNED_CHARS: Final = 8000
-"""How much of a text is searched for secrets. More than is told, so that the cut does not hide half of a secret."""
+"""How much of a text is searched for secrets. More than is sent, so that the cut does not hide half of a secret."""
 _NAME_CHARS: Final = 120
 _LABELS: Final = {"user": "USER", "agent": "ASSISTANT"}
 _BYTES_PER_TOKEN: Final = 4
@@ -45,7 +45,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """The history as text for the next prompt; empty if there is nothing to tell."""
+    """The history as text for the next prompt; empty if there is no history."""
 
     text: str
     estimated_tokens: int
@@ -132,8 +132,8 @@ def prepend_history(injection: Injection, request: str) -> str:
         "=== CURRENT REQUEST ===\n"
         f"{request}\n\n"
         "=== INSTRUCTIONS ===\n"
-        "You are continuing work on the above task. What is told was said and done with another agent process, and "
-        "the workspace holds what came of it.\n"
+        "You are continuing work on the above task. The history above comes from an earlier agent process, and "
+        "the workspace contains its results.\n"
         "Do not repeat work that was already completed."
     )
 

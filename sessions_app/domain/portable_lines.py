@@ -70,7 +70,7 @@ def event_to_line(event: LogEvent) -> dict[str, Any]:
 def line_to_event(line: Any) -> LogEvent:
     """Return the event of a line, also of other producers' lines; raises BadLine for anything else."""
     if not isinstance(line, dict):
-        raise BadLine("no object")
+        raise BadLine("not an object")
     seq = line.get("seq")
     if not isinstance(seq, int) or isinstance(seq, bool) or not 0 < seq < HIGHEST_SEQ:
         raise BadLine("no seq")

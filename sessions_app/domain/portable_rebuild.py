@@ -87,7 +87,7 @@ class ReceiptRow:
 PLAN: Final = "plan"
 """Key of the message that shows the agent's plan, and of the plan in it."""
 KEY_LIMIT: Final = 128
-"""Most characters of another producer's id."""
+"""Maximum number of characters of another producer's id."""
 _ENDS: Final = {str(state): state for state in RunState if state not in OPEN_RUN_STATES}
 _PERMISSION_STATES: Final = (PermissionState.RESOLVED, PermissionState.CANCELLED)
 
@@ -160,7 +160,7 @@ def _added(rows: SessionRebuild, event: LogEvent) -> None:
         raise ValueError("no message")
     key = uuid.UUID(told["message_id"])
     if key in rows.messages:
-        raise ValueError("a message for the second time")
+        raise ValueError("a message that exists already")
     if role == "user":
         # A user's message has no prompt id. The run that has just started names the prompt that it belongs to.
         name = rows.asked = rows.expected or str(key)
@@ -177,7 +177,7 @@ def _updated(rows: SessionRebuild, event: LogEvent) -> None:
     told = event.payload
     message = rows.messages.get(uuid.UUID(told["message_id"]))
     if message is None:
-        raise ValueError("a change to a message that is not there")
+        raise ValueError("a change to an unknown message")
     if isinstance(told.get("replace"), str):
         message.pieces = [told["replace"]]
     if isinstance(told.get("append"), str):

@@ -55,7 +55,7 @@ def _is_asleep(case: Case) -> bool:
 
 
 def _is_backing_off(case: Case) -> bool:
-    # A date more than MAX_CLOCK_SKEW ahead comes from a wrong clock: waiting for it could take for ever.
+    # A date more than MAX_CLOCK_SKEW ahead comes from a wrong clock: waiting for it could take forever.
     at = case.facts.next_restart_at
     return case.is_start_wanted and at is not None and case.now < at <= case.now + MAX_CLOCK_SKEW
 
@@ -162,7 +162,7 @@ RULES = (
         "dead_unwanted",
         lambda c: not c.is_alive and c.is_unwanted,
         mark_stopped,
-        "It is gone and not wanted; record that nothing runs.",
+        "It is gone and no longer wanted; record that nothing runs.",
     ),
     Rule(
         "owner_left",
@@ -231,7 +231,7 @@ RULES = (
 
 
 _FOREIGN_RULES = frozenset({"foreign_lease", "attached", "start_under_way"})
-"""Rules under which marked processes may belong to an agent at work; a start ends leftovers itself."""
+"""Rules under which marked processes may belong to a working agent; a start ends leftovers itself."""
 
 _DESCRIPTIONS = {rule.name: rule.says for rule in RULES}
 
@@ -264,7 +264,7 @@ def postpone_start(facts: SweepFacts, observation: Observation, now: datetime, *
 
 
 def explain_decision(facts: SweepFacts, observation: Observation, decision: Decision) -> list[tuple[str, str]]:
-    """``--explain``: label and value, in the order in which the rules ask."""
+    """``--explain``: label and value, in the order in which the rules use them."""
     report = observation.report
     agent = report["agent"] if report else {}
     assessment = facts.assessment.without_live_agent
@@ -274,7 +274,7 @@ def explain_decision(facts: SweepFacts, observation: Observation, decision: Deci
         "session": f"{facts.session_state}, wanted {facts.desired_state}, work {facts.work_state}",
         "task": "archived" if facts.task_archived else "closed" if facts.task_closed else "open",
         "lease": "another supervisor's" if facts.foreign_lease else "attached" if facts.attached else "free",
-        "agent": str(agent.get("state", "not told")) + (", in a turn" if agent.get("active_turn") else ""),
+        "agent": str(agent.get("state", "not reported")) + (", in a turn" if agent.get("active_turn") else ""),
         "leftovers": str(observation.leftovers),
         "workspace": " ".join(filter(None, (str(facts.workspace), facts.workspace_reason))),
         "resumable": f"row {assessment.row}: {assessment.resume_reason}, {assessment.strategy or 'no strategy'}",
@@ -307,6 +307,6 @@ def _decision_summary(decision: Decision) -> str:
         f"agent {decision.agent_action} {decision.strategy or ''}".strip() if decision.agent_action != "none" else "",
         "interrupt the open run" if decision.interrupt_run else "",
         "end leftovers" if decision.end_leftovers else "",
-        "look again" if decision.needs_recheck else "",
+        "check again" if decision.needs_recheck else "",
     ]
     return "; ".join(filter(None, parts)) or "nothing to do"

@@ -19,7 +19,7 @@ S, E = SessionState, ExecutorStatus
 CANNOT_RESUME = "This agent cannot resume previous sessions. Create a new session."
 _ERRORS = {
     Reason.CONTEXT_MISMATCH: "The agent loaded a conversation that is not this session's. Accept it or start fresh.",
-    Reason.MISSING_RESUME_TOKEN: "The agent's conversation id was never learned, so it cannot be resumed.",
+    Reason.MISSING_RESUME_TOKEN: "The agent never reported its conversation id, so it cannot be resumed.",
 }
 
 
@@ -85,7 +85,7 @@ def leave_unchanged(reason: str, *, needs_recheck: bool = False) -> Callable[[Ca
 
 def stop_execution(case: Case) -> Fields:
     """Take a snapshot, then stop: what the user wants takes precedence over the agent's work."""
-    return {"executor_move": _executor_stop(case), "agent_action": "stop", "reason": "not wanted any more"}
+    return {"executor_move": _executor_stop(case), "agent_action": "stop", "reason": "no longer wanted"}
 
 
 def end_asleep_execution(case: Case) -> Fields:
@@ -101,7 +101,7 @@ def mark_unreachable(case: Case) -> Fields:
         "session_move": _session_fail(case, anew=executor_move is not None),
         "session_error_code": UNREACHABLE,
         "reason": case.observation.reason or "no answer",
-        "error_message": "The session's agentctl does not answer; its agent may still be at work. Looking again.",
+        "error_message": "The session's agentctl does not answer; its agent may still be working. Checking again.",
         "needs_recheck": True,
     }
 
@@ -119,11 +119,12 @@ def reattach(case: Case) -> Fields:
 def _who_answers(case: Case) -> str:
     report, known = case.observation.report, case.facts.known_launch_id
     launch_id = report["agent"].get("launch_id") if report else None
-    return "the agent of a later launch is there" if known and launch_id not in (None, known) else "the agent is there"
+    is_later = known and launch_id not in (None, known)
+    return "the agent of a later launch is running" if is_later else "the agent is running"
 
 
 def leave_for_later(case: Case) -> Fields:
-    """Start nothing: a page, a prompt or a user may ask for the agent later."""
+    """Start nothing: a page, a prompt or a user may request the agent later."""
     return {
         "executor_move": _executor_ready(case) if case.is_alive else _executor_stop(case),
         "session_move": _session_settle(case),
@@ -160,7 +161,7 @@ def give_up(case: Case) -> Fields:
         "session_move": "give_up" if SESSION.allows(case.facts.session_state, "give_up") else None,
         "session_error_code": "gave_up",
         "reason": f"{attempts} starts without success",
-        "error_message": f"Started {attempts} times without success. Try again when the cause is mended.",
+        "error_message": f"Started {attempts} times without success. Fix the cause, then try again.",
     }
 
 

@@ -33,9 +33,9 @@ class Policy(StrEnum):
     WORKING = "working"
     """Sessions that were working or have queued prompts."""
     ON_OPEN = "on_open"
-    """Only when somebody opens the page or sends a prompt."""
+    """Only when someone opens the page or sends a prompt."""
     MANUAL = "manual"
-    """Only when somebody asks for it."""
+    """Only when someone asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class Case:
 
     @cached_property
     def is_agent_wanted(self) -> bool:
-        """Whether it can be resumed without a decision by a user, and the policy wants that now."""
+        """Whether it can be resumed without a decision by a user, and the policy requires that now."""
         can = self.assessment.needs_resume and self.assessment.strategy is not None
         place = self.is_alive or not self.is_workspace_gone
         return can and place and self.does_policy_want_agent and not self.has_given_up

@@ -206,20 +206,20 @@ _TITLES = {
 _S, _R = SessionState, RunState
 _TASKS: tuple[tuple[str, list[SessionState]], ...] = (
     ("one is STARTING or RUNNING", [_S.RUNNING, _S.ERROR]),
-    ("one is WAITING_FOR_INPUT, in ERROR or COMPLETED", [_S.COMPLETED, _S.FAILED]),
+    ("one is WAITING_FOR_INPUT, ERROR or COMPLETED", [_S.COMPLETED, _S.FAILED]),
     ("all are FAILED", [_S.FAILED]),
     ("anything else", []),
 )
 _NEWEST = (
-    ("has no end and its agent is gone", RunFacts(_R.RUNNING, waited=False, process_gone=True)),
-    ("was interrupted, other than in a wait", RunFacts(_R.INTERRUPTED, waited=False, process_gone=True)),
-    ("was interrupted in a wait", RunFacts(_R.INTERRUPTED, waited=True, process_gone=True)),
+    ("has not ended, and its agent is gone", RunFacts(_R.RUNNING, waited=False, process_gone=True)),
+    ("was interrupted outside a wait", RunFacts(_R.INTERRUPTED, waited=False, process_gone=True)),
+    ("was interrupted during a wait", RunFacts(_R.INTERRUPTED, waited=True, process_gone=True)),
     (
-        "waits, and the key to answer it is of no use any more",
+        "waits, and its key can no longer be used",
         RunFacts(_R.WAITING, waited=True, token=TokenState.EXPIRED),
     ),
     ("waits", RunFacts(_R.WAITING, waited=True, process_gone=False)),
-    ("goes on", RunFacts(_R.RUNNING, waited=False, process_gone=False)),
+    ("is in progress", RunFacts(_R.RUNNING, waited=False, process_gone=False)),
     ("has ended, or there is none", None),
 )
 
@@ -236,11 +236,11 @@ def state_diagram(machine: Machine) -> str:
 def states_document() -> str:
     """Return ``states.md``: diagram and moves of every machine, and the derived states."""
     sections = [
-        "# The machines",
+        "# State machines",
         _GENERATED,
         (
-            "A move that is in no table raises and changes nothing. The derived status and the task's state follow "
-            "from these and are never moved by themselves."
+            "A transition that is not in these tables raises an error and changes nothing. The derived status and the "
+            "task's state follow from these states; they have no transitions of their own."
         ),
     ]
     for machine in MACHINES:
@@ -259,18 +259,18 @@ def states_document() -> str:
 def _derived_states() -> Iterator[str]:
     """Yield the sections about states that are derived, or set by users."""
     yield "## Task (`tasks.state`)"
-    yield "The first line that fits."
-    said = ("a user has set it; it stays until the task is reopened", f"{TaskState.DONE}, {TaskState.CANCELLED}")
+    yield "The first matching row applies."
+    said = ("any: a user marked the task, and has not reopened it", f"{TaskState.DONE}, {TaskState.CANCELLED}")
     followed = [(words, str(task_state(TaskState.TODO, states))) for words, states in _TASKS]
     yield markdown_table(("its sessions", "the task"), [said, *followed])
     yield "## Derived status"
-    yield "Of the newest run; never stored."
+    yield "Derived from the newest run, and never stored."
     yield markdown_table(
         ("the newest run", "derived status"), [(words, f"`{derive_status(run)}`") for words, run in _NEWEST]
     )
-    yield "## Wanted (`desired_state`)"
-    words = {DesiredState.RUNNING: "it is kept running", DesiredState.STOPPED: "it was stopped, closed or archived"}
-    yield markdown_table(("wanted", "means"), [(f"`{wanted}`", words[wanted]) for wanted in DesiredState])
+    yield "## Desired state (`desired_state`)"
+    words = {DesiredState.RUNNING: "keep it running", DesiredState.STOPPED: "stopped, closed or archived"}
+    yield markdown_table(("desired state", "meaning"), [(f"`{wanted}`", words[wanted]) for wanted in DesiredState])
 
 
 def recovery_document() -> str:
@@ -281,27 +281,27 @@ def recovery_document() -> str:
             _GENERATED,
             "## What a sweep decides",
             (
-                "The first rule that fits decides. Each is shown with what it decides about a session that was in the "
-                "middle of a turn, in a sweep at boot where nothing else is said."
+                "The first matching rule decides. The table shows the decision of each rule about a session that was "
+                "in the middle of a turn, in a sweep at boot unless the rule says otherwise."
             ),
             _decisions(),
             (
-                "A dead execution's leftovers are ended before anything else, on proof, except where somebody else is "
-                "at work on it (`foreign_lease`, `attached`, `start_under_way`). An error `unreachable` goes with the "
-                "next answer."
+                "The leftover processes of a dead execution are ended first, after proof that they belong to it, "
+                "unless another process is working on it (`foreign_lease`, `attached`, `start_under_way`). The error "
+                "`unreachable` is cleared by the next answer."
             ),
             (
-                "A session whose rows hold what cannot be (`damaged_row`: an unknown state, a negative cursor, a "
-                "secret that no key opens, an execution or agent type that is not there) is said and passed over; "
-                "all others recover. What a wrong clock has dated more than a day ahead is not waited for."
+                "A session whose rows contain impossible values (`damaged_row`: an unknown state, a negative cursor, a "
+                "secret that no key decrypts, a missing execution or agent type) is reported and skipped; all others "
+                "recover. A time more than a day in the future comes from a wrong clock and is not waited for."
             ),
             "## Whether a session can be resumed",
-            "The first row that fits speaks.",
+            "The first matching row applies.",
             _assessments(),
-            "## What a request to resume comes to",
+            "## The result of a request to resume",
             (
-                "By row and mode: the strategy, or the code of the refusal. Rows 1 and 2 and a user's stop answer for "
-                "the row under them, but a running agent is never started twice."
+                "By row and mode: the strategy, or the error code of the refusal. For rows 1 and 2 and after a stop by "
+                "the user, the next matching row applies, but a running agent is never started twice."
             ),
             _modes(),
         ]
@@ -334,7 +334,7 @@ def _cells(decision: Decision) -> tuple[str, ...]:
         decision.executor_move or "–",
         f"{decision.session_move}{code}" if decision.session_move else "–",
         " ".join(filter(None, (decision.agent_action, decision.strategy and f"({decision.strategy})"))),
-        "interrupted" if decision.interrupt_run else "as it is",
+        "interrupted" if decision.interrupt_run else "unchanged",
     )
 
 

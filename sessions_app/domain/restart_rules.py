@@ -76,7 +76,7 @@ class QueuedSession:
 def rank_applicants(applicants: Iterable[Applicant], known: Collection[int]) -> dict[uuid.UUID, int]:
     """Return a rank for each applicant, behind the ranks in use (``known``).
 
-    Urgent applicants have a queue of their own. Within a queue, the longest waiting comes first.
+    Urgent applicants have their own queue. Within a queue, the longest waiting comes first.
     """
     found: dict[uuid.UUID, int] = {}
     last = {True: -_URGENT, False: 0}
@@ -105,7 +105,7 @@ def decide_admission(
 ) -> tuple[list[QueuedSession], dict[uuid.UUID, WaitReason]]:
     """Return the sessions to start now, and why each of the others waits.
 
-    ``budget`` is how many starts are allowed now. ``room`` says how many more agents each place takes; None or a
+    ``budget`` is how many starts are allowed now. ``room`` is how many more agents each place can run; None or a
     missing place means no limit. A session whose place is full does not delay those behind it.
     """
     left = {place: number for place, number in room.items() if number is not None}

@@ -24,7 +24,7 @@ class Strategy(StrEnum):
     NATIVE = "native"
     """The agent restores its own conversation, named by the resume token."""
     HISTORY = "history"
-    """The agent opens a new conversation, and the next prompt tells it our log."""
+    """The agent opens a new conversation, and the next prompt carries the history from our log."""
     FRESH = "fresh"
     """The agent opens a new conversation and knows nothing of the old one."""
 
@@ -102,7 +102,7 @@ class Assessment:
     strategy: Strategy | None
     supports_session_resume: bool
     row: int
-    """Number of the row that answered, 1 to 13; 0 if the rows are damaged and the table was not asked."""
+    """Number of the row that answered, 1 to 13; 0 if the rows are damaged and the table was not used."""
     token_strange: bool = False
     """As ``ResumeFacts.token_strange``: the old conversation cannot be tried again in this configuration."""
     below: Assessment | None = None
@@ -180,7 +180,7 @@ class _Row:
 
 
 def _can_tell_history(facts: ResumeFacts) -> bool:
-    """Whether a new conversation may be told the log, and no token makes that unnecessary."""
+    """Whether a new conversation may get the history, and no token makes that unnecessary."""
     token = facts.has_token and supports_session_resume(facts)
     return not token and facts.history_allowed and facts.has_row
 

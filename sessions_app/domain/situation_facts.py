@@ -194,7 +194,7 @@ class Situation:
     at: datetime | None = None
     """The moment whose time of day ``text`` contains in UTC; a page shows it in the reader's time zone."""
     until: datetime | None = None
-    """When the situation ends by itself."""
+    """When the situation ends automatically."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class SituationFacts:
     supervised: bool = True
     """A supervisor is alive, or nothing waits for one."""
     starting: bool = False
-    """A start is ordered."""
+    """A start is requested."""
     start_reason: str = ""
     """A ``WaitReason``; empty: its start does not wait."""
     starts_before: int = 0
@@ -237,10 +237,10 @@ class SituationFacts:
     pending_questions: int = 0
     waits_outside: bool = False
     wait_until: datetime | None = None
-    """When the wait for an external result ends by itself."""
+    """When the wait for an external result expires."""
     owner_left: bool = False
     history: Mapping[str, int] | None = None
-    """What the next prompt tells a new agent of the conversation (``Injection.facts``); None: nothing."""
+    """The history that the next prompt carries for a new agent (``Injection.facts``); None: none."""
     history_armed: bool = False
     """That agent is running, and waits for this prompt."""
     attempts: int = 0
@@ -252,7 +252,7 @@ class SituationFacts:
     stalled_since: datetime | None = None
     """The open turn has been silent since then."""
     interrupted_wait: str | None = None
-    """What was waited for and has not come; None: nothing, or the session has continued since."""
+    """What a wait that ended without an answer was for; None: nothing, or the session has continued since."""
     wait_ended_at: datetime | None = None
     cancel_ignored_since: datetime | None = None
     """When the agent was asked to cancel the turn that it continues."""
@@ -265,7 +265,7 @@ class SituationFacts:
 
     @property
     def is_starting(self) -> bool:
-        """Whether a start is ordered or in progress, and does not wait for its back-off."""
+        """Whether a start is requested or in progress, and does not wait for its back-off."""
         if self.session_state == SessionState.STARTING:
             return True
         return self.starting and self.session_state not in ENDED_STATES and self.next_restart_at is None

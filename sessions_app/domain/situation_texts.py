@@ -48,8 +48,8 @@ POLICY_SOURCES: Final[Mapping[str, str]] = {
 
 POLICIES: Final[Mapping[str, str]] = {
     Policy.WORKING: "only agents that were working, or have prompts queued, start automatically",
-    Policy.ON_OPEN: "an agent starts when somebody opens its page or sends a prompt",
-    Policy.MANUAL: "an agent starts only when somebody resumes it or sends a prompt",
+    Policy.ON_OPEN: "an agent starts when someone opens its page or sends a prompt",
+    Policy.MANUAL: "an agent starts only when someone resumes it or sends a prompt",
 }
 
 
@@ -71,7 +71,7 @@ def over(f: Facts) -> Situation:
     label = state_label(f.session_state)
     if f.task_end:
         if f.session_state == SessionState.WAITING_FOR_INPUT and f.has_agent:
-            label = Label("Idle", "off")  # it takes no prompt, so it is nobody's turn
+            label = Label("Idle", "off")  # it accepts no prompt, so "your turn" would be wrong
         return replace(TASK_ENDS[f.task_end], label=label if f.has_agent else LABELS[Code.WORKSPACE])
     completed = f.session_state == SessionState.COMPLETED
     text = "This session is complete." if completed else "This session was cancelled."
@@ -187,12 +187,12 @@ def token_rejected(f: Facts) -> Situation:
 
 
 def history_estimate(f: Facts) -> str:
-    """Return what the next prompt tells the agent, and about how many tokens that costs."""
+    """Return that the next prompt carries the history, and about how many tokens that costs."""
     told = f.history
     if not told:
-        return "is told what was said so far"
+        return "receives the conversation so far"
     left_out = f", {told['entries_cut']} older entries are left out" if told.get("entries_cut") else ""
-    return f"is told what was said so far (about {told['estimated_tokens']:,} tokens{left_out})"
+    return f"receives the conversation so far (about {told['estimated_tokens']:,} tokens{left_out})"
 
 
 def overdue(f: Facts) -> Situation:
@@ -239,7 +239,7 @@ def wait_interrupted(f: Facts) -> Situation:
     """Describe an external wait that ended without an answer."""
     what = f"“{f.interrupted_wait}”" if f.interrupted_wait else "an external result"
     text = f"The wait for {what} ended without an answer at {f.wait_ended_at:%H:%M:%S} UTC."
-    step = "Wait again with a new key, or continue without it. The agent is told with its next prompt."
+    step = "Wait again with a new key, or continue without it. The agent is informed with its next prompt."
     return Situation(Code.WAIT_INTERRUPTED, "warning", text, step, "wait", at=f.wait_ended_at)
 
 
@@ -278,7 +278,7 @@ def queued(f: Facts) -> Situation:
 
 
 def history_armed(f: Facts) -> Situation:
-    """Describe a new agent that is told the history with the next prompt."""
+    """Describe a new agent that receives the history with the next prompt."""
     text = f"The agent has started a new conversation. With your next prompt it {history_estimate(f)}."
     return Situation(Code.HISTORY_ARMED, "info", text)
 
@@ -300,7 +300,7 @@ def workspace(f: Facts) -> Situation:
 
 
 def not_running(code: Code, reason: IdleReason | None, step: Callable[[Facts], str]) -> Describe:
-    """Return a describer for an agent that is not running; ``step`` says what starts it."""
+    """Return a describer for an agent that is not running; ``step`` describes what starts it."""
 
     def describe(f: Facts) -> Situation:
         told = f" With your next prompt it {history_estimate(f)}." if f.history else ""

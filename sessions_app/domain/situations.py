@@ -3,7 +3,7 @@
 Each row is a condition over plain facts; the first row that matches answers. Pages, chips, the API's ``stillness``,
 mail and inbox all take their texts from here. Three questions are asked of the table:
 
-- ``situation``: the first row; what a session's page says.
+- ``situation``: the first row; what a session's page shows.
 - ``idle_situation``: the first row with an ``IdleReason``; why nothing is happening, as the API reports it.
 - ``status_label``: the first row with a label; the pill on board, task and session page.
 
@@ -135,7 +135,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
         ),
     ),
     (
-        # Before the rows about starts: a prompt orders a start, but nothing can start until the machine answers.
+        # Before the rows about starts: a prompt requests a start, but nothing can start until the machine answers.
         lambda f: f.error_code == UNREACHABLE,
         texts.fixed(
             Code.UNREACHABLE,
@@ -205,7 +205,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
         texts.fixed(
             Code.MISSING_RESUME_TOKEN,
             "error",
-            "Kandev never learned the agent’s conversation id, so this conversation cannot be resumed.",
+            "The agent never reported its conversation id, so this conversation cannot be resumed.",
             "A fresh start keeps the workspace; the agent does not know what was said.",
             action="fresh_start",
         ),

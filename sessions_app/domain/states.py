@@ -87,21 +87,21 @@ class PromptKind(StrEnum):
 
 
 class RequestKind(StrEnum):
-    """What an agent waits for: leave to act, or the answer to a question."""
+    """What an agent waits for: permission to act, or the answer to a question."""
 
     PERMISSION = "permission"
     QUESTION = "question"
 
 
 class QuestionStatus(StrEnum):
-    """How a question stands, as people see it."""
+    """State of a question, as people see it."""
 
     PENDING = "pending"
     ANSWERED = "answered"
     DECLINED = "declined"
     CANCELLED = "cancelled"
     WITHDRAWN = "withdrawn"
-    """The agent took it back."""
+    """The agent withdrew it."""
 
 
 class PermissionState(StrEnum):
@@ -114,7 +114,7 @@ class PermissionState(StrEnum):
 
 
 class RunState(StrEnum):
-    """Where one run of a session is."""
+    """State of one run of a session."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -137,7 +137,7 @@ OPEN_PROMPT_STATES = UNSETTLED_PROMPT_STATES | {PromptState.QUEUED}
 
 
 class IllegalMove(Exception):
-    """A move that the table of its machine does not hold."""
+    """A move that the table of its machine does not contain."""
 
     def __init__(self, machine: str, state: str, move: str):
         super().__init__(f"{machine}: {move!r} is not possible in state {state!r}")

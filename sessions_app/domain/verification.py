@@ -89,7 +89,7 @@ def verify_resume(
         completed_turns: Number of completed turns in our journal.
         known_to_replay: Agents of this type replay conversations, or this one was seen to.
         names_conversation: The agent names its conversation in each turn.
-        injected: The next prompt tells the history.
+        injected: The next prompt carries the history.
         listed: The agent lists the conversation; None if that is not known.
     """
     if outcome == "created":
@@ -131,7 +131,7 @@ def contradicts(
     if replayed_user_texts:
         if last_completed_text is None or any(shows_text(text, last_completed_text) for text in replayed_user_texts):
             return None
-        return "The conversation that the agent loaded does not hold the last completed request."
+        return "The conversation that the agent loaded does not contain the last completed request."
     if completed_turns and known_to_replay:
         turns = "1 turn was" if completed_turns == 1 else f"{completed_turns} turns were"
         return f"The agent loaded a conversation without messages; {turns} completed in it."

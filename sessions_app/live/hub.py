@@ -176,14 +176,14 @@ class Subscriber(ABC):
                     return
             await self.disconnect(CloseCode.SLOW)
         except Exception as error:
-            log.exception("a client could not be given what it lacks")
+            log.exception("a client could not be sent the lines that it lacks")
             await self.disconnect(CloseCode.FAILED if classify_error(error) is None else CloseCode.UNREACHABLE)
 
 
 POLL_EVERY: Final = 0.25
-"""Seconds at most between two reads, in case a wake-up was lost."""
+"""Maximum seconds between two reads, in case a wake-up was lost."""
 LONGEST_PAUSE: Final = 0.005
-"""Seconds at most that the reader pauses after a read and its sends. It pauses as long as they took, so that however
+"""Maximum seconds that the reader pauses after a read and its sends. It pauses as long as they took, so that however
 many wake-ups arrive, half of the time is left for everything else."""
 CHECK_EVERY: Final = 2.0
 """Seconds between two checks of all subscribers' access."""
@@ -271,12 +271,12 @@ class Hub:
         return all(self._cursors.get(followed, 0) <= seq for followed, seq in subscriber.sent.items())
 
     async def _run(self) -> None:
-        """Read and send until cancelled; after a failure, open everything anew."""
+        """Read and send until cancelled; after a failure, reopen everything."""
         while True:
             try:
                 await self._listen()
             except Exception:
-                log.exception("sockets are not fed; trying again")
+                log.exception("log lines could not be sent to sockets; trying again")
                 self._stale = True
                 await asyncio.sleep(RETRY)
 
@@ -292,7 +292,7 @@ class Hub:
                     await asyncio.sleep(min(monotonic() - began, LONGEST_PAUSE))
                     await listener.wait()
         finally:
-            # Shielded: the thread has to end even if this task is cancelled once more.
+            # Shielded: the thread has to end even if this task is cancelled again.
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, database.close))
 
     async def _send_changes(self, database: DatabaseThread) -> None:
@@ -336,7 +336,7 @@ class Hub:
         try:
             await subscriber.take(of, batch)
         except Exception:  # one broken connection must not keep lines from the others
-            log.exception("a client could not be sent to")
+            log.exception("log lines could not be sent to a client")
             self.leave(subscriber)
 
     async def _disconnect_revoked(self, database: DatabaseThread) -> None:

@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 MAX_RESTART_DELAY: Final = 30.0
 """Maximum delay in seconds between the end of a child and its restart."""
 CHECK_EVERY: Final = 1.0
-"""Seconds at most between two checks by ``supervise_children``."""
+"""Maximum seconds between two checks by ``supervise_children``."""
 STABLE_AFTER: Final = 60.0
 """A child that ran for this many seconds counts as stable: its back-off starts over."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -97,14 +97,14 @@ class ChildProcess:
         """Start the process; ``now`` is monotonic time in seconds. The parent must have one thread, as forks need."""
         self.started_at = now
         request_death_signal = make_parent_death_hook(os.getpid(), self.orphan_signal)
-        # Held back until the child has its own handlers: a signal in between would meet the parent's and be forgotten.
+        # Blocked until the child has its own handlers: an earlier signal would run the parent's handlers and be lost.
         unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         try:
             self.process = _FORKING.Process(target=self._run, args=(request_death_signal, unmasked), name=self.name)
             self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, unmasked)
-        # Here and in the child: whichever comes first, the group exists before anybody signals it.
+        # Set here and in the child, so that the group exists before a signal is sent to it, whichever runs first.
         with suppress(ProcessLookupError, PermissionError):
             os.setpgid(_pid(self.process), 0)
 

@@ -24,7 +24,7 @@ DEMO_AGENT: Final = "Demo agent"
 DEMO_EXECUTOR: Final = "This machine"
 HELLO_TASK: Final = "Say hello"
 HELLO_PROMPT: Final = "Say hello, then add a small program to this repository.\nmake a change"
-LONG_PROMPT: Final = "Count for two minutes. While it counts, restart the control plane: it goes on.\nwork 120 at 2"
+LONG_PROMPT: Final = "Count for two minutes. While it counts, restart the control plane: it continues.\nwork 120 at 2"
 _README: Final = """# Demo repository
 
 The demo agent works in branches of this repository. It understands a few words, for example:
@@ -35,7 +35,7 @@ The demo agent works in branches of this repository. It understands a few words,
     write hello.txt Hello
 """
 DEMO_WORKFLOW: Final = """\
-# The agent writes a file, and a script of the same worktree looks at it.
+# The agent writes a file, and a script in the same worktree checks it.
 version: 3
 metadata:
   name: Write and check

@@ -227,7 +227,7 @@ def _import_safely(reader: RecordReader, team: str, *, dry_run: bool) -> ImportR
         log.debug("session %s could not be imported", reader.stem, exc_info=True)
         result.outcome = "skipped"
         reader.report(
-            reader.stem, 0, f"the database refused it: {str(error).splitlines()[0] if str(error) else error!r}"
+            reader.stem, 0, f"the database rejected it: {str(error).splitlines()[0] if str(error) else error!r}"
         )
     return result
 
@@ -245,7 +245,7 @@ def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dr
     rows = SessionRebuild(session_id)
     lines = _replay_log(reader, rows)
     if not lines and not snapshot:
-        reader.report(reader.stem, 0, "nothing of it can be read")
+        reader.report(reader.stem, 0, "no part of it can be read")
         return
     events, gaps = [line.event for line in lines], _find_gaps(lines, snapshot)
     result.notes += _report_gaps(reader, gaps)

@@ -129,8 +129,8 @@ def _find_or_create_repository(
     path = told.inner("repository").text("path") or ("" if told else snapshot.text("working_dir"))
     found: Repository | None = Repository.objects.filter(team=team, path=path).first()
     if found is None:
-        shown = f"“{path[:200]}” is not opened to team “{team.name}”" if path else "none is named"
-        notes.append(f"repository: {shown}; its sessions can be read, and not be started")
+        shown = f"“{path[:200]}” is not opened to team “{team.name}”" if path else "none is recorded"
+        notes.append(f"repository: {shown}; its sessions can be read, but not started")
     return found
 
 
@@ -176,7 +176,7 @@ def write_session(
     session_id: uuid.UUID, snapshot: SnapshotValues, rows: SessionRebuild, places: SessionParents, last_seq: int
 ) -> TaskSession:
     """Create the rows of the session and its execution, both stopped, whatever their recorded state."""
-    # The snapshot is a file beside the log and may be older. Then the states that the log leads to are the right ones.
+    # The snapshot is a file beside the log and may be older. The log's last states are then the right ones.
     newer = snapshot.number("last_seq") >= last_seq
     told_state = snapshot.one_of("state", set(SessionState)) if newer else ""
     state = told_state or rows.state or SessionState.WAITING_FOR_INPUT

@@ -141,7 +141,7 @@ async def _first_sweep(supervisor: SupervisorLoop, deadline: float, *, alone: bo
     """Wait until each live supervisor has swept once, and so has decided about its sessions."""
     while True:
         others = await supervisor.registry.database(live_supervisors)
-        # Not alone means that somebody holds the lock. Without a live supervisor, that one is still starting.
+        # Not alone means that someone holds the lock. Without a live supervisor, that one is still starting.
         if all(row.swept_at for row in others) and (alone or others):
             return True
         if time.monotonic() >= deadline:

@@ -75,7 +75,7 @@ class RestartDemo:
     def _first_act(self) -> None:
         self.console.rule("[bold]Act 1: the control plane is killed, and the agent keeps working")
         self._start(f"remember walrus\nwork {self.work}\nask")
-        wait_until(lambda: b"tick" in self._shown(), "what the agent says is on the page")
+        wait_until(lambda: b"tick" in self._shown(), "the agent's output appears on the page")
         agents = self.kandev.agent_processes()
         self._print_agent_output(2)
         self.report("The agent is in the middle of its turn")
@@ -83,7 +83,7 @@ class RestartDemo:
         first = self._status()["latest_receipt"]
         names = _describe_processes(self.kandev.server_processes())
         killed = self.kandev.kill_server()
-        self.report(f"kill -9: {', '.join(names)} (in all {len(killed)} processes)")
+        self.report(f"kill -9: {', '.join(names)} ({len(killed)} processes in total)")
         self._print_agent_output(3)
         self.check(
             all(map(identity.is_alive, agents)),
@@ -110,9 +110,9 @@ class RestartDemo:
         return wait_until(newer, "there is a receipt of the restart")
 
     def _answer(self) -> None:
-        with self.console.status("The agent continues, and will then request a permission"):
-            asked = wait_until(self._asked, "the agent requests a permission", self.work + 40)[0]
-        self.report("The agent requests a permission, in the same turn")
+        with self.console.status("The agent continues, and will then ask for permission"):
+            asked = wait_until(self._asked, "the agent asks for permission", self.work + 40)[0]
+        self.report("The agent asks for permission, in the same turn")
         option = asked["options"][0]
         answer = {"option_id": option["option_id"], "resume_token": asked["resume_token"]}
         self.kandev.api("POST", f"{self.session}/permissions/{asked['id']}/", answer)
@@ -131,7 +131,7 @@ class RestartDemo:
         self.console.print(table)
         self.check(said == shown, "Identical bytes: nothing was lost or duplicated")
         self.check(len(self._prompts()) == 1, "One prompt, delivered once, in one turn")
-        self.check(all(map(identity.is_alive, agents)), "Still the same processes")
+        self.check(all(map(identity.is_alive, agents)), "The same processes are still running")
 
     # --- act two ---
 
@@ -197,7 +197,8 @@ class RestartDemo:
         wait_until(lambda: b"The word was walrus.\n" in self._shown(), "the agent remembers the word")
         self.report("The agent still knows the word from act 1: walrus")
         wait_until(
-            lambda: b"Verify what is there before you repeat" in self._shown(), "it was told of its interrupted turn"
+            lambda: b"Verify what is there before you repeat" in self._shown(),
+            "the agent is informed of its interrupted turn",
         )
         self.report("The agent was told that its last turn was interrupted")
 
@@ -229,7 +230,7 @@ class RestartDemo:
             length = len(self.kandev.said())
             self._wait_for_more_output(length)
             last = self.kandev.said().decode().strip().rpartition("\n")[2]
-            self.console.print(f"    the agent says: [cyan]{escape(last)}[/]", highlight=False)
+            self.console.print(f"    agent output: [cyan]{escape(last)}[/]", highlight=False)
             time.sleep(_PAUSE_SECONDS)
 
     def _wait_for_more_output(self, length: int) -> None:
@@ -244,7 +245,7 @@ class RestartDemo:
     def check(self, holds: bool, text: str) -> None:
         """Print a line with a tick if ``holds``. Raises DemoFailed if not."""
         if not holds:
-            raise DemoFailed(f"This is not true: {text}")
+            raise DemoFailed(f"Check failed: {text}")
         self.report(text)
 
 
@@ -261,5 +262,5 @@ def _describe_processes(processes: Iterable[identity.ProcessIdentity]) -> list[s
 def _find_result(page: Mapping[str, Any], field: str, value: str) -> dict[str, Any]:
     found = next((row for row in page["results"] if row[field] == value), None)
     if found is None:
-        raise DemoFailed(f"The demo has no {value!r}.")
+        raise DemoFailed(f"The demo could not find {value!r}.")
     return dict(found)

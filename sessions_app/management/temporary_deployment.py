@@ -41,7 +41,7 @@ def wait_until(condition: Callable[[], T], what: str, timeout: float = _DEFAULT_
     deadline = time.monotonic() + timeout
     while not (result := condition()):
         if time.monotonic() > deadline:
-            raise DemoFailed(f"not within {timeout:g} s: {what}")
+            raise DemoFailed(f"Not reached within {timeout:g} s: {what}")
         time.sleep(_POLL_INTERVAL)
     return result
 

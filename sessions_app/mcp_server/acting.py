@@ -48,8 +48,8 @@ def start_task(user: Any, asked: arguments.StartTaskArguments) -> results.Starte
     return results.StartedTask(task_id=task.id, session_id=session.id, message_id=first or "", created=created)
 
 
-# A repeated call has to ask for the same as the first one, although what is usual may have changed since. So both
-# functions return first what the call with this key has created.
+# A repeated call must use the same values as the first one, although the defaults may have changed since. So both
+# functions first return what the call with this key has created.
 
 
 def _usual_repository(team: Group, key: str) -> Repository | None:
@@ -106,21 +106,21 @@ def answer_permission(user: Any, asked: arguments.AnswerPermissionArguments) -> 
 
 
 def resume_session(user: Any, asked: arguments.ResumeSessionArguments) -> results.ActionResult:
-    """Ask for a session to run again."""
+    """Request that a session runs again."""
     session = _writable_session(user, asked.session_id)
     intents.request_resume(session.id, user, asked.mode)
     return _result(user, asked)
 
 
 def cancel_turn(user: Any, asked: arguments.SessionArguments) -> results.ActionResult:
-    """Ask for the active turn to end; the session stays."""
+    """Request the end of the active turn; the session stays."""
     session = _writable_session(user, asked.session_id)
     cancelling = intents.request_cancel(session.id, user)
     return _result(user, asked, cancelling=cancelling)
 
 
 def stop_session(user: Any, asked: arguments.SessionArguments) -> results.ActionResult:
-    """Ask for the session's agent to end."""
+    """Request the end of the session's agent."""
     session = _writable_session(user, asked.session_id)
     intents.request_stop(session.id, user)
     return _result(user, asked)

@@ -12,11 +12,11 @@ from sessions_app.services.idempotency import KEY_LIMIT
 from sessions_app.services.intents import TEXT_LIMIT
 
 PAGE_LIMIT: Final = 50
-"""Most rows of one page."""
+"""Maximum number of rows on one page."""
 MESSAGE_LIMIT: Final = 100
-"""Most messages of one page."""
+"""Maximum number of messages on one page."""
 MESSAGE_TEXT_LIMIT: Final = 50_000
-"""Most characters of one message that a call can ask for."""
+"""Maximum number of characters of one message that a call can request."""
 MAX_WAIT: Final = 300
 """Seconds that ``wait_for_turn`` waits at most."""
 DEFAULT_WAIT: Final = 45
@@ -24,14 +24,14 @@ DEFAULT_WAIT: Final = 45
 
 
 class Arguments(BaseModel):
-    """The arguments of a tool; unknown ones are refused, so that no call does less than it asks for."""
+    """The arguments of a tool; unknown ones are rejected, so that none is silently ignored."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def refuse_nul(cls, value: Any) -> Any:
-        """Refuse U+0000, which no database stores."""
+        """Reject U+0000, which PostgreSQL cannot store."""
         if isinstance(value, str) and "\0" in value:
             raise ValueError("Text cannot contain U+0000 (the NUL character).")
         return value
@@ -50,7 +50,7 @@ class PageArguments(Arguments):
     """Names a page of a list."""
 
     page: Annotated[int, Field(ge=1, le=1_000_000, description="Page number, from 1.")] = 1
-    page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT, description="Rows of a page.")] = 20
+    page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT, description="Number of rows on a page.")] = 20
 
 
 class ListSessionsArguments(PageArguments):
@@ -62,7 +62,7 @@ class ListSessionsArguments(PageArguments):
 class ListTasksArguments(PageArguments):
     """Which tasks to list."""
 
-    archived: Annotated[bool, Field(description="List the archived tasks instead of the others.")] = False
+    archived: Annotated[bool, Field(description="List archived tasks instead of active ones.")] = False
 
 
 class ReadConversationArguments(SessionArguments):
@@ -76,18 +76,24 @@ class ReadConversationArguments(SessionArguments):
             description="Return the messages after this seq, oldest first; 0 for the beginning. Null: the newest ones.",
         ),
     ] = None
-    limit: Annotated[int, Field(ge=1, le=MESSAGE_LIMIT, description="Most messages to return.")] = 30
+    limit: Annotated[int, Field(ge=1, le=MESSAGE_LIMIT, description="Maximum number of messages to return.")] = 30
     text_limit: Annotated[
-        int, Field(ge=1, le=MESSAGE_TEXT_LIMIT, description="Most characters of one message; longer ones are cut.")
+        int,
+        Field(
+            ge=1, le=MESSAGE_TEXT_LIMIT, description="Maximum length of one message in characters; longer ones are cut."
+        ),
     ] = 4_000
 
 
 class StartTaskArguments(Arguments):
     """A new task with its first session."""
 
-    title: Annotated[str, Field(min_length=1, max_length=300, description="A short title of the work.")]
+    title: Annotated[str, Field(min_length=1, max_length=300, description="A short title for the work.")]
     prompt: Annotated[
-        str, Field(min_length=1, max_length=TEXT_LIMIT, description="The first prompt: everything the agent must know.")
+        str,
+        Field(
+            min_length=1, max_length=TEXT_LIMIT, description="The first prompt, with everything the agent must know."
+        ),
     ]
     client_key: Annotated[
         str,
@@ -109,10 +115,10 @@ class StartTaskArguments(Arguments):
         str, Field(max_length=255, description="The branch to start from; empty for the repository's default.")
     ] = ""
     agent_profile_id: Annotated[
-        UUID | None, Field(description="The agent; null for the one you used last. See list_start_options.")
+        UUID | None, Field(description="The agent profile; null for the one you used last. See list_start_options.")
     ] = None
     executor_id: Annotated[
-        UUID | None, Field(description="Where it runs; null for the place you used last. See list_start_options.")
+        UUID | None, Field(description="The executor; null for the one you used last. See list_start_options.")
     ] = None
 
 
@@ -132,7 +138,7 @@ class PromptSessionArguments(SessionArguments):
     cancel_open_question: Annotated[
         bool,
         Field(
-            description="If the agent waits for a permission: withdraw its question and cancel its turn for this "
+            description="If the agent is waiting for a permission: withdraw its request and cancel its turn for this "
             "prompt. False: the call fails with permission_pending."
         ),
     ] = False
@@ -147,7 +153,9 @@ class WaitForTurnArguments(SessionArguments):
     ] = None
     timeout_seconds: Annotated[
         int,
-        Field(ge=1, le=MAX_WAIT, description="Most seconds to wait. Call again if the turn is not finished by then."),
+        Field(
+            ge=1, le=MAX_WAIT, description="Maximum wait in seconds. Call again if the turn is not finished by then."
+        ),
     ] = DEFAULT_WAIT
 
 
@@ -155,9 +163,9 @@ class AnswerPermissionArguments(SessionArguments):
     """An answer to a permission request or a question."""
 
     permission_id: Annotated[str, Field(max_length=64, description="Id of the permission request.")]
-    option_id: Annotated[str, Field(max_length=128, description="Id of the chosen one of its options.")]
+    option_id: Annotated[str, Field(max_length=128, description="Id of the option that you choose.")]
     content: Annotated[
-        dict[str, Any] | None, Field(description="For an accepted question with a form: its fields, by the schema.")
+        dict[str, Any] | None, Field(description="For an accepted question with a form: the fields, as in its schema.")
     ] = None
 
 
@@ -167,8 +175,8 @@ class ResumeSessionArguments(SessionArguments):
     mode: Annotated[
         Mode,
         Field(
-            description="auto continues in the best way there is, and tries a failed or given-up session again. "
-            "resume insists on the agent's own conversation. fresh_start begins a new conversation in the same "
+            description="auto continues in the best available way, and retries a failed or given-up session. "
+            "resume requires the agent's own conversation. fresh_start begins a new conversation in the same "
             "workspace. accept_mismatch continues although the agent's conversation differs from the log. "
             "workspace_only opens the workspace without the agent."
         ),

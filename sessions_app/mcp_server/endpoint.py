@@ -46,7 +46,7 @@ class McpEndpoint:
             return
         try:
             caller = await _admit(scope)
-            # In a thread, and not before somebody needs it: this import takes a second.
+            # In a thread, and only at the first request: this import takes a second.
             protocol = await asyncio.to_thread(importlib.import_module, _PROTOCOL)
         except Exception as error:  # noqa: BLE001 - every error becomes a response with a code
             await _respond(_response_to(error), send)
@@ -55,8 +55,8 @@ class McpEndpoint:
 
 
 async def _admit(scope: Scope) -> Caller:
-    """Return who calls. Raises the REST framework's errors, and Throttled."""
-    # Browsers name the page's origin: a page of another site may neither use a token here nor guess one.
+    """Return the caller. Raises the REST framework's errors, and Throttled."""
+    # Browsers send the page's origin: a page of another site may neither use a token here nor guess one.
     origins = header_values(scope, "origin")
     if not has_allowed_host(scope) or (origins and not is_own_origin(scope, origins)):
         raise ForeignOrigin

@@ -80,7 +80,7 @@ def _argument_error(error: ValidationError) -> ErrorResponse:
 
 
 def _failure(answer: ErrorResponse) -> types.CallToolResult:
-    # Without structured content: clients may check that against the schema of a successful result.
+    # Without structured content: clients may validate it against the schema of a successful result.
     return types.CallToolResult(content=[_as_text(answer.body)], is_error=True)
 
 

@@ -25,11 +25,11 @@ from sessions_app.services.status import session_status
 from sessions_app.services.waits import permission_tokens
 
 DETAILS_LIMIT: Final = 2_000
-"""Most characters of what else a message or a permission request says."""
+"""Maximum number of characters of the details of a message or a permission request."""
 CONVERSATION_LIMIT: Final = 50_000
-"""Most characters of one page of a conversation. Escaped twice, they still fit the 1 MiB that clients accept."""
+"""Maximum characters of one page of a conversation. Escaped twice, they still fit the 1 MiB that clients accept."""
 ROW_LIMIT: Final = 200
-"""Most prompts of a session, permission requests of a session, and choices of one kind."""
+"""Maximum number of prompts and of permission requests of a session, and of choices of one kind."""
 
 
 def visible_session(user: Any, session_id: UUID) -> TaskSession:
@@ -41,7 +41,7 @@ def visible_session(user: Any, session_id: UUID) -> TaskSession:
 
 
 class SessionView(NamedTuple):
-    """A session's status as the API has it, and its situation as its page says it."""
+    """A session's status as in the API, and its situation as its page describes it."""
 
     status: Mapping[str, Any]
     facts: SituationFacts
@@ -226,13 +226,13 @@ def _message(row: Message, text: str, limit: int) -> results.ConversationMessage
 
 
 def _details(payload: Mapping[str, Any]) -> str:
-    """Return what a payload says beside its title and status, as JSON of bounded length."""
+    """Return the details of a payload, without its title and status, as JSON of bounded length."""
     more = {name: value for name, value in payload.items() if name not in ("title", "status")}
     return cut(json.dumps(more, ensure_ascii=False, default=str), DETAILS_LIMIT) if more else ""
 
 
 def _text(value: Any) -> str:
-    """Return what an agent gave for a text: it may be of any type."""
+    """Return a value from an agent as text: it may be of any type."""
     return "" if value is None else str(value)
 
 

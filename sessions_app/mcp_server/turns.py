@@ -1,4 +1,4 @@
-"""Where the turn of a prompt is, and waiting until it is finished or needs somebody."""
+"""The state of a prompt's turn, and waiting until it is finished or needs attention."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from sessions_app.services.errors import NotFound, Throttled
 from sessions_app.services.intents import open_start_intent
 
 ReportProgress = Callable[[float, float, str], Awaitable[None]]
-"""Report (progress, total, message) to the client, if it asked for that."""
+"""Report (progress, total, message) to the client, if it requested progress."""
 ANSWER_LIMIT: Final = 20_000
-"""Most characters of an answer; ``read_conversation`` has the rest."""
+"""Maximum number of characters of an answer; ``read_conversation`` has the rest."""
 CHECK_EVERY: Final = 5.0
-"""Seconds after which a waiting call looks again and reports progress, if nothing has woken it before."""
+"""Seconds after which a waiting call checks again and reports progress, if nothing has woken it before."""
 MAX_FOLLOWED: Final = 100
-"""Most replacements of one prompt that are followed."""
+"""Maximum number of replacements of one prompt that are followed."""
 
 _OUTCOME_BY_RUN: Final = {
     RunState.RUNNING: Outcome.RUNNING,
@@ -59,9 +59,9 @@ UNFINISHED: Final = frozenset({Outcome.QUEUED, Outcome.RUNNING})
 
 
 def turn_outcome(prompt: str, run: str | None, *, is_held_up: bool) -> Outcome:
-    """Return where a turn is, from the states of its prompt and of its run (None: it has none).
+    """Return the outcome of a turn from the states of its prompt and its run (None: it has none).
 
-    ``is_held_up``: nothing sends a queued prompt before somebody acts.
+    ``is_held_up``: a queued prompt is not sent until someone acts.
     """
     state = PromptState(prompt)
     if state == PromptState.QUEUED:
@@ -74,7 +74,7 @@ def turn_outcome(prompt: str, run: str | None, *, is_held_up: bool) -> Outcome:
 
 
 def read_turn(user: Any, session_id: UUID, message_id: str | None) -> results.Turn:
-    """Return where the turn of a prompt is; without a ``message_id``, of the newest one that was not withdrawn.
+    """Return the state of a prompt's turn; without a ``message_id``, of the newest prompt that was not withdrawn.
 
     A prompt that was sent again, retried or continued is followed to the one that replaced it. Raises NotFound.
     """
@@ -144,7 +144,7 @@ def _answer(session: TaskSession, message_id: str) -> tuple[int | None, str | No
 
 
 class TurnWatcher(Subscriber):
-    """A subscriber that is only told that something other than the text of messages has changed."""
+    """A subscriber that is only notified when something other than the text of messages has changed."""
 
     def __init__(self, subscription: Subscription, log: SessionLog, seq: int):
         super().__init__(subscription, {log: seq})
@@ -159,7 +159,7 @@ class TurnWatcher(Subscriber):
             self._changed.set()
 
     async def close(self, code: CloseCode) -> None:
-        """Wake the waiting call, which then finds out why by itself."""
+        """Wake the waiting call, which then finds the reason itself."""
         self._closed_with = code
         self._changed.set()
 
@@ -178,7 +178,7 @@ class TurnWatcher(Subscriber):
 async def wait_for_turn(
     caller: Caller, asked: arguments.WaitForTurnArguments, report_progress: ReportProgress
 ) -> results.Turn:
-    """Wait until a turn is finished or needs somebody, at most ``timeout_seconds``, and return where it is.
+    """Wait until a turn is finished or needs attention, at most ``timeout_seconds``, and return its state.
 
     Raises NotFound, and Throttled if the caller has as many waits and streams open as they may have.
     """

@@ -41,7 +41,7 @@ class Migration(migrations.Migration):
             name='Preferences',
             fields=[
                 ('user', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='preferences', serialize=False, to=settings.AUTH_USER_MODEL)),
-                ('theme', models.CharField(choices=[('system', 'Like the system'), ('light', 'Light'), ('dark', 'Dark')], default='system', max_length=6)),
+                ('theme', models.CharField(choices=[('system', 'Same as the system'), ('light', 'Light'), ('dark', 'Dark')], default='system', max_length=6)),
                 ('time_zone', models.CharField(blank=True, default='', max_length=64)),
             ],
             options={
@@ -62,7 +62,7 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='teamrole',
             name='role',
-            field=models.CharField(choices=[('admin', 'Admin: a member who also says who is in the team'), ('member', 'Member: reads and writes'), ('viewer', 'Viewer: reads')], default='member', max_length=10),
+            field=models.CharField(choices=[('admin', 'Admin: a member who also manages the members'), ('member', 'Member: reads and writes'), ('viewer', 'Viewer: reads')], default='member', max_length=10),
         ),
         migrations.CreateModel(
             name='ApiToken',

@@ -24,9 +24,9 @@ class Migration(migrations.Migration):
                 ('user', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='notification_settings', serialize=False, to=settings.AUTH_USER_MODEL)),
                 ('email', models.BooleanField(default=False, verbose_name='Send me e-mail')),
                 ('kinds', models.JSONField(blank=True, default=sessions_app.notifications.models.all_kinds)),
-                ('only_mine', models.BooleanField(default=False, verbose_name='Only of sessions that I own')),
+                ('only_mine', models.BooleanField(default=False, verbose_name='Only for sessions that I own')),
                 ('every', models.PositiveIntegerField(choices=[(5, 'every 5 minutes'), (15, 'every 15 minutes'), (60, 'once an hour'), (1440, 'once a day')], default=15, verbose_name='At most')),
-                ('minimum_share', models.PositiveSmallIntegerField(default=0, verbose_name='Only when this share of the agents waits')),
+                ('minimum_share', models.PositiveSmallIntegerField(default=0, verbose_name='Only when this share of the agents is waiting')),
                 ('last_email_at', models.DateTimeField(blank=True, editable=False, null=True)),
             ],
             options={

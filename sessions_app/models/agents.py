@@ -55,7 +55,7 @@ class AgentSettings(TeamModel):
         return f"settings of {str(self.session_id)[:8]}"
 
     def change_of(self, setting_id: str) -> dict[str, Any]:
-        """Return the last change of a setting; empty if nobody changed it."""
+        """Return the last change of a setting; empty if it was never changed."""
         change: dict[str, Any] = self.chosen.get(setting_id, {}).get("change", {})
         return change
 
@@ -130,7 +130,7 @@ def record_refusal(
 class ReportedAgent(TeamModel):
     """The last report of a team's agent of one type on one executor.
 
-    It belongs to a team because a team's own profile may run a program of its own.
+    It belongs to a team because a team's own profile may run a different program.
     """
 
     team = models.ForeignKey("auth.Group", models.CASCADE, related_name="+")
@@ -160,7 +160,7 @@ class McpServerList(TeamModel):
     """The MCP servers of a team, or of one repository of the team.
 
     Without secrets: ``executors_app.mcp_servers`` describes how a server refers to one. Only staff and the team's
-    admins write it; nothing that a repository contains does.
+    admins write it; a repository's contents cannot change it.
     """
 
     team = models.ForeignKey("auth.Group", models.CASCADE, related_name="mcp_server_lists")

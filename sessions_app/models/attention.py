@@ -96,7 +96,7 @@ class AttentionMark(models.Model):
 
 
 class Presence(models.Model):
-    """A user has a session's page open; visible to every web process, and expires by itself."""
+    """A user has a session's page open; visible to every web process, and expires automatically."""
 
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="presences")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
@@ -141,7 +141,7 @@ def resolve_for_workflow(workflow: Workflow, resolution: str) -> int:
 def open_item(notice: Notice, **about: Any) -> AttentionItem | None:
     """Create or reopen the item of a notice and return it; None if it is already open.
 
-    Reopening removes the marks of all users, so that everybody sees the item again.
+    Reopening removes the marks of all users, so that every user sees the item again.
     """
     earlier = AttentionItem.objects.filter(key=notice.key).first()
     if earlier is not None and earlier.resolved_at is None:

@@ -36,7 +36,7 @@ def raise_item(transaction: SessionTransaction, notice: Notice, run: WorkflowRun
     """Raise an attention item in a session transaction; return False if an item with its key is already open.
 
     If an item with this key was resolved (a prompt is held a second time), it reopens and loses its marks, so that
-    everybody sees it again. ``run`` is the failed workflow run that the item links to.
+    every user sees it again. ``run`` is the failed workflow run that the item links to.
     """
     row = open_item(notice, session=transaction.session, task_id=transaction.session.task_id, run=run)
     if row is None:
@@ -163,7 +163,7 @@ def _had_a_conversation(transaction: SessionTransaction) -> bool:
 
 
 def _on_work_changed(transaction: SessionTransaction, event: NewEvent) -> None:
-    """Resolve what asks for a review when the agent works again; ask for one when it comes to rest."""
+    """Resolve what asks for a review when the agent works again; ask for one when it becomes idle."""
     if event.payload["to"] == WorkState.WORKING:
         resolve_items(transaction, "working", kinds=AT_REST_KINDS | {AttentionKind.WAIT_INTERRUPTED})
         if (
@@ -176,7 +176,7 @@ def _on_work_changed(transaction: SessionTransaction, event: NewEvent) -> None:
 
 
 def _newest_interrupted_prompt(transaction: SessionTransaction) -> tuple[str, str] | None:
-    """Return message id and text of the newest interrupted prompt that nobody has settled."""
+    """Return message id and text of the newest interrupted prompt that is not settled."""
     rows = transaction.session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None, resent_as=None)
     return rows.order_by("id").values_list("message_id", "text").last()
 
@@ -189,12 +189,12 @@ def _needs_review(transaction: SessionTransaction) -> None:
         or run.state == RunState.CANCELLED
         or session.desired_state == DesiredState.STOPPED
     ):
-        return  # a user ended it, so nobody needs to be told
+        return  # a user ended it, so no notice is needed
     if (cut := _newest_interrupted_prompt(transaction)) is not None and session.work_state != WorkState.WORKING:
         raise_item(transaction, attention.cut_short_notice(session.id, *cut))
         return
     if session.state in (SessionState.FAILED, SessionState.ERROR) or session.work_state == WorkState.WORKING:
-        return  # has an item of its own, or works again within this same transaction
+        return  # has its own item, or works again within this same transaction
     if session.node_runs.filter(run__ended_at=None).exists():
         return  # its workflow continues without a person
     if not session.prompts.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():

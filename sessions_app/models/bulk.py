@@ -23,7 +23,7 @@ from executors_app.orm import is_malformed
 
 Row = Sequence[Any]
 COPY_ROWS = 50
-"""From so many rows on, COPY is faster than one statement, although it takes a round trip more."""
+"""From this many rows on, COPY is faster than one statement, although it takes one more round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +173,12 @@ def _utc_text(value: datetime | None) -> Any:
 
 
 def _json(value: Any) -> str | None:
-    """Serialize JSON; a malformed value that nobody has changed is stored again as it was read."""
+    """Serialize JSON; a malformed value that was not changed is stored again as it was read."""
     if value is None:
         return None
     if is_malformed(value) and not value:
         return None if value.stored is None else json.dumps(value.stored)
     try:
         return orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS).decode()
-    except TypeError:  # a number beyond 64 bits, say: what is slower accepts more
+    except TypeError:  # for example a number beyond 64 bits, which the slower serializer accepts
         return json.dumps(value)

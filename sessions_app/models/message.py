@@ -21,7 +21,7 @@ from sessions_app.models.bulk import insert_rows, update_rows
 from sessions_app.models.session import TaskSession
 
 PART_LIMIT = 64 * 1024
-"""Most characters of one part: appending to a text that grows in one row would be quadratic."""
+"""Maximum characters of one part: appending to a text that grows in one row would be quadratic."""
 
 
 class Message(TeamModel):

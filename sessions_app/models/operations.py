@@ -193,7 +193,7 @@ class Orphaned(models.Model):
 
 
 FOLD_AFTER: Final = timedelta(hours=1)
-"""Parts that did not change for so long are folded into one."""
+"""Parts that have not changed for this long are merged into one."""
 Labels = Mapping[str, str]
 Count = tuple[str, Labels, float]
 """Series name, labels, increment."""
@@ -210,7 +210,7 @@ class MetricCount(models.Model):
     labels = models.CharField(max_length=200, blank=True, default="{}")
     """A JSON object with its names in order."""
     part = models.CharField(max_length=64, blank=True, default="")
-    """Who adds to it; empty: folded parts."""
+    """The process that adds to it; empty: merged parts."""
     value = models.FloatField(default=0)
     updated_at = models.DateTimeField(default=timezone.now)
 

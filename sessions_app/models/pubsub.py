@@ -67,7 +67,7 @@ def notify_hosts(directory: str) -> None:
 
 
 class Relay(threading.Thread):
-    """A thread with a connection of its own to the other hosts; calls ``hear`` when one of them sends a wake-up."""
+    """A thread with its own connection to the other hosts; calls ``hear`` when one of them sends a wake-up."""
 
     def __init__(self, directory: str, hear: Callable[[], None]):
         super().__init__(name="wake-ups", daemon=True)
@@ -101,7 +101,7 @@ class Relay(threading.Thread):
                 try:
                     way.serve(self)
                 except way.errors as error:
-                    log.warning("other hosts are heard by the clock alone: %s", error)
+                    log.warning("no wake-ups from other hosts, polling instead: %s", error)
                     self._over.wait(RETRY)
 
     def wait_for_request(self) -> bool:

@@ -1,6 +1,6 @@
 """Wake-ups over the channel layer, which is Redis pub/sub if several processes serve.
 
-What is published while Redis is away, or while nobody listens, is lost. That is harmless, because processes also
+What is published while Redis is unavailable, or without a listener, is lost. That is harmless, because processes also
 poll.
 """
 
@@ -26,7 +26,7 @@ class RedisPubSub(PubSub):
     errors = (RedisError, OSError)
 
     def tell(self, here: str) -> None:
-        """Publish once; fails at once if Redis is away, and within a second if it hangs."""
+        """Publish once; fails at once if Redis is unavailable, and within a second if it hangs."""
         async_to_sync(_publish)(here)
 
     def serve(self, relay: Relay) -> None:

@@ -43,7 +43,7 @@ QUEUED_FOR_CAPACITY = "queued_for_capacity"
 
 
 class Intent(TeamModel):
-    """A stored request. The web request that asks for it commits it; the lease holder carries it out once."""
+    """A stored request. A web request commits it; the lease holder carries it out once."""
 
     team_path = "session__task__team"
 
@@ -173,12 +173,12 @@ def attach_session(session: TaskSession, run: Run | None) -> Run | None:
 
 
 class PermissionRequest(TeamModel):
-    """What an agent asks and waits for: a permission or a question; open in agentctl until answered or cancelled."""
+    """An agent's request for an answer: a permission or a question; open in agentctl until answered or cancelled."""
 
     team_path = "session__task__team"
 
     id = models.CharField(primary_key=True, max_length=64)
-    """Created by agentctl, unique for ever, so that a repeated answer changes nothing."""
+    """Created by agentctl and never reused, so that a repeated answer changes nothing."""
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="permissions")
     run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="permissions")
     tool_call = ObjectField(default=dict)
@@ -208,7 +208,7 @@ class PermissionRequest(TeamModel):
 
     @property
     def question_status(self) -> QuestionStatus:
-        """How a question stands."""
+        """The state of a question."""
         if self.state == PermissionState.PENDING:
             return QuestionStatus.PENDING
         if self.state == PermissionState.RESOLVED:

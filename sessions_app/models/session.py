@@ -87,7 +87,7 @@ class Task(TeamModel):
 
     @property
     def is_over(self) -> bool:
-        """Whether the task is archived, done or cancelled; none of its sessions is started any more."""
+        """Whether the task is archived, done or cancelled; none of its sessions is started again."""
         return bool(self.end)
 
     @property

@@ -1,4 +1,4 @@
-"""What follows from every change to a session, in one place and in a fixed order.
+"""The side effects of every change to a session, in one place and in a fixed order.
 
 All hooks run inside the session's database transaction: either the change commits with everything that follows from
 it, or nothing does. When the block of ``session_transaction`` ends, the order is:
@@ -147,7 +147,7 @@ def add_audit_fields(transaction: SessionTransaction) -> None:
 
 
 def write_audit_log(transaction: SessionTransaction) -> None:
-    """Write a line of our own log for each audited event, after the commit."""
+    """Write a log line for each audited event, after the commit."""
     known = actor_context.current_context()
     audited = [event for event in transaction.events if event.name in AUDITED_EVENTS]
     if not audited or actor_context.OWNER not in known:

@@ -290,7 +290,7 @@ Hook = Callable[[SessionTransaction], object]
 class SideEffects:
     """Hooks of every session transaction, all called inside it.
 
-    ``sessions_app.models.side_effects`` holds the one instance and says why its order is as it is.
+    ``sessions_app.models.side_effects`` holds the one instance and explains its order.
     """
 
     prompt_moved: Callable[[SessionTransaction, Prompt], object]
@@ -368,7 +368,7 @@ def session_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[dict[uui
 
 
 def _locked_transactions(leases: Mapping[uuid.UUID, Lease]) -> dict[uuid.UUID, SessionTransaction]:
-    # Everybody locks sessions in the order of their ids, and executions after them, so that no two deadlock.
+    # All code locks sessions in the order of their ids, and executions after them, so that no two deadlock.
     rows = TaskSession.objects.select_for_update(no_key=True).filter(id__in=leases).order_by("id")
     sessions = {session.agent_execution_id: session for session in rows if session.agent_execution_id}
     executions = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=sessions).order_by("session_id")
@@ -383,7 +383,7 @@ def _locked_transactions(leases: Mapping[uuid.UUID, Lease]) -> dict[uuid.UUID, S
 
 
 def _require_lease(execution: ExecutorRunning | None, lease: Lease) -> None:
-    # The execution's row is locked, so nobody can take the lease over between this check and our commit.
+    # The execution's row is locked, so no supervisor can take the lease over between this check and our commit.
     held = None if execution is None else (execution.owner, execution.generation)
     if execution is None or held != (lease.owner, lease.generation):
         raise LeaseLost(LeaseLost.__doc__)

@@ -61,14 +61,14 @@ class ResumeToken(TeamModel):
     expires_at = models.DateTimeField(null=True, blank=True)
     consumed_at = models.DateTimeField(null=True, blank=True)
     consumed_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
-    """None: somebody who had the key, without an account."""
+    """None: a holder of the key without an account."""
     revoked_at = models.DateTimeField(null=True, blank=True)
     expired_at = models.DateTimeField(null=True, blank=True)
     reason = models.CharField(max_length=64, blank=True, default="")
     """Why it was revoked."""
     idempotency_key = models.CharField(max_length=128, blank=True, default="")
     first_answer = models.JSONField(null=True, blank=True)
-    """The response to whoever consumed it; a repeat with the same idempotency key gets it again."""
+    """The response to the request that consumed it; a repeat with the same idempotency key gets it again."""
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = TokenQuerySet.as_manager()  # type: ignore[misc]
@@ -140,7 +140,7 @@ def begin_wait(
     by: Any = None,
     told: Mapping[str, str] | None = None,
 ) -> ResumeToken:
-    """Let the open run, if there is one, wait; return the key of the wait. ``told`` is added to its event."""
+    """Set the open run, if there is one, to waiting; return the key of the wait. ``told`` is added to its event."""
     run = transaction.open_run
     if run is not None:
         run.wait_kind, run.wait_id, run.wait_reason, run.deadline_at = kind, wait_id, reason, deadline
@@ -201,7 +201,7 @@ def revoke_tokens(transaction: SessionTransaction, reason: str, **wanted: Any) -
 
 
 def revoke_tokens_of_run(transaction: SessionTransaction, run: Run, reason: str) -> None:
-    """Revoke the keys of a run that has ended: nobody can answer it any more."""
+    """Revoke the keys of a run that has ended, because it can no longer be answered."""
     if run.wait_kind:
         revoke_tokens(transaction, reason, run=run)
 
@@ -228,7 +228,7 @@ def end_external_wait(transaction: SessionTransaction, reason: str) -> bool:
 def interrupt_external_wait(transaction: SessionTransaction, reason: str) -> bool:
     """Interrupt an external wait whose deadline has passed; return False if there is none.
 
-    ``attention_rules`` tells people at once; the agent is told with its next prompt.
+    ``attention_rules`` notifies people at once; the agent is informed with its next prompt.
     """
     run = transaction.open_run
     if run is None or run.has_process or run.state != RunState.WAITING:
@@ -255,7 +255,7 @@ def end_run_of_lost_prompt(transaction: SessionTransaction, prompt: Prompt) -> N
 
 
 def _token_payload(token: ResumeToken) -> dict[str, Any]:
-    """Return what the log may say about a key; never its secret."""
+    """Return what the log may contain about a key; never its secret."""
     return {
         "token_id": str(token.id),
         "run_id": None if token.run_id is None else str(token.run_id),

@@ -24,13 +24,13 @@ from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, De
 
 
 class AttentionKindsField(serializers.ListField):
-    """Kinds of things that may need somebody."""
+    """Kinds of inbox items."""
 
     child = choice_field(NOTIFIED_KINDS)
 
 
 class SettingsSerializer(StrictSerializer, StrictModelSerializer):
-    """What the user is told by e-mail, and how often at most (minutes)."""
+    """The user's e-mail settings: the kinds of items, and the minimum number of minutes between two e-mails."""
 
     kinds = AttentionKindsField(required=False)
     every = serializers.ChoiceField(choices=[minutes for minutes, _ in DIGEST_CHOICES], required=False)
@@ -54,7 +54,7 @@ class WebhookSerializer(StrictModelSerializer):
 
 
 class MadeWebhookSerializer(WebhookSerializer):
-    """A webhook with its secret, which no other answer shows."""
+    """A webhook with its secret, which no other response contains."""
 
     secret = serializers.CharField(read_only=True)
 
@@ -65,7 +65,7 @@ class MadeWebhookSerializer(WebhookSerializer):
 
 
 class NewWebhookSerializer(serializers.Serializer[Any]):
-    """Where it leads, what it is told, and whose it is; without a team the user's own."""
+    """A webhook to create: URL, kinds of items and team; without a team it is the user's own."""
 
     url = StrictCharField(max_length=500)
     kinds = AttentionKindsField(required=False)
@@ -73,7 +73,7 @@ class NewWebhookSerializer(serializers.Serializer[Any]):
 
 
 class WebhookChangeSerializer(StrictSerializer):
-    """What can be changed; what is left out stays."""
+    """Changes to a webhook; omitted fields stay as they are."""
 
     url = StrictCharField(max_length=500, required=False)
     kinds = AttentionKindsField(required=False)
@@ -81,7 +81,7 @@ class WebhookChangeSerializer(StrictSerializer):
 
 
 class DeliverySerializer(StrictModelSerializer):
-    """One telling, and how far it got."""
+    """One notification and the state of its delivery."""
 
     class Meta:
         model = Delivery
@@ -93,22 +93,22 @@ class DeliverySerializer(StrictModelSerializer):
 
 
 class _OwnNotificationsView(ApiView):
-    """A view of what is the user's own."""
+    """Base class of views of the current user's notifications."""
 
     permission_classes = [MemberPermission]
 
 
 class NotificationSettingsView(_OwnNotificationsView):
-    """E-mail."""
+    """E-mail settings of the current user."""
 
     @document_responses({200: SettingsSerializer})
     def get(self, request: Request) -> Response:
-        """Show what the user is told by e-mail."""
+        """Return your e-mail settings."""
         return self.show(SettingsSerializer, choices.get_settings(request.user))
 
     @document_responses({200: SettingsSerializer}, 400, 409, request=SettingsSerializer(partial=True))
     def patch(self, request: Request) -> Response:
-        """Choose; what is left out stays."""
+        """Change your e-mail settings; omitted fields stay as they are."""
         asked = SettingsSerializer(data=request.data, partial=True)
         asked.is_valid(raise_exception=True)
         return self.show(SettingsSerializer, choices.change_settings(request.user, asked.validated_data))
@@ -119,30 +119,30 @@ class TestEmailView(_OwnNotificationsView):
 
     @document_responses({202: DeliverySerializer}, 409, request=None)
     def post(self, request: Request) -> Response:
-        """Send the user an e-mail that says that e-mail arrives."""
+        """Send yourself a test e-mail."""
         return self.show(DeliverySerializer, choices.send_test_email(request.user), 202)
 
 
 class DeliveryListView(_OwnNotificationsView):
-    """What became of it."""
+    """Deliveries of notifications."""
 
     @document_responses({200: DeliverySerializer(many=True)})
     def get(self, request: Request) -> Response:
-        """List what the user and the user's webhooks were told, newest first."""
+        """List the deliveries to you and to your webhooks, newest first."""
         return self.list(DeliverySerializer, choices.list_deliveries(request.user))
 
 
 class WebhookListCreateView(_OwnNotificationsView):
-    """Webhooks."""
+    """The webhooks of the current user and of the teams that the user manages."""
 
     @document_responses({200: WebhookSerializer(many=True)})
     def get(self, request: Request) -> Response:
-        """List the user's own, and those of the teams that the user looks after."""
+        """List your webhooks, and those of the teams that you manage."""
         return self.list(WebhookSerializer, choices.list_webhooks(request.user))
 
     @document_responses({201: MadeWebhookSerializer}, 400, 409, request=NewWebhookSerializer)
     def post(self, request: Request) -> Response:
-        """Make a webhook. Its secret is in this answer alone."""
+        """Create a webhook. Its secret is only in this response."""
         made = choices.create_webhook(request.user, **self.body(NewWebhookSerializer))
         return _webhook_with_secret(self, made, 201)
 
@@ -158,29 +158,29 @@ class WebhookDetailView(_OwnNotificationsView):
 
     @document_responses({200: WebhookSerializer}, 404)
     def get(self, request: Request, webhook_id: uuid.UUID) -> Response:
-        """Show a webhook."""
+        """Return a webhook."""
         return self.show(WebhookSerializer, choices.find_webhook(request.user, webhook_id))
 
     @document_responses({200: WebhookSerializer}, 400, 404, request=WebhookChangeSerializer)
     def patch(self, request: Request, webhook_id: uuid.UUID) -> Response:
-        """Change where it leads, what it is told, or whether it is."""
+        """Change a webhook's URL or kinds of items, or switch it on or off."""
         hook = choices.find_webhook(request.user, webhook_id)
         changed = choices.change_webhook(request.user, hook, self.body(WebhookChangeSerializer))
         return self.show(WebhookSerializer, changed)
 
     @document_responses({204: None}, 404)
     def delete(self, request: Request, webhook_id: uuid.UUID) -> Response:
-        """Remove a webhook, and what is known of its deliveries."""
+        """Delete a webhook and the records of its deliveries."""
         choices.find_webhook(request.user, webhook_id).delete()
         return Response(status=204)
 
 
 class WebhookSecretRotateView(_OwnNotificationsView):
-    """Another secret."""
+    """Replacement of a webhook's secret."""
 
     @document_responses({200: MadeWebhookSerializer}, 404, request=None)
     def post(self, request: Request, webhook_id: uuid.UUID) -> Response:
-        """Sign with a new secret from now on. It is in this answer alone."""
+        """Replace the secret with which requests are signed. The new one is only in this response."""
         hook = choices.find_webhook(request.user, webhook_id)
         choices.rotate_secret(hook)
         return _webhook_with_secret(self, hook, 200)

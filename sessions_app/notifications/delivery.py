@@ -23,8 +23,8 @@ from sessions_app.notifications import webhooks
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.services.attention import open_items_for, own_items, team_items, unseen_items_for, visible_items
 
-EMAIL_FOOTER = "You get this e-mail because you enabled notifications. Change this at {link}"
-LINK_FALLBACK = "this deployment’s pages"
+EMAIL_FOOTER = "You get this e-mail because you enabled notifications. To change this, go to {link}"
+LINK_FALLBACK = "your notification settings"
 
 
 def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
@@ -33,7 +33,8 @@ def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
         subject = f"{items[0].what}: {items[0].title}"
     else:
         words = "tasks" if all(item.task_id for item in items) else "tasks and workflows"
-        subject = f"{len(items)} things need you in {len({item.about.pk for item in items})} {words}"
+        count = len({item.about.pk for item in items})
+        subject = f"{len(items)} items need your attention" + (f" in {count} {words}" if count > 1 else "")
     parts = [_render_item(item) for item in items]
     parts.append(EMAIL_FOOTER.format(link=absolute_url("/settings/notifications/") or LINK_FALLBACK))
     return {"subject": _one_line(f"[Kandev] {subject}"), "text": "\n\n".join(parts) + "\n"}
@@ -41,7 +42,7 @@ def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
 
 def render_test_email() -> dict[str, str]:
     """Return subject and text of a test e-mail."""
-    text = f"E-mail from Kandev works. You get a message here when an agent needs you.\n\n{EMAIL_FOOTER}\n"
+    text = f"E-mail from Kandev works. You will get an e-mail when an agent needs you.\n\n{EMAIL_FOOTER}\n"
     where = absolute_url("/settings/notifications/") or LINK_FALLBACK
     return {"subject": "[Kandev] Test message", "text": text.format(link=where)}
 
@@ -93,7 +94,7 @@ log = logging.getLogger(__name__)
 PLAN_DELAY: Final = timedelta(seconds=20)
 """Items that are resolved sooner are not sent."""
 MAX_DELIVERY_AGE: Final = timedelta(days=1)
-"""Older items are not sent, for example when somebody enables notifications."""
+"""Older items are not sent, for example when someone enables notifications."""
 MOST_ATTEMPTS: Final = 8
 FIRST_RETRY_DELAY: Final = timedelta(seconds=30)
 MAX_RETRY_DELAY: Final = timedelta(hours=1)
@@ -113,7 +114,7 @@ def run_notifications() -> dict[str, int]:
 
 
 def plan_deliveries() -> int:
-    """Create the deliveries of all items that receivers want and have not been sent; return their number."""
+    """Create deliveries for all items that receivers have enabled and that were not sent; return their number."""
     people = NotificationSettings.objects.filter(email=True, user__is_active=True).select_related("user")
     made = [_plan_email(choice) for choice in people if choice.is_due()]
     hooks = Webhook.objects.filter(enabled=True).filter(Q(user=None) | Q(user__is_active=True))
@@ -133,7 +134,7 @@ def _may_still_notify_team(hook: Webhook) -> bool:
     if hook.team is None or (hook.created_by is not None and may_manage(hook.created_by, hook.team)):
         return True
     Webhook.objects.filter(id=hook.id).update(enabled=False)
-    log.warning("webhook %s is switched off: who gave it to the team does not look after the team any more", hook.id)
+    log.warning("webhook %s was disabled: its creator no longer manages the team", hook.id)
     return False
 
 
@@ -205,7 +206,7 @@ def _add_delivered_items(delivery: Delivery, items: Iterable[AttentionItem], tar
 
 
 def send_due_deliveries() -> int:
-    """Send every delivery that is due; return the number of attempts."""
+    """Send every due delivery; return the number of attempts."""
     due = Delivery.objects.filter(state=Delivery.State.PENDING, next_attempt_at__lte=timezone.now())
     given, until = 0, time.monotonic() + MAX_ROUND_SECONDS
     for key in list(due.order_by("next_attempt_at").values_list("id", flat=True)[:MAX_CONCURRENT_DELIVERIES]):

@@ -39,9 +39,9 @@ class NotificationSettings(models.Model):
     )
     email = models.BooleanField("Send me e-mail", default=False)
     kinds = ListField(default=all_kinds, blank=True)
-    only_mine = models.BooleanField("Only of sessions that I own", default=False)
+    only_mine = models.BooleanField("Only for sessions that I own", default=False)
     every = models.PositiveIntegerField("At most", choices=DIGEST_CHOICES, default=15)
-    minimum_share = models.PositiveSmallIntegerField("Only when this share of the agents waits", default=0)
+    minimum_share = models.PositiveSmallIntegerField("Only when this share of the agents is waiting", default=0)
     """Minimum percentage of running sessions with open items; 0: no minimum."""
     last_email_at = models.DateTimeField(null=True, blank=True, editable=False)
 
@@ -95,7 +95,7 @@ class Delivery(models.Model):
         SENT = "sent"
         FAILED = "failed"
         DROPPED = "dropped"
-        """Not sent, because its items were resolved before, or its receiver no longer wants or may get it."""
+        """Not sent, because its items were resolved before, or its receiver disabled it or may no longer get it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     """Sent with each attempt, so that the receiver can recognize a repetition."""

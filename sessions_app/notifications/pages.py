@@ -42,12 +42,12 @@ class EmailForm(forms.Form):
     every = forms.TypedChoiceField(
         choices=DIGEST_CHOICES, coerce=int, label="At most", help_text="Items in between are combined into one e-mail."
     )
-    only_mine = forms.BooleanField(required=False, label="Only of sessions that I own")
+    only_mine = forms.BooleanField(required=False, label="Only for sessions that I own")
     minimum_share = forms.IntegerField(
         min_value=0,
         max_value=100,
-        label="Only when so many percent of the agents wait",
-        help_text="0: as soon as one does.",
+        label="Only when this percentage of the agents is waiting",
+        help_text="0: as soon as one is waiting.",
     )
 
     @classmethod
@@ -60,7 +60,7 @@ class WebhookForm(forms.Form):
     """The form for a new webhook."""
 
     url = forms.URLField(
-        max_length=500, label="Address", assume_scheme="https", help_text="https:// on the open internet."
+        max_length=500, label="Address", assume_scheme="https", help_text="An https:// address on the public internet."
     )
     owner = forms.ChoiceField(label="Events")
     kinds = _kind_choices()

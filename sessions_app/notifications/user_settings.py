@@ -68,7 +68,7 @@ def find_webhook(user: Any, webhook_id: uuid.UUID) -> Webhook:
 def create_webhook(user: Any, url: str, kinds: Sequence[str] = NOTIFIED_KINDS, team: Group | None = None) -> Webhook:
     """Create a webhook of the user, or of a team that the user manages. Its secret is shown only once.
 
-    Raises Invalid for an address that no webhook may have, Conflict for too many, ReadOnly.
+    Raises Invalid for an address that webhooks may not use, Conflict for too many, ReadOnly.
     """
     if team is not None and not may_manage(user, team):
         raise ReadOnly("Only staff and the team’s admins can add webhooks to the team.")

@@ -25,7 +25,7 @@ _SPECIAL_NETWORKS: Final = tuple(
         ),
     )
 )
-"""Networks that some versions of ``ipaddress`` consider global, and that are refused all the same."""
+"""Networks that some versions of ``ipaddress`` consider global, but that are refused here."""
 _ISATAP: Final = {0x00005EFE, 0x02005EFE}
 """Bits 64 to 96 of an IPv6 address whose last 32 bits are the IPv4 address it leads to."""
 
@@ -55,7 +55,7 @@ class WebhookAddress:
 
 
 def parse_webhook_address(url: str, allowed: Collection[str] = ()) -> WebhookAddress:
-    """Parse a URL. Raise InvalidWebhookAddress for a URL that no webhook may have.
+    """Parse a URL. Raise InvalidWebhookAddress for a URL that webhooks may not use.
 
     ``allowed`` are the hosts, as ``host`` or ``host:port``, that the deployment trusts.
     """

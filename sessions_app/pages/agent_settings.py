@@ -104,7 +104,7 @@ def login_context(session: TaskSession, *, offers: bool, is_running: bool) -> di
 
 
 def _login_methods(session: TaskSession) -> list[dict[str, Any]]:
-    """Return the ways to log the session's agent in; none if its type is not installed any more."""
+    """Return the ways to log the session's agent in; none if its type is no longer installed."""
     try:
         argv = session.agent_profile.argv(session.executor.runtime)
     except UnknownPlugin:

@@ -115,7 +115,7 @@ def _create(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
 
 
 def _missing_prerequisites(form: TaskCreateForm) -> list[str]:
-    """Return what staff must still create before anybody can create a task."""
+    """Return what staff must still create before anyone can create a task."""
     nouns = {"repository": "a repository", "agent_profile": "an agent profile", "executor": "an executor"}
     return [noun for name, noun in nouns.items() if not form.fields[name].queryset.exists()]  # type: ignore[attr-defined]
 

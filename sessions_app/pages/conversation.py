@@ -289,8 +289,8 @@ _QUESTION_ENDS: Final = {
 _CANCEL_REASONS: Final = {
     "agent_gone": "The agent ended before it got an answer",
     "timeout": "Nobody answered in time",
-    "turn_cancelled": "The turn was cancelled before anybody answered",
-    "stopped": "The agent was stopped before anybody answered",
+    "turn_cancelled": "The turn was cancelled before anyone answered",
+    "stopped": "The agent was stopped before anyone answered",
     "completed": "The agent reports that this is done",
     "": "Dismissed",
 }

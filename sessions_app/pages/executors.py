@@ -44,10 +44,10 @@ MAX_VERSIONS_SHOWN: Final = 60
 """Capability rows on the page, the most recently seen ones."""
 MAX_PROFILES_SHOWN: Final = 200
 MAX_EXECUTORS_SHOWN: Final = 10
-"""Executors for which the page says what each agent type lacks there."""
+"""Maximum number of executors for which the page shows what each agent type lacks there."""
 _RESUMES_LABEL: Final = Label("Resumes", "good")
 _HISTORY_LABEL: Final = Label("Gets the history", "ask")
-_NEW_CONVERSATION_LABEL: Final = Label("Begins anew", "off")
+_NEW_CONVERSATION_LABEL: Final = Label("Starts over", "off")
 
 
 @never_cache
@@ -128,7 +128,7 @@ def _is_within_reach(context: dict[str, Any]) -> bool:
 
 
 def _resume_summary(kind: AgentType) -> str:
-    """Return in a sentence or two what a resume does for this agent type."""
+    """Describe in a sentence or two what a resume does for this agent type."""
     if kind.supports_session_resume:
         first = "The agent restores its own conversation"
         first += ", and Kandev compares what it replays with the log." if kind.replays_on_load else "."

@@ -34,16 +34,16 @@ _TASK_MEANINGS: Final[Mapping[str, str]] = {
     TaskState.TODO: "No session has worked on it yet. Start one on the card or on the task’s page.",
     TaskState.IN_PROGRESS: "An agent is starting or working.",
     TaskState.REVIEW: "An agent has finished a turn or is waiting for you. Review its work and decide how to continue.",
-    TaskState.DONE: "Somebody marked it as done. Its sessions are stopped; their branches are kept.",
+    TaskState.DONE: "Someone marked it as done. Its sessions are stopped; their branches are kept.",
     TaskState.FAILED: "Its sessions could not be started after several attempts. The session page shows why.",
-    TaskState.CANCELLED: "Somebody cancelled it.",
+    TaskState.CANCELLED: "Someone cancelled it.",
 }
 _SESSION_MEANINGS: Final[Mapping[str, str]] = {
     SessionState.CREATED: "It was created, but not started.",
     SessionState.STARTING: "Its workspace or its agent is starting. Prompts you send now are queued.",
     SessionState.RUNNING: "The agent is working on a prompt. Prompts you send now are queued.",
     SessionState.WAITING_FOR_INPUT: "The turn has ended. Send the next prompt; it starts the agent if necessary.",
-    SessionState.ERROR: "Something failed. The session page says what, and what you can do.",
+    SessionState.ERROR: "Something failed. The session page shows what, and what you can do.",
     SessionState.COMPLETED: "It was closed as completed. Its branch and conversation are kept.",
     SessionState.FAILED: "The agent could not be started. Fix the cause, then press “Try again”.",
     SessionState.CANCELLED: "It was closed as cancelled. Its branch and conversation are kept.",
@@ -62,7 +62,7 @@ _RECEIPT_MEANINGS: Final[Mapping[str, str]] = {
     "loaded": "A new process loaded its conversation. What it replays is compared with the log; without a replay "
     "it is unproven.",
     "injected": "The agent could not restore its conversation, so a new one got the history.",
-    "fresh": "The agent does not know what was said before. Somebody chose that, or it was the first start.",
+    "fresh": "The agent does not know what was said before. Someone chose that, or it was the first start.",
     "workspace_only": "The workspace is open: files, git, terminal. No agent runs in it.",
     "failed": "It could not be started. The reason is shown beside it, and nothing was deleted.",
     "skipped": "It was checked and left alone: it is idle, stopped, or held by another supervisor.",
@@ -75,10 +75,10 @@ _NOUN_MEANINGS: Final[Mapping[str, str]] = {
     "Repository": "A git repository that an administrator has made available to your team.",
     "Control plane": "Kandev itself: the web server, the supervisor and the worker. Agents run outside of it.",
     "agentctl": (
-        "The small program beside each agent. It keeps running and records what the agent says while the "
+        "The small program beside each agent. It keeps running and records the agent’s output while the "
         "control plane is down."
     ),
-    "Supervisor": "The part of the control plane that starts agents, sends them prompts and records what they say.",
+    "Supervisor": "The part of the control plane that starts agents, sends them prompts and records their output.",
     "Sweep": (
         "A check of every session that should be running, when a supervisor starts and at regular intervals. "
         "Running agents are reconnected, others are resumed where possible."
@@ -162,12 +162,12 @@ def _picture_path(name: str) -> Path:
 
 
 TONES: Final = (
-    ("calm", "Nothing to do"),
-    ("busy", "At work"),
-    ("ask", "Needs somebody"),
-    ("good", "Went well"),
-    ("bad", "Went wrong"),
-    ("off", "Over, or not begun"),
+    ("calm", "No action needed"),
+    ("busy", "Working"),
+    ("ask", "Needs attention"),
+    ("good", "Success"),
+    ("bad", "Error"),
+    ("off", "Ended, or not started"),
 )
 COLOURS: Final = (
     *("back", "sunken", "surface", "raised", "line", "edge", "text", "faint", "accent", "accent-back", "danger"),
@@ -203,16 +203,16 @@ def find_colour(name: str) -> Colour:
 class SpecimenForm(forms.Form):
     """Example form for the design page: a field of each kind and state."""
 
-    plain = forms.CharField(label="A text", help_text="What it is for, in a few words.")
-    optional = forms.CharField(label="A text that may be empty", required=False)
-    chosen = forms.ChoiceField(label="One of several", choices=[("a", "The first"), ("b", "The second")])
+    plain = forms.CharField(label="A text", help_text="A short help text.")
+    optional = forms.CharField(label="Optional text", required=False)
+    chosen = forms.ChoiceField(label="Select", choices=[("a", "The first"), ("b", "The second")])
     few = forms.ChoiceField(
-        label="One of few", choices=[("a", "This"), ("b", "That")], widget=forms.RadioSelect, initial="a"
+        label="Radio buttons", choices=[("a", "This"), ("b", "That")], widget=forms.RadioSelect, initial="a"
     )
-    closed = forms.CharField(label="A text that cannot be changed now", disabled=True, initial="As it is")
-    switched = forms.BooleanField(label="Something that is on or off", required=False)
-    wrong = forms.EmailField(label="A text that is wrong")
-    long = forms.CharField(label="A long text", widget=forms.Textarea(attrs={"rows": 3}), required=False)
+    closed = forms.CharField(label="Disabled field", disabled=True, initial="Fixed value")
+    switched = forms.BooleanField(label="Checkbox", required=False)
+    wrong = forms.EmailField(label="Field with an error")
+    long = forms.CharField(label="Text area", widget=forms.Textarea(attrs={"rows": 3}), required=False)
 
 
 @require_safe

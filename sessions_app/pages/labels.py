@@ -82,7 +82,7 @@ class PolicyLabel:
 POLICY_LABELS: Final[Mapping[str, PolicyLabel]] = {
     Policy.AUTO: PolicyLabel("Every session that was running", "Agents that ran start again, working ones first."),
     Policy.WORKING: PolicyLabel("Sessions that were working", "Agents that were working, or have queued prompts."),
-    Policy.ON_OPEN: PolicyLabel("When somebody opens the session", "Opening its page or a prompt starts the agent."),
+    Policy.ON_OPEN: PolicyLabel("When someone opens the session", "Opening its page or a prompt starts the agent."),
     Policy.MANUAL: PolicyLabel("Only manually", "An agent starts only by “Resume session” or a prompt."),
 }
 ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {

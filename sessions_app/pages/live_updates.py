@@ -38,7 +38,7 @@ def session_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.U
     row = find_session(request, task_id, session_id)
     after = parse_number(request.GET.get("after", "0"))
     if after is None:
-        return JsonResponse({"code": "validation_error", "message": "after is a number."}, status=400)
+        return JsonResponse({"code": "validation_error", "message": "after must be a number."}, status=400)
     # Older than the messages below: a message that arrives in between is sent again next time, and never left out.
     last_seq = row.last_seq
     messages, more = changed_messages(row, after)
@@ -94,7 +94,7 @@ def sweep_request_updates(request: HttpRequest, request_id: uuid.UUID) -> JsonRe
 @never_cache
 @require_GET
 def restart_updates(request: HttpRequest) -> JsonResponse:
-    """Return the progress of the ordered restart."""
+    """Return the progress of the requested restart."""
     return part_response("restart", "restart_state.html", recovery.restart_context(request.user))
 
 

@@ -17,7 +17,7 @@ from sessions_app.services.waits import answer_permission
 MAX_RADIOS: Final = 8
 """A field with more choices is a list to open."""
 _SHORT_TEXT: Final = 200
-"""Most characters of a text that gets one line."""
+"""Maximum number of characters of a text that gets one line."""
 _INPUT_TYPES: Final = {"email": "email", "uri": "url", "date": "date"}
 _FORMAT_HINTS: Final = {"date-time": "A date and time with its zone, such as 2026-12-31T12:00:00Z."}
 
@@ -80,7 +80,7 @@ def _read_input(field: Mapping[str, Any], name: str, posted: QueryDict) -> Any:
 
 
 def _number(text: str) -> float | int | str:
-    """Return the number; a text that is none stays as it is, for the check to name it."""
+    """Return the number; any other text stays as it is, so that the check names it."""
     for parse in (int, float):
         try:
             return parse(text)
@@ -161,6 +161,6 @@ def _hints(field: Mapping[str, Any]) -> list[str]:
     few, many = field.get("minItems"), field.get("maxItems")
     hints = [_FORMAT_HINTS.get(str(field.get("format")), "")]
     hints += [f"At least {few}." if few else "", f"At most {many}." if many is not None else ""]
-    # Not as the attribute ``pattern``: a hostile one could keep the browser busy for ever.
+    # Not as the attribute ``pattern``: a hostile one could keep the browser busy forever.
     hints += [f"Must match: {field['pattern']}" if "pattern" in field else ""]
     return list(filter(None, hints))

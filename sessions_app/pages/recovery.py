@@ -189,7 +189,7 @@ MAX_RESTART_RECEIPTS = 50
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def restart_control_plane(request: HttpRequest) -> HttpResponse:
-    """Show the result of the last restart. A POST orders another one if ``restarts.can_order_restart`` allows it."""
+    """Show the result of the last restart. A POST requests another one if ``restarts.can_order_restart`` allows it."""
     allowed = restarts.can_order_restart(request.user)
     if request.method in READ_METHODS:
         return render(request, "restart.html", {"allowed": allowed, **restart_context(request.user)})
@@ -200,7 +200,7 @@ def restart_control_plane(request: HttpRequest) -> HttpResponse:
 
 
 def restart_context(user: Any) -> dict[str, Any]:
-    """Return the progress of the last ordered restart, and the receipts of the user's teams since then."""
+    """Return the progress of the last requested restart, and the receipts of the user's teams since then."""
     alive = visible_executions(user).filter(status__in=(ExecutorStatus.STARTING, ExecutorStatus.READY)).count()
     return {"alive": alive, "ordered": restarts.is_ordered(), **_last_restart_receipts(user)}
 

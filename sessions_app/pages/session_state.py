@@ -255,7 +255,7 @@ def _is_over(session: TaskSession) -> bool:
 def wants_start_on_open(status: dict[str, Any]) -> bool:
     """Return whether opening the page starts the agent: the policy allows it, and nothing delays the start.
 
-    An agent that the policy keeps stopped is not started by opening its page, and the page says so.
+    An agent that the policy keeps stopped is not started by opening its page, and the page shows this.
     """
     if status["state"] not in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT) or not status["needs_resume"]:
         return False

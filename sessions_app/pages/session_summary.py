@@ -19,7 +19,7 @@ from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DERIVED_STATUS_LABE
 from sessions_app.services.board import SessionRow
 
 _INTERRUPTED: Final = frozenset({DerivedStatus.INTERRUPTED_STARTUP, DerivedStatus.INTERRUPTED_WAITING})
-"""Derived statuses that get a chip of their own, because the status label does not show them."""
+"""Derived statuses that get their own chip, because the status label does not show them."""
 _NEEDS_LABELS: Final = (
     ("asks", LABELS[Code.PERMISSION]),
     ("questions", LABELS[Code.QUESTION]),

@@ -44,7 +44,7 @@ def queried_number(request: HttpRequest, name: str) -> int | None:
     given = request.GET.get(name)
     number = None if given is None else parse_number(given)
     if given is not None and number is None:
-        raise Http404(f"{name} is no number")
+        raise Http404(f"{name} must be a number")
     return number
 
 

@@ -78,7 +78,7 @@ class _FilesField(forms.FileField):
     def __init__(self) -> None:
         help_text = (
             f"Up to {MAX_FILES} images, text files or PDFs, {MAX_TOTAL_BYTES // 2**20} MB together. You can also paste "
-            "them or drop them here. Some agents take text files only."
+            "them or drop them here. Some agents accept text files only."
         )
         super().__init__(required=False, widget=_FilesInput(), label="Files", help_text=help_text)
 

@@ -32,7 +32,7 @@ EXAMPLE_PAYLOADS: Final[Mapping[str, dict[str, Any]]] = {
     "build": {"result": "passed"},
     "approval": {"approved": True},
     "tool": {"result": "…"},
-    "other": {"note": "Go on."},
+    "other": {"note": "Continue."},
 }
 """Payload of the example request, by the kind that the user chose in the form."""
 WAIT_STATE_LABELS: Final = {

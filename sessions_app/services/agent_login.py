@@ -217,7 +217,7 @@ _FRESH: Final = timedelta(hours=1)
 """An unchanged report is not written again within this time: many starts would wait for one row."""
 ANSWER_LOST: Final = "The agent runs, but its answer about the login was lost."
 _OUTCOME_UNKNOWN: Final = (
-    "The answer does not say what became of the login. Stop the session, so that its workspace runs the present "
+    "The answer contains no result of the login. Stop the session, so that its workspace runs the present "
     "version of Kandev, then try again."
 )
 
@@ -231,7 +231,7 @@ def login_field(login: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settle_login(transaction: SessionTransaction, intent_id: uuid.UUID, told: Mapping[str, Any], reason: str) -> None:
-    """Write what became of the login that this start carried; nothing if it carried none, or is settled.
+    """Write the result of the login that this start carried; nothing if it carried none, or is settled.
 
     ``told`` is the answer to the start, or what a failed start reported; ``reason`` explains one without an outcome.
     """

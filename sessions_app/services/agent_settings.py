@@ -1,4 +1,4 @@
-"""The settings, commands and title of a session's agent: read them, and ask for a change."""
+"""The settings, commands and title of a session's agent: read them, and request a change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def agent_settings_document(session: TaskSession) -> dict[str, Any]:
 
 
 def request_setting(session_id: uuid.UUID, by: Any, setting_id: str, value: str | bool) -> None:
-    """Ask for a setting of the agent to be changed; a value that it has already changes nothing.
+    """Request the change of a setting of the agent; a value that it has already changes nothing.
 
     A running agent gets the change at once, also during a turn; any other gets it with its next start. Raises
     NoAgent, TerminalState, SettingsUnknown, UnknownSetting, Invalid.
@@ -72,7 +72,7 @@ def _write_change(
 
 
 def order_waiting_changes(transaction: SessionTransaction) -> None:
-    """Order the changes that were asked for while the agent started; one that the start applied is sent for nothing."""
+    """Send changes that were requested while the agent started; resending one that the start applied is harmless."""
     row = agent_settings_of(transaction.session)
     for change in [] if row is None else row.waiting_changes():
         open_ones = transaction.session.intents.filter(kind=IntentKind.SETTING, done_at=None)

@@ -44,12 +44,12 @@ log = logging.getLogger(__name__)
 TEST_TASK: Final = "Agent tests"
 TEST_PROMPT: Final = "Say hello in one short sentence. Do not use any tools."
 TEST_LIMIT: Final = timedelta(minutes=5)
-"""After which a test is stopped, whatever it does."""
+"""Time after which a test is stopped in any case."""
 LOGIN_LIMIT: Final = timedelta(minutes=30)
-"""After which the workspace of a test that waits for a login or a program is closed."""
+"""Time after which the workspace of a test that waits for a login or a program is closed."""
 MAX_TESTS_SHOWN: Final = 200
 KEY_LIMIT: Final = 8192
-"""Most characters of a key."""
+"""Maximum number of characters of a key."""
 REPLY_LIMIT: Final = 2000
 _test_starts: Final = AttemptLimit("agent-test", 20, 3600)
 """Tests of one user: 20 an hour, because each may cost a turn."""
@@ -64,12 +64,12 @@ class ProgramState(StrEnum):
     BY_PROFILE = "by_profile"
     """The profile names the command."""
     UNKNOWN = "unknown"
-    """Nothing has looked there yet."""
+    """The executor has not been checked yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a session says that its agent lacks."""
+    """What the agent of a session lacks, by the session's error."""
 
     code: str
     session: TaskSession
@@ -92,7 +92,7 @@ class AgentPlace:
 
     @property
     def needs_version(self) -> str:
-        """The version that it needs, if the one that was last started is older; empty: it is not, or not known."""
+        """The required version, if the one that was last started is older; empty: it is not, or not known."""
         known = self.reported
         return self.kind.required_version(known.name, known.version) if known else ""
 
@@ -210,7 +210,7 @@ def store_key(user: Any, kind: AgentType, team: Any, variable: str, value: str) 
     if not ENV_NAME.fullmatch(variable):
         raise Invalid(f"{variable!r} is not a valid variable name.", field="variable")
     if not value or len(value) > KEY_LIMIT or not value.isprintable():
-        raise Invalid(f"A key has 1 to {KEY_LIMIT} printable characters.", field="value")
+        raise Invalid(f"A key must have 1 to {KEY_LIMIT} printable characters.", field="value")
     with transaction.atomic():
         own = AgentProfile.objects.select_for_update().filter(agent_type=kind.name, team=team).first()
         profile = own or AgentProfile(name=kind.title, agent_type=kind.name, team=team)
@@ -254,7 +254,7 @@ def _test_task(user: Any, team: Any) -> Task:
     try:
         repository = scratch_repository(team)
     except (ExecutorError, OSError) as error:
-        log.exception("the scratch repository of team %s could not be made", team.pk)
+        log.exception("the scratch repository of team %s could not be created", team.pk)
         raise Invalid("The scratch repository could not be created. The server log has the details.") from error
     tasks = Task.objects.filter(team=team, repository=repository, archived_at=None).order_by("-created_at")
     found = next((task for task in tasks if not task.end), None)
@@ -338,7 +338,7 @@ def _is_over(session: TaskSession, now: datetime) -> bool:
 
 
 def agent_fix(session: TaskSession, *, wants_login: bool) -> dict[str, str] | None:
-    """Return how the session's agent is set up: name and title of its type, and its login command if it wants one.
+    """Return how the session's agent is set up: name and title of its type, and its login command if it needs one.
 
     None for a type that no longer exists.
     """
@@ -352,7 +352,7 @@ def agent_fix(session: TaskSession, *, wants_login: bool) -> dict[str, str] | No
 def retry_after_login(session_id: uuid.UUID) -> int:
     """Try the team's sessions again, once, that wait for a login of this session's agent on its executor.
 
-    Called when a login there has ended, whatever its exit code; returns how many starts and prompts were ordered.
+    Called when a login there has ended, whatever its exit code; returns how many starts and prompts were requested.
     """
     rows = TaskSession.objects.filter(id=session_id).select_related("agent_profile", "task").defer(*SECRET_FIELDS)
     session = rows.first()
@@ -373,7 +373,7 @@ def retry_after_login(session_id: uuid.UUID) -> int:
 
 
 def retry_session(session_id: uuid.UUID, retry: Callable[[uuid.UUID, None], Any] = request_resume) -> bool:
-    """Order a start as *Try again* does, or another ``retry``.
+    """Request a start as *Try again* does, or another ``retry``.
 
     Returns False if the session refuses it, or if ``retry`` found nothing to do.
     """

@@ -101,7 +101,7 @@ def execution_facts_of(execution: ExecutorRunning, session: TaskSession) -> Exec
 
 
 def history_allowed(profile: AgentProfile) -> bool:
-    """Return whether a new agent may be told the conversation, by the profile's setting or else the type's."""
+    """Return whether a new agent may get the history, by the profile's setting or else the type's."""
     allowed = profile.history_context_injection
     return agent_type(profile.agent_type).history_context_injection if allowed is None else allowed
 
@@ -112,7 +112,7 @@ def is_running(session: TaskSession, execution: ExecutorRunning | None) -> bool:
 
 
 class SessionRows(NamedTuple):
-    """What the rows say about a session, as far as resuming it needs."""
+    """The facts in a session's rows that matter for resuming it."""
 
     state: str
     error_code: str
@@ -220,7 +220,7 @@ def refuse_lost_worktree(session_id: uuid.UUID) -> None:
     """Raise WorktreeMissing if this machine's disk shows that the worktree is lost and cannot be rebuilt.
 
     The session then shows the error, as after a sweep. Running sessions, and those on other machines, are left alone:
-    their start will tell.
+    their start will show it.
     """
     session = TaskSession.objects.select_related("task__repository", "agent_profile", "executor").get(id=session_id)
     ended = session.state in TERMINAL_STATES or session.task.is_over
@@ -237,7 +237,7 @@ def refuse_lost_worktree(session_id: uuid.UUID) -> None:
 
 
 def worktree_loss_reason(session: TaskSession) -> str:
-    """Return why the session's worktree is lost; empty if it is not, or if that cannot be told from here."""
+    """Return why the session's worktree is lost; empty if it is not, or if that cannot be checked from here."""
     execution = execution_of(session)
     if execution is None or not execution.worktree_path or session_flaws(session, execution):
         return ""

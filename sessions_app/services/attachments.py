@@ -29,11 +29,11 @@ def check_files(files: Iterable[tuple[str, bytes, str]]) -> list[AttachedFile]:
     checked: list[AttachedFile] = []
     for name, content, declared in files:
         if len(checked) == rules.MAX_FILES:
-            raise Invalid(f"A prompt carries at most {rules.MAX_FILES} files.", field="attachments")
+            raise Invalid(f"A prompt can carry at most {rules.MAX_FILES} files.", field="attachments")
         checked.append(_check_file(rules.clean_name(name), content, declared))
     if sum(len(each.content) for each in checked) > rules.MAX_TOTAL_BYTES:
         raise AttachmentTooLarge(
-            f"The files of a prompt may have {rules.MAX_TOTAL_BYTES // _MEGABYTE} MiB together.",
+            f"The files of a prompt can have at most {rules.MAX_TOTAL_BYTES // _MEGABYTE} MiB in total.",
             limit=rules.MAX_TOTAL_BYTES,
         )
     return checked
@@ -47,7 +47,7 @@ def _check_file(name: str, content: bytes, declared: str) -> AttachedFile:
         raise AttachmentTooLarge(f"“{name}” is larger than {most} MiB.", name=name, limit=rules.MAX_FILE_BYTES)
     media_type = rules.media_type_of(content)
     if media_type is None:
-        raise MediaTypeUnsupported(f"“{name}” cannot be sent. A prompt carries {rules.TYPES_SENTENCE}.", name=name)
+        raise MediaTypeUnsupported(f"“{name}” cannot be sent. A prompt can carry {rules.TYPES_SENTENCE}.", name=name)
     if declared and rules.block_of(declared) in ("image", "audio") and declared != media_type:
         raise MediaTypeUnsupported(f"“{name}” is declared as {declared}, but it is {media_type}.", name=name)
     return AttachedFile(name, media_type, content)
@@ -56,7 +56,7 @@ def _check_file(name: str, content: bytes, declared: str) -> AttachedFile:
 def store_files(session: TaskSession, files: Sequence[AttachedFile]) -> list[dict[str, Any]]:
     """Store the contents, in the prompt's own transaction; return the value of ``Prompt.attachments``.
 
-    Raises AttachmentUnsupported if the session's agent has said that it does not take one of them.
+    Raises AttachmentUnsupported if the session's agent has reported that it does not accept one of them.
     """
     described = [each.described() for each in files]
     refuse_untaken(session, described)
@@ -69,13 +69,13 @@ def store_files(session: TaskSession, files: Sequence[AttachedFile]) -> list[dic
 
 
 def refuse_untaken(session: TaskSession, described: Sequence[Mapping[str, Any]]) -> None:
-    """Raise AttachmentUnsupported for a file that the session's agent does not take, as far as that is known."""
+    """Raise AttachmentUnsupported for a file that the session's agent does not accept, as far as that is known."""
     taken = accepted_blocks(session)
     missing = None if taken is None else rules.first_untaken(described, taken)
     if missing is not None:
         what = rules.CAPABILITY_BY_BLOCK[rules.block_of(missing["media_type"])]
         raise AttachmentUnsupported(
-            f"This agent takes no {what} in a prompt: “{missing['name']}” was not sent.", name=missing["name"]
+            f"This agent does not accept {what} in a prompt: “{missing['name']}” was not sent.", name=missing["name"]
         )
 
 
@@ -86,7 +86,7 @@ def accepted_blocks(session: TaskSession) -> list[str] | None:
 
 
 def remember_blocks(transaction: SessionTransaction, capabilities: Any) -> None:
-    """Store what an agent that has just started accepts in a prompt; agentctls of older releases do not say it."""
+    """Store what an agent that has just started accepts in a prompt; agentctls of older releases do not report it."""
     told = capabilities.get("prompt") if isinstance(capabilities, dict) else None
     known = sorted(set(map(str, told)) & set(rules.CAPABILITY_BY_BLOCK)) if isinstance(told, list) else None
     metadata = {name: value for name, value in transaction.session.metadata.items() if name != BLOCKS_KEY}

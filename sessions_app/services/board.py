@@ -26,7 +26,7 @@ from sessions_app.services.status import CLAIMS_TO_RUN, SessionRunState, is_asle
 from sessions_app.workflows.models import WorkflowRun
 
 TASKS_PER_COLUMN: Final = 50
-"""Most tasks of one state on the board; the rest are only counted."""
+"""Maximum number of tasks of one state on the board; the rest are only counted."""
 PERMANENT_COLUMNS: Final = (TaskState.TODO, TaskState.IN_PROGRESS, TaskState.REVIEW, TaskState.DONE)
 
 

@@ -91,7 +91,7 @@ def add_repository(values: Mapping[str, Any]) -> Repository:
     """
     path = usable_repository(values["path"])
     if Repository.objects.filter(team=values["team"], path=str(path)).exists():
-        raise Invalid("This repository is open to the team already.", field="path")
+        raise Invalid("This repository is already open to the team.", field="path")
     return Repository.objects.create(
         name=values["name"],
         team=values["team"],
@@ -103,17 +103,17 @@ def add_repository(values: Mapping[str, Any]) -> Repository:
 def usable_repository(given: str) -> Path:
     """Return the resolved path of a git repository below the allowed folders; raises Invalid for anything else."""
     if not Path(given).is_absolute():
-        raise Invalid("An absolute path is wanted.", field="path")
+        raise Invalid("Enter an absolute path.", field="path")
     try:
         path = Path(given).resolve()
         roots = [Path(root).resolve() for root in settings.KANDEV_REPOSITORY_ROOTS]
         if roots and not any(path.is_relative_to(root) for root in roots):
-            raise Invalid("The path lies in none of the folders that KANDEV_REPOSITORY_ROOTS allows.", field="path")
+            raise Invalid("The path is not in any of the folders that KANDEV_REPOSITORY_ROOTS allows.", field="path")
         TeamRepository.open(path)
     except RepositoryUnusable as error:
         raise Invalid(error.message, field="path") from error
     except (OSError, RuntimeError, ValueError) as error:
-        raise Invalid("This cannot be a path.", field="path") from error
+        raise Invalid("This is not a valid path.", field="path") from error
     return path
 
 
@@ -180,7 +180,7 @@ SCRATCH_DIRECTORY: Final = "agent-tests"
 _PRIVATE_UMASK: Final = 0o077
 _README: Final = """# Scratch repository
 
-Kandev tests agents in branches of this repository. Nothing here is of value.
+Kandev tests agents in branches of this repository. It contains nothing of value.
 """
 
 
@@ -206,7 +206,7 @@ def scratch_root() -> Path:
 
 
 def scratch_repository(team: Any) -> Repository:
-    """Return the team's scratch repository, made on its first use. Raises ExecutorError, OSError."""
+    """Return the team's scratch repository, created on its first use. Raises ExecutorError, OSError."""
     path = scratch_root() / str(team.pk)
     branch = make_repository(path, _README)
     row, _ = Repository.objects.get_or_create(

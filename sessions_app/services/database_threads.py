@@ -37,7 +37,7 @@ class DatabaseThread:
     async def run_at_shutdown(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run a clean-up ``function``; if the database is unavailable, log that and continue to shut down.
 
-        The effect is then that of a killed process: leases expire by themselves.
+        The effect is then that of a killed process: leases expire without a release.
         """
         try:
             await self(function, *args, **kwargs)

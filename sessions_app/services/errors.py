@@ -69,7 +69,7 @@ class NotResumable(SessionsError, code="not_resumable"):
 
 
 class NoAgent(SessionsError, code="no_agent"):
-    """This session is a workspace without an agent and takes no prompts. Use another session of its task."""
+    """This session is a workspace without an agent and does not accept prompts. Use another session of its task."""
 
 
 class SettingsUnknown(SessionsError, code="settings_unknown"):
@@ -118,11 +118,11 @@ class PermissionPending(SessionsError, code="permission_pending"):
 
 
 class AttachmentUnsupported(SessionsError, code="attachment_unsupported"):
-    """This agent does not take files of this kind in a prompt."""
+    """This agent does not accept files of this kind in a prompt."""
 
 
 class AttachmentMissing(SessionsError, code="attachment_missing"):
-    """A file of this prompt is not stored here any more. Send a new prompt with the file."""
+    """A file of this prompt is no longer stored here. Send a new prompt with the file."""
 
 
 class AttachmentTooLarge(SessionsError, code="too_large"):
@@ -154,7 +154,7 @@ class TokenConsumed(SessionsError, code="token_consumed"):
 
 
 class TokenRevoked(SessionsError, code="token_revoked"):
-    """This key was revoked, because nothing waits for its answer any more."""
+    """This key was revoked, because nothing is waiting for its answer."""
 
 
 ERRORS_BY_CODE: dict[str, type[SessionsError]] = {

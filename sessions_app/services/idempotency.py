@@ -29,7 +29,7 @@ def create_once(
     if not key:
         return make({}), True
     if len(key) > KEY_LIMIT or not key.isprintable():
-        raise Invalid(f"idempotency_key is 1 to {KEY_LIMIT} printable characters.", field="idempotency_key")
+        raise Invalid(f"idempotency_key must be 1 to {KEY_LIMIT} printable characters.", field="idempotency_key")
     mark = {"idempotency_key": key, "asked": _digest(asked)}
     earlier = _find_existing(rows, mark)
     if earlier is not None:

@@ -62,9 +62,9 @@ MODES = tuple(mode.value for mode in Mode)
 RUNNING_ROW = 1
 GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
 TEXT_LIMIT = 1024 * 1024
-"""Most characters of a prompt."""
+"""Maximum number of characters of a prompt."""
 UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
-"""Characters that no database stores: U+0000 and lone surrogates."""
+"""Characters that databases cannot store: U+0000 and lone surrogates."""
 
 
 def due_intents(at: str = "session__next_restart_at") -> Q:
@@ -107,9 +107,9 @@ def ensure_start_intent(session: TaskSession, by: Any, mode: str) -> Intent:
 
 
 def request_resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
-    """Ask for a session to run again; raises the error with which the assessment refuses it."""
+    """Request that a session runs again; raises the error with which the assessment refuses it."""
     if mode not in MODES:
-        raise Invalid(f"mode is one of {', '.join(MODES)}.", field="mode")
+        raise Invalid(f"mode must be one of {', '.join(MODES)}.", field="mode")
     # Before our own transaction: it commits the error that it finds, which our refusal would roll back.
     refuse_lost_worktree(session_id)
     with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
@@ -185,7 +185,7 @@ def refuse_ended(session: TaskSession) -> None:
 
 def _validate_prompt(message_id: str, text: str) -> None:
     if not message_id or len(message_id) > 128 or not message_id.isprintable():
-        raise Invalid("message_id is 1 to 128 printable characters.", field="message_id")
+        raise Invalid("message_id must be 1 to 128 printable characters.", field="message_id")
     if message_id.startswith(("continue:", "wait:", "check:")):
         raise Invalid(
             "message_id must not begin with continue:, wait: or check:, which are reserved.", field="message_id"
@@ -245,7 +245,7 @@ def _end_wait(transaction: SessionTransaction, by: Any, *, allowed: bool) -> Non
 
 
 def request_cancel(session_id: uuid.UUID, by: Any) -> bool:
-    """Ask for the active turn to end, or withdraw its retry; return False if there is neither."""
+    """Request the end of the active turn, or withdraw its retry; return False if there is neither."""
     with session_transaction(session_id) as transaction:
         run = transaction.open_run
         if run is None:
@@ -257,13 +257,13 @@ def request_cancel(session_id: uuid.UUID, by: Any) -> bool:
 
 
 def waiting_retry(session: TaskSession) -> Prompt | None:
-    """Return the retry that waits for its time or for the agent; None if there is none."""
+    """Return the pending retry, which waits for its time or for the agent; None if there is none."""
     row: Prompt | None = session.prompts.filter(kind=PromptKind.RETRY, state=PromptState.QUEUED).order_by("id").first()
     return row
 
 
 def withdraw_retry(transaction: SessionTransaction) -> bool:
-    """Withdraw the waiting retry; return False if there is none."""
+    """Withdraw the pending retry; return False if there is none."""
     row = waiting_retry(transaction.session)
     if row is None:
         return False
@@ -290,7 +290,7 @@ def _cancel_wait(transaction: SessionTransaction, run: Run) -> bool:
 
 
 def request_stop(session_id: uuid.UUID, by: Any) -> None:
-    """Ask for the execution to end; the session can be resumed later. A start in progress yields to it."""
+    """Request the end of the execution; the session can be resumed later. A start in progress yields to it."""
     with session_transaction(session_id) as transaction:
         _withdraw_start(transaction)
         waits.end_external_wait(transaction, "stopped")
@@ -301,12 +301,12 @@ def request_stop(session_id: uuid.UUID, by: Any) -> None:
 
 
 def request_close(session_id: uuid.UUID, by: Any, outcome: str, *, delete_transcript: bool = False) -> None:
-    """Ask for a session to end for good, as ``completed`` or ``cancelled``; its execution ends too.
+    """Request that a session ends for good, as ``completed`` or ``cancelled``; its execution ends too.
 
     ``delete_transcript``: the user consents that the agent deletes its own transcript, which it does if it is running.
     """
     if outcome not in ("completed", "cancelled"):
-        raise Invalid("as is one of completed, cancelled.", field="as")
+        raise Invalid("as must be completed or cancelled.", field="as")
     with session_transaction(session_id) as transaction:
         if transaction.session.state in TERMINAL_STATES:
             raise TerminalState
@@ -322,7 +322,7 @@ def request_close(session_id: uuid.UUID, by: Any, outcome: str, *, delete_transc
 
 
 def _withdraw_start(transaction: SessionTransaction) -> None:
-    """Withdraw a start that nobody has begun; one in progress checks ``desired_state`` at its last write."""
+    """Withdraw a start that has not begun; one in progress checks ``desired_state`` at its last write."""
     waiting = transaction.session.intents.filter(kind=IntentKind.START, done_at=None, claimed_generation=None)
     waiting.update(done_at=timezone.now(), outcome="stopped")
 
@@ -330,7 +330,7 @@ def _withdraw_start(transaction: SessionTransaction) -> None:
 log = logging.getLogger(__name__)
 
 BULK_LIMIT: Final = 200
-"""Most sessions of one request."""
+"""Maximum number of sessions of one request."""
 BULK_ACTIONS: Final[Mapping[str, Callable[[uuid.UUID, Any], Any]]] = {"resume": request_resume, "stop": request_stop}
 UNEXPECTED_ERROR: Final = "internal_error"
 
@@ -357,7 +357,7 @@ def request_many(user: Any, action: str, ids: Sequence[uuid.UUID]) -> list[BulkO
     Raises Invalid for an unknown action, and for none or more than ``BULK_LIMIT`` sessions.
     """
     if action not in BULK_ACTIONS:
-        raise Invalid(f"action is one of {', '.join(BULK_ACTIONS)}.", field="action")
+        raise Invalid(f"action must be one of {', '.join(BULK_ACTIONS)}.", field="action")
     wanted = list(dict.fromkeys(ids))
     if not wanted or len(wanted) > BULK_LIMIT:
         raise Invalid(f"Choose 1 to {BULK_LIMIT} sessions.", field="sessions")

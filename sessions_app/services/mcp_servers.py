@@ -75,11 +75,11 @@ def _change(
 ) -> None:
     """Apply a change to a list, one after the other.
 
-    Raises ReadOnly unless ``by`` is staff or an admin of the team, and for a new program if ``by`` may name none.
+    Raises ReadOnly unless ``by`` is staff or an admin of the team, and for a new program that ``by`` may not add.
     Raises Invalid for a list that ``check_server_list`` rejects.
     """
     if not may_manage(by, team):
-        raise ReadOnly("Only staff and the team’s admins change its MCP servers.")
+        raise ReadOnly("Only staff and the team’s admins can change its MCP servers.")
     with transaction.atomic():
         McpServerList.objects.get_or_create(team=team, repository=repository)
         row = McpServerList.objects.select_for_update().get(team=team, repository=repository)
@@ -91,7 +91,7 @@ def _change(
         if not may_name_programs(by, team) and any(is_program(each) and each not in before for each in after):
             raise ReadOnly(
                 "A program runs where agents run. Only staff, and admins of a team that may operate agents without "
-                "isolation, add or change one."
+                "isolation, can add or change one."
             )
         row.servers, row.updated_by_id = after, by.pk
         row.save()
@@ -155,7 +155,7 @@ def choose_servers(
 ) -> list[dict[str, Any]]:
     """Return the servers for a start, with their secrets, and store under which names they are given.
 
-    A server that refers to a variable which the profile does not have is left out; log and page say so. Raises
+    A server that refers to a variable which the profile does not have is left out, as log and page show. Raises
     SecretUnreadable.
     """
     levels = ((str(level), inherited.get(level, ())) for level in (Level.REPOSITORY, Level.TEAM))

@@ -73,7 +73,7 @@ def set_team_policy(team: Group, values: Mapping[str, Any], by: Any) -> TeamPoli
     """Set a team's policy. Raises Invalid, and ReadOnly unless ``by`` is staff or an admin of the team."""
     _validate(values)
     if not may_manage(by, team):
-        raise ReadOnly("Only staff and the team’s admins set its policy.")
+        raise ReadOnly("Only staff and the team’s admins can set its policy.")
     row, _ = TeamPolicy.objects.update_or_create(team=team, defaults={**values, "updated_by_id": by.pk})
     return row
 
@@ -92,4 +92,4 @@ def team_policy_json(team: Group) -> dict[str, Any]:
 
 def _validate(values: Mapping[str, Any]) -> None:
     if values.get("policy", "") not in ("", *Policy):
-        raise Invalid(f"policy is one of {', '.join(Policy)}, or empty.", field="policy")
+        raise Invalid(f"policy must be one of {', '.join(Policy)}, or empty.", field="policy")

@@ -30,7 +30,7 @@ _SECRET_NAME: Final = re.compile(r"key|token|secret|pass|auth|credential", re.IG
 
 
 def load_history(session: TaskSession) -> Injection:
-    """Return the history that a new agent of this session would be told now; read-only."""
+    """Return the history that a new agent of this session would get now; read-only."""
     total = session.messages.filter(role__in=HISTORY_ROLES).count()
     if not total:
         return Injection("", 0)
@@ -106,7 +106,7 @@ def _snapshot_before(transaction: SessionTransaction, run: Run) -> str:
     """Return the commit with the working tree at the start of the turn; empty if there is none."""
     log = transaction.session.events.order_by("-seq")
     began = log.filter(name=DELIVERED_EVENT, payload__message_id=run.message_id).first()
-    # The delivery may be in this very transaction, and then it is not in the log yet.
+    # The delivery may be in this transaction; then it is not in the log yet.
     unwritten = [] if began else [(event.name, event.payload) for event in transaction.events]
     delivery = (DELIVERED_EVENT, run.message_id)
     starts = [at for at, (name, said) in enumerate(unwritten) if (name, said.get("message_id")) == delivery]

@@ -150,4 +150,4 @@ def _text_after_login(transaction: SessionTransaction, failed: Prompt) -> str:
     if not has_called_tools_since(transaction.session, failed.message_id) or failed.kind == PromptKind.RETRY:
         return failed.text
     told_so_far = Interruption(transaction.session.task.title, failed.text, ())
-    return retry_prompt(told_so_far, "The agent was not logged in any more.")
+    return retry_prompt(told_so_far, "The agent was no longer logged in.")

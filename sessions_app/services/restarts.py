@@ -58,7 +58,7 @@ def order_restart(user: Any) -> None:
 
 
 def is_ordered() -> bool:
-    """Return whether a restart request waits."""
+    """Return whether a restart request is pending."""
     return _path(ORDER_FILE).exists()
 
 
@@ -167,7 +167,7 @@ DEMO_TASK: Final = "Survive a restart"
 
 @dataclass(frozen=True, slots=True)
 class FirstSteps:
-    """How far a user is in the guided first restart."""
+    """A user's progress in the guided first restart."""
 
     task: Task
     session: TaskSession | None

@@ -170,7 +170,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
 
 
 def _retry(session: TaskSession) -> dict[str, Any] | None:
-    """Return what failed, when the turn is retried, and the number of the try; None if no retry waits."""
+    """Return what failed, when the turn is retried, and the number of the try; None if no retry is pending."""
     row = waiting_retry(session)
     if row is None:
         return None
@@ -200,7 +200,7 @@ def _cancel_ignored_since(session: TaskSession, run: Run | None) -> str | None:
 
 
 def _history(session: TaskSession, assessment: Assessment) -> dict[str, int] | None:
-    """Return the counts of what the next prompt would tell a new agent about the conversation."""
+    """Return the counts of the history that the next prompt would carry for a new agent."""
     tells = session.inject_history or (assessment.cause.strategy is Strategy.HISTORY and not session.launch_id)
     return load_history(session).facts() if tells else None
 

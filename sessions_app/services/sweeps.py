@@ -42,11 +42,11 @@ class RowResult:
 
 
 def row_result(row: Mapping[str, Any]) -> str:
-    """Return the result of a row by itself; a start without a receipt is ``under_way``."""
+    """Return the result of a row alone; a start without a receipt is ``under_way``."""
     if row.get("receipt_kind"):
         return str(row["receipt_kind"])
     failed = row.get("session_state") == SessionState.ERROR or bool(row.get("error_message"))
-    # An agent that cannot be resumed puts its session in error while the workspace opens; the receipt says how that
+    # An agent that cannot be resumed puts its session in error while the workspace opens; the receipt shows how that
     # went.
     if failed and row.get("rule") != DAMAGED_ROW and row.get("agent_action") != OPENS_WORKSPACE:
         return FAILED_RESULT
@@ -70,7 +70,7 @@ def planned_row_result(row: Mapping[str, Any]) -> str:
 def load_results(user: Any, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID, list[RowResult]]:
     """Return the results that ``user`` may see, by sweep and in order; two queries.
 
-    A start that a sweep ordered ends after it: its result is the first receipt of the session since.
+    A start that a sweep requested ends after it: its result is the first receipt of the session since.
     """
     begun = {sweep.id: sweep.started_at for sweep in sweeps}
     rows = SweepOutcome.objects.visible_to(user).filter(sweep__in=begun).order_by("id")

@@ -187,7 +187,7 @@ def create_session(
     if (prompt or files) and not has_agent:
         raise NoAgent
     if files and not prompt:
-        raise Invalid("Files need a prompt that says what to do with them.", field="prompt")
+        raise Invalid("Files need a prompt that explains what to do with them.", field="prompt")
     if task.end:
         raise TerminalState.of_task(task.end)
     if task.repository_id is None:
@@ -240,14 +240,14 @@ def _execution(session: TaskSession) -> ExecutorRunning:
 def archive_task(task: Task, user: Any) -> Task:
     """Archive a task; its sessions are stopped, and their workspaces stay."""
     with atomic():
-        _stop_sessions(task, user)  # first: everybody locks a session before its task, so that no two deadlock
+        _stop_sessions(task, user)  # first: everyone locks a session before its task, so that no two deadlock
         Task.objects.filter(id=task.id, archived_at=None).update(archived_at=timezone.now())
     task.refresh_from_db()
     return task
 
 
 def unarchive_task(task: Task, user: Any) -> Task:
-    """Put an archived task back on the board; its sessions stay stopped until somebody resumes them."""
+    """Put an archived task back on the board; its sessions stay stopped until someone resumes them."""
     Task.objects.filter(id=task.id).exclude(archived_at=None).update(archived_at=None, updated_at=timezone.now())
     task.refresh_from_db()
     return task

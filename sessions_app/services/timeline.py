@@ -32,9 +32,9 @@ def event_json(event: SessionEvent, session: TaskSession) -> dict[str, Any]:
 EVENTS_PER_PAGE: Final = 60
 """Events of the log on one page."""
 MAX_SWEEPS: Final = 100
-"""Most sweeps on one page."""
+"""Maximum number of sweeps on one page."""
 MAX_RUNS: Final = 400
-"""Most turns in the chart of a page."""
+"""Maximum number of turns in the chart of a page."""
 STORY_EVENTS: Final = (
     "session.state_changed",
     "session.agentctl_ready",

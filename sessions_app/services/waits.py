@@ -98,7 +98,7 @@ def earlier_answer(token: ResumeToken, key: str) -> dict[str, Any] | None:
 
 
 def _refusal_error(token: ResumeToken) -> TokenConsumed | TokenRevoked | TokenExpired:
-    """Return the error that says why a key is no longer active."""
+    """Return the error for a key that is no longer active, with the reason."""
     state = token.state(timezone.now())
     if state is TokenState.CONSUMED:
         by = token.consumed_by.get_username() if token.consumed_by else None
@@ -175,11 +175,11 @@ def _check_content(
 
 
 def _winning_answer(asked: PermissionRequest, error: TokenConsumed) -> TokenConsumed:
-    """Return the error that says which option was chosen, and by whom."""
+    """Return the error that names the chosen option and who chose it."""
     token = permission_tokens([asked])[asked.id]
     option_id = str((token.first_answer or {}).get("option_id", ""))
-    who = error.details.get("by") or "Somebody"
-    message = f"{who} has answered this already: {option_name(asked, option_id)}."
+    who = error.details.get("by") or "Someone"
+    message = f"{who} has already answered this: {option_name(asked, option_id)}."
     return TokenConsumed(message, **{**error.details, "option_id": option_id})
 
 
@@ -202,7 +202,7 @@ class OpenWait:
 def open_wait(
     session_id: uuid.UUID, reason: str, deadline: datetime | None, by: Any, kind: WaitKind = WaitKind.EXTERNAL
 ) -> OpenWait:
-    """Let an idle session wait until ``deadline`` (None: for ever) for a callback or a tool result.
+    """Let an idle session wait until ``deadline`` (None: no limit) for a callback or a tool result.
 
     If it already waits, the wait continues with a new key, and the old one is revoked. Raises Invalid for a deadline in
     the past, TerminalState, and Conflict while the agent works or has a prompt to work on.
@@ -322,7 +322,7 @@ def _repeat_wait(
 def resume_wait(secret: str, payload: Any, key: str) -> dict[str, str]:
     """End a wait with its result; return ``{run_id, status}``. The secret is the only credential.
 
-    It has the rights of the user who requested the wait: if that user may no longer write in the team, it opens nothing
+    It has the rights of the user who requested the wait: if that user may no longer write in the team, it is refused
     (TokenRevoked). A repeat with the same idempotency ``key`` gets the first answer. Raises the errors of
     ``redeem_token`` and ``prepare_for_prompt``; after the latter, the key remains usable.
     """
@@ -363,7 +363,7 @@ def _refuse_ended(transaction: SessionTransaction) -> None:
 def _payload_text(run: Run, payload: Any) -> str:
     """Return the prompt text for a payload: text unchanged, anything else as JSON."""
     if payload in (None, "", {}, []):
-        payload = f"What was waited for has come: {run.wait_reason or 'go on'}"
+        payload = f"The awaited result has arrived: {run.wait_reason or 'continue'}"
     text = payload if isinstance(payload, str) else json.dumps(payload, indent=2, ensure_ascii=False)
     validate_prompt_text(text, field="payload")
     return text

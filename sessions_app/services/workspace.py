@@ -24,11 +24,11 @@ from sessions_app.models import TaskSession
 from sessions_app.services.assessment import execution_facts_of, execution_of
 
 OVERDUE_AFTER: Final = timedelta(seconds=30)
-"""A transfer usually takes seconds; people are told about one that takes longer or has failed."""
+"""A transfer usually takes seconds; people are notified of one that takes longer or has failed."""
 
 
 def push_runtimes() -> list[str]:
-    """Names of the runtimes whose workspaces have a repository of their own."""
+    """Names of the runtimes whose workspaces have their own repository."""
     return [name for name, place in runtimes().items() if isinstance(place, SupportsPush)]
 
 
@@ -38,7 +38,7 @@ def is_transfer_due(execution: ExecutorRunning) -> bool:
 
 
 def is_transfer_overdue(execution: ExecutorRunning, now: datetime) -> bool:
-    """Return True if people should be told: the transfer has failed, or has taken ``OVERDUE_AFTER``."""
+    """Return True if people should be notified: the transfer has failed, or has taken ``OVERDUE_AFTER``."""
     since = execution.snapshot_due_since
     return is_transfer_due(execution) and bool(
         execution.snapshot_error_code or (since is not None and now - since > OVERDUE_AFTER)

@@ -1,4 +1,4 @@
-"""Limit how many starts a supervisor creates by itself, and decide whose turn is next.
+"""Limit how many starts a supervisor creates automatically, and decide which session is next.
 
 ``KANDEV_MAX_STARTS_PER_PASS`` limits its open start intents, and each executor has limited room. A session beyond
 these limits gets a place in the start queue, stored in its row (``start_rank``).
@@ -178,7 +178,7 @@ def load_due_restarts() -> frozenset[tuple[uuid.UUID, datetime]]:
 
 
 def next_start_due() -> datetime | None:
-    """Return when the start queue needs the next check, as far as the rows tell: now if sessions wait in it."""
+    """Return when the start queue needs the next check, according to the rows: now if sessions wait in it."""
     if TaskSession.objects.filter(start_rank__isnull=False).exists():
         return timezone.now()
     later = TaskSession.objects.filter(next_restart_at__gt=timezone.now())

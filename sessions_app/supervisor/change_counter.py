@@ -1,4 +1,4 @@
-"""Lets periodic checks rest while nothing changes in the database."""
+"""Pauses periodic checks while nothing changes in the database."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final
 from django.utils import timezone
 
 REST: Final = 30.0
-"""Seconds at most between two checks, whatever was noticed: the clock may be set, and a change may be missed."""
+"""Maximum seconds between two checks, because the clock may be changed and a change may be missed."""
 
 POSTPONED: Final = 1.0
-"""Seconds that a check waits at most while agents are brought back."""
+"""Maximum seconds that a check is postponed while agents are being restarted."""
 
 
 class ChangeCounter:
@@ -29,7 +29,7 @@ class ChangeCounter:
 
     @contextmanager
     def urgent(self) -> Iterator[None]:
-        """Let the checks that rest wait until the block ends: somebody misses an agent, and they share its thread."""
+        """Postpone paused checks until the block ends: an agent is being restarted, and they share its thread."""
         self._urgent += 1
         self._calm.clear()
         try:

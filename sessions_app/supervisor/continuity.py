@@ -116,7 +116,7 @@ def last_user_request(session_id: uuid.UUID) -> str | None:
 def queue_memory_check(
     transaction: SessionTransaction, launch_id: str, verdict: Verdict, last_request: str | None
 ) -> None:
-    """Queue a memory check before all other prompts, if the profile wants one and the start is not proven otherwise."""
+    """Queue a memory check before all other prompts, if the profile requires one and nothing else proves the start."""
     taken_up = verdict.kind in (ReceiptKind.LOADED, ReceiptKind.RESUMED) and verdict.verified in _CHECKABLE
     if not (taken_up and last_request and transaction.session.agent_profile.memory_check):
         return
@@ -131,7 +131,7 @@ def queue_memory_check(
 
 
 def judge_memory_check(transaction: SessionTransaction, receipt: ContinuityReceipt, answer: str) -> Verified | None:
-    """Return what the answer to a memory check proves; None if nothing, which receipt and inbox item then say."""
+    """Return what the answer to a memory check proves; None if nothing, which receipt and inbox item then show."""
     request = last_user_request(transaction.session.id)
     if request and verification.quotes_request(answer, request):
         return Verified.QUOTED
@@ -186,7 +186,7 @@ def settle_pending_receipt(transaction: SessionTransaction, *, failed: bool) -> 
 
 
 def settle_memory_check(transaction: SessionTransaction, answer: str) -> None:
-    """Settle the present receipt by the agent's answer to a memory check, if it is not proven yet."""
+    """Settle the current receipt by the agent's answer to a memory check, if it is not proven yet."""
     receipt = _current_receipt(transaction)
     if receipt is not None and receipt.verified in (Verified.UNPROVEN, Verified.PENDING):
         verified = judge_memory_check(transaction, receipt, answer)
@@ -201,7 +201,7 @@ def rebuild_evidence(transaction: SessionTransaction) -> dict[str, str]:
 
 
 def refute_receipt(transaction: SessionTransaction, reason: str, message: str) -> None:
-    """Mark the present receipt as failed, because a turn has shown that the agent is not in its conversation.
+    """Mark the current receipt as failed, because a turn has shown that the agent is not in its conversation.
 
     A receipt that was proven before stays proven.
     """
@@ -258,7 +258,7 @@ def is_same_directory(transaction: SessionTransaction, directory: str) -> bool |
 
 
 def _current_receipt(transaction: SessionTransaction) -> ContinuityReceipt | None:
-    """Return the receipt of the start that brought up the present agent, the only one that its turns can prove."""
+    """Return the receipt of the start that brought up the current agent, the only one that its turns can prove."""
     if not transaction.session.launch_id:
         return None
     return transaction.session.receipts.filter(launch_id=transaction.session.launch_id).first()

@@ -49,7 +49,7 @@ class _Change:
 
 
 class ConversationUpdate:
-    """The unfinished messages of a session, and the changes of the present batch to them."""
+    """The unfinished messages of a session, and the changes of the current batch to them."""
 
     def __init__(self, transaction: SessionTransaction, tool_keys: Collection[str] = ()):
         """Read the unfinished messages; ``tool_keys`` are the keys of the tool calls in the batch."""
@@ -98,7 +98,7 @@ class ConversationUpdate:
         self._last_text, self._joins_last_text = self._changes[-1], True
 
     def end_chunk(self) -> None:
-        """Give the next chunk an event of its own, so that it stays behind what comes in between."""
+        """Give the next chunk its own event, so that it stays behind what comes in between."""
         self._joins_last_text = False
 
     def finish_text(self) -> None:
@@ -157,7 +157,7 @@ class ConversationUpdate:
         return has_called_tools_since(self.transaction.session, key)
 
     def agent_text_since(self, key: str) -> str:
-        """Return everything that the agent has said since the user's message ``key``."""
+        """Return all text of the agent since the user's message ``key``."""
         begin = next(
             (at for at, one in enumerate(self._changes) if one.message.role == "user" and one.message.key == key), None
         )

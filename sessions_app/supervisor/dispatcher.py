@@ -166,7 +166,7 @@ def handle_refusal(intent: Intent, error: AgentctlRefused) -> str:
 async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
     """Carry out a stop or a close; return False if it stays open for another try.
 
-    agentctl is asked to end by itself first; what then still runs is ended by the runtime, after proof that it
+    agentctl is first requested to end itself; what then still runs is ended by the runtime, after proof that it
     belongs to the execution.
     """
     lease = await registry.database(_acquire_lease, intent.session_id, registry.boot_id)
@@ -180,17 +180,17 @@ async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
         # Closed before the end, so that the loss of the stream requests no recheck of a session that we end ourselves.
         await registry.close_stream(intent.session_id)
         if not await runtime(facts.runtime).end(facts):
-            log.warning("session %s: something of it could not be ended", intent.session_id)
+            log.warning("session %s: not everything of its execution could be ended", intent.session_id)
             return False
         crash_points.reached("supervisor.execution_ended", intent.session_id)
     # Order matters: end, write, settle, release. Until the intent is settled, a crash makes the next lease holder
-    # repeat the whole stop, and every step may be repeated. The lease goes last: nobody else may start in between.
+    # repeat the whole stop, and every step may be repeated. The lease goes last: no start may come before.
     close_as: str = intent.payload.get("as", "")
     reason = "closed" if close_as else str(intent.payload.get("reason") or "stopped")
     if not intent.payload.get("delete_transcript"):
         transcript = None
     elif transcript is None:
-        transcript = {"deleted": False, "reason": "the agent was not running, or did not say"}
+        transcript = {"deleted": False, "reason": "the agent was not running, or did not report it"}
     await registry.database(write_stopped, intent.session_id, lease, reason, close_as, transcript)
     crash_points.reached("supervisor.stop_written", intent.session_id)
     await registry.database(settle_intent, intent.id, reason)
@@ -202,9 +202,9 @@ async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
 
 
 async def _request_shutdown(registry: ExecutionRegistry, intent: Intent) -> Mapping[str, Any] | None:
-    """Ask agentctl to end its agent and then itself, once the log has the journal's last lines.
+    """Request agentctl to end its agent and then itself, once the log has the journal's last lines.
 
-    Returns what became of the agent's transcript; None if that is not known, or nobody asked for its deletion.
+    Returns what happened to the agent's transcript; None if that is unknown, or if no deletion was requested.
 
     An agentctl that does not answer is only logged: the caller ends it through its runtime.
     """
@@ -222,7 +222,7 @@ async def _request_shutdown(registry: ExecutionRegistry, intent: Intent) -> Mapp
         await stream.wait_until_logged(report["journal"]["epoch"], report["journal"]["last_seq"], timeout=5)
         await stream.client.shutdown(stop_agent=True, intent_id=str(intent.id))
     except ExecutorError as error:
-        log.info("session %s does not end by itself: %s", intent.session_id, error.message)
+        log.info("session %s: its agentctl did not end itself: %s", intent.session_id, error.message)
     return transcript
 
 
@@ -304,7 +304,7 @@ class SessionQueue:
         return not self._backoff.is_waiting and (self.task is None or self.task.done())
 
     def wake(self) -> None:
-        """Run the step again, now or when the present run or the back-off ends."""
+        """Run the step again, now or when the current run or the back-off ends."""
         self._wake_requested = True
         if self.is_idle:
             self.task = asyncio.create_task(self._run())
@@ -318,12 +318,12 @@ class SessionQueue:
                 while await self._step():
                     pass
                 self._backoff.reset()
-            except Exception as error:  # if the queue ended here, nobody would run the session's intents any more
+            except Exception as error:  # if the queue ended here, the session's intents would never run again
                 if self._outage is not None and is_database_outage(error):
                     await self._outage.wait(error)
                     self._wake_requested = True
                     continue
-                log.exception("a queue of orders failed")
+                log.exception("an intent queue failed")
                 asyncio.get_running_loop().call_later(self._backoff.record_failure(), self.wake)
                 return
 
@@ -348,7 +348,7 @@ class Dispatcher:
                 SessionQueue(lambda: self._run_overtaking(session_id), self.registry.outage),
             )
         in_order, overtaking = self._queues[session_id]
-        # A queue that is running may have settled this very intent since it was read.
+        # A queue that is running may have settled this intent since it was read.
         if start is not None and in_order.is_idle:
             self._starts[session_id] = start
         in_order.wake()

@@ -180,7 +180,7 @@ class ExecutionRegistry:
     async def drain_starts(self) -> None:
         """Wait until the log has everything that the agents started here have written so far.
 
-        Otherwise the next supervisor would find those lines and record a take-over that is no news.
+        Otherwise the next supervisor would find those lines and record a take-over without any new information.
         """
         started = [stream for stream in self.streams.values() if stream.has_started]
         await asyncio.gather(*map(_drain_stream, started))
@@ -206,7 +206,7 @@ class ExecutionRegistry:
 async def _open_stream(stream: ExecutionStream) -> None:
     """Start a stream and wait until it is open. Raises ExecutorError if it does not open.
 
-    Whatever prevents it, a cancellation too, the stream is stopped: it is not registered yet, so nobody else could.
+    If anything prevents it, even a cancellation, the stream is stopped: it is not registered yet, so nothing else can.
     """
     stream.start()
     try:
@@ -244,7 +244,7 @@ async def read_log_tail(registry: ExecutionRegistry, session_id: uuid.UUID) -> s
         async with asyncio.timeout(READ_TIMEOUT):
             return await asyncio.to_thread(_read, facts, max(seq - LOOKBACK, 0), epoch)
     except (ExecutorError, DatabaseError, OSError, ValueError, TimeoutError) as error:
-        log.info("session %s: the end of its log cannot be had: %s", session_id, error)
+        log.info("session %s: the end of its agent's log cannot be read: %s", session_id, error)
         return ""
 
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 RECONNECT_PAUSE = 0.01
 """Seconds before the first reconnect; each further one waits twice as long."""
 START_ANSWER_HEAD_START = 0.2
-"""Seconds at most that journal lines wait while an agent is being started, so that the start is written first."""
+"""Maximum seconds that journal lines wait while an agent is being started, so that the start is written first."""
 MAX_RECONNECTS = 5
 """How often a broken stream is opened before it ends and its session is rechecked."""
 
@@ -72,7 +72,7 @@ class ExecutionStream:
     has_started: bool = False
     """Whether an agent was started through this stream."""
     trouble: str = ""
-    """The code of what keeps agentctl from writing, as its last notice said; empty: nothing."""
+    """The code of what keeps agentctl from writing, from its last notice; empty: nothing."""
     stored_trouble: str = ""
     """The trouble that the session's row shows."""
     ended: bool = False
@@ -88,7 +88,7 @@ class ExecutionStream:
         self._not_starting.set()
 
     def start(self) -> None:
-        """Start to stream, in a task of its own."""
+        """Start to stream, in its own task."""
         self._task = asyncio.create_task(self._run(), name=f"stream {self.session_id}")
 
     async def stop(self) -> None:
@@ -198,7 +198,7 @@ class ExecutionStream:
         reason = await self._store_trouble()
         if reason and (self._trouble_task is None or self._trouble_task.done()):
             health = self.trouble or "health"
-            log.warning("session %s: its %s cannot be shown, trying again: %s", self.session_id, health, reason)
+            log.warning("session %s: its state %s cannot be stored, trying again: %s", self.session_id, health, reason)
             self._trouble_task = asyncio.create_task(self._retry_storing_trouble(), name=f"health {self.session_id}")
         self.on_change(self.session_id)
 

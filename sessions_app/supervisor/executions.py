@@ -101,7 +101,7 @@ class TakeoverRequest:
     reported: int
     """The generation that its agentctl reports."""
     workspace_only: bool | None = None
-    """Whether its agentctl can serve the workspace without an agent; None: it did not say."""
+    """Whether its agentctl can serve the workspace without an agent; None: it did not report this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Takeover:
 
 
 def take_over_executions(me: str, wanted: Sequence[TakeoverRequest]) -> list[Takeover | None]:
-    """Lease the present execution of each session, in one transaction and a constant number of queries.
+    """Lease the current execution of each session, in one transaction and a constant number of queries.
 
     The result is None for a session that another supervisor holds or must manage, and for one without agentctl.
     Raises LeaseLost if others took some of the rows at the same moment, and OperationalError.

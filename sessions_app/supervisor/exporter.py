@@ -1,6 +1,6 @@
 """The exporter: one process follows the logs of all sessions and keeps their portable record (rule 37).
 
-It reads committed rows only, on a thread of its own, in small steps with long pauses, because ingest comes first. It
+It reads committed rows only, on its own thread, in small steps with long pauses, because ingest comes first. It
 looks only at sessions that have changed. A write that fails is logged once and retried.
 """
 
@@ -27,13 +27,13 @@ from sessions_app.supervisor.change_counter import ChangeCounter
 log = logging.getLogger(__name__)
 
 POLL_EVERY: Final = 0.5
-"""Seconds at least between two checks for changes when there is nothing to write."""
+"""Minimum seconds between two checks for changes when there is nothing to write."""
 MIN_PAUSE: Final = 9.0
 """The pause after a step, as a multiple of the time that the step took."""
 MAX_PAUSE: Final = 10.0
-"""Seconds that a pause lasts at most."""
+"""Maximum seconds of a pause."""
 MAX_SESSIONS: Final = 32
-"""Sessions that one step exports at most."""
+"""Maximum number of sessions that one step exports."""
 RETRY_AFTER: Final = 30.0
 """Seconds until a session whose export failed is tried again."""
 FINISH_WITHIN: Final = 3.0
@@ -132,7 +132,7 @@ class Exporter:
                 cursor.execute("SELECT pg_try_advisory_lock(%s)", [LEADER_LOCK_KEY])
                 (ours,) = cursor.fetchone()
             self._leader_connection = connection.connection if ours else None
-            self._writer = None  # another exporter may have written since, so the files are read anew
+            self._writer = None  # another exporter may have written since, so the files are read again
         return self._leader_connection is not None
 
     @contextmanager
@@ -162,7 +162,7 @@ class Exporter:
 
 
 class ExportJob:
-    """Runs the exporter as a job of the supervisor, on a database thread of its own."""
+    """Runs the exporter as a job of the supervisor, on its own database thread."""
 
     def __init__(self, boot_id: str, changes: ChangeCounter):
         self.exporter = Exporter(boot_id)

@@ -89,7 +89,7 @@ async def _try_to_sleep(registry: ExecutionRegistry, session_id: uuid.UUID) -> b
     except LeaseLost:
         return False
     except Exception:  # one bad row never stops the others
-        log.exception("session %s: it could not be put to sleep", session_id)
+        log.exception("session %s could not be put to sleep", session_id)
         return False
 
 
@@ -106,7 +106,7 @@ async def _is_quiet(stream: ExecutionStream) -> bool:
 
 def write_asleep(stream: ExecutionStream) -> bool:
     """Record that the session sleeps and create the stop intent; return False if it has to stay awake."""
-    # Rows were read without a lock, and agentctl was asked after that: decide again under the lock, because a prompt
+    # The rows were read without a lock, and agentctl was queried later: decide again under the lock, because a prompt
     # may have arrived meanwhile. State and stop commit together, so no crash leaves a sleeping session that runs on.
     with session_transaction(stream.session_id, stream.lease, related=("agent_profile", "task")) as transaction:
         since = idle_since(transaction)
@@ -119,7 +119,7 @@ def write_asleep(stream: ExecutionStream) -> bool:
             "session.asleep", reason=IDLE_REASON, idle_since=since.isoformat(), after=settings.KANDEV_IDLE_SLEEP
         )
         create_intent(transaction.session, IntentKind.STOP, None, {"reason": IDLE_REASON})
-    log.info("session %s: it sleeps, nothing was asked of it since %s", stream.session_id, since)
+    log.info("session %s was put to sleep: idle since %s", stream.session_id, since)
     return True
 
 

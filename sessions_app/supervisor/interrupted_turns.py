@@ -68,7 +68,7 @@ def interrupt_turn(transaction: SessionTransaction, reason: str, update: Convers
 
 
 def record_agent_stopped(transaction: SessionTransaction) -> None:
-    """Write that no agent is running any more, because that was requested."""
+    """Write that no agent is running, because a stop was requested."""
     reset_attempts_if_stable(transaction)
     continuity.mark_receipt_unproven(transaction)
     transaction.set_fields(launch_id="", ready_since=None)
@@ -271,7 +271,7 @@ def explain_failure(session: TaskSession, code: str, said: str) -> str:
 def record_turn_failure(
     transaction: SessionTransaction, conversation: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
 ) -> None:
-    """Add a message to the conversation that says why a turn failed, and when it is retried."""
+    """Add a message to the conversation about why a turn failed, and when it is retried."""
     said = str(line.get("message") or "The turn failed.")
     message = explain_failure(transaction.session, str(line.get("code") or ""), said)
     if retry is None:

@@ -1,6 +1,6 @@
 """Leases with generations, the lock of an embedded database, and the heartbeat of this supervisor.
 
-A lease is the right to command an execution and to write what it says. It ends when it is not renewed. Each take-over
+A lease is the right to command an execution and to write its output. It ends when it is not renewed. Each take-over
 raises its generation: agentctl refuses commands, and the database refuses writes, under an older one.
 """
 
@@ -255,7 +255,7 @@ KEEP_ROWS = timedelta(days=7)
 def register_supervisor(boot_id: str) -> None:
     """Store the row of this supervisor, and delete outdated rows of others.
 
-    Call it before taking any lease: without the row, nobody could prove that the owner of a lease is dead.
+    Call it before taking any lease: without the row, it cannot be proven that the owner of a lease is dead.
     """
     Supervisor.objects.filter(beat_at__lt=Now() - KEEP_ROWS).delete()
     Supervisor.objects.create(

@@ -38,17 +38,17 @@ POLL_EVERY = 1.0
 POLL_SHARED_EVERY = 0.25
 """The same for a database of several hosts, between which more wake-ups are lost."""
 DEADLINES_EVERY = 1.0
-"""Seconds at least between two checks for waits that have expired; without any, it waits for a change."""
+"""Minimum seconds between two checks for waits that have expired; without any, it waits for a change."""
 STALLS_EVERY = 15.0
-"""Seconds at most between two checks for silent turns and ignored cancels."""
+"""Maximum seconds between two checks for silent turns and ignored cancels."""
 ORPHANS_EVERY = 1.0
 """Seconds between two checks for sessions whose supervisor is gone."""
 ADMIT_EVERY = 0.5
-"""Seconds at least between two checks of the start queue; while it is empty, it waits for a change."""
+"""Minimum seconds between two checks of the start queue; while it is empty, it waits for a change."""
 AGENT_SETUP_EVERY = 5.0
-"""Seconds at least between two checks for finished tests of agents and for programs that were installed."""
+"""Minimum seconds between two checks for finished tests of agents and for programs that were installed."""
 RECHECK_AFTER = 0.02
-"""Seconds at least between two checks, however many wake-ups arrive."""
+"""Minimum seconds between two checks, however many wake-ups arrive."""
 
 Job = Callable[[], Awaitable[None]]
 """One step of something that the supervisor repeats until it stops."""
@@ -109,7 +109,7 @@ class SupervisorLoop:
     async def sweep(self, scope: SweepScope, **kwargs: object) -> SweepRun:
         """Sweep once and store the result. The starts and stops that it decides on are written as intents."""
         result = await run_sweep(self.registry, scope, self.unknown, **kwargs)  # type: ignore[arg-type]
-        if result.decided or result.damaged:  # else it has changed nothing, and what rests need not look again
+        if result.decided or result.damaged:  # otherwise it has changed nothing, and paused checks need not run again
             self.registry.changes.record()
         if not scope.dry_run:
             document = await self.registry.database(sweep_reports.build_report, result, self.registry.boot_id)
@@ -188,7 +188,7 @@ class SupervisorLoop:
         for extension in self.extensions:
             await extension.renew()
         for stream in list(self.registry.streams.values()):
-            # The lease expired before we renewed it, and somebody took it: whatever this stream wrote would be refused.
+            # The lease expired before we renewed it, and another supervisor took it: this stream's writes would fail.
             if uuid.UUID(stream.facts.id) not in mine:
                 log.warning("session %s: another supervisor has its lease now", stream.session_id)
                 await self.registry.close_stream(stream.session_id)
@@ -201,7 +201,7 @@ class SupervisorLoop:
 
     async def _watch_database(self) -> None:
         """Notice changes of the database: at once after a wake-up, else by polling its version."""
-        # Not in a thread: a task that is cancelled while the thread works would never learn of its socket.
+        # Not in a thread: a task that is cancelled while the thread works would never get its socket.
         listener, loop = wakeups.open_listener(), asyncio.get_running_loop()
         version, longest = "", POLL_SHARED_EVERY if leases.is_shared_database() else POLL_EVERY
         try:
@@ -284,7 +284,7 @@ class SupervisorLoop:
 
     async def _report_stalls(self) -> None:
         """Report silent turns, and turns that outlive their cancel."""
-        # Without a stall notice there are still ignored cancels to report, which have no hurry.
+        # Without a stall notice there are still ignored cancels to report, which are not urgent.
         notice = settings.KANDEV_STALL_NOTICE
         await asyncio.sleep(min(max(notice / 10, 0.2), STALLS_EVERY) if notice else STALLS_EVERY)
         held = {session_id: one.lease for session_id, one in self.registry.streams.items() if not one.ended}
@@ -363,7 +363,7 @@ class SupervisorLoop:
     async def _take_over_orphans(self) -> None:
         """Take over sessions whose supervisor is provably dead or has let its lease expire."""
         await asyncio.sleep(ORPHANS_EVERY)
-        # Each only once: if another supervisor takes it, we are done; if nobody can, the regular sweeps try again.
+        # Each only once: if another supervisor takes it, we are done; if none can, the regular sweeps try again.
         found = await self.registry.database(leases.load_orphaned_sessions, self.registry.boot_id)
         new, self._orphans = found - self._orphans, found
         if new:

@@ -77,10 +77,10 @@ REFUSAL_MESSAGES: Final = {
     "missing_resume_token": "The agent never reported a conversation id. Start a new session.",
     "worktree_missing": "The session’s worktree is gone. Start a new session.",
     "strange_token": (
-        "This conversation belongs to another agent profile, agent type or directory. Put that back, or start fresh."
+        "This conversation belongs to another agent profile, agent type or directory. Restore that one, or start fresh."
     ),
 }
-"""What a session says whose agent does not start, by code of the refusal."""
+"""The error of a session whose agent is not started, by code of the refusal."""
 
 LAST_OUTPUT: Final = 3
 """Lines of the agent's log that the explanation quotes; the item in the inbox has more."""
@@ -97,8 +97,8 @@ def explain_agent_deaths(transaction: SessionTransaction) -> str:
     where = " in its turn" if in_turn >= deaths else ""
     how = f" ({', '.join(map(_describe_exit, exits))})" if exits else ""
     told = [line.strip() for line in transaction.log_tail.splitlines() if line.strip()][-LAST_OUTPUT:]
-    words = f" Its last words: {excerpt(' / '.join(told))}" if told else ""
-    return f"The agent died{where} {deaths} times in a row{how}.{words} It is not restarted again by itself."
+    words = f" Its last output: {excerpt(' / '.join(told))}" if told else ""
+    return f"The agent died{where} {deaths} times in a row{how}.{words} It is not restarted automatically again."
 
 
 def _exits_since_success(transaction: SessionTransaction) -> list[Any]:
@@ -219,7 +219,7 @@ def write_start_failure(
         else:
             transaction.set_fields(next_restart_at=transaction.at + CONFIRM_LOSS_AFTER)
             transaction.move_session(
-                "fail", error_code=failure.code, error_message=f"{failure.message} Asking once more."
+                "fail", error_code=failure.code, error_message=f"{failure.message} Trying once more."
             )
 
 
@@ -274,7 +274,7 @@ def _set_token_aside(transaction: SessionTransaction, failure: StartFailure) -> 
 def record_lost_conversation(transaction: SessionTransaction, code: str, message: str) -> None:
     """Handle a failed turn that shows that its agent is not in this conversation, like a start that fails so.
 
-    agentctl ends the agent by itself.
+    agentctl ends the agent on its own.
     """
     if code == Code.CONTEXT_MISMATCH and SESSION.allows(transaction.session.state, "fail"):
         continuity.refute_receipt(transaction, code, message)
@@ -332,8 +332,8 @@ def write_stopped(
 ) -> None:
     """Write that the execution has ended on request: interrupt its turn, and leave the session resumable.
 
-    ``close_as`` (*completed* or *cancelled*) ends the session for good. ``transcript`` is what became of the agent's
-    own, ``{"deleted", "reason"}``; None if nobody asked for its deletion. Raises LeaseLost.
+    ``close_as`` (*completed* or *cancelled*) ends the session for good. ``transcript`` is the result for the agent's
+    own, ``{"deleted", "reason"}``; None if no deletion was requested. Raises LeaseLost.
     """
     with session_transaction(session_id, lease) as transaction:
         if reason == IDLE_REASON and transaction.session.desired_state != DesiredState.RUNNING:

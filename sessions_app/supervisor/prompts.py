@@ -1,7 +1,7 @@
 """Deliver queued prompts: one at a time, in order, each at most once.
 
 A prompt is committed as ``sending`` before the command leaves, and the command is repeated only to the same journal
-epoch, whose agentctl would recognize it (rule 12). If nobody can know whether it arrived, the prompt is held (rule 13).
+epoch, whose agentctl would recognize it (rule 12). If it cannot be known whether it arrived, it is held (rule 13).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: fro
 
 def _can_take(transaction: SessionTransaction, execution: ExecutorRunning) -> bool:
     wanted = transaction.session.desired_state == DesiredState.RUNNING
-    # A setting that was ordered before the prompt applies to it, so it goes to the agent first.
+    # A setting that was requested before the prompt applies to it, so it is sent to the agent first.
     first = transaction.session.intents.filter(kind__in=(IntentKind.START, IntentKind.SETTING), done_at=None).exists()
     free = wanted and not first and is_running(transaction.session, execution) and transaction.open_turn is None
     return free and not session_flaws(transaction.session, execution)

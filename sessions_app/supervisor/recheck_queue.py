@@ -117,7 +117,7 @@ class ExitEventListener:
         """End the streams from a silent source: they would seem alive until their connections time out."""
         ended = self._sessions_of(source)
         self._unreachable_streams.setdefault(source, set()).update(ended)
-        log.warning("nobody answers at the source of %d streams (%s)", len(ended), source[0])
+        log.warning("the source of %d streams does not answer (%s)", len(ended), source[0])
         streams = [stream for session_id in ended if (stream := self._registry.stream_of(session_id)) is not None]
         await asyncio.gather(*(stream.stop() for stream in streams))  # each end requests a recheck, like any other
 
@@ -133,7 +133,7 @@ class ExitEventListener:
         if stream is None or not event.ended:
             self._request_recheck(session_id)
         elif stream.facts.state.get("container", event.place_id) == event.place_id:
-            log.info("session %s: what it runs in has died", session_id)
+            log.info("session %s: its container or sandbox has died", session_id)
             await stream.stop()  # its end requests a recheck, like any other
         # Else the event is about an earlier container: the session has moved to another one.
 
@@ -146,5 +146,5 @@ class ExitEventListener:
             if isinstance(place, SupportsExitEvents):
                 return stream.facts.runtime, place.exit_event_source(stream.facts)
         except ExecutorError as error:
-            log.debug("session %s: nobody tells of its end: %s", session_id, error.message)
+            log.debug("session %s: its runtime does not report its end: %s", session_id, error.message)
         return None

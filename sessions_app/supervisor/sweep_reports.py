@@ -72,7 +72,7 @@ def _load_current_rows(result: SweepRun) -> _CurrentRows:
 
 
 def build_report(result: SweepRun, boot_id: str) -> dict[str, Any]:
-    """Build the JSON document of a sweep, with the present states: it includes starts that have ended meanwhile."""
+    """Build the JSON document of a sweep, with the current states: it includes starts that have ended meanwhile."""
     now = _load_current_rows(result)
     sessions = [_report_row(item, result, now) for item in result.decided]
     counts = dict.fromkeys((*COUNTED_KINDS, "skipped"), 0)

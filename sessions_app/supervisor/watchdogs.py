@@ -210,7 +210,7 @@ def _expire_wait(token_id: uuid.UUID, session_id: uuid.UUID) -> bool:
         if token is None:
             return False
         if token.wait_kind == WaitKind.PERMISSION:
-            # As an intent in this transaction: the agent learns that nobody answered even if we crash now.
+            # As an intent in this transaction: the agent is notified that there was no answer even if we crash now.
             create_intent(
                 transaction.session, IntentKind.ANSWER, None, {"permission_id": token.wait_id, "option_id": None}
             )
@@ -286,7 +286,7 @@ class InstalledPrograms:
         return bool(self._missing)
 
     def retry_sessions(self) -> int:
-        """Order a start for each session whose program has appeared since the last call; return how many."""
+        """Request a start for each session whose program has appeared since the last call; return how many."""
         missing, ready = set(), []
         for session in self._load_waiting():
             if not _is_installed(session):

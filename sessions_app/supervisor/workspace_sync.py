@@ -192,7 +192,7 @@ class WorkspaceSync:
                 except SnapshotMissing:
                     missing += 1
                 except Exception:
-                    # Not even the row could be read or written: log the first failure loudly, the next ones quietly.
+                    # Not even the row could be read or written: only the first failure is logged as an error.
                     level = logging.ERROR if backoff.is_reset else logging.DEBUG
                     log.log(level, "execution %s: its work could not be transferred", execution_id, exc_info=True)
                 self._due.add(execution_id)

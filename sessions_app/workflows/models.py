@@ -1,4 +1,4 @@
-"""Workflows that teams keep, their runs, and the node runs of each run."""
+"""Workflows of teams, their runs, and the node runs of each run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 
-// Loads the page again where part of it did not come: a server that restarts while a page loads, or a
-// network that changes, leaves it without its scripts or its looks, and so it would stay. It stands in the
-// page itself, because it must be there when nothing else could be loaded. It does so a few times, ever
-// later and once the server answers; not where something was typed, sent or shown once: there it only asks.
+// Reload a page if one of its scripts or style sheets could not be loaded, for example because the server
+// restarted meanwhile. This script is inline, because it must work when no file could be loaded. It reloads a
+// few times, with increasing delays and only once the server responds. If the user has typed or sent something,
+// or the page shows a secret, it only offers to reload.
 (() => {
   const KEY = "kandev.incomplete", TIMES = 4, FIRST_PAUSE = 500, LONGEST_PAUSE = 5000;
   const pause = (ms) => new Promise((done) => setTimeout(done, ms * (1 - Math.random() / 2)));

@@ -31,8 +31,8 @@ _HEADER: Final = """\
 
 What each agent that `make agents` installs did on {day}, with a model on the loopback that answers by rules. A cell \
 is measured or empty. Each agent has a fresh home and is configured as in \
-[homes.py](../tests/real_agents/homes.py), where Codex is told to ask for nothing, and Deep Agents to ask before it \
-runs commands. `make agent-drills` writes the [drills](#drills). What other agents publish is in \
+[homes.py](../tests/real_agents/homes.py), where Codex is configured to ask for nothing, and Deep Agents to ask before \
+it runs commands. `make agent-drills` writes the [drills](#drills). What other agents publish is in \
 [agents.md](agents.md#what-they-offer). Times are those of a machine with {machine}: compare them with each other only.
 
 - *Start*: seconds from the start of the process until it has a new conversation.
@@ -40,15 +40,15 @@ runs commands. `make agent-drills` writes the [drills](#drills). What other agen
 and asks for the word that was said in it. *Yes*: the agent sent that word to the model, as the model's request log \
 shows; what the agent answers does not count.
 - *Replay on load*: whether the restored agent repeated the user's prompt, which proves that it has the conversation.
-- *Lost store*: what happens if the agent's home is replaced by a fresh one. *Rejected*: it says that the conversation \
-is gone. *Claims success*: it says that it has the conversation.
+- *Lost store*: what happens if the agent's home is replaced by a fresh one. *Rejected*: it reports that the \
+conversation is gone. *Claims success*: it reports that it has the conversation.
 - *Resume*, *bare resume*: seconds from the start of a killed agent until it has its conversation again; by Kandev's \
 driver, and by a minimal client with the same requests. The median of {rounds} rounds each.
 - *Cancel*: stop reason of a turn that was cancelled while the model was answering, and seconds until it ended. The \
 model would answer {hold} seconds after the prompt.
 - *Permission*: whether it asks before it runs a command in its shell.
 - *Question*: whether its question to the user arrives as an elicitation. *No tool*: it offers its model none.
-- *Modes*: those that it offers. *Usage*: whether it tells of tokens, with updates or with the end of a turn.
+- *Modes*: the modes that it offers. *Usage*: whether it reports tokens, in updates or at the end of a turn.
 - *Commands*: how many slash commands it announces.
 
 """
@@ -59,18 +59,19 @@ _DRILLS: Final = """\
 
 <!-- Written by `make agent-drills`. -->
 
-What Kandev said of each agent on {day}, after both were killed. A cell is empty if the drill failed or was not run. \
-Every drill also requires that no prompt and no command arrives twice, that nothing is lost, and that what \
-Kandev says of the agent's memory is so: what the agent sent to the model decides, as the model's request log shows. \
-Codex, OpenCode and Deep Agents are told to ask before they run commands.
+What Kandev reported about each agent on {day}, after both had been killed. A cell is empty if the drill failed or \
+was not run. Every drill also requires that no prompt and no command arrives twice, that nothing is lost, and that \
+Kandev's statement about the agent's memory is true, judged by what the agent sent to the model according to its \
+request log. Codex, OpenCode and Deep Agents are configured to ask before they run commands.
 
-- *Reattach*: the control plane is killed in mid-turn; the turn ends while nobody is there.
-- *Resume*: control plane, agentctl and agent are killed in mid-turn.
+- *Reattach*: the control plane is killed during a turn; the turn ends while the control plane is down.
+- *Resume*: control plane, agentctl and agent are killed during a turn.
 - *Lost store*: the same while the agent is idle, and its stored conversations are removed.
-- *Cancel*: how a turn ended that was cancelled while the model was answering. *Ignored*: Kandev said that it went on.
+- *Cancel*: how a turn ended that was cancelled while the model was answering. *Ignored*: Kandev reported that the \
+turn continued.
 - *Permission*, *question*: it is asked, the control plane is killed and restarted, and it is answered twice.
 - *Lazy resume*: everything is killed while the agent is idle, with the policy *manual*; the next prompt starts it. \
-*Asked first*: the conversation was lost, and the prompt waited until its user chose to go on.
+*Asked first*: the conversation was lost, and the prompt waited until its user chose to continue.
 
 """
 

@@ -132,7 +132,7 @@ async def test_unsupported_additional_directories_are_withheld_and_logged(
     await driver.start(request_for(agent(), additional_directories=["/srv/docs"]))
 
     assert "additionalDirectories" not in read_by_agent()[-1]["params"]
-    assert host.logs() == ["the agent takes no directories beside its working directory, so it was told of none"]
+    assert host.logs() == ["the agent does not support additional directories, so none were passed to it"]
 
 
 async def test_replayed_messages_of_a_resume_are_not_journalled(
@@ -238,17 +238,17 @@ async def test_missing_session_list_proves_nothing_and_has_a_short_timeout(
 @pytest.mark.parametrize(
     ("script", "changes", "step"),
     [
-        (agent(initialize=[]), {}, "initialize did not come within 0.75 s"),
-        (agent(session_new=[]), {}, "its conversation did not come within 1 s"),
+        (agent(initialize=[]), {}, "the agent did not complete initialize within 0.75 s"),
+        (agent(session_new=[]), {}, "the agent did not complete session setup within 1 s"),
         (
             agent(load=True, session_load=[chunk("user", "old")]),
             {"strategy": "native", "resume_token": SESSION},
-            "its conversation did not come within 1 s",
+            "the agent did not complete session setup within 1 s",
         ),
         (
             agent(resume=True, session_resume=[]),
             {"strategy": "native", "resume_token": SESSION},
-            "its conversation did not come within 1 s",
+            "the agent did not complete session setup within 1 s",
         ),
     ],
     ids=["initialize", "new", "a load that stops in its replay", "resume"],

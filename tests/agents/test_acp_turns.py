@@ -342,7 +342,7 @@ async def test_update_for_another_conversation_is_logged_not_shown(
     await driver.prompt("m1", "hello", (), lambda: None)
 
     assert host.said() == ""
-    assert host.logs() == ["the agent sent news of another conversation", "the agent sent from_the_future"]
+    assert host.logs() == ["the agent sent an update of another conversation", "the agent sent from_the_future"]
     assert host.lines[-1]["data"] == {"sessionUpdate": "from_the_future", "x": 1}
 
 

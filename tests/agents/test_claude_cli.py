@@ -60,7 +60,7 @@ async def test_unknown_resume_message_only_costs_a_second_attempt(talk: Talk) ->
 
     assert resumed.outcome == "resumed"
     assert talk.host.said() == "The word was PELICAN."
-    assert any("does not know the message" in text for text in talk.host.logs())
+    assert any("does not know the last message" in text for text in talk.host.logs())
 
 
 async def test_last_message_is_unset_while_a_turn_is_open(talk: Talk) -> None:

@@ -268,7 +268,7 @@ async def test_endless_answer_is_cut_off(
     assert await ask(driver, "m1", "hi") == "max_tokens"
 
     assert len(host.said()) == 2 * 600
-    assert host.logs() == ["the answer was broken off: it is too long"]
+    assert host.logs() == ["the answer was cut off: it is too long"]
     async with asyncio.timeout(10):
         await provider.hung_up.wait()
 

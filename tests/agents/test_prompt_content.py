@@ -41,7 +41,7 @@ def test_text_file_is_fenced_for_an_agent_that_takes_only_text() -> None:
 
 @pytest.mark.parametrize(("block", "word"), [(IMAGE, "images"), (PDF, "files other than text")])
 def test_other_file_fails_the_turn(block: dict[str, Any], word: str) -> None:
-    with pytest.raises(TurnFailed, match=f"takes no {word}") as failed:
+    with pytest.raises(TurnFailed, match=f"does not accept {word}") as failed:
         fit_blocks([TEXT, block], ())
     assert failed.value.code == "attachment_unsupported"
 

@@ -94,7 +94,7 @@ def test_agent_that_takes_no_images_is_sent_none(world: World, api: APIClient) -
     takes(world)
     answer = send(api, world, file("a.png", PNG))
     assert (answer.status_code, answer.json()["code"]) == (409, "attachment_unsupported")
-    assert answer.json()["message"] == "This agent takes no images in a prompt: “a.png” was not sent."
+    assert answer.json()["message"] == "This agent does not accept images in a prompt: “a.png” was not sent."
     assert send(api, world, file("a.txt", b"text")).status_code == 202
 
 

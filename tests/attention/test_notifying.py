@@ -89,7 +89,7 @@ def test_items_within_the_pause_are_sent_in_one_email(world: World, reader: Any)
     assert len(mail.outbox) == 1
     later(minutes=16)
     notifying.run_notifications()
-    assert subjects()[1:] == ["[Kandev] 2 things need you in 1 tasks"]
+    assert subjects()[1:] == ["[Kandev] 2 items need your attention"]
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_roll_out_without_the_services_environment_is_refused(tmp_path: Path) ->
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "MANAGE": f"{sys.executable} manage.py"}
     script = str(Path(__file__).parents[2] / "deploy" / "roll-out")
     done = subprocess.run([script, "web"], env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "roll-out: KANDEV_DATA_DIR: must be set, as for the service\n")
+    assert (done.returncode, done.stderr) == (2, "roll-out: KANDEV_DATA_DIR must be set, as for the service\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -195,7 +195,7 @@ class TestBackUp:
         before = deployment.rows("SELECT id FROM repositories")
         refused = run_script(deployment, "restore", copied.stdout.strip())
         assert refused.returncode == 2
-        assert "is no copy that was finished" in refused.stderr
+        assert "is not a complete copy" in refused.stderr
         assert deployment.rows("SELECT id FROM repositories") == before
 
     def test_reports_missing_settings(self, tmp_path: Path) -> None:
@@ -203,4 +203,4 @@ class TestBackUp:
             env = {"PATH": os.environ["PATH"]}
             done = subprocess.run([str(ROOT / "deploy" / script)], env=env, capture_output=True, text=True, check=False)
             assert done.returncode
-            assert "KANDEV_DATA_DIR: must be set" in done.stderr
+            assert "KANDEV_DATA_DIR must be set" in done.stderr

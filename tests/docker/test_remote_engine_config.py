@@ -46,7 +46,7 @@ def valid_config(tmp_path: Path) -> dict[str, Any]:
         ({"tls_cert": "/nowhere/cert.pem"}, "cannot be read"),
         ({"publish": ""}, "publish must be"),
         ({"publish": "engine.example"}, "publish must be"),
-        ({"publish": "0.0.0.0"}, "host must say"),  # noqa: S104 - refused
+        ({"publish": "0.0.0.0"}, "host must name"),  # noqa: S104 - refused
         ({"host": "a b"}, "without spaces"),
         ({"host": "a/b"}, "host must be"),
         ({"user": "root"}, "UID:GID"),

@@ -16,7 +16,7 @@ def explain(code: str, said: str) -> str:
 @pytest.mark.parametrize("quoted", ["‘node’", "'node'", "node"])
 def test_missing_interpreter_is_named(quoted: str) -> None:
     said = (
-        f"the agent ended with code 127 before initialize was there: /usr/bin/env: {quoted}: No such file or directory"
+        f"the agent ended with code 127 before completing initialize: /usr/bin/env: {quoted}: No such file or directory"
     )
     assert explain("agent_exited", said) == (
         "Claude Code needs the program `node`, which was not found on the executor “local”. "

@@ -109,7 +109,7 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
         "try_again",
     ),
     (facts_of(LOST), Code.NOT_RESUMABLE, "error", "doesn’t support resuming. Start a new session.", "new_session"),
-    (facts_of({"has_token": False}), Code.MISSING_RESUME_TOKEN, "error", "never learned", "fresh_start"),
+    (facts_of({"has_token": False}), Code.MISSING_RESUME_TOKEN, "error", "never reported", "fresh_start"),
     (
         facts_of(REJECTED),
         Code.TOKEN_REJECTED,
@@ -121,7 +121,7 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
         facts_of(REJECTED | {"history_allowed": True}),
         Code.TOKEN_REJECTED,
         "warning",
-        "is told what was said",
+        "receives the conversation so far",
         "choose_conversation",
     ),
     (facts_of(overdue_prompts=2), Code.OVERDUE, "warning", "2 prompts have waited longer", "try_again"),

@@ -123,7 +123,7 @@ def test_log_catches_up_after_a_full_database_disk(
     session.wait_for("RUNNING")
     filler = fill(deployment.disk)
 
-    eventually(lambda: "the database takes no events" in deployment.log(), timeout=30, describe="it is said")
+    eventually(lambda: "the database does not accept events" in deployment.log(), timeout=30, describe="it is said")
     with pytest.raises(ApiError) as refused:
         session.prompt("and then?")
     assert refused.value.status == 503

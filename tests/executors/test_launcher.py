@@ -379,4 +379,4 @@ def test_launcher_that_can_serve_nothing_still_forks(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     program._prepare()
-    assert "nothing can be served here" in caplog.text
+    assert "because the rehearsal failed" in caplog.text

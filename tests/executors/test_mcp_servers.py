@@ -53,7 +53,7 @@ def test_valid_server_is_accepted(server: dict[str, Any]) -> None:
         ([{**PROGRAM, "env": {"A=B": "c"}}], "not valid"),
         ([{**PROGRAM, "args": "-y"}], "list of strings"),
         ([{**PROGRAM, "command": " "}], "is empty"),
-        ([{**PROGRAM, "command": ["npx"]}], "as text"),
+        ([{**PROGRAM, "command": ["npx"]}], "must be text"),
         ([{**PROGRAM, "args": ["x" * 10_001]}], "too long"),
     ],
 )

@@ -68,7 +68,7 @@ def test_names_set_by_other_programs_are_allowed(name: str) -> None:
 
 def test_retired_setting_only_warns(caplog: pytest.LogCaptureFixture) -> None:
     assert read_environment({"KANDEV_AGENT_USER": "agents"}) == read_environment({})
-    assert caplog.messages == ["kandev: KANDEV_AGENT_USER has no effect any more; remove it from the environment"]
+    assert caplog.messages == ["kandev: KANDEV_AGENT_USER no longer has any effect; remove it from the environment"]
 
 
 def test_command_with_a_retired_setting_runs_and_warns_once(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_command_with_a_retired_setting_runs_and_warns_once(tmp_path: Path) -> N
         [sys.executable, "manage.py", "version"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0
-    assert ended.stderr == "kandev: KANDEV_AGENT_USER has no effect any more; remove it from the environment\n"
+    assert ended.stderr == "kandev: KANDEV_AGENT_USER no longer has any effect; remove it from the environment\n"
 
 
 def test_secret_can_come_from_a_file(tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def test_migration_that_lost_a_lock_to_a_running_process_is_tried_again() -> Non
         theirs.execute("SELECT * FROM django_content_type")
     said = ReleasesLock(other)
     call_command("migrate", "contenttypes", verbosity=0, interactive=False, stderr=said)
-    assert "lost a lock to a running process and is tried again" in said.getvalue()
+    assert "lost a deadlock with a running process; retrying" in said.getvalue()
     with connection.cursor() as cursor:
         cursor.execute("SELECT name FROM django_migrations WHERE app = 'contenttypes'")
         assert len(cursor.fetchall()) == 2

@@ -116,7 +116,7 @@ async def test_brief_database_failure_loses_no_events(
         monkeypatch.setattr(hubs, "load_changes", look)
         await say(world.session, 3)
         assert await socket.seqs(3) == [1, 2, 3]
-    assert caplog.text.count("sockets are not fed") == 2
+    assert caplog.text.count("could not be sent to sockets") == 2
 
 
 async def test_broken_connection_is_dropped_and_others_are_served(

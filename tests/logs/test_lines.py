@@ -34,7 +34,7 @@ def line(text: str, *arguments: object, **extra: object) -> dict[str, Any]:
     [
         ("session %s: its stream ended: %s", (uuid.UUID(ID), "no"), {"session_id": ID}),
         ("100%% of %d: session %s of task %s", (3, ID, OTHER), {"session_id": ID, "task_id": OTHER}),
-        ("%s of session %s cannot be kept", ("the record", ID), {"session_id": ID}),
+        ("%s of session %s cannot be written", ("the record", ID), {"session_id": ID}),
         ("session %s", ("no id\nat all",), {}),
         ("session %s and session %s", (ID,), {"session_id": ID}),
         ("nothing", (), {}),

@@ -295,5 +295,5 @@ def test_second_answer_names_the_first(world: World) -> None:
     world.session.permissions.filter(id=PERMISSION).update(options=options)
     asked: dict[str, Any] = {"session_id": world.session.id, "permission_id": PERMISSION}
     acting.answer_permission(world.member, arguments.AnswerPermissionArguments(**asked, option_id="allow"))
-    with pytest.raises(TokenConsumed, match="member has answered this already: allow"):
+    with pytest.raises(TokenConsumed, match="member has already answered this: allow"):
         acting.answer_permission(world.member, arguments.AnswerPermissionArguments(**asked, option_id="reject"))

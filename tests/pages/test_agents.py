@@ -24,7 +24,7 @@ def test_each_agent_type_explains_what_a_restart_means(ada: Client, world: World
     first, others = html.split('id="others-title"')
     restores, cannot = "The agent restores its own conversation", "The agent cannot restore conversations."
     assert first.count(restores) + first.count(cannot) == first.count('id="kind-')
-    labels = others.count(">Resumes<") + others.count(">Gets the history<") + others.count(">Begins anew<")
+    labels = others.count(">Resumes<") + others.count(">Gets the history<") + others.count(">Starts over<")
     assert labels == others.count('id="kind-')
 
 
@@ -44,7 +44,7 @@ def test_profile_shows_resume_support_and_number_of_sessions(ada: Client, bob: C
     AgentProfile.objects.create(name="Forgetful", agent_type="demo", team=world.team, **forgetful)
     AgentProfile.objects.create(name="Old", agent_type="dismantled")
     html = ada.get("/agents/").text
-    for words in (">Resumes<", "Begins anew", "1 session in your teams", "Unknown type"):
+    for words in (">Resumes<", "Starts over", "1 session in your teams", "Unknown type"):
         assert words in html
     assert "Forgetful" not in bob.get("/agents/").text
 

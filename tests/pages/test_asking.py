@@ -73,7 +73,7 @@ def test_second_answer_is_refused_with_the_winning_choice(ada: Client, world: Wo
     assert ada.post(f"{path_of(session)}answer/", forms[0], headers={"Accept": "application/json"}).status_code == 200
     refused = other.post(f"{path_of(session)}answer/", forms[1], headers={"Accept": "application/json"})
     assert (refused.status_code, refused.json()["code"]) == (409, "token_consumed")
-    assert refused.json()["message"] == "ada has answered this already: Allow once."
+    assert refused.json()["message"] == "ada has already answered this: Allow once."
     assert session.intents.filter(kind="answer").count() == 1
 
 

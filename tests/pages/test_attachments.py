@@ -85,7 +85,7 @@ def test_form_says_why_a_file_cannot_be_sent(world: World, client: Client) -> No
 
 @pytest.mark.parametrize(
     ("taken", "said"),
-    [([], "This agent takes text files only."), (["image"], "This agent takes images and text files."), (None, "")],
+    [([], "This agent accepts text files only."), (["image"], "This agent accepts images and text files."), (None, "")],
 )
 def test_page_says_before_sending_which_files_the_agent_takes(
     world: World, client: Client, taken: list[str] | None, said: str
@@ -94,4 +94,4 @@ def test_page_says_before_sending_which_files_the_agent_takes(
     TaskSession.objects.filter(id=session.id).update(metadata={"prompt_blocks": taken} if taken is not None else {})
     page = client.get(path_of(session)).content.decode()
     assert said in page
-    assert ("This agent takes" in page) is bool(said)
+    assert ("This agent accepts" in page) is bool(said)

@@ -108,7 +108,7 @@ def test_member_can_change_the_recovery_policy_shown_for_a_session(
     assert "Default of the team" in ada.get(path_of(session)).text
     ada.post(path_of(session) + "policy/", {"policy": "on_open"})
     told = ada.get(path_of(session)).text
-    assert "Chosen for this session" in told and "When somebody opens the session" in told
+    assert "Chosen for this session" in told and "When someone opens the session" in told
 
 
 def test_session_explains_why_it_is_idle_and_what_to_do(ada: Client, world: World) -> None:

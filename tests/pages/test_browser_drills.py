@@ -231,7 +231,7 @@ def test_second_of_two_answers_is_refused_with_the_first(place: Place) -> None:
         mine.get_by_role("button", name="Allow").first.click()
         expect(mine.locator("input[name=resume_token]")).to_have_count(1)
         theirs.get_by_role("button", name="Reject").first.click()
-        expect(theirs.get_by_role("alert")).to_contain_text("has answered this already: Allow once.")
+        expect(theirs.get_by_role("alert")).to_contain_text("has already answered this: Allow once.")
         theirs.unroute("**/live/**")
         assert other.unexpected("409") == []
 

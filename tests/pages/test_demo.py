@@ -40,7 +40,7 @@ def test_demo_tells_the_promised_story_and_leaves_nothing_behind(tmp_path: Path)
     with demo(tmp_path) as told:
         words, _ = told.communicate(timeout=300)
     assert told.returncode == 0, words
-    assert re.search(r"kill -9: web \d+, supervisor \d+, worker \d+ \(in all", words)
+    assert re.search(r"kill -9: web \d+, supervisor \d+, worker \d+ \(\d+ processes in total\)", words)
     for sentence in (
         "All agent processes are still running",
         "reattached the session: same process (verified)",
@@ -58,7 +58,7 @@ def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as told:
         lines = told.stdout
         assert lines
-        eventually(lambda: "the agent says" in lines.readline(), timeout=180, describe="the agent talks")
+        eventually(lambda: "agent output:" in lines.readline(), timeout=180, describe="the agent talks")
         assert left_over(tmp_path)
         told.send_signal(signal.SIGTERM)
         told.communicate(timeout=300)

@@ -86,7 +86,7 @@ def archived(session: TaskSession) -> None:
         (with_token, "Kandev starts it automatically.", ["Resume session"], True),
         (never_resumable, "This agent doesn’t support resuming. Start a new session.", [HERE, ANEW], False),
         (never_resumable_with_workspace, "Create new session to continue messaging.", [HERE, ANEW], False),
-        (plain, "Kandev never learned the agent’s conversation id", [HERE, ANEW], False),
+        (plain, "The agent never reported its conversation id", [HERE, ANEW], False),
         (
             changed(state="ERROR", error_message="It ended with status 1."),
             "It ended with status 1.",

@@ -75,7 +75,7 @@ def test_files_of_prompts_come_back_and_damaged_ones_are_reported(
     back = Prompt.objects.get(session_id=session.id)
     assert (back.attachments, back.state) == (described, "held")
     assert [bytes(row.content) for row in Attachment.objects.all()] == [b"good"]
-    assert f"{digests[1]}: is not the content that its name says" in capsys.readouterr().out
+    assert f"{digests[1]}: its content does not match its name" in capsys.readouterr().out
     with pytest.raises(AttachmentMissing):
         resend_prompt(session.id, back.message_id, None)
 
@@ -222,20 +222,20 @@ def line(seq: int, text: str = "x", **more: object) -> str:
 @pytest.mark.parametrize(
     ("log", "kept", "told"),
     [
-        (line(1) + line(2) + '{"seq": 3, "ts"', [1, 2], ":3: torn"),
-        (line(1) + "\x00" * 20 + "\n" + line(2), [1, 2], ":2: no JSON"),
-        (line(1) + line(2) + line(2, "again") + line(3), [1, 2, 3], ":3: seq 2 again"),
+        (line(1) + line(2) + '{"seq": 3, "ts"', [1, 2], ":3: incomplete"),
+        (line(1) + "\x00" * 20 + "\n" + line(2), [1, 2], ":2: not JSON"),
+        (line(1) + line(2) + line(2, "again") + line(3), [1, 2, 3], ":3: seq 2 is repeated"),
         (line(1) + line(2) + line(4), [1, 2, 4], ":3: line 3 is missing"),
         (line(1) + line(900_000) + line(2) + line(3), [1, 2, 3], ":2: seq 900000"),
         (line(1) + line(2**60) + line(2), [1, 2], ":2: no seq"),
-        (line(1) + "[" * 5000 + "\n" + line(2), [1, 2], ":2: no JSON"),
+        (line(1) + "[" * 5000 + "\n" + line(2), [1, 2], ":2: not JSON"),
         (line(1) + line(2, x={"a": "[" * 9}) + json.dumps({"seq": 3, "x": [[[]]]}) + "\n", [1, 2], ":3: no kind"),
         (line(1) + line(2).replace("x", "\\ud800\\u0000"), [1, 2], ""),
         (line(1) + line(2, payload=7), [1], ":2: is not valid: no message"),
-        (line(1, message_id="m") + line(2, message_id="m"), [1], "second time"),
+        (line(1, message_id="m") + line(2, message_id="m"), [1], "exists already"),
         (line(1) + '{"seq":2,"ts":"2026-02-21T10:01:10Z","kind":"message.updated","message_id":"?"}\n', [1], ":2:"),
-        (line(1) + line(2).replace("}", ', "n": NaN}'), [1], ":2: no JSON"),
-        (line(1) + line(2).replace("}", ', "n": 1' + "0" * 5000 + "}"), [1], ":2: no JSON"),
+        (line(1) + line(2).replace("}", ', "n": NaN}'), [1], ":2: not JSON"),
+        (line(1) + line(2).replace("}", ', "n": 1' + "0" * 5000 + "}"), [1], ":2: not JSON"),
         (line(1) + line(2, once="x" * 500), [1, 2], ""),
         (line(1) + line(2, name="n" * 65), [1], ":2: no kind"),
         (line(1) + '{"seq":2,"ts":"2026-02-21T10:01:10Z","kind":"prompt.flying","message_id":"m"}\n', [1], "no prompt"),

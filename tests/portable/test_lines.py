@@ -74,7 +74,7 @@ def test_messages_of_other_people_are_understood(line: dict[str, Any], role: str
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ([], "no object"),
+        ([], "not an object"),
         ({"seq": None}, "no seq"),
         ({"seq": True}, "no seq"),
         ({"seq": 0}, "no seq"),

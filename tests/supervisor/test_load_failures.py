@@ -58,7 +58,7 @@ GONE_BUT_TOLD = Fate(
     "WAITING_FOR_INPUT",
     "aside",
     "history",
-    "With your next prompt it is told what was said so far",
+    "With your next prompt it receives the conversation so far",
     ("Try the old conversation again", "Start fresh"),
     comes_again=False,
 )
@@ -209,7 +209,7 @@ def test_error_of_an_error_prone_agent_is_retried_before_it_counts(ago: timedelt
         change(resume.session, metadata={REPORTED_GONE: (timezone.now() - ago).isoformat()})
     session = resume.run(load(error(-32603, "Invalid session identifier")))
     assert (session.state, session.error_code, resume.fate()) == ("ERROR", "token_rejected", "kept")
-    assert session.error_message.endswith("Asking once more.")
+    assert session.error_message.endswith("Trying once more.")
     assert session.next_restart_at is not None
     assert session.receipts.get().kind == "failed"
 

@@ -140,7 +140,7 @@ def test_first_answer_counts_and_later_ones_are_told_which() -> None:
     session = asked()
     for _ in range(2):
         answer(session, "q1", "yes")
-    with pytest.raises(TokenConsumed, match="ada has answered this already: Yes") as refused:
+    with pytest.raises(TokenConsumed, match="ada has already answered this: Yes") as refused:
         answer(session, "q1", "no", "bob")
     assert (refused.value.details["option_id"], refused.value.details["by"]) == ("yes", "ada")
     assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": "yes"})]

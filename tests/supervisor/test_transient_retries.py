@@ -75,7 +75,7 @@ def test_agent_that_had_used_tools_is_told_to_look_at_what_it_has_done() -> None
     assert retry_after_login(session.id) == 1
     text = waiting(session).text
     assert "write it" in text
-    assert "not logged in any more" in text
+    assert "no longer logged in" in text
 
 
 def waiting(session: TaskSession) -> Prompt:

@@ -114,8 +114,8 @@ def test_the_status_tells_what_is_waited_for_and_since_when() -> None:
         ("as it is\n", "as it is\n"),
         ({"result": "passed"}, '{\n  "result": "passed"\n}'),
         ([1, "ä"], '[\n  1,\n  "ä"\n]'),
-        (None, "What was waited for has come: The build"),
-        ("", "What was waited for has come: The build"),
+        (None, "The awaited result has arrived: The build"),
+        ("", "The awaited result has arrived: The build"),
     ],
 )
 def test_the_payload_is_what_the_agent_is_told(payload: Any, text: str) -> None:

@@ -112,7 +112,7 @@ def test_same_answer_is_accepted_again_and_another_one_is_not() -> None:
     for who in ("ada", "bob"):
         respond(session, "accept", ANSWER, who)
     for option, content in (("accept", {"name": "other"}), ("decline", None)):
-        with pytest.raises(TokenConsumed, match="ada has answered this already: Send answer"):
+        with pytest.raises(TokenConsumed, match="ada has already answered this: Send answer"):
             respond(session, option, content)
     assert len(open_orders(session)) == 1
     assert undelivered_content(request_of(session)) == ANSWER

@@ -137,5 +137,5 @@ def test_killed_agentctl_fails_node_and_repeats_nothing(tmp_path: Path) -> None:
         world.scripts = client
         run = ended(world)
     assert run.state == "failed"
-    assert "not run again by itself" in world["say"].error
+    assert "not run again automatically" in world["say"].error
     assert (place.workspace / "times").read_text() == "ran\n"

@@ -95,7 +95,7 @@ def test_shell_node_of_a_member_never_runs_as_staff(office: Office) -> None:
     office.save(office.world.member, text=SHELL)
     assert office.due() == 0
     assert not WorkflowRun.objects.exists()
-    with pytest.raises(ReadOnly, match="takes staff"):
+    with pytest.raises(ReadOnly, match="requires staff"):
         office.confirm(office.world.member)
     assert not office.now().triggers_enabled
     office.confirm(office.world.staff)
@@ -193,7 +193,7 @@ def test_member_of_a_team_with_the_right_may_confirm(office: Office) -> None:
     assert "operate_unisolated" in office.now().triggers_paused
 
 
-@pytest.mark.parametrize(("written", "why"), [(SHELL, "takes staff"), ("nodes: [", "cannot be run")])
+@pytest.mark.parametrize(("written", "why"), [(SHELL, "requires staff"), ("nodes: [", "cannot be run")])
 def test_enabling_without_the_right_waits_for_an_entitled_user(written: str, why: str) -> None:
     world = make_world()
     office = scheduled(world, world.member, written)

@@ -161,7 +161,7 @@ def test_hanging_filter_is_ended_with_its_children(repository: Path, worktree: W
     (worktree.path / "a.stuck").write_text("x")
     began = time.monotonic()
 
-    with pytest.raises(GitError, match="did not end within"):
+    with pytest.raises(GitError, match="did not finish within"):
         keep(worktree.path, SnapshotLimits(seconds=1.0))
 
     assert time.monotonic() - began < 10

@@ -198,7 +198,7 @@ class Host(Protocol):
         ...
 
     def complete_question(self, elicitation_id: str) -> bool:
-        """Close an open question with a link, because what happens there is done; return False if there is none."""
+        """Close an open question with a link, because the user has completed it; return False if there is none."""
         ...
 
     def agent_gone(self, exit_code: int | None) -> None:
@@ -226,7 +226,7 @@ class Driver(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The agent's pid while its process lives."""
+        """The agent's pid while its process is running."""
         ...
 
     async def start(self, request: StartRequest) -> StartResult:

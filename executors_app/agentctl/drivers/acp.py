@@ -59,7 +59,7 @@ def create(host: Host, marker: Mapping[str, str]) -> Driver:
 class _Turn:
     cancelled: bool = False
     error: str = ""
-    """What the agent said last, if that is an error."""
+    """The agent's last text, if it is an error."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -85,12 +85,12 @@ class AcpDriver:
         self._replay: ReplayCollector | None = None
         self._settings = AcpSettings(host.record)
         self._turn: _Turn | None = None
-        self._step, self._step_timeout = "its first answer", 0.0
+        self._step, self._step_timeout = "initialize", 0.0
         self._unknown_notifications = RateLimitedLog(host.record, "notifications", level="debug")
 
     @property
     def pid(self) -> int | None:
-        """The agent's pid while its process lives."""
+        """The agent's pid while its process is running."""
         alive = self._agent is not None and self._agent.process.is_running
         return self._agent.process.pid if self._agent and alive else None
 
@@ -134,11 +134,11 @@ class AcpDriver:
                 peer = self._agent_info = await opening.initialize(agent.connection)
             self._step_timeout = request.timeout
         request.report_left_out(self._host.record, peer.mcp_transports)
-        self._step = "its login"
+        self._step = "login"
         await self._login.carry_out(agent.connection, peer)
         replays: list[ReplayCollector] = []
         with opening.timed_step(timings, "session"):
-            self._step = "its conversation"
+            self._step = "session setup"
             # Set before the request: an agent replays the conversation before it answers ``session/load``.
             self._conversation_id = request.resume_token if request.strategy == "native" else None
             opened = await opening.open_conversation(
@@ -185,11 +185,11 @@ class AcpDriver:
             replays.append(replay)
 
     async def _apply_settings(self, wire: JsonRpcConnection, request: StartRequest, peer: opening.AgentInfo) -> None:
-        self._step = "its settings"
+        self._step = "settings"
         limit = request.timeout * _SETTING_SHARE
         await self._settings.apply(wire, self._conversation_id or "", request, limit=limit)
         if request.additional_directories and not peer.directories:
-            text = "the agent takes no directories beside its working directory, so it was told of none"
+            text = "the agent does not support additional directories, so none were passed to it"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={})
 
     async def change_setting(self, setting_id: str, value: str | bool, sent: Callable[[], Any]) -> None:
@@ -222,7 +222,8 @@ class AcpDriver:
             return events.agent_ended(f"the agent ended {how} before {self._step} was there", stderr)
         if isinstance(error, SpawnFailed):
             return StartFailed(error.code, str(error), permanent=error.permanent)
-        return StartFailed(Code.START_TIMEOUT, f"{self._step} did not come within {self._step_timeout:g} s")
+        late = f"the agent did not complete {self._step} within {self._step_timeout:g} s"
+        return StartFailed(Code.START_TIMEOUT, late)
 
     # -- turns
 
@@ -292,14 +293,14 @@ class AcpDriver:
         elif params.get("sessionId") not in (None, self._conversation_id) and self._conversation_id is not None:
             data = {"params": _without_session_id(params)}
             self._host.record(
-                JournalKind.LOG, level="info", text="the agent sent news of another conversation", data=data
+                JournalKind.LOG, level="info", text="the agent sent an update of another conversation", data=data
             )
         elif self._settings.handle_update(update):
             pass  # recorded there; also during a replay, because agents report what they offer while they load
         elif self._replay is not None:
             self._replay.add(update)
         else:
-            # An agent may tell its usage after its last text.
+            # An agent may report its usage after its last text.
             if self._turn and self._agent_info and update.get("sessionUpdate") != "usage_update":
                 self._turn.error = events.error_in_text(self._agent_info.agent.get("name", ""), update)
             kind, body = events.update_to_journal_line(update)
@@ -352,7 +353,7 @@ class AcpDriver:
             return "the agent does not offer to delete its transcript"
         try:
             async with asyncio.timeout(_DELETE_TIMEOUT):
-                if self._turn is not None:  # otherwise the agent might write the transcript anew
+                if self._turn is not None:  # otherwise the agent might write the transcript again
                     turn = self._turn
                     await self.cancel()
                     await turn.ended.wait()

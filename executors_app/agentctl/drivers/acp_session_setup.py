@@ -42,7 +42,7 @@ async def is_listed(wire: JsonRpcConnection, cwd: str, conversation_id: str) -> 
 
 
 class _ListingUnusable(Exception):
-    """The answer is no list, or has no end."""
+    """The answer is not a list, or has no end."""
 
 
 async def _listed_ids(wire: JsonRpcConnection, params: dict[str, Any], until: str) -> set[str]:
@@ -206,14 +206,14 @@ async def open_conversation(
     if request.strategy != "native":
         return await _create_conversation(wire, request, peer)
     if not request.resume_token:
-        raise StartFailed(Code.VALIDATION_ERROR, "a native resume wants a token", permanent=True)
+        raise StartFailed(Code.VALIDATION_ERROR, "a native resume requires a token", permanent=True)
     for capability, method, outcome in _restore_methods(peer, prefer_load=request.prefer_load):
         replay = ReplayCollector()
         replaying(replay)
         trial.asked = capability
         params = {**_session_parameters(request, peer), "sessionId": request.resume_token}
         try:
-            # The replay ends as the answer is read: updates that follow it at once are new and belong into the journal.
+            # The replay ends as the answer is read: updates that follow it at once are new and belong in the journal.
             answer = await wire.call(method, params, at_reply=lambda: replaying(None))
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:
@@ -227,16 +227,14 @@ async def open_conversation(
         asks = peer.lists and not replay.messages
         listed = await is_listed(wire, request.cwd, request.resume_token) if asks else None
         return OpenedConversation(outcome, request.resume_token, _as_mapping(answer), listed)
-    raise StartFailed(
-        Code.RESUME_UNSUPPORTED, "the agent offers no way to take a conversation up again", permanent=True
-    )
+    raise StartFailed(Code.RESUME_UNSUPPORTED, "the agent does not support resuming a conversation", permanent=True)
 
 
 def start_failure(error: RpcError) -> StartFailed:
     """Return the StartFailed for an error answer."""
     if error.code == AUTH_REQUIRED or LOGIN_PATTERN.search(error.text):
-        return StartFailed(Code.AUTH_REQUIRED, f"the agent wants a login: {error.text}", permanent=True)
-    return StartFailed(Code.HANDSHAKE_FAILED, f"the agent refused: {error.text}")
+        return StartFailed(Code.AUTH_REQUIRED, f"the agent requires a login: {error.text}", permanent=True)
+    return StartFailed(Code.HANDSHAKE_FAILED, f"the agent answered with an error: {error.text}")
 
 
 async def _create_conversation(wire: JsonRpcConnection, request: StartRequest, peer: AgentInfo) -> OpenedConversation:
@@ -246,7 +244,7 @@ async def _create_conversation(wire: JsonRpcConnection, request: StartRequest, p
         raise start_failure(error) from error
     conversation_id = answer.get("sessionId")
     if not isinstance(conversation_id, str) or not conversation_id:
-        raise StartFailed(Code.HANDSHAKE_FAILED, "the agent gave its new conversation no id")
+        raise StartFailed(Code.HANDSHAKE_FAILED, "the agent returned no id for its new conversation")
     return OpenedConversation("created", conversation_id, answer)
 
 
@@ -273,7 +271,7 @@ def _restore_failure(
     if (says_gone and listed is not True) or (not patterns and listed is False):
         trial.asked = ""  # a missing conversation does not refute the capability
         addition = "" if says_gone else ", and does not list the conversation"
-        return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {error.text}{addition}", token_valid=False)
+        return StartFailed(Code.TOKEN_REJECTED, f"the agent reported: {error.text}{addition}", token_valid=False)
     if error.code == AUTH_REQUIRED:
         trial.asked = ""
     trial.failed(CapabilityShortfall.ERROR, error.text)

@@ -54,7 +54,7 @@ class AcpSettings:
 
     @property
     def settings(self) -> list[Setting]:
-        """The settings with their present values."""
+        """The settings with their current values."""
         named = {name for each in self._options for name in (each["category"], each["id"])}
         return [*self._options, *(each for name, each in self._older.items() if name not in named)]
 

@@ -70,7 +70,7 @@ class ClaudeDriver:
 
     @property
     def pid(self) -> int | None:
-        """The agent's pid while its process lives."""
+        """The agent's pid while its process is running."""
         return self._process.pid if self._process else None
 
     # -- start
@@ -84,7 +84,7 @@ class ClaudeDriver:
                 return await self._start(request)
         except TimeoutError as error:
             await self.stop(_FAILED_GRACE)
-            message = f"its answer to initialize did not come within {request.timeout:g} s"
+            message = f"the agent did not complete initialize within {request.timeout:g} s"
             raise StartFailed(Code.START_TIMEOUT, message) from error
         except BaseException:
             await self.stop(0)
@@ -99,7 +99,7 @@ class ClaudeDriver:
             if not at or at not in failed.message:
                 raise
             await self.stop(0)
-            text = "the agent does not know the message at which its conversation stood; it resumes at the end"
+            text = "the agent does not know the last message of its conversation; resuming at the end"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={"told": failed.message})
             return await self._open(replace(request, last_message_uuid=None))
 
@@ -170,15 +170,15 @@ class ClaudeDriver:
         if error or (request.strategy == "native" and matches_gone_pattern(details, request.gone_patterns)):
             return self._refused(details, request)
         return StartFailed(
-            Code.AGENT_EXITED, f"the agent ended {process.exit_description()} before its conversation was there"
+            Code.AGENT_EXITED, f"the agent ended {process.exit_description()} before completing session setup"
         )
 
     def _refused(self, message: str, request: StartRequest) -> StartFailed:
         if request.strategy == "native" and matches_gone_pattern(message, request.gone_patterns):
-            return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {message}", token_valid=False)
+            return StartFailed(Code.TOKEN_REJECTED, f"the agent reported: {message}", token_valid=False)
         if failure_code(message) == Code.AUTH_REQUIRED:
-            return StartFailed(Code.AUTH_REQUIRED, f"the agent wants a login: {message}", permanent=True)
-        return StartFailed(Code.HANDSHAKE_FAILED, f"the agent refused: {message}")
+            return StartFailed(Code.AUTH_REQUIRED, f"the agent requires a login: {message}", permanent=True)
+        return StartFailed(Code.HANDSHAKE_FAILED, f"the agent answered with an error: {message}")
 
     # -- turns
 

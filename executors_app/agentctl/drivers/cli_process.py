@@ -46,7 +46,7 @@ class CliProcess:
 
     @property
     def pid(self) -> int | None:
-        """The agent's own pid while its process lives."""
+        """The agent's own pid while its process is running."""
         return self._process.pid if self._process.is_running else None
 
     async def write(self, data: bytes) -> None:
@@ -102,7 +102,7 @@ class CliProcess:
             return
         message = decode_message(line)
         if not isinstance(message, dict):
-            self._puzzle(line, "no JSON object")
+            self._puzzle(line, "not a JSON object")
             return
         try:
             await self._handle(message)

@@ -75,7 +75,7 @@ def parse_permission_request(params: Any) -> dict[str, Any]:
     ]
     call = asked.get("toolCall")
     if not options or not isinstance(call, dict):
-        raise ValueError("a permission wants a tool call and options")
+        raise ValueError("a permission request needs a tool call and options")
     return {"tool_call": acp_tool_call(call), "options": options}
 
 
@@ -239,9 +239,9 @@ class TurnReader:
         self.named: str | None = None
         """The conversation's id as the agent reports it; None before it does."""
         self.mismatch: str = ""
-        """A sentence, once the agent is in another conversation than it should be; later events are ignored."""
+        """A sentence, once the agent is in a conversation other than the expected one; later events are ignored."""
         self.over = asyncio.Event()
-        """Set when the turn is over: ``ended``, ``failed`` or ``mismatch`` says how."""
+        """Set when the turn is over: ``ended``, ``failed`` or ``mismatch`` has the outcome."""
         self.ended: TurnEnded | None = None
         self.failed: TurnErrored | None = None
         self._host, self._asked = host, asked
@@ -273,7 +273,7 @@ class TurnReader:
         # The first name must be the requested conversation's; each later name must be the same again.
         expected = self.named or self._asked
         if expected is not None and conversation_id != expected:
-            self.mismatch = "The agent was asked for its conversation and went on in another one."
+            self.mismatch = "The agent continued in a conversation other than the requested one."
             self.over.set()
             return
         await self._host.keep_token(conversation_id)
@@ -295,13 +295,13 @@ _ERRORS: Final[Mapping[str, re.Pattern[str]]] = {
         r"|Quota exceeded\.|Codex ran out of room in the model's context window|internal error; agent loop died)"
     ),
 }
-"""By the name that an agent gives itself, how the errors begin that it reports as text."""
+"""How the errors begin that an agent reports as text, by the name that the agent reports."""
 
 
 def error_in_text(agent_name: str, update: Mapping[str, Any]) -> str:
     """Return the error that an update consists of, or an empty string.
 
-    Such an update is the whole error and an empty line, which tells it from what a model writes: that comes in pieces.
+    Such an update is the whole error and an empty line, unlike a model's text, which comes in pieces.
     """
     pattern, content = _ERRORS.get(agent_name), update.get("content")
     if pattern is None or update.get("sessionUpdate") != "agent_message_chunk" or not isinstance(content, dict):
@@ -313,7 +313,7 @@ def error_in_text(agent_name: str, update: Mapping[str, Any]) -> str:
 
 
 def agent_ended(message: str, stderr: str) -> StartFailed:
-    """Return the failure of a start whose agent ended; its last words tell whether it wants a login."""
+    """Return the failure of a start whose agent ended; its last output shows whether it requires a login."""
     if LOGIN_PATTERN.search(stderr):
         return StartFailed(Code.AUTH_REQUIRED, stderr[-1000:], permanent=True)
     return StartFailed(Code.AGENT_EXITED, f"{message}: {stderr[-1000:]}" if stderr else message)

@@ -75,7 +75,7 @@ class JsonRpcConnection:
         self._requests: dict[asyncio.Task[None], Any] = {}
         """The agent's open requests, each with its id until it is answered or withdrawn, then with None."""
         self._given_up: deque[int] = deque(maxlen=_MAX_OPEN_REQUESTS)
-        """Ids of our last requests that were given up before their answers."""
+        """Ids of our last requests that were abandoned before their answers."""
         self._cancellations: set[asyncio.Task[None]] = set()
         self._next_id = 0
         self._reading: asyncio.Task[None] | None = None
@@ -117,9 +117,9 @@ class JsonRpcConnection:
         return answer.get("result")
 
     def _give_up(self, call_id: int) -> None:
-        """Tell the agent that nobody waits for this answer any more; one that arrives all the same is dropped."""
+        """Cancel our request: its answer is no longer awaited, and is dropped if it still arrives."""
         self._given_up.append(call_id)
-        task = asyncio.create_task(self._cancel_request(call_id), name=f"request {call_id} is given up")
+        task = asyncio.create_task(self._cancel_request(call_id), name=f"request {call_id} was abandoned")
         self._cancellations.add(task)
         task.add_done_callback(self._cancellations.discard)
 
@@ -145,7 +145,7 @@ class JsonRpcConnection:
         try:
             await self._process.stdin.write(encode_message({"jsonrpc": "2.0", **message}) + b"\n")
         except OSError as error:
-            # The agent has closed its stdin. Its remaining output is handled before the caller learns of its end.
+            # The agent has closed its stdin. Its remaining output is handled before its end is reported to the caller.
             await self.closed.wait()
             raise AgentGone from error
 
@@ -160,7 +160,7 @@ class JsonRpcConnection:
                     self._unreadable.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
                 await asyncio.sleep(0)  # read() does not wait while output is available: let other tasks run
             if torn := splitter.torn():
-                self._log_unreadable(torn, "a torn line")
+                self._log_unreadable(torn, "an incomplete line")
             self._unreadable.flush()
         finally:
             self._end()
@@ -183,7 +183,7 @@ class JsonRpcConnection:
             return
         message = decode_message(line)
         if not isinstance(message, dict):
-            self._log_unreadable(line, "no JSON object")
+            self._log_unreadable(line, "not a JSON object")
             return
         try:
             self._handle(message, line)
@@ -195,7 +195,7 @@ class JsonRpcConnection:
         if not isinstance(method, str):
             self._handle_reply(message, line)
         elif "id" in message:
-            # In a task: people may take hours to answer, and reading goes on meanwhile.
+            # In a task: people may take hours to answer, and reading continues meanwhile.
             request = asyncio.create_task(self._serve(message["id"], method, message.get("params")))
             self._requests[request] = message["id"]
             request.add_done_callback(self._requests.pop)
@@ -225,7 +225,7 @@ class JsonRpcConnection:
         if call is None and call_id in self._given_up:
             return
         if call is None or call.reply.done():
-            self._log_unreadable(line, "an answer to nothing")
+            self._log_unreadable(line, "an answer without a request")
             return
         if call.at_reply:
             call.at_reply()

@@ -107,13 +107,13 @@ class ChatDriver:
                 return self._host.conversations.create()
             conversation = self._host.conversations.open(request.resume_token or "")
         except ConversationGone:
-            message = "the conversation is gone: it is not among those that are kept for this session"
+            message = "the conversation is gone: it is not stored for this session"
             raise StartFailed(Code.TOKEN_REJECTED, message, token_valid=False) from None
         except OSError as error:
-            message = f"the kept conversation cannot be used: {error.strerror}"
+            message = f"the stored conversation cannot be read: {error.strerror}"
             raise StartFailed(_disk_error_code(error), message) from error
         if conversation.lost:
-            text = "a part of the kept conversation could not be read, and was left out"
+            text = "part of the stored conversation could not be read and was left out"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={"bytes": conversation.lost})
         return conversation
 
@@ -159,13 +159,13 @@ class ChatDriver:
         return reason
 
     async def cancel(self) -> None:
-        """Break the answer off; the part that was received stays in the conversation."""
+        """Interrupt the answer; the part that was received stays in the conversation."""
         if self._turn is not None and self._turn.task is not None:
             self._turn.cancelled = True
             self._turn.task.cancel()
 
     async def stop(self, grace: float) -> int | None:
-        """Break off an open answer and close the conversation; there is no process to end."""
+        """Interrupt an open answer and close the conversation; there is no process to end."""
         chat, self._chat = self._chat, None
         if chat is None:
             return None
@@ -180,7 +180,7 @@ class ChatDriver:
     def _keep_half(self, chat: _OpenChat, message_id: str, turn: _Turn, *, withdraw: bool = False) -> None:
         """Store the received part of an answer; without one, ``withdraw`` the prompt from the conversation.
 
-        A full disk is only logged: the turn fails or ends already.
+        A full disk is only logged: the turn is failing or ending already.
         """
         half = ConversationEntry(message_id, AGENT, "".join(turn.texts), cut=True)
         try:
@@ -212,11 +212,11 @@ class ChatDriver:
             ):
                 return await self._read(response, turn)
         except aiohttp.ClientSSLError as error:
-            raise TurnFailed("agent_error", f"the provider's certificate is not good: {error}") from error
+            raise TurnFailed("agent_error", f"the provider's certificate is not valid: {error}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             if turn.answered:
-                raise TurnFailed(stream.CONNECTION_LOST, f"the provider's answer broke off: {reason}") from error
+                raise TurnFailed(stream.CONNECTION_LOST, f"the provider's answer was interrupted: {reason}") from error
             raise TurnFailed(stream.UNREACHABLE, f"the provider cannot be reached: {reason}") from error
 
     async def _read(self, response: aiohttp.ClientResponse, turn: _Turn) -> str:
@@ -237,7 +237,7 @@ class ChatDriver:
                     return turn.stop_reason or "end_turn"
                 self._handle_chunk(event, turn)
                 if turn.size > ANSWER_LIMIT:
-                    text = "the answer was broken off: it is too long"
+                    text = "the answer was cut off: it is too long"
                     self._host.record(JournalKind.LOG, level="warning", text=text, data={"bytes": turn.size})
                     return "max_tokens"
             if not received:  # the stream ended without [DONE]
@@ -289,7 +289,7 @@ def _append_entry(chat: _OpenChat, entry: ConversationEntry) -> None:
     try:
         chat.conversation.append(entry)
     except OSError as error:
-        message = f"what was said could not be kept: {error.strerror}"
+        message = f"the conversation could not be stored: {error.strerror}"
         raise TurnFailed(_disk_error_code(error), message) from error
 
 
@@ -299,7 +299,7 @@ def _disk_error_code(error: OSError) -> Code:
 
 def _stop_reason_of(turn: _Turn) -> str:
     if not turn.stop_reason:
-        raise TurnFailed(stream.CONNECTION_LOST, "the provider's answer broke off before its end")
+        raise TurnFailed(stream.CONNECTION_LOST, "the provider's answer was incomplete")
     return turn.stop_reason
 
 

@@ -21,7 +21,7 @@ BASE_URL: Final = "OPENAI_BASE_URL"
 API_KEY: Final = "OPENAI_API_KEY"
 MODEL: Final = "OPENAI_MODEL"
 HISTORY_LIMIT: Final = 2 * 1024 * 1024
-"""Maximum bytes of text sent with a prompt; older entries are left out, and the log says so."""
+"""Maximum bytes of text sent with a prompt; older entries are left out, which is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ChatProvider:
         if not chosen:
             raise ValueError(f"The profile names no model, and {MODEL} is not set.")
         if not key.isascii() or not key.isprintable():
-            raise ValueError(f"{API_KEY} holds a character that no key has.")
+            raise ValueError(f"{API_KEY} contains a character that is not valid in a key.")
         path = f"{parts.path.rstrip('/')}/chat/completions"
         url = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
         return cls(url, chosen, key, _proxy_for(parts, {**spawning.inherited_environment(), **env}))
@@ -95,9 +95,9 @@ def _check_base_url(base: str) -> SplitResult:
     except ValueError:
         named = False
     if not named:
-        raise ValueError(f"{BASE_URL} must be the http or https address of an API of chat completions.")
+        raise ValueError(f"{BASE_URL} must be the http or https address of a chat completions API.")
     if parts.username is not None or parts.password is not None:
-        raise ValueError(f"{BASE_URL} must hold no login; the key belongs into {API_KEY}.")
+        raise ValueError(f"{BASE_URL} must not contain a login. Put the key into {API_KEY}.")
     return parts
 
 
@@ -210,7 +210,7 @@ def failure_in_stream(error: Any) -> TurnFailed:
     """Return the TurnFailed for an error in the middle of an answer."""
     code = error.get("code", error.get("status")) if isinstance(error, dict) else None
     status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
-    message = f"the provider broke off: {_error_text(error) or 'no reason given'}"
+    message = f"the provider interrupted its answer: {_error_text(error) or 'no reason given'}"
     return TurnFailed(_failure_code(status, _error_names(error)), message[:_ERROR_TEXT_LIMIT])
 
 

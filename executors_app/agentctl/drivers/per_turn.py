@@ -77,12 +77,12 @@ class PerTurnDriver:
         begin = time.monotonic()
         native = request.strategy == "native"
         if native and not request.resume_token:
-            raise StartFailed(Code.VALIDATION_ERROR, "a native resume wants a token", permanent=True)
+            raise StartFailed(Code.VALIDATION_ERROR, "a native resume requires a token", permanent=True)
         try:
             async with asyncio.timeout(request.timeout):
                 version = await self._version(request)
         except TimeoutError as error:
-            message = f"the agent did not say its version within {request.timeout:g} s"
+            message = f"the agent did not report its version within {request.timeout:g} s"
             raise StartFailed(Code.START_TIMEOUT, message) from error
         except SpawnFailed as error:
             raise StartFailed(error.code, str(error), permanent=error.permanent) from error
@@ -110,7 +110,7 @@ class PerTurnDriver:
             return found[0] if found else output.text[:40]
         message = output.stderr or output.text[-1000:] or f"it ended with code {output.exit_code}"
         if request.resume_token and matches_gone_pattern(message, request.gone_patterns):
-            raise StartFailed(Code.TOKEN_REJECTED, f"the agent says: {message}", token_valid=False)
+            raise StartFailed(Code.TOKEN_REJECTED, f"the agent reported: {message}", token_valid=False)
         raise StartFailed(Code.AGENT_EXITED, f"the agent says: {message}")
 
     # -- turns
@@ -167,7 +167,7 @@ class PerTurnDriver:
             await process.stop(0)
             raise TurnFailed("agent_stuck", str(error)) from error
         except OSError:
-            return  # it ended before it read the prompt: its stderr says why
+            return  # it ended before it read the prompt: its stderr has the reason
         process.end_input()
         if inspect.isawaitable(acknowledged := delivered()):
             await acknowledged
@@ -177,7 +177,7 @@ class PerTurnDriver:
             async with asyncio.timeout(_EXIT_GRACE):
                 await process.ended.wait()
         except TimeoutError:
-            text = "the agent had told the end of its turn and did not end; it is ended"
+            text = "the agent reported the end of its turn but did not exit; stopping it"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={})
 
     def _outcome(self, process: CliProcess, turn: TurnReader, request: StartRequest) -> str:
@@ -192,9 +192,9 @@ class PerTurnDriver:
             self._host.agent_gone(process.exit_code)
             raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.exit_description()} in the middle of a turn")
         message = turn.failed.message if turn.failed else process.output_tail()
-        # An agent that has named its conversation has it, whatever its error says.
+        # An agent that has named its conversation has it, whatever error it reports.
         if turn.named is None and self._conversation_id and matches_gone_pattern(message, request.gone_patterns):
-            raise TurnFailed(Code.TOKEN_REJECTED, f"the agent says: {message}")
+            raise TurnFailed(Code.TOKEN_REJECTED, f"the agent reported: {message}")
         raise TurnFailed(
             failure_code(message), message or f"the agent ended {process.exit_description()} without an answer"
         )

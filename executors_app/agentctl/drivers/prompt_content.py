@@ -1,4 +1,4 @@
-"""The files of a prompt for an agent: as ACP content blocks as far as it takes them, text files as text otherwise."""
+"""The files of a prompt: as ACP content blocks if the agent accepts them; otherwise, text files are sent as text."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _WORDS: Final[Mapping[str, str]] = {"image": "images", "audio": "audio", "resour
 
 
 def fit_blocks(attachments: Iterable[Mapping[str, Any]], taken: Collection[str]) -> list[dict[str, Any]]:
-    """Return the content blocks of a prompt's files for an agent that takes the kinds ``taken`` beside text.
+    """Return the content blocks of a prompt's files for an agent that accepts the kinds ``taken`` in addition to text.
 
-    A text file becomes a fenced block of text for an agent that takes no resources. Raises TurnFailed for other files
-    that the agent does not take; nothing has been sent to it then.
+    A text file becomes a fenced block of text for an agent that accepts no resources. Raises TurnFailed for other files
+    that the agent does not accept; nothing has been sent to it then.
     """
     return [_fit_block(each, taken) for each in attachments]
 
@@ -42,7 +42,8 @@ def _fit_block(block: Mapping[str, Any], taken: Collection[str]) -> dict[str, An
     resource = block.get("resource")
     if kind == "resource" and isinstance(resource, dict) and isinstance(resource.get("text"), str):
         return {"type": "text", "text": _fenced(_name(resource), resource["text"])}
-    raise TurnFailed(UNSUPPORTED, f"The agent takes no {_WORDS.get(kind, kind)} in a prompt, so it was sent nothing.")
+    what = _WORDS.get(kind, kind)
+    raise TurnFailed(UNSUPPORTED, f"The agent does not accept {what} in a prompt, so nothing was sent.")
 
 
 def prompt_text(text: str, attachments: Sequence[Mapping[str, Any]]) -> str:

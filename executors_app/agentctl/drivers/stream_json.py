@@ -85,7 +85,7 @@ class StreamJsonReader:
 
     def _texts(self, text: str, *, by_agent: bool, nested: bool) -> Iterator[JournalLine]:
         if nested:
-            yield log_event("a subagent said", {"text": text})
+            yield log_event("text of a subagent", {"text": text})
         elif by_agent:
             yield self._text(text)
         elif self._echo_due:

@@ -77,7 +77,7 @@ class InstanceProxy:
         await self._http.close()
 
     async def close_sockets(self) -> None:
-        """Close all streams with *service restart*: the host ends, but the instances go on."""
+        """Close all streams with *service restart*: the host ends, but the instances continue."""
         ends = [socket.close(code=WSCloseCode.SERVICE_RESTART, message=b"host_ends") for socket in self._open]
         await asyncio.gather(*ends, return_exceptions=True)
 
@@ -260,7 +260,7 @@ class _Api:
 
     async def _host(self, request: web.Request) -> Any:
         known = {"host_id": self._instances.host_id, "version": PROTOCOL_VERSION, "boot_id": self._boot_id}
-        return {**known, "launch_tokens": True}  # a daemon without this flag uses one token for ever
+        return {**known, "launch_tokens": True}  # a daemon without this flag uses one token forever
 
     async def _list(self, request: web.Request) -> Any:
         found = await self._instances.observe(parse_observe_timeout(request.query.get("timeout")))

@@ -144,7 +144,7 @@ async def serve_host(options: HostOptions, lock: InstanceLock) -> None:
         await ended.wait()
         await proxy.close_sockets()
         await runner.cleanup()
-    logger.info("ended; the instances keep running")
+    logger.info("stopped; the instances keep running")
 
 
 def _write_ready_file(options: HostOptions, lock: InstanceLock, port: int, boot_id: str) -> None:
@@ -185,10 +185,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "Starts executions on this machine and serves all of them at one port."
+    about = "Starts executions on this machine and serves all of them on one port."
     parser = argparse.ArgumentParser(prog="agentctl host", description=about)
     add = parser.add_argument
-    add("--listen", required=True, metavar="HOST:PORT", help="address of the only open port")
+    add("--listen", required=True, metavar="HOST:PORT", help="address to listen on; no other port is opened")
     add(
         "--token-file",
         type=Path,

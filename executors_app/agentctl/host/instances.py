@@ -212,7 +212,7 @@ class InstanceManager:
         return hmac.compare_digest(bearer, token) and bool(token)
 
     def find_listener(self, execution_id: str) -> AgentctlListener:
-        """Return the proven listener of an instance; raises ApiError if none runs: nobody else may get the token."""
+        """Return the proven listener of an instance; raises ApiError if none runs: no one else may get the token."""
         listener = launch.find_listener(self._storage.state_directory_of(execution_id), execution_id)
         if listener is None:
             raise ApiError(Code.INSTANCE_UNREACHABLE, "the agentctl of this instance is not running")

@@ -104,7 +104,7 @@ _IDENTITY: Final = "host.json"
 
 @dataclass(frozen=True, slots=True)
 class InstanceRecord:
-    """One instance. Its token is in a file of its own, which agentctl reads."""
+    """One instance. Its token is in its own file, which agentctl reads."""
 
     execution_id: str
     session_id: str

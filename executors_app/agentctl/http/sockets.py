@@ -61,7 +61,7 @@ def unix_path(url: str) -> Path | None:
 def listen_unix(path: Path, backlog: int) -> socket.socket:
     """Listen at ``path`` with mode 0600, replacing the socket of a dead process.
 
-    Raises OSError if somebody listens there, another kind of file is there, or others can enter the directory.
+    Raises OSError if someone listens there, another kind of file is there, or others can enter the directory.
     """
     with _directory_of(path) as directory:
         if os.stat(directory).st_mode & _OTHERS:  # noqa: PTH116 - a descriptor
@@ -131,7 +131,7 @@ def _refuse_taken(path: Path, directory: int) -> None:
         except ConnectionRefusedError:
             return  # a socket of a dead process
         except BlockingIOError:
-            pass  # the backlog is full, so somebody listens
+            pass  # the backlog is full, so someone listens
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(path))
 
 
@@ -167,7 +167,7 @@ class AgentctlListener:
     """As recorded at its launch; None if not recorded yet."""
 
     async def connect(self) -> socket.socket:
-        """Return a non-blocking connection to our agentctl, and to nobody else.
+        """Return a non-blocking connection to our agentctl, and to no one else.
 
         Raises AgentctlForeign if another process listens, AgentctlUnreachable if a successor does or the URL is
         invalid, and OSError.
@@ -191,7 +191,7 @@ class AgentctlListener:
         parts = urlsplit(self.url)
         family = address_family(parts.hostname or "")
         if parts.scheme != "http" or family is None or parts.port is None:
-            raise ValueError(f"{self.url!r} is no address of this machine")
+            raise ValueError(f"{self.url!r} is not an address of this machine")
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, socket.IPPROTO_TCP)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -214,14 +214,14 @@ class AgentctlListener:
     def _prove_port(self, connection: socket.socket) -> None:
         """Check who listens after connecting, not before.
 
-        An agentctl binds its port once and holds it until it ends. If it holds the port now, nobody else can have
+        An agentctl binds its port once and holds it until it ends. If it holds the port now, no one else can have
         accepted this connection. After a check before connecting, it could die and another process could bind the port.
         """
         host, port = connection.getpeername()[:2]
         inode = _listening_inode(connection.family, host, port)
         held = inode is not None and self.process is not None and inode in _sockets_of(self.process)
         if not held:
-            raise AgentctlForeign("What listens at agentctl's port is not its process.", reason="other_listener")
+            raise AgentctlForeign("The process on agentctl's port is not agentctl.", reason="other_listener")
 
 
 def host_header(listener: AgentctlListener) -> str:

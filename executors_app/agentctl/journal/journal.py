@@ -1,4 +1,4 @@
-"""The journal: everything the agent says and does is written to disk before anybody sees it.
+"""The journal: everything the agent says and does is written to disk before anyone sees it.
 
 One writer thread writes everything that has arrived as one batch, then calls fdatasync (group commit). A line may be
 read once it is written; a line of ``DURABLE_KINDS``, and all after it in its batch, once it is synced. A full or
@@ -225,7 +225,7 @@ class Journal:
         except (OSError, MemoryError) as error:
             self._loop.call_soon_threadsafe(self._write_later, batch, error)
         except Exception:
-            logger.critical("the journal is not written any more, because of a mistake in agentctl", exc_info=True)
+            logger.critical("the journal's writer has stopped because of a bug in agentctl", exc_info=True)
             raise
         else:
             crash_points.reached("agentctl.journal_synced")
@@ -264,7 +264,7 @@ class Journal:
             self._store.free_reserve()
             self._reserving = asyncio.create_task(self._restore_reserve(), name="reserve")
         if is_full:
-            # Free what nobody needs: in a new segment, the current one can go as well once it is acknowledged.
+            # Free unneeded space: with a new segment, the current one can be deleted as well once it is acknowledged.
             self._store.start_new_segment()
             self._store.delete_through(self._acked)
 

@@ -60,7 +60,7 @@ SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
 def start_detached(
     argv: Sequence[str], *, environment: Mapping[str, str], log: int | None, files: Sequence[int] = ()
 ) -> int:
-    """Start ``argv`` (an absolute path first) in a session of its own, as a child of init, and return its pid.
+    """Start ``argv`` (an absolute path first) in its own session, as a child of init, and return its pid.
 
     It inherits no descriptors except ``files``, and no environment, signal mask or working directory of the caller; its
     output goes to the descriptor ``log``, or to our standard error. A double fork with setsid, because a plain child
@@ -223,7 +223,7 @@ def _find_or_start(
             # recognised, the lock keeps others from starting one, so it need not scan itself.
             extra = {**extra, spawning.NO_LEFTOVERS_VARIABLE: "1"}
         directory.write_token(token)
-        # Nobody may mistake the address or the error of the last agentctl for those of the new one.
+        # The address or the error of the last agentctl must not be taken for those of the new one.
         directory.ready_file.unlink(missing_ok=True)
         return _start(directory, spec, workspace, extra, lock), False
 

@@ -57,14 +57,14 @@ def main() -> None:
 
 
 def _prepare() -> None:
-    """Make what is made when it is first used: else each fork would make it again, in memory of its own."""
+    """Create what is otherwise created at first use: each fork would create it again, in memory of its own."""
     load_drivers()
     agentctl.parser().parse_args(_ANY_ARGUMENTS)
     codecs.lookup("ascii")
     try:
         rehearse()
     except OSError as error:
-        logger.warning("forks take more memory than they could, because nothing can be served here: %s", error)
+        logger.warning("forks will use more memory than necessary, because the rehearsal failed: %s", error)
 
 
 def rehearse() -> None:

@@ -215,7 +215,7 @@ def _alive(execution: ExecutionFacts, report: Mapping[str, Any], now: datetime) 
 
 
 def _unknown_reason(answer: Any) -> str:
-    """Return the reason of a failed poll, for an agentctl whose process lives."""
+    """Return the reason of a failed poll, for an agentctl whose process is running."""
     if isinstance(answer, AgentctlForeign):
         return "foreign"
     return str(answer.details.get("reason", answer.code)) if isinstance(answer, ExecutorError) else "no_answer"

@@ -182,7 +182,7 @@ class ExecutionStorage:
             return WorkspaceState.REBUILDABLE, ""
 
     def is_known(self, execution: ExecutionFacts) -> bool:
-        """Whether the execution's state directory is here, with a token of its own."""
+        """Whether the execution's state directory is here, with its own token."""
         return self.token_of(execution) is not None
 
     def token_of(self, execution: ExecutionFacts) -> str | None:

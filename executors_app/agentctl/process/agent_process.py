@@ -124,7 +124,7 @@ class AgentProcess:
         return self._stderr_log.tail()
 
     async def _drain_stderr(self) -> None:
-        """Read stderr for ever: an agent would block once that pipe is full."""
+        """Read stderr until its end: an agent would block once that pipe is full."""
         splitter = LineSplitter(_STDERR_LINE_LIMIT)
         while data := await self._guard.stderr.read():
             for line in splitter.feed(data):

@@ -112,7 +112,7 @@ class PipeWriter:
         self._torn = False
 
     async def write(self, data: bytes, timeout: float = WRITE_TIMEOUT) -> None:
-        """Write all of ``data``; raises PipeStuck after ``timeout`` seconds, BrokenPipeError if nobody reads.
+        """Write all of ``data``; raises PipeStuck after ``timeout`` seconds, BrokenPipeError if there is no reader.
 
         After a message was cut off, nothing more is ever written: the child would read the rest as part of it.
         """

@@ -2,7 +2,7 @@
 
 A process belongs to an execution if its environment has the marker or it is in the execution's control group; its
 start time and the kernel's boot id prove that it is still the same process. agentctl carries the marker too and is
-told apart by its command line. Anybody can start a process with such a command line, so it must also run as our user.
+recognised by its command line. Anyone can start a process with such a command line, so it must also run as our user.
 """
 
 from __future__ import annotations

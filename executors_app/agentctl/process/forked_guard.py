@@ -1,8 +1,8 @@
-"""A guard that needs no interpreter of its own: agentctl forks it once and uses it for one agent after the other.
+"""A guard without its own interpreter: agentctl forks it once and uses it for one agent after the other.
 
 The fork is made before agentctl has threads, a token or the lock of its directory, and keeps no open file but a socket.
 A message there has the descriptors of a guard (``guard_process``), which this process then is until nothing is left
-of the agent; it says so with the status line ``done 0``. It ends with agentctl. Only an agentctl that was forked itself
+of the agent; it reports that with the status line ``done 0``. It ends with agentctl. Only an agentctl that was forked
 has one (``local_runtime/launcher.py``); after the death of this guard, others are executed.
 
 While it has no agent, it also forks the guards of jobs (``job_process``), each of which is a child of agentctl with a
@@ -88,7 +88,7 @@ class ForkedGuard(ForkedProcess):
                     return None
             finally:
                 os.close(told)
-            # The end of the pipe is reported, not what is in it. Then nobody will write any more: a request dies with
+            # The end of the pipe is reported, not its content. Then nothing more will be written: a request dies with
             # the process that holds it.
             waiting = select.poll()
             waiting.register(answers, 0)
@@ -186,7 +186,7 @@ def _fork_job_guard(
 
 
 def _guard_a_job(files: Sequence[int], marker: Mapping[str, str], identity: ProcIdentity) -> None:
-    """Run in a fork: be recognised as another process first, then tell the pid, then guard the job to its end."""
+    """Run in a fork: change the identity first, then report the pid, then guard the job to its end."""
     os.setsid()
     identity.show([_JOB_NAME], marker)
     told, *own = files

@@ -1,12 +1,12 @@
-"""Fork copies of a prepared process on request, each with an identity of its own.
+"""Fork copies of a prepared process on request, each with its own identity.
 
 The server has one thread and no event loop, and has imported all that its forks need. Whoever holds the other end of
 its socket pair is its only client; the server ends with that client. A fork is a child of init (or of the nearest
-subreaper) and leads a session of its own, so it neither notices the end of the server nor becomes its zombie.
+subreaper) and leads its own session, so it neither notices the end of the server nor becomes its zombie.
 
 A fork would look like its server in ``/proc``, where we recognise processes by their command line and environment
 (``execution_processes``). So before its pid is reported, it overwrites the memory that the kernel shows there, which
-was reserved when the server was executed, and checks the result. From then on it is told apart exactly like a process
+was reserved when the server was executed, and checks the result. From then on it is recognised exactly like a process
 that was executed with these arguments and this environment, also by an earlier release.
 """
 
@@ -90,7 +90,7 @@ def has_ended(connection: socket.socket) -> bool:
 def serve_forks(
     connection: socket.socket, argv: Sequence[str], environment: Mapping[str, str], program: Program
 ) -> None:
-    """Fork for each request, until the client is gone; meanwhile this process looks as the arguments say."""
+    """Fork for each request, until the client is gone; meanwhile this process shows the given identity."""
     spawning.replace_environment(environment)  # first, so that C refers to copies of what is overwritten
     identity = ProcIdentity()
     identity.show(argv, environment)
@@ -155,7 +155,7 @@ ROOM_FOR_VARIABLES: Final = {"ROOM": "-" * 2 * 1024}
 class ProcIdentity:
     """The memory of this process that ``/proc/PID/cmdline`` and ``/proc/PID/environ`` show, and that its forks inherit.
 
-    Raises OSError if the kernel does not tell where it is.
+    Raises OSError if the kernel does not report where it is.
     """
 
     def __init__(self) -> None:
@@ -187,13 +187,13 @@ class _Area:
 
     def __init__(self, start: int, end: int):
         if not 0 < start < end:
-            raise OSError("the kernel does not tell where the command line is")
+            raise OSError("the kernel does not report where the command line is")
         self._start, self._size = start, end - start
         self._used = self._size
 
     def write(self, data: bytes) -> None:
         """Replace the content. Touches no page that stays empty, because it would be copied for each fork."""
-        if len(data) >= self._size:  # the last byte stays zero: else the kernel takes the rest for one string
+        if len(data) >= self._size:  # the last byte stays zero: otherwise the kernel takes the rest for one string
             raise OSError("there is no room for this command line or environment")
         ctypes.memmove(self._start, data, len(data))
         if self._used > len(data):

@@ -101,7 +101,7 @@ class GuardClient:
 
     @property
     def is_running(self) -> bool:
-        """Whether the guard process lives."""
+        """Whether the guard process is running."""
         return self._process.poll() is None
 
     def abandon(self) -> None:

@@ -1,6 +1,6 @@
-"""The guard of one agent: a process of its own that ends the agent's whole process tree.
+"""The guard of one agent: its own process that ends the agent's whole process tree.
 
-Run as ``python -I -S GUARD CONTROL_FD STATUS_FD KILLED_FD`` (compiled) in a session of its own, with the agent's
+Run as ``python -I -S GUARD CONTROL_FD STATUS_FD KILLED_FD`` (compiled) in its own session, with the agent's
 stdin, stdout and stderr. It is the subreaper of everything that the agent starts, so nothing escapes by a double
 fork; and it signals only its own unreaped children, so it cannot hit an unrelated process.
 
@@ -259,7 +259,7 @@ class Guard:
     def end_tree(self) -> None:
         """Kill until no child is left; the children of each dead process become ours."""
         self.record_killed_processes()
-        # The group is killed before the agent is reaped: until then nobody else can get its id.
+        # The group is killed before the agent is reaped: until then no one else can get its id.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.agent, signal.SIGKILL)
         if self.exited:

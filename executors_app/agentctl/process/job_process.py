@@ -8,7 +8,7 @@ its control pipe, and the end of that pipe means KILL at once.
 The guard records the end, not agentctl, so that an exit code survives the death of agentctl. END gets the line
 ``begun SECONDS`` before the script starts, and ``end_line`` before the guard exits; both are synced. Whoever holds the
 lock on END is alive. STDOUT and STDERR are ring files: 16 digits with the total number of bytes, then the last
-``KEPT_BYTES`` of them. A failed write loses output and nothing else. Standard library only.
+``KEPT_BYTES`` of them. A failed write loses only output. Standard library only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BEGUN = b"begun"
 ENDED = b"ended"
 CHUNK_BYTES = 64 * 1024
 LAST_CHUNKS = 64
-"""Reads of a stream after the end: a process that could not be killed may write for ever."""
+"""Reads of a stream after the end: a process that could not be killed may write forever."""
 TIMED_OUT, ORPHANED, NOT_STARTED = "timeout", "agentctl_ended", "spawn_failed"
 
 
@@ -103,7 +103,7 @@ class JobGuard(Guard):
         super().run()
         for ring in self.rings:
             ring.close()
-        # A script that ended by itself at the same moment keeps its exit code; any other was killed with agentctl.
+        # A script that ended on its own at the same moment keeps its exit code; any other was killed with agentctl.
         if self.is_orphaned and self.exit_code in (None, -signal.SIGKILL):
             self.reason = self.reason or ORPHANED
         totals, lost = [ring.total for ring in self.rings], any(ring.is_incomplete for ring in self.rings)
@@ -166,7 +166,7 @@ class JobGuard(Guard):
             self.handle_order(os.read(self.control, 4096))
 
     def handle_order(self, order: bytes) -> None:
-        """Stop the job, because agentctl says so or is gone."""
+        """Stop the job, because agentctl requested it or is gone."""
         if not order:
             self.is_orphaned = True
             super().handle_order(order)

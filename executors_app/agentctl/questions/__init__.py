@@ -1,6 +1,6 @@
 """Questions of agents (elicitations): the form or link that an agent asks for, and the answers that fit it.
 
-agentctl checks a question before it asks anybody, and the control plane and agentctl both check the answer. Forms are
+agentctl checks a question before it asks anyone, and the control plane and agentctl both check the answer. Forms are
 the restricted JSON Schema of ACP 1.7 and MCP: a flat object of texts, numbers, choices and switches. What the agent
 writes is hostile, so sizes and counts are limited. Patterns are not matched here, because a hostile one may take for
 ever: the control plane matches them in a process with limits (``sessions_app.services.questions``).
@@ -28,7 +28,7 @@ URL: Final = "url"
 ANSWER_LIMIT: Final = 20_000
 """Characters of one text in an answer."""
 UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
-"""Characters that no database stores."""
+"""Characters that databases cannot store."""
 _EMAIL: Final = re.compile(r"[^@\s]{1,64}@[^@\s]{1,255}")
 _MAX_INTEGER: Final = 2**63 - 1
 
@@ -132,7 +132,7 @@ def is_number(value: Any, *, whole: bool) -> bool:
 
 
 def problem_of(field: Mapping[str, Any], value: Any) -> Problem | None:
-    """Return why a value is no answer to a field; None if it is one."""
+    """Return why a value is not a valid answer to a field; None if it is."""
     match field["type"]:
         case "boolean":
             return None if isinstance(value, bool) else Problem(ProblemCode.WRONG_TYPE, "Expected true or false.")
@@ -156,7 +156,7 @@ def _problem_of_list(field: Mapping[str, Any], value: Any) -> Problem | None:
         return Problem(ProblemCode.WRONG_TYPE, "Expected a list of choices.")
     offered = {choice.value for choice in choices_of(field)}
     if not offered.issuperset(value) or len(set(value)) < len(value):
-        return Problem(ProblemCode.NOT_OFFERED, "Choose from what is offered, each at most once.")
+        return Problem(ProblemCode.NOT_OFFERED, "Choose from the offered options, each at most once.")
     few, many = "at least {} choices", "at most {} choices"
     return _outside(len(value), field, ("minItems", ProblemCode.TOO_FEW, few), ("maxItems", ProblemCode.TOO_MANY, many))
 
@@ -166,7 +166,7 @@ def _problem_of_text(field: Mapping[str, Any], value: Any) -> Problem | None:
         return Problem(ProblemCode.WRONG_TYPE, "Expected text.")
     if choices := choices_of(field):
         is_offered = value in {choice.value for choice in choices}
-        return None if is_offered else Problem(ProblemCode.NOT_OFFERED, "Choose one of what is offered.")
+        return None if is_offered else Problem(ProblemCode.NOT_OFFERED, "Choose one of the offered options.")
     if len(value) > ANSWER_LIMIT:
         return Problem(ProblemCode.TOO_LONG, f"Expected at most {ANSWER_LIMIT} characters.")
     short, long = "at least {} characters", "at most {} characters"
@@ -207,7 +207,7 @@ def _parse_uri(value: str) -> None:
 
 
 def _parse_date(value: str) -> None:
-    if date.fromisoformat(value).isoformat() != value:  # other notations of ISO 8601 are no dates of JSON Schema
+    if date.fromisoformat(value).isoformat() != value:  # other ISO 8601 notations are not dates in JSON Schema
         raise ValueError(value)
 
 

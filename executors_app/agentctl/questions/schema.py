@@ -109,7 +109,7 @@ def _parse_field(name: str, schema: Any) -> dict[str, Any]:
     if parse is None:
         raise ValueError(f"{name}: this type is not supported")
     field = {"type": asked["type"], **_titles(asked), **parse(name, asked)}
-    # A default that is not an answer is ignored, as the published schema says.
+    # A default that is not an answer is ignored, as the published schema requires.
     if "default" in asked and problem_of(field, asked["default"]) is None:
         field["default"] = asked["default"]
     return field
@@ -196,7 +196,7 @@ def _titles(asked: Mapping[str, Any]) -> dict[str, str]:
 
 def _text(value: Any, name: str, limit: int) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{name} must be a text")
+        raise ValueError(f"{name} must be text")
     if len(value) > limit:
         raise ValueError(f"{name} is longer than {limit} characters")
     if UNSTORABLE.search(value):

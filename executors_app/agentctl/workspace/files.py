@@ -243,7 +243,7 @@ def _resolve_links(real_root: Path, path: str) -> Path:
 
 
 def _read_existing(folder: int, name: str, path: str) -> _ExistingFile | None:
-    # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever.
+    # O_NONBLOCK, because opening a pipe without a writer would wait forever.
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, dir_fd=folder)
     except FileNotFoundError:

@@ -54,7 +54,7 @@ SAFE_OPTIONS: Final = (
 
 
 class GitError(ApiError):
-    """git failed; ``exit_code`` is None if it did not end by itself."""
+    """git failed; ``exit_code`` is None if it was killed."""
 
     def __init__(self, message: str, exit_code: int | None = None):
         super().__init__(Code.GIT_FAILED, message)
@@ -114,7 +114,7 @@ class WorkspaceGit:
             truncated = not read_outputs([output, errors], until)
             code = None if truncated else process.wait(max(0.1, until - time.monotonic()))
         except (TimeoutError, subprocess.TimeoutExpired):
-            raise GitError(f"git {subcommand(arguments)} did not end within {timeout:g} s") from None
+            raise GitError(f"git {subcommand(arguments)} did not finish within {timeout:g} s") from None
         finally:
             end_process(process)
             self._live.discard(process)

@@ -76,7 +76,7 @@ def restore_recovery(git: RunGit, recovery: RecoverySnapshot) -> None:
 
 
 def set_recovery_aside(git: RunGit, recovery: RecoverySnapshot) -> str:
-    """Store a recovery under a ref of its own, which no later snapshot replaces, and return that ref."""
+    """Store a recovery under its own ref, which no later snapshot replaces, and return that ref."""
     ref = f"{KEPT_PREFIX}{recovery.session_id}/{recovery.commit[:16]}"
     git("update-ref", ref, recovery.commit)
     return ref

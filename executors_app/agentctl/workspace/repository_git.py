@@ -31,14 +31,14 @@ SAFE_OPTIONS: Final = (
 )
 
 _UMASK: Final = 0o022
-"""Umask for files in a work tree: other users of a sandbox must be able to read them, as with anybody's git."""
+"""Umask for files in a work tree: other users of a sandbox must be able to read them, as with anyone's git."""
 _WRITE_TIMEOUT: Final = 600.0
 _TERM_GRACE: Final = 2.0
 """Seconds in which git may remove its lock files before it is killed."""
 
 
 class RepositoryGitFailed(RepositoryUnusable):
-    """git failed, or did not end in time."""
+    """git failed, or did not finish in time."""
 
     permanent: ClassVar[bool] = False
 
@@ -77,7 +77,7 @@ def run_git(
         )
     except subprocess.TimeoutExpired as error:
         raise RepositoryGitFailed(
-            f"git {subcommand(arguments)} did not end within {timeout:g} s in {directory}."
+            f"git {subcommand(arguments)} did not finish within {timeout:g} s in {directory}."
         ) from error
     except OSError as error:
         raise RepositoryGitFailed(f"git could not be started in {directory}: {error}") from error
@@ -117,7 +117,7 @@ def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int) -> 
         deadline.cancel()
     if size > limit:
         raise RepositoryGitFailed(
-            f"git {subcommand(arguments)} has more than {limit >> 20} MiB of output.", exit_code=0
+            f"git {subcommand(arguments)} wrote more than {limit >> 20} MiB of output.", exit_code=0
         )
     if process.returncode:
         raise RepositoryGitFailed(f"git {subcommand(arguments)} failed in {directory}.", exit_code=process.returncode)
@@ -197,7 +197,7 @@ def read_outputs(outputs: Iterable[CappedOutput], deadline: float) -> bool:
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
-    """End a git that leads a process group of its own, if it still runs: TERM, then KILL; and close its pipes."""
+    """End a git that leads its own process group, if it still runs: TERM, then KILL; and close its pipes."""
     for number, seconds in ((signal.SIGTERM, _TERM_GRACE), (signal.SIGKILL, None)):
         if process.poll() is None:
             send_signal(process, number)
@@ -209,7 +209,7 @@ def end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def send_signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Signal git's process group, unless git was reaped: until then nobody else can have that group's id."""
+    """Signal git's process group, unless git was reaped: until then no one else can have that group's id."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -1,4 +1,4 @@
-"""Shells in the workspace: each has a name, a terminal of its own and a scrollback, and survives page reloads."""
+"""Shells in the workspace: each has a name, its own terminal and a scrollback, and survives page reloads."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Terminal:
 
     def hang_up(self) -> None:
         """Send SIGHUP to the shell's process group."""
-        if self._process.returncode is None:  # not reaped yet: nobody else can have its process group's id
+        if self._process.returncode is None:  # not reaped yet: no one else can have its process group's id
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGHUP)
 
@@ -174,7 +174,7 @@ class Shell:
 
     @property
     def is_running(self) -> bool:
-        """Whether the shell process lives."""
+        """Whether the shell process is running."""
         return self.exit_code is None
 
     # -- out ---------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class Shell:
         self._loop.remove_writer(self.terminal.fd)
         most = self.scrollback.end + self.scrollback.limit
         while self.scrollback.end < most and self._read_output():
-            pass  # bounded, because a background job may write for ever
+            pass  # bounded, because a background job may write forever
         self.exit_code = self.terminal.reap()
         self._update_reading()
         self.terminal.close()

@@ -316,7 +316,7 @@ class SnapshotService:
     async def take(self, reason: str) -> Snapshot:
         """Take a snapshot now, and journal it if something has changed; raises ApiError, OSError."""
         async with self._lock:
-            # A request from here on needs a snapshot of its own: this one may miss its changes.
+            # A request from here on needs its own snapshot: this one may miss its changes.
             self._scheduled = None
             return await self._take(reason)
 

@@ -100,7 +100,7 @@ class WorkspacePreparation:
             seed = read_seed(file)
         if seed.complete:
             # The pack is in the repository now, so the seed shrinks to an incomplete one. If the repository is lost
-            # later, only the control plane can send its content again, and it tells people about the loss.
+            # later, only the control plane can send its content again, and it reports the loss to people.
             write_seed(replace(seed, complete=False, refs={}, hooks={}), self.seed_file)
 
 

@@ -1,4 +1,4 @@
-"""The workspace of a session inside its sandbox: a repository of its own, and a work tree beside it.
+"""The workspace of a session inside its sandbox: its own repository, and a work tree beside it.
 
 One directory, which every sandbox sees at the same path, contains ``repository.git`` and the linked work tree
 ``worktrees/<owner>``. Deleting the work tree therefore loses no commit and no staged file. Nothing is shared with
@@ -58,7 +58,7 @@ def make_workspace(root: Path, worktree: Worktree, seed: Seed, pack: IO[bytes]) 
     if seed.repository:
         worktrees.make_worktree(Path(seed.repository), seed.base, worktree, existed=seed.existed)
         return
-    # Two sessions that share a worktree may start at the same moment, each in a sandbox of its own: without the lock
+    # Two sessions that share a worktree may start at the same moment, each in its own sandbox: without the lock
     # the second one would delete the draft into which the first one is still unpacking.
     with worktrees.worktree_lock(sandbox_repository_path(root)) as held:
         _make_own(root, worktree, seed, pack, held)
@@ -82,7 +82,7 @@ def _make_own(root: Path, worktree: Worktree, seed: Seed, pack: IO[bytes], held:
         if not seed.complete:
             raise
         # Neither branch nor index is usable, but the seed has everything that the control plane knows: start from
-        # that. The damaged directories are kept beside the new ones, so that people can look into them.
+        # that. The damaged directories are kept beside the new ones, so that people can examine them.
         _set_aside(repository)
         _set_aside(worktree.path)
         pack.seek(0)

@@ -265,7 +265,7 @@ def _restore_directory(repository: Path, record: Path, path: Path, held: int) ->
 def _is_present(path: Path) -> bool:
     """Whether a complete worktree exists; reads two small files and runs no git."""
     try:
-        if not (path / ".git").is_file():  # reading a named pipe would block for ever
+        if not (path / ".git").is_file():  # reading a named pipe would block forever
             return False
         pointer = (path / ".git").read_text()
     except (OSError, ValueError):

@@ -15,7 +15,7 @@ from sessions_app.accounts.models import ApiToken
 from sessions_app.accounts.rate_limits import AttemptLimit, network_of_address
 
 _wrong_token_limit = AttemptLimit("wrong-key", 30, 60)
-"""For each network. Nobody can guess 256 random bits; the limit stops a misconfigured program from asking forever."""
+"""For each network. Nobody can guess 256 random bits; the limit stops a misconfigured program that keeps retrying."""
 
 
 WRONG_KEY_MESSAGE: Final = "This token is invalid or has expired."

@@ -24,7 +24,7 @@ from sessions_app.api.serializers.common import (
 
 
 class TokenSerializer(StrictModelSerializer):
-    """A key; ``last_used_at`` is exact to the hour."""
+    """An API token; ``last_used_at`` is exact to the hour."""
 
     scope = choice_field(TOKEN_SCOPES, read_only=True)
 
@@ -35,7 +35,7 @@ class TokenSerializer(StrictModelSerializer):
 
 
 class NewTokenSerializer(serializers.Serializer[Any]):
-    """What is said of a key that is wanted."""
+    """The properties of a token to create."""
 
     name = StrictCharField(max_length=100)
     scope = choice_field(TOKEN_SCOPES, default=ApiToken.Scope.READ.value)
@@ -43,7 +43,7 @@ class NewTokenSerializer(serializers.Serializer[Any]):
 
 
 class MadeTokenSerializer(TokenSerializer):
-    """A new key, with its secret: ``key`` is in this answer and nowhere else."""
+    """A new token with its secret: ``key`` is only in this response."""
 
     key = serializers.SerializerMethodField()
 
@@ -53,23 +53,23 @@ class MadeTokenSerializer(TokenSerializer):
         read_only_fields = fields
 
     def get_key(self, token: ApiToken) -> str:
-        """What goes behind ``Authorization: Token``."""
+        """The value to send after ``Authorization: Token``."""
         return str(self.context["key"])
 
 
 class ApiTokenListCreateView(ApiView):
-    """All of one's own."""
+    """The API tokens of the current user."""
 
     permission_classes = [LoginSessionPermission]
 
     @document_responses({200: TokenSerializer(many=True)}, 403)
     def get(self, request: Request) -> Response:
-        """List the own tokens that were not revoked, newest first; never their keys."""
+        """List your tokens that were not revoked, newest first, without their keys."""
         return self.list(TokenSerializer, credentials.list_tokens(request.user))
 
     @document_responses({201: MadeTokenSerializer}, 400, 409, request=NewTokenSerializer)
     def post(self, request: Request) -> Response:
-        """Make a token. Its key is in this answer alone: keep it where nobody else looks."""
+        """Create a token. Its key is only in this response: store it where no one else can read it."""
         asked = self.body(NewTokenSerializer)
         made, key = credentials.create_token(request.user, asked["name"], asked["scope"], asked["days"])
         return Response(
@@ -78,12 +78,12 @@ class ApiTokenListCreateView(ApiView):
 
 
 class ApiTokenDeleteView(ApiView):
-    """One of them."""
+    """One API token of the current user."""
 
     permission_classes = [LoginSessionPermission]
 
     @document_responses({204: None}, 404)
     def delete(self, request: Request, token_id: uuid.UUID) -> Response:
-        """Revoke a token: it opens nothing from now on, and sockets that it has opened are closed within seconds."""
+        """Revoke a token: it gives no access from now on, and sockets that it has opened are closed within seconds."""
         credentials.revoke_token(request.user, token_id)
         return Response(status=204)

@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
                     name='Preferences',
                     fields=[
                         ('user', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='preferences', serialize=False, to=settings.AUTH_USER_MODEL)),
-                        ('theme', models.CharField(choices=[('system', 'Like the system'), ('light', 'Light'), ('dark', 'Dark')], default='system', max_length=6)),
+                        ('theme', models.CharField(choices=[('system', 'Same as the system'), ('light', 'Light'), ('dark', 'Dark')], default='system', max_length=6)),
                         ('time_zone', models.CharField(blank=True, default='', max_length=64)),
                     ],
                     options={
@@ -82,7 +82,7 @@ class Migration(migrations.Migration):
                     name='TeamRole',
                     fields=[
                         ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                        ('role', models.CharField(choices=[('admin', 'Admin: a member who also says who is in the team'), ('member', 'Member: reads and writes'), ('viewer', 'Viewer: reads')], default='member', max_length=10)),
+                        ('role', models.CharField(choices=[('admin', 'Admin: a member who also manages the members'), ('member', 'Member: reads and writes'), ('viewer', 'Viewer: reads')], default='member', max_length=10)),
                         ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='roles', to='auth.group')),
                         ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='team_roles', to=settings.AUTH_USER_MODEL)),
                     ],

@@ -32,7 +32,7 @@ class McpServerForm(forms.Form):
 
     name = forms.CharField(max_length=64)
     kind = forms.ChoiceField(
-        choices=[(_HTTP, "Address (HTTP)"), (_PROGRAM, "Program that the agent starts")], label="Reached as"
+        choices=[(_HTTP, "Address (HTTP)"), (_PROGRAM, "Program that the agent starts")], label="Connection"
     )
     target = forms.CharField(
         max_length=10_000, label="Address or command", help_text="https://tools.example/mcp, or npx -y some-server"
@@ -42,7 +42,7 @@ class McpServerForm(forms.Form):
         max_length=100_000,
         widget=forms.Textarea(attrs={"rows": 3}),
         label="Headers or variables",
-        help_text="One a line, as NAME=value. In place of a secret, write secret:VARIABLE or Bearer secret:VARIABLE: "
+        help_text="One per line, as NAME=value. In place of a secret, write secret:VARIABLE or Bearer secret:VARIABLE: "
         "the value comes from the environment of the agent profile.",
     )
 
@@ -52,7 +52,7 @@ class McpServerForm(forms.Form):
         for line in filter(None, map(str.strip, self.cleaned_data["values"].splitlines())):
             name, equals, value = line.partition("=")
             if not equals:
-                raise forms.ValidationError("Write each as NAME=value, one a line.")
+                raise forms.ValidationError("Write each as NAME=value, one per line.")
             pairs[name.strip()] = value.strip()
         return pairs
 

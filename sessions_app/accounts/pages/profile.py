@@ -85,7 +85,7 @@ def _password_form(request: HttpRequest, data: Any) -> SetPasswordForm[Any]:
     form: SetPasswordForm[Any] = (PasswordChangeForm if asks else SetPasswordForm)(user, data)
     first, second = form.fields["new_password1"], form.fields["new_password2"]
     first.help_text = "At least 8 characters. Not a common password, and not similar to your name or e-mail address."
-    second.label, second.help_text = "The new password again", ""
+    second.label, second.help_text = "Repeat the new password", ""
     return form
 
 

@@ -85,7 +85,10 @@ class ProfileForm(forms.Form):
         super().__init__(*args, **{**kwargs, "initial": initial})
         for name, known in (("name", "name"), ("email", "email")):
             self.fields[name].widget.attrs["autocomplete"] = known
-        zones = [(BROWSER_CHOICE, "Like this browser"), *((name, name.replace("_", " ")) for name in time_zone_names())]
+        zones = [
+            (BROWSER_CHOICE, "As in this browser"),
+            *((name, name.replace("_", " ")) for name in time_zone_names()),
+        ]
         self.fields["time_zone"].choices = zones  # type: ignore[attr-defined]
         self.user, self.chosen = user, chosen
 
@@ -103,9 +106,9 @@ class ProfileForm(forms.Form):
 class TokenForm(forms.Form):
     """The form for a new API token."""
 
-    name = forms.CharField(max_length=100, label="Purpose", help_text="For example the program that uses it.")
+    name = forms.CharField(max_length=100, label="Purpose", help_text="For example, the program that uses it.")
     scope = forms.ChoiceField(choices=ApiToken.Scope.choices, label="May")
-    days = forms.TypedChoiceField(choices=TOKEN_LIFETIMES, coerce=int, initial=30, label="Ends after")
+    days = forms.TypedChoiceField(choices=TOKEN_LIFETIMES, coerce=int, initial=30, label="Expires after")
 
 
 class TeamForm(forms.Form):

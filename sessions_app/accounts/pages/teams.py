@@ -106,7 +106,7 @@ def add_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
     if form.is_valid():
         try:
             user = teams.add_member(found, **form.cleaned_data)
-            messages.success(request, f"{user.get_username()} is in {found.name} now.")
+            messages.success(request, f"{user.get_username()} is now in {found.name}.")
             return redirect("settings-team", found.pk)
         except SessionsError as error:
             form.add_error("username", error.message)
@@ -130,7 +130,7 @@ def change_team_member_role(request: HttpRequest, team_id: int, user_id: int) ->
 def remove_team_member(request: HttpRequest, team_id: int, user_id: int) -> HttpResponse:
     """Remove a member from the team."""
     found = find_visible_team(request, team_id)
-    said = f"is no longer in {found.name}. What is open in their browsers closes within five seconds"
+    said = f"is no longer in {found.name}. Pages that they have open close within five seconds"
     return _redirect_to_team(request, found, lambda: teams.remove_member(found, user_id), said)
 
 
@@ -204,7 +204,7 @@ def change_account_active(request: HttpRequest, user_id: int) -> HttpResponse:
     except SessionsError as error:
         messages.error(request, error.message)
     else:
-        messages.success(request, f"{user.get_username()} is {'active again' if active else 'inactive now'}.")
+        messages.success(request, f"{user.get_username()} is {'active again' if active else 'now inactive'}.")
     return redirect("settings-people")
 
 

@@ -49,7 +49,7 @@ class SettingChoiceSerializer(serializers.Serializer[Any]):
 
 
 class SettingChangeSerializer(serializers.Serializer[Any]):
-    """The last change of a setting; ``reason`` is the agent's, if it refused."""
+    """The last change of a setting; ``reason`` is the agent's, if it rejected the change."""
 
     id = serializers.CharField()
     value = SettingValueField()
@@ -97,8 +97,8 @@ class LoginMethodSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     description = serializers.CharField()
     type = choice_field((AGENT, TERMINAL, ENV_VAR))
-    command = serializers.CharField(help_text="For `terminal`: the profile's command with what the agent adds to it.")
-    variables = serializers.ListField(child=serializers.CharField(), help_text="For `env_var`: what it needs.")
+    command = serializers.CharField(help_text="For `terminal`: the profile's command with the agent's additions.")
+    variables = serializers.ListField(child=serializers.CharField(), help_text="For `env_var`: the required variables.")
     link = serializers.CharField(help_text="For `env_var`: where to get the values; may be empty.")
 
 
@@ -127,7 +127,7 @@ class AgentLoginSerializer(serializers.Serializer[Any]):
     """What an agent reported when it was last started, and the last login that was requested."""
 
     agent = ReportedIdentitySerializer()
-    needs_version = serializers.CharField(help_text="The version that is needed if this one is outdated; else empty.")
+    needs_version = serializers.CharField(help_text="The required version if this one is outdated; otherwise empty.")
     methods = LoginMethodSerializer(many=True)
     can_log_out = serializers.BooleanField()
     reported_at = serializers.DateTimeField(allow_null=True)

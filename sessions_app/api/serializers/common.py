@@ -94,7 +94,7 @@ class TeamField(serializers.Field[Group, Any, int, Any]):
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """Reject a body with an unknown field, so that no request does less than it asks for."""
+    """Reject a body with an unknown field, so that none is silently ignored."""
 
     def to_internal_value(self, data: Any) -> Any:
         """Return the validated values. Raises ValidationError, which names each unknown field beside other errors."""

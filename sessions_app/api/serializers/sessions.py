@@ -114,7 +114,7 @@ class NewSessionSerializer(serializers.Serializer[Any]):
     idempotency_key = IdempotencyKeyField()
 
     def validate_prompt(self, value: str) -> str:
-        """Return the prompt; an empty one if it has nothing but whitespace."""
+        """Return the prompt; an empty one if it has only whitespace."""
         return value if value.strip() else ""
 
 
@@ -143,7 +143,7 @@ class TeamPolicyAnswerSerializer(serializers.Serializer[Any]):
 
 
 class ResumeRequestSerializer(serializers.Serializer[Any]):
-    """How a session shall run again."""
+    """How to resume a session."""
 
     mode = choice_field(MODES, default="auto")
 
@@ -152,7 +152,7 @@ class CloseRequestSerializer(serializers.Serializer[Any]):
     """How a session ends for good."""
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        """``as`` is a word of the language, so it cannot be an attribute."""
+        """``as`` is a keyword of Python, so it cannot be an attribute."""
         return {
             "as": choice_field(("completed", "cancelled")),
             "delete_transcript": serializers.BooleanField(
@@ -162,7 +162,7 @@ class CloseRequestSerializer(serializers.Serializer[Any]):
 
 
 class WaitSerializer(serializers.Serializer[Any]):
-    """What the newest run waits for; ``since_seq`` is the line of the log that says so."""
+    """What the newest run waits for; ``since_seq`` is the line of the log that recorded it."""
 
     id = serializers.CharField()
     kind = choice_field(WaitKind)
@@ -194,7 +194,7 @@ class RetrySerializer(serializers.Serializer[Any]):
 
 
 class HistorySerializer(serializers.Serializer[Any]):
-    """How much of the conversation the next prompt will tell a new agent; null if nothing."""
+    """How much of the conversation the next prompt will send to a new agent; null if nothing."""
 
     estimated_tokens = serializers.IntegerField()
     entries_told = serializers.IntegerField()
@@ -258,7 +258,7 @@ class StatusSerializer(serializers.Serializer[Any]):
         help_text="The opposite of `is_resumable`: continuing needs a new session or a decision by a user."
     )
     capability_note = serializers.CharField(
-        allow_blank=True, help_text="Which of its claims the agent was observed to break, as text; empty if none."
+        allow_blank=True, help_text="The claims that the agent was observed not to fulfil, as text; empty if none."
     )
     mcp_servers = GivenMcpServerSerializer(
         many=True, help_text="The MCP servers that were chosen for the agent's last start."

@@ -121,7 +121,7 @@ class GitCommitSerializer(serializers.Serializer[Any]):
 
 
 class GitLogSerializer(ShownSerializer):
-    """Commits, newest first; ``more`` tells whether older ones follow."""
+    """Commits, newest first; ``more``: whether older ones follow."""
 
     commits = GitCommitSerializer(many=True)
     more = serializers.BooleanField()

@@ -47,7 +47,7 @@ class SessionLoginView(SessionApiView):
 
     @document_responses({202: AgentLoginSerializer}, 400, 403, 404, 409, request=LoginRequestSerializer)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Start the agent with a login; what waits for it is sent afterwards. Needs the right to open its terminal."""
+        """Start the agent with a login; what waits for it is sent afterwards. Requires access to its terminal."""
         agent_login.request_login(self.session.id, request.user, self.body(LoginRequestSerializer)["method"])
         return self.answer(202)
 

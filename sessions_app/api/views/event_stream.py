@@ -94,7 +94,7 @@ async def event_stream(subscription: Subscription, start: StreamStart) -> AsyncI
 
 
 class EventStreamRenderer(BaseRenderer):
-    """Declare the media type that a browser's EventSource accepts; errors are JSON all the same."""
+    """Declare the media type that a browser's EventSource accepts; errors are still JSON."""
 
     media_type = "text/event-stream"
     format = "event-stream"

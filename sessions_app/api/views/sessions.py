@@ -196,7 +196,7 @@ class SessionBulkView(ApiView):
 
     @document_responses({200: BulkAnswerSerializer}, 400, request=BulkRequestSerializer)
     def post(self, request: Request) -> Response:
-        """Resume or stop many sessions. Each has a result of its own; one that fails does not affect the others."""
+        """Resume or stop many sessions. Each has its own result; one that fails does not affect the others."""
         asked = self.body(BulkRequestSerializer)
         return self.show(
             BulkAnswerSerializer, {"results": request_many(request.user, asked["action"], asked["sessions"])}

@@ -144,7 +144,7 @@ class RepositoryListCreateView(ApiView):
 
 
 class MemberPermission(IsAuthenticated):
-    """Everybody who can see an item can mark it as seen, except with a read-only token."""
+    """Everyone who can see an item can mark it as seen, except with a read-only token."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         """Return whether the request is allowed. Raises Http404 if the user cannot see the object."""

@@ -23,7 +23,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the port of the link."""
         parser.add_argument(
-            "--port", type=int, default=8000, help="port of the server, for the link (default: %(default)s)"
+            "--port", type=int, default=8000, help="port of the server in the link (default: %(default)s)"
         )
 
     def handle(self, *args: Any, port: int, **options: Any) -> None:

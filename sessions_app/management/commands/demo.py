@@ -24,7 +24,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the duration of the first turn."""
         parser.add_argument(
-            "--work", type=int, default=20, help="seconds that the first turn takes (default: %(default)s)"
+            "--work", type=int, default=20, help="duration of the first turn in seconds (default: %(default)s)"
         )
 
     def handle(self, *args: Any, work: int, **options: Any) -> None:

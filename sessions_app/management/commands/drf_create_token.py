@@ -17,7 +17,7 @@ from sessions_app.accounts.models import ApiToken
 from sessions_app.management.startup import report_database_errors
 from sessions_app.services.errors import Conflict
 
-NAME: Final = "Made by drf_create_token"
+NAME: Final = "Created by drf_create_token"
 
 
 def _days(text: str) -> int:
@@ -37,7 +37,7 @@ class Command(BaseCommand):
         parser.add_argument("-r", "--reset", action="store_true", help="first revoke the user's tokens with this name")
         parser.add_argument("--name", default=NAME, help="name of the token (default: %(default)s)")
         parser.add_argument(
-            "--scope", choices=ApiToken.Scope.values, default="write", help="what it allows (default: %(default)s)"
+            "--scope", choices=ApiToken.Scope.values, default="write", help="scope of the token (default: %(default)s)"
         )
         parser.add_argument("--days", type=_days, help="days until it expires (default: never)")
 

@@ -32,10 +32,12 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the directory and the options."""
         parser.usage = SUPPRESS  # so that a bad argument is reported in one line
-        parser.add_argument("directory", metavar="DIR", type=Path, help="the directory “sessions”, or its parent")
+        parser.add_argument(
+            "directory", metavar="DIR", type=Path, help="directory “sessions” of a record, or its parent"
+        )
         parser.add_argument("--dry-run", action="store_true", help="report what would be imported, but change nothing")
         parser.add_argument(
-            "--team", default=DEFAULT_TEAM, help="team of records that name none (default: %(default)s)"
+            "--team", default=DEFAULT_TEAM, help="team for sessions whose record names none (default: %(default)s)"
         )
 
     def handle(self, *args: Any, directory: Path, dry_run: bool, team: str, **options: Any) -> None:
@@ -85,5 +87,5 @@ def summary_line(results: Sequence[ImportResult], *, dry_run: bool) -> str:
     outcomes = ", ".join(f"{count[name]} {words}" for name, words in OUTCOME_STYLES.items() if count[name])
     held = sum(result.held for result in results)
     left_out = sum(len(result.findings) for result in results)
-    more = (f"; {held} prompts held" if held else "") + (f"; {left_out} things left out" if left_out else "")
+    more = (f"; {held} prompts held" if held else "") + (f"; {left_out} items left out" if left_out else "")
     return f"{len(results)} sessions: {outcomes}{more}{' (dry run: nothing was written)' if dry_run else ''}."

@@ -21,7 +21,7 @@ class Command(BaseCommand):
         """Add the user and the port."""
         parser.add_argument("user", help="name of an active user")
         parser.add_argument(
-            "--port", type=int, default=8000, help="port of the server, for the link (default: %(default)s)"
+            "--port", type=int, default=8000, help="port of the server in the link (default: %(default)s)"
         )
 
     def handle(self, *args: Any, user: str, port: int, **options: Any) -> None:

@@ -15,9 +15,9 @@ from sessions_app.services.maintenance.chores import CHORES, run_chores
 
 
 class Command(BaseCommand):
-    """Delete data that provably nothing references any more."""
+    """Delete data that is provably no longer referenced."""
 
-    help = "Run the hourly maintenance now: delete data that nothing references any more, and report what was kept."
+    help = "Run the hourly maintenance now: delete data that is no longer referenced, and report what was kept."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -27,9 +27,9 @@ class Command(Migrate):
         super().check(*args, **options | {"tags": [Tags.database, "executors"]})
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Migrate; on PostgreSQL, a migration that lost a lock to a running process is tried again.
+        """Migrate; on PostgreSQL, retry a migration that lost a deadlock with a running process.
 
-        Migrations lock tables in an order of their own, so one and a transaction of a running process may wait for
+        Migrations lock tables in a different order, so one of them and a transaction of a running process may wait for
         each other. PostgreSQL then ends one of the two. Each migration is a transaction: what was undone is repeated.
         """
         connection = connections[options["database"]]
@@ -44,4 +44,4 @@ class Command(Migrate):
                 is_conflict = connection.vendor == "postgresql" and classify_error(error) is DATABASE_BUSY
                 if not is_conflict or not left:
                     raise
-                self.stderr.write(f"A migration lost a lock to a running process and is tried again: {error}")
+                self.stderr.write(f"A migration lost a deadlock with a running process; retrying: {error}")

@@ -22,7 +22,7 @@ class Command(BaseCommand):
 
     help = (
         "List processes, containers and files of this installation that belong to no session. "
-        "Executors that cannot be reached are named. --remove NAME removes one orphan."
+        "Executors that cannot be reached are listed. --remove NAME removes one orphan."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -77,9 +77,9 @@ POLL_EVERY: Final = 1.0
 SCHEDULE_EVERY: Final = 30.0
 """Seconds between two checks of the schedules, of which the most frequent one is due every minute."""
 SOON: Final = timedelta(seconds=2 * SCHEDULE_EVERY)
-"""A job that is due sooner is waited for; the queue is read anew with the schedules at the latest."""
+"""The worker waits for a job that is due within this time; otherwise it reads the queue with the schedules."""
 KILL_AFTER: Final = 15.0
-"""Seconds that a job gets to end by itself after its timeout."""
+"""Seconds that a job gets to end on its own after its timeout."""
 _STOP: Final = "STOP"
 """What ends django-q2's loops over a queue."""
 _FORKING: Final = multiprocessing.get_context("fork")
@@ -123,7 +123,7 @@ class Worker:
     def next_due(self) -> datetime | None:
         """Return when the next job of the queue is due, or None. Unlike the broker it keeps its connection.
 
-        A job that runs is due when it would be handed out again, because its process has died.
+        A running job is due when it would be handed out again, in case its process has died.
         """
         waiting = OrmQ.objects.using(Conf.ORM).filter(key=self.broker.list_key).order_by("lock")
         due: datetime | None = waiting.values_list("lock", flat=True).first()
@@ -168,7 +168,7 @@ class Worker:
         self._running[process] = time.monotonic() + (job.get("timeout") or Conf.TIMEOUT) + KILL_AFTER
 
     def _run_job(self, job: dict[str, Any]) -> None:
-        """Run one job and store its result, in a process of its own."""
+        """Run one job and store its result, in its own process."""
         leave_signal_socket()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the worker waits for its jobs
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

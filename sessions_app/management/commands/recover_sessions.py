@@ -107,7 +107,7 @@ class Command(BaseCommand):
             choices=("deploy", "all"),
             const="deploy",
             default="",
-            help="exit 1 if this deploy broke a session, 3 if starts are unfinished; =all: 4 if one was broken before",
+            help="exit 1 if this deploy broke a session, 3 if starts are unfinished; =all: 4 if broken before",
         )
         parser.add_argument(
             "--since",

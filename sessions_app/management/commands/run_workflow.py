@@ -39,7 +39,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "file", metavar="FILE", type=Path, help="a workflow file, or the name of one in the project"
         )
-        parser.add_argument("--input", default="", metavar="TEXT", help="the trigger's text")
+        parser.add_argument("--input", default="", metavar="TEXT", help="the text of the trigger")
         parser.add_argument(
             "--set",
             default=[],

@@ -135,9 +135,7 @@ def refuse_unprotected_public_host(host: str) -> None:
     """Raise CommandError for an address beyond the loopback unless a secret key and allowed hosts are set."""
     if settings.KANDEV_PUBLIC or is_loopback(host):
         return
-    raise CommandError(
-        f"refusing to serve on {host}: set KANDEV_SECRET_KEY and KANDEV_ALLOWED_HOSTS first", returncode=2
-    )
+    raise CommandError(f"will not serve on {host}: set KANDEV_SECRET_KEY and KANDEV_ALLOWED_HOSTS first", returncode=2)
 
 
 def is_loopback(host: str) -> bool:
@@ -178,7 +176,7 @@ def reserve_ipv6(port: int) -> socket.socket | None:
     try:
         reserved.bind(("::1", port))
     except OSError as error:
-        # Any other error means that there is no IPv6, and then nobody can serve there.
+        # Any other error means that there is no IPv6, so no other program can serve there either.
         if error.errno == errno.EADDRINUSE:
             reserved.close()
             return None

@@ -36,7 +36,7 @@ class Command(BaseCommand):
         """Run until stopped. Exits with status 2 and one line if the database cannot be used at the start."""
         set_private_umask()
         restrict_in_background(Path(settings.KANDEV_DATA_DIR))
-        gc.freeze()  # what was imported stays: to look through it would stop a transaction for a tenth of a second
+        gc.freeze()  # imported modules stay: collecting them would pause a transaction for a tenth of a second
         try:
             with report_database_errors():
                 asyncio.run(_supervise(first_sweep=not options["no_sweep"]))

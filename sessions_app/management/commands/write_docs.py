@@ -28,75 +28,76 @@ _AGENTS_HEADER = """\
 <!-- Written by `manage.py write_docs`. Change executors_app/agents/, not this file. -->
 
 Kandev knows these agents: every one of the [ACP registry](https://agentclientprotocol.com/get-started/registry) and \
-some more. Each is an entry of a table in [executors_app/agents](../executors_app/agents); [extend.md](extend.md) \
+some others. Each is an entry of a table in [executors_app/agents](../executors_app/agents); [extend.md](extend.md) \
 explains how to add one. An agent profile may name another command (staff only) and add arguments, environment \
-variables and a model. The page *Agents*, the admin and the API list what is installed on Kandev's machine first. What \
-is not known of an agent stays empty here; that alone keeps nobody from using it."""
+variables and a model. The page *Agents*, the admin and the API list the agents that are installed on Kandev's machine \
+first. An empty cell means unknown; you can still use the agent."""
 
 _OFFERS_HEADER = """\
 ## What they offer
 
-What each agent offers for its conversations; an empty cell is unknown. *Measured*: the tests of this repository have \
-seen this version offer it. *Published*: read in the protocol matrix of the ACP registry (August 2026) or in what its \
-makers write; nobody has tried it here. Kandev asks the running agent at each start and relies on its answer alone. \
-What the agents that run here do in practice, and what Kandev says of them after both were killed, is in the \
-[agent matrix](agent-matrix.md), which `make agent-matrix` and `make agent-drills` write."""
+What each agent offers for its conversations; an empty cell means unknown. *Measured*: this repository's tests have \
+observed it in this version. *Published*: taken from the protocol matrix of the ACP registry (August 2026) or from the \
+vendor's documentation, and not tested here. Kandev asks the running agent at each start and relies only on its \
+answer. How the agents that were tested here behave in practice, and what Kandev reports after agent and Kandev were \
+killed, is in the [agent matrix](agent-matrix.md), which `make agent-matrix` and `make agent-drills` write."""
 
 _RESUME_HEADER = """\
 ## How they resume
 
-- *Load*: the agent can resume its own conversation, with ACP `session/load`, or with `session/resume` if it has no \
-load. What the running agent reports about itself can only narrow this. \
-A claim that an agent breaks is remembered by its type, name and version (`agent_capabilities`; see the page *Agents* \
-and the admin): a load that brought no history or a different one, an error, no answer, or a method that it says it \
-does not have. Only the last of these withdraws the claim; the next prompt is then the consent to continue without it. \
-All of them are shown where a page explains how a session resumes. Another version starts over: what its predecessor \
-could not resume is tried again.
-- *Told history*: if the agent cannot resume, the next prompt tells it the conversation so far.
+- *Load*: the agent can resume its own conversation, with ACP `session/load`, or with `session/resume` if it does not \
+support load. What the running agent reports about itself can only narrow this. \
+If an agent does not do what it claims, this is recorded for its type, name and version (`agent_capabilities`; see the \
+page *Agents* and the admin): a load that returned no history or a different one, an error, no answer, or a method \
+that it reports as not supported. Only the last of these withdraws the claim; sending the next prompt is then the \
+consent to continue without it. All of them are shown where a page explains how a session resumes. Another version \
+starts over: what its predecessor could not resume is tried again.
+- *Told history*: if the agent cannot resume, the next prompt includes the conversation so far.
 - *Known to replay*: a load that replays no user message contradicts the journal, and a user has to decide. The same \
 holds once an agent of this name and version has replayed anything; for any other agent such a load is *unproven*.
-- *Gone*: the words in which the agent reports that a conversation no longer exists. They set its token aside, unless \
-the agent's own `session/list` still shows the conversation. So do, for every ACP agent, error -32002 that names the \
-conversation, and the regular expressions that a profile adds in `gone_patterns`. For a type without such words, a \
-failed load sets the token aside if that list has other conversations and not this one. After any other failure the \
-token stays, and the load is retried. An agent that reports success and replays nothing is asked for that list, too: \
-if the list has other conversations and not this one, a user has to decide.
+- *Gone*: the phrases with which the agent reports that a conversation no longer exists. Its resume token is then set \
+aside, unless the agent's own `session/list` still shows the conversation. The same applies, for every ACP agent, to \
+error -32002 that names the conversation, and to the regular expressions that a profile adds in `gone_patterns`. For a \
+type without such phrases, a failed load sets the token aside if that list has other conversations and not this one. \
+After any other failure the token stays, and the load is retried. An agent that reports success and replays nothing is \
+asked for that list, too: if the list has other conversations and not this one, a user has to decide.
 
-Other errors need no words of their own, for they are told alike by all agents: ACP error -32000 and the usual phrases \
-for *not logged in*, a program that is not on `PATH` for *not installed*, and what providers say of limits and outages \
-(429, *rate limit*, *overloaded* and the like).
+Other errors need no phrases for each type, because all agents report them alike: ACP error -32000 and the usual \
+phrases for *not logged in*, a program that is not on `PATH` for *not installed*, and the messages of providers about \
+limits and outages (429, *rate limit*, *overloaded* and the like).
 
 An agent that speaks ACP can ask people [questions](operate.md#questions-of-agents) by form and by link \
 (`elicitation`), and can take back a question or a permission request with `$/cancel_request`."""
 
 _DECLINED = """\
-## What Kandev declines of ACP
+## Parts of ACP that Kandev does not support
 
-At the start Kandev tells every ACP agent that it offers neither `fs/*` nor `terminal/*`, and it answers such a \
+When an ACP agent starts, Kandev declares that it supports neither `fs/*` nor `terminal/*`, and it answers such a \
 request with *method not found*. Agents then use their own tools. Version 2 of the protocol removes both.
 
-- `fs/read_text_file` and `fs/write_text_file` let an editor serve files that it has open and not saved. Here nobody \
-else edits the worktree: what the agent finds on the disk is current. Served by agentctl, these requests would also \
-bypass the sandbox in which the agent runs.
+- `fs/read_text_file` and `fs/write_text_file` let an editor serve files that it has open with unsaved changes. Kandev \
+has no such editor: the files on disk are always current. Served by agentctl, these requests would also bypass the \
+sandbox in which the agent runs.
 - `terminal/*` lets an editor run the agent's commands where its user sees them. The agent's own tools run them in its \
-process tree and in its sandbox, and a stop ends them together with the agent. Commands that agentctl runs would be \
-outside of both."""
+process tree and in its sandbox, and a stop ends them together with the agent. Commands run by agentctl would be \
+outside both."""
 
 _KILL_POINTS_HEADER = """\
-## What a kill between two lines leaves
+## Crash points
 
 Tests can kill a process at each of these crash points (`KANDEV_CRASH_AT`). `make test-all` kills at each of them; \
-`make chaos` kills in every process that passes there, with every known misbehaviour of an agent, and at 200 random \
-moments. Afterwards no prompt has reached an agent twice, no event is lost or duplicated (the log is a prefix if \
-agentctl or the agent itself was killed in a turn), no process is left, no run is interrupted twice, no state and no \
-move is outside [the tables](states.md), and each start that was carried out has one receipt. *recover_sessions* \
-passes the same points as the supervisor. The worker holds no state of a session, and is killed at random."""
+`make chaos` kills at each of them in every process that passes it, with every known misbehaviour of an agent, and at \
+200 random moments. Afterwards no prompt has reached an agent twice, no event is lost or duplicated (the log is a \
+prefix if agentctl or the agent itself was killed in a turn), no process is left, no run is interrupted twice, every \
+state and transition is in [the tables](states.md), and each start that was carried out has one receipt. \
+*recover_sessions* passes the same points as the supervisor. The worker holds no session state, and is killed at \
+random moments."""
 
 _SEED_HEADER = """\
 ## Beside the seed
 
-Kandev began from a design document, the *seed*, with a table of agents. This table shows what it says, and why Kandev \
-differs from it."""
+Kandev began from a design document, the *seed*, with a table of agents. This table shows what the seed says, and why \
+Kandev differs from it."""
 
 
 def generate_documents() -> dict[str, str]:

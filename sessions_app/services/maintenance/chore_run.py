@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 TIME_BUDGET: Final = 20.0
 """Seconds after which a chore leaves the rest to the next run; all of them end within the worker's limit."""
 DELETE_BATCH: Final = 200
-"""Most rows that one transaction deletes."""
+"""Maximum number of rows that one transaction deletes."""
 MAX_NOTES: Final = 20
-"""Most notes kept of one run; all of them are logged."""
+"""Maximum number of notes kept of one run; all of them are logged."""
 REMOVED_METRIC: Final = "kandev_maintenance_removed_total"
 Rows = models.QuerySet[Any]
 

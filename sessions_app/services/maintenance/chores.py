@@ -85,7 +85,7 @@ def clean_attention(work: ChoreRun) -> None:
 
 
 def clean_worker_tasks(work: ChoreRun) -> None:
-    """Delete records of worker tasks that ended long ago."""
+    """Delete records of background jobs that ended long ago."""
     cutoff = cutoff_before(settings.KANDEV_HISTORY_RETENTION)
     if cutoff is None:
         return
@@ -100,7 +100,7 @@ def fold_metric_counts(work: ChoreRun) -> None:
 
 
 EVENT_BATCH: Final = 500
-"""Most lines compared at once."""
+"""Maximum number of lines compared at once."""
 
 
 def clean_events(work: ChoreRun) -> None:
@@ -143,9 +143,9 @@ def _missing_proof(session: TaskSession) -> str:
     while piece := list(rows.filter(seq__gt=after).values_list("seq", "at", "name", "payload", "once")[:EVENT_BATCH]):
         for row in piece:
             if recorded.get(row[0]) != LogEvent(*row):
-                return f"its record has not line {row[0]} as it is"
+                return f"line {row[0]} of its record is missing or differs from the log"
         after = piece[-1][0]
-    return "" if after == session.last_seq else "its log has no end"
+    return "" if after == session.last_seq else "the newest lines of its log are missing"
 
 
 def clean_presences(work: ChoreRun) -> None:
@@ -162,7 +162,7 @@ def optimize_database(work: ChoreRun) -> None:
     if connection.vendor != "sqlite" or connection.in_atomic_block or work.dry_run:
         return  # SQLite cannot do this within a transaction
     with connection.cursor() as cursor:
-        # Statistics of a part of each table are enough for its plans, and take the same time however long it is.
+        # Statistics of a part of each table are enough for its plans, and take the same time whatever its length.
         cursor.execute(f"PRAGMA analysis_limit = {ANALYZED_ROWS}")
         cursor.execute("PRAGMA optimize")
         cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -239,7 +239,7 @@ async def _search(place: SupportsOrphans, known: frozenset[str], source: OrphanS
     except ExecutorError as error:
         return error.message_for_staff
     except Exception as error:
-        log.warning("no look for orphans at %s", source.name, exc_info=error)
+        log.warning("orphans at %s could not be listed", source.name, exc_info=error)
         return f"Its answer is not valid ({type(error).__name__})."
 
 
@@ -293,7 +293,7 @@ CHORES: Final[Mapping[str, Callable[[ChoreRun], None]]] = {
 
 
 Progress = Callable[[int, int, str], None]
-"""Called with (chores done, chores in all, the one that begins)."""
+"""Called with (finished chores, total number, the one that begins)."""
 
 
 def run_chores(

@@ -77,7 +77,7 @@ def clean_journals(work: ChoreRun) -> None:
 def _remove(work: ChoreRun, execution_id: str, living: frozenset[str]) -> None:
     if not cleanup.is_idle(execution_id, living):
         work.kept += 1
-        work.note(f"execution {execution_id} is over, but something of it lives", execution_id=execution_id)
+        work.note(f"execution {execution_id} has ended, but a process still runs", execution_id=execution_id)
         return
     what = f"the journal of execution {execution_id}"
     work.act(what, partial(cleanup.remove_state, execution_id), execution_id=execution_id)
@@ -134,7 +134,7 @@ def _has_ended(work: ChoreRun, row: Leftover, living: frozenset[str]) -> bool:
     alive = [one for one in row.executions if not cleanup.is_idle(one, living)]
     if alive:
         work.kept += 1
-        work.note(f"execution {alive[0]} of a deleted session lives", execution_id=alive[0])
+        work.note(f"execution {alive[0]} of a deleted session is still running", execution_id=alive[0])
     return not alive
 
 
@@ -153,7 +153,7 @@ def _clean_refs_of_deleted(work: ChoreRun, row: Leftover, cutoff: datetime) -> N
     try:
         refs = cleanup.session_refs(repository, session_id) if row.repository_path else []
     except RepositoryUnusable as error:
-        work.fail(f"the refs of deleted session {session_id} cannot be seen: {error.message}", session_id=session_id)
+        work.fail(f"the refs of deleted session {session_id} cannot be read: {error.message}", session_id=session_id)
         return
     before = work.failed
     for ref in refs:
@@ -174,7 +174,7 @@ def _closed_sessions(work: ChoreRun, cutoff: datetime) -> Iterator[tuple[Path, T
         try:
             kept = [one for one in map(_uuid_or_none, cleanup.sessions_with_snapshots(repository)) if one]
         except RepositoryUnusable as error:
-            work.fail(f"the refs of {repository} cannot be seen: {error.message}")
+            work.fail(f"the refs of {repository} cannot be read: {error.message}")
             continue
         closed = TaskSession.objects.filter(state__in=CLOSED_STATES, updated_at__lt=cutoff, task__repository=row)
         for start in range(0, len(kept), 500):

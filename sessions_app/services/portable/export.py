@@ -23,7 +23,7 @@ from sessions_app.services.portable import snapshot as portable_snapshot
 from sessions_app.services.portable.record import SessionFiles, Tail
 
 CURSOR_BATCH: Final = 2000
-"""Most events that one query reads to find their sessions."""
+"""Maximum number of events that one query reads to find their sessions."""
 LATE_COMMIT_MARGIN: Final = 1000
 """Event ids are allocated before the commit: one that is this much smaller may still appear later."""
 MAX_BEHIND: Final = 100_000
@@ -141,9 +141,9 @@ def _highest_number() -> int:
 
 
 EVENT_BATCH: Final = 500
-"""Most lines of one write."""
+"""Maximum number of lines of one write."""
 SNAPSHOT_EVERY: Final = 2.0
-"""Least seconds between two snapshots of a session."""
+"""Minimum number of seconds between two snapshots of a session."""
 REMEMBERED_SESSIONS: Final = 4096
 """Sessions whose record's end is cached; for others it is read again."""
 

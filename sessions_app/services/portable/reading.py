@@ -19,9 +19,9 @@ from sessions_app.domain.portable_lines import BadLine, LogEvent, line_to_event,
 from sessions_app.services.portable.record import FILES_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TOKENS_SUFFIX
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""Most bytes of a line, and of a snapshot."""
+"""Maximum number of bytes of a line, and of a snapshot."""
 MAX_DEPTH: Final = 64
-"""Most levels of a JSON value."""
+"""Maximum number of levels of a JSON value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class RecordReader:
         chosen = set(kept)
         for index, line in enumerate(lines):
             if index not in chosen:
-                self.report(name, line.line, f"seq {line.event.seq} again, or out of its order")
+                self.report(name, line.line, f"seq {line.event.seq} is repeated or out of order")
         return [lines[index] for index in kept]
 
     def contents(self) -> Iterator[bytes]:
-        """Yield the files of the session's prompts; those that are not what their name says are reported."""
+        """Yield the files of the session's prompts; those whose content does not match their name are reported."""
         folder = self.stem + FILES_SUFFIX
         try:
             names = sorted(path.name for path in (self.folder / folder).iterdir())
@@ -89,7 +89,7 @@ class RecordReader:
             if hashlib.sha256(content).hexdigest() == name and media_type_of(content):
                 yield content
             else:
-                self.report(f"{folder}/{name}", 0, "is not the content that its name says")
+                self.report(f"{folder}/{name}", 0, "its content does not match its name")
 
     def report(self, file: str, line: int, problem: str) -> None:
         """Report something that was left out."""
@@ -106,7 +106,7 @@ class RecordReader:
             self.report(name, 0, _error_text(error))
             return {}
         if not isinstance(told, dict):
-            self.report(name, 0, "no object")
+            self.report(name, 0, "not an object")
             return {}
         return told
 
@@ -126,7 +126,7 @@ class RecordReader:
                     yield NumberedEvent(number, line_to_event(_json(raw)))
                 except BadLine as error:
                     whole = raw.endswith(b"\n")
-                    self.report(name, number, str(error) if whole else f"torn, or too long: {error}")
+                    self.report(name, number, str(error) if whole else f"incomplete, or too long: {error}")
                 while raw and not raw.endswith(b"\n"):
                     raw = file.readline(MAX_LINE_BYTES)  # skip the rest of a line that is too long
 
@@ -138,7 +138,7 @@ class RecordReader:
         file = os.fdopen(descriptor, "rb")
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             file.close()
-            raise OSError("no ordinary file")
+            raise OSError("not a regular file")
         return file
 
 
@@ -181,20 +181,20 @@ def _json(raw: bytes) -> Any:
     try:
         value = json.loads(raw.decode(), parse_constant=_refuse)
     except UnicodeDecodeError:
-        raise BadLine("no UTF-8") from None
+        raise BadLine("not UTF-8") from None
     except (ValueError, RecursionError):
-        raise BadLine("no JSON") from None
+        raise BadLine("not JSON") from None
     if b"\\u" in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH:
         return _storable(value, 0)
     return value
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _storable(value: Any, depth: int) -> Any:
-    """Return the value without U+0000 and lone surrogates, which no database stores."""
+    """Return the value without U+0000 and lone surrogates, which databases cannot store."""
     if depth > MAX_DEPTH:
         raise BadLine("nested too deeply")
     if isinstance(value, str):
@@ -226,7 +226,7 @@ class SnapshotValues:
         return self._values.get(name)
 
     def text(self, name: str, longest: int = 1 << 30, default: str = "") -> str:
-        """Return the value if it is a string, truncated to ``longest`` characters; else ``default``."""
+        """Return the value if it is a string, truncated to ``longest`` characters; otherwise ``default``."""
         value = self._values.get(name)
         return value[:longest] if isinstance(value, str) else default
 

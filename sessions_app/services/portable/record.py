@@ -142,7 +142,7 @@ class SessionFiles:
         return Tail(events[-1], tail.size + len(data))
 
     def set_aside(self) -> None:
-        """Move the record of another log aside, where nobody writes; people can still read it."""
+        """Move the record of another log to a folder where nothing is written; people can still read it."""
         place = self._superseded / f"{self.session_id}-{uuid.uuid4().hex[:8]}"
         place.mkdir(mode=0o700, parents=True)
         for path in (self.log, self.snapshot, self.tokens, self.contents):

@@ -24,7 +24,7 @@ from sessions_app.services.mcp_servers import inherited_servers
 
 FORMAT: Final = "kandev/1"
 MAX_ROWS: Final = 50
-"""Most runs, prompts, receipts and keys of a session in a snapshot."""
+"""Maximum number each of runs, prompts, receipts and keys of a session in a snapshot."""
 UNFINISHED_STATES: Final = (PromptState.QUEUED, PromptState.HELD, PromptState.INTERRUPTED, *UNSETTLED_PROMPT_STATES)
 RUN_FIELDS: Final = (
     *("id", "message_id", "state", "has_process", "wait_kind", "wait_id", "wait_reason", "deadline_at"),
@@ -147,7 +147,7 @@ def _prompts(session: TaskSession) -> list[dict[str, Any]]:
 
 
 def _chosen_settings(session: TaskSession) -> list[dict[str, Any]]:
-    """Return the settings of the agent that users chose: those that it accepted, and the changes that still wait."""
+    """Return the settings of the agent that users chose: those that it accepted, and the pending changes."""
     return [
         {"setting": change["setting"], "value": change["value"], "accepted": str(change["change_id"]).startswith(KEPT)}
         for change in changes_to_start_with(session)

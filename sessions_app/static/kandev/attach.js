@@ -24,7 +24,7 @@ export function sent(these) {
   picker.sent(these);
 }
 
-// Like fetch, with the progress shown: fetch does not tell how much of a body has been sent.
+// Like fetch, but with progress: fetch does not report how much of a body has been sent.
 export function post(action, body) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();

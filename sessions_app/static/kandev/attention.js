@@ -1,4 +1,4 @@
-// How much needs the reader: the number in the head of every page, kept true while the page is seen.
+// The number of inbox items in the header of every page, kept up to date while the page is visible.
 
 import { jittered } from "./live.js";
 

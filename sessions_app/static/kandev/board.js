@@ -1,4 +1,4 @@
-// The board: what is looked for, what is selected, and the keys.
+// The board: filter, selection and keyboard shortcuts.
 
 const SEARCH_PAUSE = 250;
 const KEYS = "kandev-keys";
@@ -7,7 +7,7 @@ const filters = document.getElementById("filters");
 const bulk = document.getElementById("bulk");
 const keys = document.getElementById("keys");
 
-// --- looking for something ---
+// --- filter ---
 
 function query() {
   const given = new URLSearchParams(new FormData(filters));
@@ -18,7 +18,7 @@ function query() {
 function look() {
   const wanted = query();
   place.dataset.live = place.dataset.live.split("?")[0] + wanted;
-  bulk.setAttribute("action", bulk.getAttribute("action").split("?")[0] + wanted); // its buttons are called action, too
+  bulk.setAttribute("action", bulk.getAttribute("action").split("?")[0] + wanted); // not .action: the form's buttons have that name
   history.replaceState(null, "", wanted || location.pathname);
   document.getElementById("filter-none").hidden = !wanted;
   place.dispatchEvent(new CustomEvent("kandev:look"));
@@ -26,7 +26,7 @@ function look() {
 
 if (filters) {
   let timer;
-  filters.querySelector("button").hidden = true; // it shows what is looked for by itself
+  filters.querySelector("button").hidden = true; // the filter is applied while the user types
   filters.addEventListener("submit", (event) => {
     event.preventDefault();
     look();
@@ -37,7 +37,7 @@ if (filters) {
   });
 }
 
-// --- selecting ---
+// --- selection ---
 
 const boxes = () => [...place.querySelectorAll("input[name=session]")];
 
@@ -51,7 +51,7 @@ place.addEventListener("kandev:shown", count);
 bulk.addEventListener("reset", () => setTimeout(count));
 count();
 
-// --- the keys ---
+// --- keyboard shortcuts ---
 
 const keysOn = document.getElementById("keys-on");
 keysOn.checked = localStorage.getItem(KEYS) !== "off";

@@ -1,4 +1,4 @@
-// What git says of the workspace: what is not committed, the differences, the last commits; and a commit.
+// The Changes panel: uncommitted changes, diffs, the latest commits, and a form to commit.
 
 import { coloured } from "./diffs.js";
 import { visible } from "./plain_text.js";
@@ -17,11 +17,11 @@ const GROUPS = [
 ];
 const PIECE = 10; // commits
 
-let shown = 0; // what is on the page; an older answer does not replace a newer one
+let shown = 0; // number of the request that is shown; an older answer does not replace a newer one
 
 whenShown("changes", () => shown || showChanges());
 onWorkspace((what) => {
-  // Somebody is reading a difference or writing a message: that is not taken from under their eyes.
+  // Do not replace a diff that the user is reading, or a message that the user is writing.
   const isBusy = what === "content" && (place.querySelector(".diff") || place.querySelector("textarea")?.value);
   if (!isBusy) isShown("changes") ? showChanges() : (shown = 0);
 });
@@ -89,7 +89,7 @@ async function difference(path, key) {
   const diff = await look(`${panel.dataset.git}diff/?path=${encodeURIComponent(path)}`);
   const text = key === "staged" ? diff.staged : diff.unstaged;
   const cut = diff.truncated ? [note("Only the beginning is shown.")] : [];
-  return [text ? coloured(visible(text)) : note("This file has no changes any more."), ...cut];
+  return [text ? coloured(visible(text)) : note("This file no longer has changes."), ...cut];
 }
 
 async function newFile(path) {

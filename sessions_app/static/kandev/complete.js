@@ -7,12 +7,12 @@ const panel = document.getElementById("panel-files");
 const text = document.getElementById("text");
 const list = document.getElementById("completions");
 const MOST = 50;
-const FRESH = 5000; // for so long a directory is not read again
+const FRESH = 5000; // milliseconds for which a directory is not read again
 
 let offers = []; // [{ label, detail, value, goesOn }]
 let chosen = 0;
-let span = null; // [from, to] of what an offer replaces
-let asked = 0; // the newest question; an older answer is not shown
+let span = null; // [from, to] of the text that a suggestion replaces
+let asked = 0; // number of the newest request; an older answer is not shown
 const directories = new Map();
 
 export function begin() {
@@ -21,7 +21,7 @@ export function begin() {
   text.addEventListener("input", update);
   text.addEventListener("click", update);
   text.addEventListener("keydown", keyed);
-  text.addEventListener("blur", () => setTimeout(close, 150)); // after the click on an offer
+  text.addEventListener("blur", () => setTimeout(close, 150)); // after a click on a suggestion
   list.addEventListener("pointerdown", (event) => event.preventDefault()); // the text keeps the focus
   list.addEventListener("click", (event) => {
     const option = event.target.closest("[role=option]");
@@ -125,7 +125,7 @@ function take(number) {
   const { value, goesOn } = offers[number];
   text.setRangeText(value, ...span, "end");
   close();
-  text.dispatchEvent(new Event("input", { bubbles: true })); // the draft is kept, and a directory is opened
+  text.dispatchEvent(new Event("input", { bubbles: true })); // saves the draft, and opens a directory
   if (!goesOn) close();
 }
 

@@ -1,11 +1,11 @@
-// The messages of a conversation: rendered by the server, and what a socket appends until the next rendering.
+// The messages of a conversation: rendered by the server, with text that a socket appends until the next rendering.
 
 import { visible } from "./plain_text.js";
 
 const list = document.getElementById("messages");
 const BLOCKS = "p, pre, pre > code, ul, ol, li, blockquote, h1, h2, h3, h4, h5, h6";
 
-// Show a message as the server rendered it, unless what is shown is as new; true where it is a new one.
+// Show a message as the server rendered it, unless the page already has that version; true for a new message.
 export function showMessage({ id, seq, updated_seq, html }) {
   const shown = document.getElementById(`m-${id}`);
   const known = Number(shown?.dataset.updated ?? -1);
@@ -34,14 +34,14 @@ function madeOf(html) {
   return template.content.firstElementChild;
 }
 
-// Put what was said behind a message that grows, once however often it is told; false where only the server can show
-// what was told.
+// Append text to a message that is still growing, once even if it is received repeatedly; false if only the server can
+// render the change.
 export function append({ seq, payload }) {
   const shown = document.getElementById(`m-${payload.message_id}`);
   if (!shown || !("append" in payload)) return false;
   if (Number(shown.dataset.updated) >= seq) return true;
   shown.dataset.updated = seq;
-  return grow(shown, payload.append) && !payload.complete; // one that has ended is shown as it will stay
+  return grow(shown, payload.append) && !payload.complete; // a complete message is rendered by the server
 }
 
 function grow(shown, text) {
@@ -63,7 +63,7 @@ function end(place) {
   return made;
 }
 
-// Makes one piece of the page like another, touching only what differs: what is read or selected stays.
+// Update one element to equal another, touching only the differences, so that scroll position and selection stay.
 
 function patch(shown, made) {
   patchAttributes(shown, made);
@@ -90,7 +90,7 @@ function patchChildren(shown, made) {
 function renew(old, node) {
   if (old.nodeType === Node.ELEMENT_NODE && old.nodeName === node.nodeName) return patch(old, node);
   if (old.nodeType === Node.TEXT_NODE && node.nodeType === Node.TEXT_NODE) {
-    if (node.data.startsWith(old.data)) old.appendData(node.data.slice(old.data.length)); // a selection in it stays
+    if (node.data.startsWith(old.data)) old.appendData(node.data.slice(old.data.length)); // keeps a selection
     else old.data = node.data;
     return;
   }

@@ -1,8 +1,8 @@
-// Differences as git tells them and as two texts show them, in lines of their colours.
+// Coloured diffs: from git's output, and between two texts.
 
 import { make } from "./workspace.js";
 
-const SHOWN = 5000; // lines: a browser is no pager
+const SHOWN = 5000; // maximum number of lines
 
 export function coloured(diff) {
   const lines = diff.split("\n");
@@ -16,7 +16,7 @@ function kindOf(line) {
   return { "+": "added", "-": "gone" }[line[0]] ?? "";
 }
 
-// What is between the equal beginning and the equal end of two texts.
+// The diff of two texts without their common beginning and end.
 export function between(before, after) {
   const old = before.split("\n"), now = after.split("\n");
   let head = 0, tail = 0;
@@ -32,6 +32,6 @@ function block(lines) {
   const made = make("pre", "diff");
   made.tabIndex = 0;
   made.append(...lines.slice(0, SHOWN).map(([kind, text]) => make("span", kind, `${text}\n`)));
-  if (lines.length > SHOWN) made.append(make("span", "hunk", `… ${lines.length - SHOWN} lines more\n`));
+  if (lines.length > SHOWN) made.append(make("span", "hunk", `… ${lines.length - SHOWN} more lines\n`));
   return made;
 }

@@ -1,14 +1,13 @@
-// What is written in the composer, kept in this browser until the server has it: it outlives reloads, slow answers
-// and a page that loads itself again.
+// The draft in the composer, stored in this browser until the server has it: it survives reloads and slow responses.
 
 const page = document.getElementById("session");
 const { text, message_id: messageId } = document.getElementById("composer").elements;
 const KEY = `kandev-draft:${page.dataset.draft}`;
 
-let sent = null; // the text that is on its way
-let isInDoubt = false; // it was sent, and nobody knows whether it arrived
+let sent = null; // the text that is being sent
+let isInDoubt = false; // it was sent, and it is unknown whether it arrived
 
-// Where a browser keeps nothing (private windows, a full disk) the page works without.
+// If the browser cannot store anything (private windows, a full disk), the page works without drafts.
 function keep(changes = {}) {
   try {
     if (text.value) localStorage.setItem(KEY, JSON.stringify({ text: text.value, id: isInDoubt || sent !== null ? messageId.value : "", ...changes }));
@@ -24,13 +23,13 @@ function kept() {
   }
 }
 
-// randomUUID is missing where the page came by plain HTTP.
+// randomUUID is missing if the page was loaded over plain HTTP.
 function newId() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 export function changed() {
-  // The server refuses another text under an id that it may have seen.
+  // The server rejects a different text under an id that it may have seen.
   if (isInDoubt && sent === null) {
     messageId.value = newId();
     isInDoubt = false;
@@ -43,7 +42,7 @@ function restore() {
   if (!draft?.text) return;
   text.value = draft.text;
   if (draft.id) {
-    messageId.value = draft.id; // sent again as it is, it is delivered once
+    messageId.value = draft.id; // an unchanged text that is sent again is delivered once
     isInDoubt = true;
   }
   if (!draft.isFocused) return;
@@ -69,11 +68,11 @@ export function sending() {
   keep();
 }
 
-// nextId: the server has the text. Otherwise it stays; wasRefused: the server has said that it does not have it.
+// nextId: the server has the text; otherwise the draft stays. wasRefused: the server has rejected the text.
 export function settled({ nextId = "", wasRefused = false } = {}) {
   const isSame = text.value === sent;
   if (nextId) {
-    // What was written while the answer was on its way is the next draft.
+    // Text that was written before the response arrived is the next draft.
     text.value = text.value.startsWith(sent) ? text.value.slice(sent.length).trimStart() : text.value;
     messageId.value = nextId;
   }

@@ -1,4 +1,4 @@
-// The files of the workspace: a tree that is read as it is opened, and beside it the file that was chosen.
+// The Files panel: a tree whose directories are read when they are opened, and the selected file.
 
 import { between } from "./diffs.js";
 import { visible } from "./plain_text.js";
@@ -12,7 +12,7 @@ const tree = make("div", "tree"), top = make("div"), content = make("div", "cont
 
 let isFilled = false;
 let editing = false;
-let chosen = 0; // what is shown of a file; an older answer does not replace a newer one
+let chosen = 0; // number of the newest request for a file; an older answer does not replace a newer one
 let hasFailed = false; // the tree shows an error
 const asked = new WeakMap(); // the newest request for a folder; an older answer does not replace a newer one
 const RETRY = 5000;
@@ -46,7 +46,7 @@ async function showDirectory(path, into, open = new Set()) {
     if (!path) fill(top, [...origin(folder), mayWrite && !folder.kept ? row(button("New file", () => newFile(), "small")) : ""]);
   } catch (error) {
     if (number !== asked.get(into)) return;
-    // A workspace that is opening answers a moment later: the error goes away by itself.
+    // A workspace that is opening responds a moment later, which clears the error.
     hasFailed = true;
     setTimeout(() => hasFailed && number === asked.get(into) && isShown("files") && showTree(), RETRY);
     fill(into, [alarm(reasonOf(error)), row(button("Refresh", () => showDirectory(path, into), "small"))]);
@@ -83,7 +83,7 @@ function unfold(folder, inner, open) {
   else inner.replaceChildren();
 }
 
-// --- one file ---
+// --- the selected file ---
 
 function contentOf(path, more = "") {
   return `${panel.dataset.files}content/?path=${encodeURIComponent(path)}${more}`;
@@ -107,7 +107,7 @@ function textOf(file) {
   const size = `${file.size.toLocaleString()} bytes`;
   if (file.binary) return [note(`This is a binary file (${size}), so it is not shown.`)];
   const text = make("pre", "code");
-  if (file.html) text.innerHTML = file.html; // made and escaped by the server
+  if (file.html) text.innerHTML = file.html; // generated and escaped by the server
   else text.textContent = visible(file.content);
   text.tabIndex = 0;
   const cut = file.truncated ? [note(`The file is large (${size}). Only the beginning is shown, and you cannot edit it here.`)] : [];
@@ -125,7 +125,7 @@ function close() {
   for (const one of tree.querySelectorAll("[aria-current]")) one.ariaCurrent = null;
 }
 
-// --- writing ---
+// --- editing ---
 
 function newFile() {
   const form = make("form", "new-file");
@@ -142,7 +142,7 @@ function newFile() {
   name.focus();
 }
 
-// What was read is told with what is written: a file that has changed meanwhile is not overwritten.
+// The hash of the content that was read is sent with a write, so that a file changed meanwhile is not overwritten.
 function edit(path, before, hash, after = before, ...told) {
   editing = true;
   const text = make("textarea", "editor");

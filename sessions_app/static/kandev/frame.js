@@ -1,4 +1,4 @@
-// The frame of every page: the theme at once, menus that close, dialogs that open, secrets that are copied.
+// The frame of every page: theme switch, menus, dialogs, and buttons to copy secrets.
 
 const root = document.documentElement;
 
@@ -17,7 +17,7 @@ document.addEventListener("submit", (event) => {
   chooseTheme(event.submitter);
 });
 
-// On a telephone a row of places is wider than the screen: the present one is brought into it.
+// On a phone the navigation is wider than the screen: scroll the current entry into view.
 for (const here of document.querySelectorAll(".top nav [aria-current], .sections [aria-current]")) {
   const row = here.closest(".sections ul, .top nav");
   row.scrollLeft = here.offsetLeft - row.offsetLeft - (row.clientWidth - here.clientWidth) / 2;

@@ -1,4 +1,4 @@
-// The inbox: marks are made without leaving the page, and by single keys.
+// The inbox: items are marked without leaving the page, also with single-key shortcuts.
 
 import { showCount } from "./attention.js";
 

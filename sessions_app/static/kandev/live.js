@@ -1,5 +1,5 @@
-// Keeps a page true: asks for what has changed when somebody says that there is news, else by the
-// clock while the page is seen, and goes on asking through restarts of the server.
+// Keep a page up to date: request changes when a socket announces them, otherwise at intervals while the page
+// is visible, and continue through restarts of the server.
 
 const FIRST_PAUSE = 1000;
 const LONGEST_PAUSE = 5000;
@@ -12,7 +12,7 @@ function say(text) {
   connection.hidden = !text;
 }
 
-// What the pills say is not known while nobody answers: they say so, and afterwards again what they said.
+// While the server does not respond, the pills show that their state is unknown; afterwards they show it again.
 const STATUS = ".strip > div:not(.wide) .pill, .chips .pill, .rows:not(.places) > li > .pill";
 
 function doubt(word) {
@@ -24,17 +24,17 @@ function doubt(word) {
   }
 }
 
-// Up to half of it less, so that the pages of a restarted server do not all come at once.
+// Reduced by up to a half, so that the pages of a restarted server do not all reconnect at once.
 export function jittered(wait) {
   return wait * (1 - Math.random() / 2);
 }
 
-// url(): what to ask for. apply(answer): returns true to ask again at once. every(): milliseconds until
-// the clock asks. back(): the server answers again. Answers come one at a time, in the order of asking.
+// url(): what to request. apply(answer): returns true to request again at once. every(): milliseconds until
+// the next request. back(): the server responds again. Answers are handled one at a time, in order.
 export function keepLive({ url, apply, every, back = () => {} }) {
   let timer, due = Infinity, busy = false, ended = false, failures = 0;
 
-  // Ask within `wait` milliseconds; what is due sooner stays due.
+  // Request within `wait` milliseconds; a request that is due sooner stays due.
   function soon(wait = 0) {
     const at = performance.now() + wait;
     if (ended || at >= due) return;

@@ -1,8 +1,8 @@
-// Replaces parts of the page, each only when it has changed; open details, ticks and the focus stay where they were.
+// Replace parts of the page, each only when it has changed; open details, checked boxes and the focus are kept.
 
 import { showLocalTimes } from "./times.js";
 
-// The function that replaces them; its forget(name) has a part replaced the next time even if it is the same.
+// Return the function that replaces them; its forget(name) replaces a part the next time even if it is unchanged.
 export function partsOf(names) {
   const shown = new Map();
   const replace = (parts) => {
@@ -23,7 +23,7 @@ function replaceInside(place, html) {
   keepTicked(place, template.content);
   keepChosen(place, template.content);
   keepFilledIn(place, template.content);
-  showLocalTimes(template.content); // before it is laid out: a longer time could take a line more, and move the page
+  showLocalTimes(template.content); // before the layout: a longer time could need another line, and move the page
   const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
   place.replaceChildren(template.content);
   if (focused) [...place.querySelectorAll("a, button, summary, input, select, textarea")].find((one) => nameOf(one) === focused)?.focus({ preventScroll: true });
@@ -36,7 +36,7 @@ function keepTicked(before, after) {
   }
 }
 
-// What the reader has chosen and not sent yet.
+// What the user has selected and not sent yet.
 function keepChosen(before, after) {
   for (const select of before.querySelectorAll("select[id]")) {
     const same = after.querySelector(`select#${CSS.escape(select.id)}`);
@@ -45,7 +45,7 @@ function keepChosen(before, after) {
   }
 }
 
-// What the reader has filled in of an agent's question, and what the server said is wrong with it.
+// The user's input to an agent's question, and the server's error messages for it.
 function keepFilledIn(before, after) {
   for (const form of before.querySelectorAll("form[data-key]")) {
     const same = after.querySelector(`form[data-key="${CSS.escape(form.dataset.key)}"]`);

@@ -1,16 +1,16 @@
 // The files of a prompt: chosen, pasted into its text or dropped on an area, and shown with a thumbnail. The file input
-// holds them, so the form sends the same with and without this file.
+// contains them, so the form sends the same with and without this script.
 
-// tell(text) shows why files were not taken; changed() is called when their number changes.
+// tell(text) shows why files were rejected; changed() is called when their number changes.
 export function createPicker({ input, chosen, text, area, marked, tell, changed = () => {} }) {
   const most = Number(input.dataset.files), mostBytes = Number(input.dataset.bytes);
-  let kept = []; // what the input holds
+  let kept = []; // the files in the input
 
   function add(more) {
     const next = [...kept, ...[...more].filter((file) => !kept.some((one) => isSame(one, file)))];
     const tooMany = next.length > most, tooMuch = next.reduce((sum, { size }) => sum + size, 0) > mostBytes;
-    if (tooMany) tell(`A prompt carries at most ${most} files.`);
-    else if (tooMuch) tell(`The files of a prompt may have ${mostBytes / 2 ** 20} MiB together.`);
+    if (tooMany) tell(`A prompt can carry at most ${most} files.`);
+    else if (tooMuch) tell(`The files of a prompt can have at most ${mostBytes / 2 ** 20} MiB in total.`);
     else tell("");
     keep(tooMany || tooMuch ? kept : next);
     const announce = document.getElementById("announce");
@@ -48,7 +48,7 @@ export function createPicker({ input, chosen, text, area, marked, tell, changed 
   input.addEventListener("change", () => add(input.files));
   text.addEventListener("paste", (event) => {
     const { files, types } = event.clipboardData;
-    if (!files.length || types.includes("text/plain")) return; // a table is copied as a picture, too
+    if (!files.length || types.includes("text/plain")) return; // a copied table also contains a picture of it
     event.preventDefault();
     add(files);
   });
@@ -64,9 +64,9 @@ export function createPicker({ input, chosen, text, area, marked, tell, changed 
     event.preventDefault();
     add(event.dataTransfer.files);
   });
-  if (input.files.length) add(input.files); // what a browser kept over a reload
+  if (input.files.length) add(input.files); // files that the browser kept over a reload
 
-  // sent(these): the server has them; what was added meanwhile belongs to the next prompt.
+  // sent(these): the server has them; files that were added meanwhile belong to the next prompt.
   return { files: () => [...kept], sent: (these) => keep(kept.filter((file) => !these.includes(file))) };
 }
 

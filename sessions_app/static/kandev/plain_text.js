@@ -1,5 +1,5 @@
-// Text of others as people may read it, as the server shows it (domain/plain_text.py): nothing turns a line
-// around, hides, or speaks to a terminal.
+// Make foreign text safe to show, as the server does (sessions_app/domain/sanitizing.py): characters that change the
+// text direction, are invisible, or control a terminal become visible.
 
 const NAMES = {
   "\u061c": "ALM", "\u200b": "ZWSP", "\u200e": "LRM", "\u200f": "RLM", "\u202a": "LRE", "\u202b": "RLE", "\u202c": "PDF",

@@ -1,11 +1,11 @@
-// Whether somebody looks at this page: seen, in front, and touched within the last minutes. Who looks is told of
-// nothing by mail meanwhile; so a page that lies open overnight must not say that somebody is there.
+// Whether the user is looking at this page: it is visible, has the focus, and was used within the last minutes. Such a
+// user gets no e-mail about the session, so a page that is left open overnight must not count.
 
 const EVERY = 20000;
 const TOUCHED = 300000;
 const SIGNS = ["pointerdown", "pointermove", "keydown", "wheel", "touchstart", "focus"];
 
-// say(here): tells the server; returns false while it cannot be told.
+// say(here): reports it to the server; returns false while that is not possible.
 export function tellPresence(say) {
   let touched = Date.now();
   let told = false;

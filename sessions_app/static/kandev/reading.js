@@ -1,5 +1,5 @@
-// How somebody reads a conversation: kept at its end or where they are, told of what is new, given what is
-// older when they come to the beginning.
+// Scrolling in a conversation: stay at the end or at the reader's position, announce new messages, and load older
+// ones at the beginning.
 
 import { showEarlier } from "./conversation.js";
 import { whenShown } from "./tabs.js";
@@ -11,7 +11,7 @@ const talk = document.getElementById("talk");
 const toEndBar = document.getElementById("to-end");
 const NEAR = 120;
 
-let follows = false; // the reader is at the end, or has just asked for something, and wants to see what comes of it
+let follows = false; // the reader is at the end, or has just sent something and waits for the result
 let lastTop = 0;
 let isOwed = false;
 let news = 0;
@@ -20,13 +20,13 @@ export function follow() {
   follows = true;
 }
 
-// A reader who is at the end stays there; anybody else is told how much is new. change(): how many messages.
+// A reader at the end stays there; other readers see the number of new messages, which change() returns.
 export function keepingPlace(change) {
   const settle = placeKeeper();
   settle(change());
 }
 
-// The same in two steps: call this before the change, and what it returns after it.
+// The same in two steps: call this before the change, and the returned function after it.
 export function placeKeeper() {
   const wasAtEnd = follows || isAtEnd();
   return (added) => (wasAtEnd ? toEnd() : count(added));
@@ -38,9 +38,9 @@ function isAtEnd() {
 
 export function toEnd() {
   follows = true;
-  isOwed = talk.hidden; // by a tab: then when it is shown
+  isOwed = talk.hidden; // hidden by a tab: scroll when it is shown
   if (isOwed) return;
-  // Not scrollIntoView: that would also move the place from which the Tab key goes on.
+  // Not scrollIntoView, which would also move the position from which the Tab key continues.
   window.scrollBy({ top: talk.getBoundingClientRect().bottom - window.innerHeight + 16, behavior: "instant" });
   count(-news);
 }
@@ -61,12 +61,12 @@ function scrolled() {
     const isUp = window.scrollY < lastTop;
     lastTop = window.scrollY;
     if (isAtEnd()) follows = true;
-    else if (isUp) follows = false; // only the reader goes up; the end moves down by itself
+    else if (isUp) follows = false; // only the reader scrolls up; the end moves down automatically
     count(isAtEnd() ? -news : 0);
   });
 }
 
-// --- what is older ---
+// --- older messages ---
 
 async function loadEarlier(link) {
   const before = new URL(link.href).searchParams.get("before");
@@ -82,7 +82,7 @@ async function loadEarlier(link) {
     else link.parentElement.remove();
     window.scrollTo({ top: at + document.documentElement.scrollHeight - height, behavior: "instant" });
   } catch {
-    link.href = `?before=${before}`; // followed as a link, it tells what is wrong
+    link.href = `?before=${before}`; // followed as a link, it shows the error
     delete link.dataset.scripted;
   }
   link.ariaBusy = "false";
@@ -102,7 +102,7 @@ function offerEarlier(link) {
   new IntersectionObserver(([{ isIntersecting }]) => isIntersecting && hasScrolled && load(), { rootMargin: "300px" }).observe(link);
 }
 
-// --- copying ---
+// --- copy buttons ---
 
 const copier = document.createElement("button");
 copier.type = "button";
@@ -125,7 +125,7 @@ function offerCopy({ target }) {
 
 async function copy(button, text) {
   try {
-    await navigator.clipboard.writeText(text); // only where the page is trusted: https, or this machine
+    await navigator.clipboard.writeText(text); // only in a secure context: https, or this machine
     button.textContent = "Copied";
   } catch {
     button.textContent = "Not allowed here";
@@ -147,7 +147,7 @@ export function begin() {
   talk.addEventListener("focusin", offerCopy);
   talk.addEventListener("click", clicked);
   talk.addEventListener("click", ({ target }) => target.closest("summary") && (follows = false));
-  // Messages get their real height when they are first drawn, after the page was moved to its end.
+  // Messages get their real height when they are first drawn, after the page was scrolled to its end.
   new ResizeObserver(() => follows && !talk.hidden && !isAtEnd() && toEnd()).observe(talk);
   toEndBar.firstElementChild.addEventListener("click", toEnd);
   whenShown("talk", () => isOwed && toEnd());

@@ -1,5 +1,5 @@
-// A session's page: the conversation grows, the parts around it are kept true, and forms are sent
-// without leaving the page. Everything also works without this file.
+// A session's page: append to the conversation, keep the parts around it up to date, and send forms
+// without leaving the page. Everything also works without this script.
 
 import "./changes.js";
 import "./files.js";
@@ -22,9 +22,9 @@ const PARTS = ["strip", "banner", "permissions", "ledger", "refusal", "controls"
 const EVERY = 1000;
 const EVERY_WITH_SOCKET = 10000;
 const AFTER_NEWS = 50;
-const AFTER_TEXT = 800; // it is shown already, but not yet as Markdown
-const PATIENCE = 30000; // for an answer to what the reader asks
-const HIDDEN = 250; // no pictures are made of a page that nobody sees
+const AFTER_TEXT = 800; // the text is shown already, but not yet as Markdown
+const PATIENCE = 30000; // milliseconds to wait for the response to a form
+const HIDDEN = 250; // a hidden page is not drawn
 
 const page = document.getElementById("session");
 const list = document.getElementById("messages");
@@ -33,11 +33,11 @@ const refused = document.getElementById("refused");
 const isPast = "past" in page.dataset;
 const replaceParts = partsOf(PARTS);
 
-let lastSeq = Number(page.dataset.lastSeq); // of the log, as far as the server has rendered it for us
-let heardSeq = lastSeq; // as far as the socket has told it
+let lastSeq = Number(page.dataset.lastSeq); // of the log, as far as the server has rendered it for this page
+let heardSeq = lastSeq; // as far as the socket has sent it
 let statusSeq = lastSeq;
-let settlePlace = null; // keeps the reader's place with the next picture, while text has been added since the last one
-let settles = false; // something is on its way of which the log may say nothing
+let settlePlace = null; // keeps the scroll position in the next frame, if text was added since the last one
+let settles = false; // a request is pending that may leave no trace in the log
 let mayStart = true;
 let heard = document.querySelector(".strip").dataset.label;
 
@@ -86,7 +86,7 @@ function hear(frame) {
   if (frame.seq > lastSeq) live.soon(isShown ? AFTER_TEXT : AFTER_NEWS);
 }
 
-// Text is added as it comes, but the page is laid out once a picture, however much comes.
+// Text is appended as it arrives, but the layout is updated once per frame.
 function keepPlace() {
   settlePlace(0);
   settlePlace = null;
@@ -103,13 +103,13 @@ function announce() {
   document.title = document.title.replace(/^(\(!\) )?/, document.getElementById("permissions") ? "(!) " : "");
 }
 
-// --- what the reader does ---
+// --- actions of the user ---
 
 async function send(action, body) {
   body.set("csrfmiddlewaretoken", composer.elements.csrfmiddlewaretoken.value);
   const response = attach.files().length && action === composer.action ? await attach.post(action, body) : await fetch(action, { method: "POST", body, headers: { Accept: "application/json" }, redirect: "manual", signal: AbortSignal.timeout(PATIENCE) });
   if (response.status === 403) return { message: "You may not do this, or you have logged in again since: reload the page." };
-  const isTold = response.status === 409 || response.headers.has("Retry-After"); // the server says itself what is wrong
+  const isTold = response.status === 409 || response.headers.has("Retry-After"); // the response has a message for the user
   if (!response.ok && !isTold) throw new Error(String(response.status));
   return response.json();
 }
@@ -126,7 +126,7 @@ function startOnce() {
   send(page.dataset.resume, body).then(() => live.soon(), () => {});
 }
 
-// The form of the buttons that stand alone, and those of the agent's questions, which come and go.
+// The form of the single buttons, and those of the agent's questions, which appear and disappear.
 document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (!form.matches("#actions, #wait-form, .asks, .setting")) return;
@@ -149,19 +149,19 @@ document.addEventListener("submit", async (event) => {
   live.soon();
 });
 
-// The form on the page that has the place of this one: the page may have been drawn again while the answer was on its way.
+// The form that replaces this one: the page may have been updated before the response arrived.
 function shownNow(form) {
   const { key } = form.dataset;
   return (key && !form.isConnected && document.querySelector(`form[data-key="${CSS.escape(key)}"]`)) || form;
 }
 
-// What was sent is no longer a choice to keep: the next picture shows what the server says of it.
+// A submitted value need not be kept: the next update shows the server's state.
 function forgetChoice(form) {
   for (const option of form.querySelectorAll("option")) option.defaultSelected = option.selected;
-  replaceParts.forget("agent"); // if the change was refused before the next picture, that is the same as the last one
+  replaceParts.forget("agent"); // a change that is rejected before the next update leaves this part unchanged
 }
 
-// Says at each field of an agent's question what is wrong with it, and goes to the first one.
+// Show the error at each field of an agent's question, and focus the first one.
 function markFields(form, problems) {
   for (const field of form.querySelectorAll(".question-field")) {
     const problem = problems[field.dataset.input] ?? "";
@@ -172,7 +172,7 @@ function markFields(form, problems) {
   form.querySelector("[aria-invalid] [name], [name][aria-invalid]")?.focus();
 }
 
-// Opening the address that an agent asks for is the answer; the browser opens it by itself.
+// Following the link that an agent asks for is the answer; the browser opens it.
 document.addEventListener("click", (event) => {
   const form = event.target.closest("a[data-opens]")?.closest("form");
   form?.requestSubmit(form.querySelector("button[value=accept]"));
@@ -199,7 +199,7 @@ composer.addEventListener("submit", async (event) => {
   live.soon();
 });
 
-// A prompt to an agent that waits for a permission ends its turn: only where the reader wants that.
+// A prompt to an agent that waits for a permission ends its turn, so ask for confirmation first.
 async function sendPrompt(body) {
   const answer = await send(composer.action, body);
   if (answer.code !== "permission_pending") return answer;

@@ -1,4 +1,4 @@
-// News from the server as it happens. What is missed while there is no socket the page asks for itself.
+// Events from the server over a WebSocket. The page itself requests what it misses while there is no socket.
 
 import { GONE, LOGGED_OUT, jittered } from "./live.js";
 
@@ -6,18 +6,18 @@ const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 5000; // a restart takes a few seconds
 const PAUSE_WHEN_TOO_MANY = 30000;
 const ACK_EVERY = 3000;
-const ACK_AT = 500; // events: timers of a page that nobody looks at are slow
+const ACK_AT = 500; // events: timers of a hidden page are slow
 
 const ENDS = { 4401: LOGGED_OUT, 4404: GONE };
 const TOO_MANY = 4429;
 
-// path(): where to connect, asked anew each time. hear(frame): a frame of the server. ended(text): it is over.
+// path(): the address, for each connection. hear(frame): called with each frame. ended(text): called at the final end.
 export function listen({ path, hear, ended }) {
   let socket = null, greeted = false, over = false, failures = 0, timer, ackTimer;
   const unacked = new Map(); // session: last seq
   let count = 0;
 
-  // A socket that is being closed takes no more, although its `onclose` has not been called yet.
+  // A socket that is being closed accepts nothing more, although its `onclose` has not been called yet.
   const isOpen = () => greeted && socket.readyState === WebSocket.OPEN;
 
   function connect() {
@@ -34,7 +34,7 @@ export function listen({ path, hear, ended }) {
       failures = 0;
     }
     if (frame.type === "event") note(frame);
-    if (frame.type === "response") return; // to what was said in passing
+    if (frame.type === "response") return; // to an unimportant request
     hear(frame);
   }
 
@@ -68,13 +68,13 @@ export function listen({ path, hear, ended }) {
     if (wasOpen) hear({ type: "closed" });
   }
 
-  // The server can be reached again: a socket from before may be dead without knowing it.
+  // The server can be reached again: an earlier socket may be dead without having noticed.
   function renew() {
     if (greeted) socket.close();
     else connect();
   }
 
-  // Tell the server something; false while there is no socket.
+  // Send a request to the server; false while there is no socket.
   function say(action, payload) {
     if (!isOpen()) return false;
     socket.send(JSON.stringify({ type: "request", id: 0, action, payload }));

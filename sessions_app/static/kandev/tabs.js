@@ -1,11 +1,11 @@
-// The tabs of a session's page. On a wide screen the conversation stands beside the chosen panel, on a narrow
-// one it is a tab like the others. Arrow keys move, and the choice lives as long as the browser's tab.
+// The tabs of a session's page. On a wide screen the conversation is beside the selected panel, on a narrow
+// one it is a tab like the others. Arrow keys move, and the selection is kept for the browser's tab.
 
 const page = document.getElementById("session");
 const tabs = [...page.querySelectorAll("[role=tab]")];
 const wide = matchMedia("(min-width: 60rem)");
 const KEY = "kandev-panel";
-const opened = new Map(); // panel: what is to be done when it is shown
+const opened = new Map(); // panel: function to call when it is shown
 
 export function whenShown(panel, act) {
   opened.set(panel, act);
@@ -55,7 +55,7 @@ export function begin() {
     panel.setAttribute("aria-labelledby", panel.id.replace("panel-", "tab-"));
   }
   wide.addEventListener("change", () => show(sessionStorage.getItem(KEY)));
-  // A link to a place of the page opens where it is.
+  // A link to an element of the page opens the tab that contains it.
   document.addEventListener("click", ({ target }) => {
     const place = document.getElementById(target.closest?.("a[href^='#']")?.hash.slice(1));
     if (place?.closest("#talk")) show(wide.matches ? page.dataset.shows : "talk");

@@ -1,14 +1,14 @@
-// A shell of the workspace. It lives in agentctl: a reload, a restart of the server or a lost connection
-// only loses the sight of it, and the scrollback brings that back.
+// A shell of the workspace. It runs in agentctl, so it survives a reload, a restart of the server or a lost
+// connection; the scrollback restores its output.
 
 import { jittered } from "./live.js";
 import { isShown, show, whenShown } from "./tabs.js";
 import { alarm, button, fill, isReady, make, note, onWorkspace, opener, row } from "./workspace.js";
 
-const panel = document.getElementById("panel-terminal"); // only of those who may operate
+const panel = document.getElementById("panel-terminal"); // only for users who may use the terminal
 const place = document.getElementById("terminal");
 const ACK_EVERY = 256 * 1024; // bytes
-const WINDOW = 4 * ACK_EVERY; // what may be on its way: Ctrl+C shows only once all of that has been written
+const WINDOW = 4 * ACK_EVERY; // bytes that may be unacknowledged: the effect of Ctrl+C shows only after all of them are written
 const FIRST_PAUSE = 500, LONGEST_PAUSE = 5000;
 
 const ENDS = {
@@ -23,17 +23,17 @@ const ENDS = {
 const screen = make("div", "screen"), said = make("div", "said"), keys = row();
 const text = new TextEncoder();
 const setAttribute = Element.prototype.setAttribute;
-let shell = "main", command = ""; // the command is typed into a new shell, which it replaces
+let shell = "main", command = ""; // the command is typed into a new shell, and replaces it
 let term = null, fit = null, socket = null, timer, failures = 0, exit = null, taken = 0, acked = 0;
 
 if (panel) {
   whenShown("terminal", open);
   onWorkspace((what) => what === "state" && stateChanged());
   addEventListener("hashchange", followLogin);
-  setTimeout(followLogin); // once the tabs are there
+  setTimeout(followLogin); // after the tabs are set up
 }
 
-// The link is an address, so a click before this script has loaded counts, too.
+// The link is an address, so a click before this script has loaded works, too.
 function followLogin() {
   const links = location.hash.startsWith("#login") ? [...document.querySelectorAll("[data-login]")] : [];
   const words = links.find((link) => link.hash === location.hash)?.dataset.login;
@@ -107,7 +107,7 @@ function variable(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// The page's own colours, as plain as xterm wants them.
+// The page's colours in a format that xterm supports.
 function theme() {
   const [background, foreground, cursor, selectionBackground] = ["--sunken", "--text", "--accent", "--busy-back"].map((name) => {
     screen.style.color = `var(${name})`;
@@ -191,7 +191,7 @@ function closed(code) {
 function loggedIn() {
   shell = "main";
   const how = exit === 0 ? "The login has ended." : `The login has ended with ${exit < 0 ? `signal ${-exit}` : `code ${exit}`}.`;
-  ended(`${how} Kandev now tries again what waits for it.`, "New shell");
+  ended(`${how} Kandev now retries the sessions that wait for it.`, "New shell");
 }
 
 function lost() {
@@ -204,12 +204,12 @@ function ended(words, again) {
   fill(said, [make("p", "none", words), row(way)]);
 }
 
-// --- the styles that xterm writes ---
+// --- styles of xterm ---
 
-// The page's policy takes no inline styles, and xterm writes them. What it writes goes through the CSSOM
-// instead, which the policy leaves to scripts of our own; so the policy needs no exception.
+// The page's content security policy forbids inline styles, which xterm writes. They are set through the CSSOM
+// instead, which the policy allows for our own scripts, so it needs no exception.
 
-// Call once, before a terminal is made.
+// Call once, before a terminal is created.
 function allowStylesOfScripts() {
   Element.prototype.setAttribute = function (name, value) {
     if (name === "style") this.style.cssText = value;
@@ -217,11 +217,11 @@ function allowStylesOfScripts() {
   };
 }
 
-// Whatever <style> elements make() makes become style sheets of the document.
+// The <style> elements that make() creates become style sheets of the document.
 function withSheets(make) {
   const createElement = document.createElement;
   document.createElement = function (name, options) {
-    // A style element that is empty is refused, too: what stands for it is a template, which is never shown.
+    // The policy blocks even an empty style element, so a template, which is never shown, takes its place.
     return name === "style" ? asSheet(createElement.call(document, "template")) : createElement.call(document, name, options);
   };
   try {

@@ -1,4 +1,4 @@
-// The timeline: each day begins where it does for its reader, whose day is not the server's.
+// The timeline: days begin at midnight in the reader's time zone, not in the server's.
 
 const chosen = document.documentElement.dataset.zone;
 const zone = chosen ? { timeZone: chosen } : {};

@@ -1,9 +1,9 @@
 // Times are sent in UTC and shown in the reader's own zone, chosen in the settings or the browser's. One format
-// everywhere, as the server writes it: 2026-03-01 14:05, of today without the date, beside a day with seconds.
+// everywhere, as the server writes it: 2026-03-01 14:05; today's times without the date; with seconds below a date.
 
 const chosen = document.documentElement.dataset.zone;
 const zone = chosen ? { timeZone: chosen } : {};
-const LIKE = "sv-SE"; // its dates are written as ISO 8601 wants them
+const LIKE = "sv-SE"; // its dates are in the format of ISO 8601
 const DAY = { year: "numeric", month: "2-digit", day: "2-digit" };
 const MINUTE = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 const SECOND = { ...MINUTE, second: "2-digit" };

@@ -1,4 +1,4 @@
-// The form of a wait, and the key that its answer shows once.
+// The form of a wait, and the key that its response shows once.
 
 const form = document.getElementById("new-wait");
 const place = document.getElementById("wait-key");
@@ -27,7 +27,7 @@ place?.addEventListener("click", async ({ target }) => {
   if (!copied) return;
   const text = copied.value ?? copied.textContent;
   try {
-    await navigator.clipboard.writeText(text); // only where the page is trusted: https, or this machine
+    await navigator.clipboard.writeText(text); // only in a secure context: https, or this machine
     target.textContent = "Copied";
   } catch {
     copied.focus();

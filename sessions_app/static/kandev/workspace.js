@@ -1,10 +1,10 @@
-// What the panels of the workspace share: its state, asking its API, and small pieces of the page.
+// Shared parts of the workspace's panels: its state, requests to its API, and small elements.
 
 import { dateAndTime } from "./times.js";
 
 const token = document.querySelector("#actions [name=csrfmiddlewaretoken]");
 const listeners = [];
-let status = ""; // of the execution; what the panels show is of this one
+let status = ""; // of the execution that the panels show
 
 // --- the state of the workspace ---
 
@@ -12,7 +12,7 @@ export function onWorkspace(listener) {
   listeners.push(listener);
 }
 
-// While it starts nothing can be read; then what was shown is read anew.
+// Nothing can be read while it starts; afterwards the panels are loaded again.
 export function workspaceIs(now) {
   if (now === status) return;
   status = now;
@@ -24,7 +24,7 @@ export function workspaceIs(now) {
   if (now !== "starting") listeners.forEach((listener) => listener("state"));
 }
 
-// The agent, or somebody else, has changed something in it.
+// The agent or a user has changed something in it.
 export function workspaceChanged() {
   listeners.forEach((listener) => listener("content"));
 }
@@ -44,7 +44,7 @@ export async function ask(url, { method = "GET", body, headers = {} } = {}) {
   return answer;
 }
 
-// From the workspace; where none is open, from what its repository has kept of it: `kept` says so.
+// From the workspace or, if it is not open, from the copy in its repository, which `kept` marks.
 export async function look(url) {
   try {
     return await ask(url);
@@ -60,7 +60,7 @@ export function reasonOf(error) {
   return error instanceof SyntaxError || error instanceof TypeError ? "The workspace does not answer. Try again in a moment." : error.message;
 }
 
-// --- pieces of the page ---
+// --- elements ---
 
 export function origin({ kept }) {
   if (!kept) return [];
@@ -72,7 +72,7 @@ export function origin({ kept }) {
   return [said];
 }
 
-// Opens the workspace without its agent, where the page offers that.
+// A button that opens the workspace without its agent, if the page offers that.
 export function opener() {
   const offered = document.querySelector("#part-controls button[value='workspace_only']");
   return offered ? button("Open the workspace", () => document.querySelector("#part-controls button[value='workspace_only']")?.click(), "small") : "";
@@ -114,7 +114,7 @@ export function done(text) {
   return made;
 }
 
-// Replaces what a panel shows; who worked in it with the keyboard stays in it.
+// Replace the content of a panel; the keyboard focus stays in it.
 export function fill(place, parts) {
   const hadFocus = place.contains(document.activeElement);
   place.replaceChildren(...parts);

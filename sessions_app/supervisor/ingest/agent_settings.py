@@ -41,7 +41,7 @@ class AgentSettingsUpdate:
         return agent_settings_of(session) or AgentSettings(session=session)
 
     def report_settings(self, line: JournalLine) -> None:
-        """Take all settings with their values. A choice follows its agent, unless the agent has just started."""
+        """Record all settings with their values. A choice follows its agent, unless the agent has just started."""
         if not self._is_newer("settings_at"):
             return
         before, self._row.settings = self._row.settings, parse_settings(line.get("settings"))
@@ -54,21 +54,21 @@ class AgentSettingsUpdate:
         )
 
     def report_commands(self, line: JournalLine) -> None:
-        """Take the commands that the agent offers."""
+        """Record the commands that the agent offers."""
         if self._is_newer("commands_at"):
             self._row.commands = parse_commands(line.get("commands"))
             names = [each["name"] for each in self._row.commands]
             self._note("commands", lambda: self._transaction.record_event("session.agent.commands", commands=names))
 
     def report_title(self, line: JournalLine) -> None:
-        """Take the agent's title of the conversation."""
+        """Record the agent's title of the conversation."""
         if self._is_newer("title_at"):
             self._row.title = clean_text(line.get("title"), TITLE_LIMIT)
             title = self._row.title
             self._note("title", lambda: self._transaction.record_event("session.agent.title", title=title))
 
     def settle(self, line: JournalLine) -> None:
-        """Take the outcome of a change, or the refusal of a choice that a start applied again."""
+        """Record the outcome of a change, or the refusal of a choice that a start applied again."""
         setting_id, change_id, code = (str(line.get(name) or "") for name in ("setting", "change_id", "code"))
         reason = clean_text(line.get("reason"), REASON_LIMIT)
         if settle_change(self._transaction, self._row, setting_id, change_id, code=code[:64], reason=reason):
@@ -85,7 +85,7 @@ class AgentSettingsUpdate:
             self._row.save()
 
     def _follow(self, before: list[Setting]) -> None:
-        """Let choices follow values that the agent changed by itself, so that a restart does not undo them."""
+        """Update choices to values that the agent changed on its own, so that a restart does not undo them."""
         for setting in self._row.settings:
             choice, earlier = self._row.chosen.get(setting["id"], {}), find_setting(before, setting["id"])
             settled = choice.get("change", {}).get("state") in (APPLIED, REFUSED)
@@ -94,7 +94,7 @@ class AgentSettingsUpdate:
                 self._row.choose(setting["id"], value=setting["value"])
 
     def _refuse_kept(self, setting_id: str, change_id: str, code: str, reason: str) -> None:
-        """Show that a start could not apply an earlier choice again; the next start tries once more."""
+        """Show that a start could not apply an earlier choice again; the next start tries again."""
         change = self._row.change_of(setting_id)
         if change.get("id") != change_id or change["state"] == WAITING:
             return

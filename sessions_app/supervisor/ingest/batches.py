@@ -164,7 +164,7 @@ def _record_gaps(transaction: SessionTransaction, execution: ExecutorRunning, ne
         transaction.record_event("session.journal_gap", reason=reason, since=since.isoformat() if since else None)
     if new_lines.skipped:
         (reason, line), count = new_lines.skipped[0], len(new_lines.skipped)
-        log.warning("session %s: %d lines of its journal are passed over: %s", transaction.session.id, count, reason)
+        log.warning("session %s: %d lines of its journal are skipped: %s", transaction.session.id, count, reason)
         transaction.record_event(
             "session.journal_skipped", reason=reason, count=count, seq=line.get("seq"), kind=line["kind"]
         )
@@ -228,10 +228,10 @@ def write_batches(batches: Sequence[Batch], timer: LockTimer) -> Written:
     """Write all batches in one transaction and return the result or the error of each.
 
     Normally all lines are applied first and then written together. If that fails, because of a line, a lease, or
-    because another process has written meanwhile, each batch is applied and written in a savepoint of its own, and a
+    because another process has written meanwhile, each batch is applied and written in its own savepoint, and a
     database error rolls back and raises for all of them. ``timer`` gets the time for which SQLite was locked.
     """
-    # Sorted by session: everybody who locks several sessions does so in this order, or two could wait for each other.
+    # Sorted by session: all code that locks several sessions uses this order, or two could wait for each other.
     batches = sorted(batches, key=lambda batch: batch.session_id)
     with timer.measure():
         try:
@@ -258,7 +258,7 @@ def _lock_sessions(batches: Sequence[Batch]) -> Iterator[Mapping[uuid.UUID, Sess
     leases = {batch.session_id: batch.lease for batch in batches}
     with session_transactions(leases) as several:
         if len(several) < len(batches):
-            raise LeaseLost("One of the sessions is another supervisor's, or has two streams.")
+            raise LeaseLost("One of the sessions belongs to another supervisor, or has two streams.")
         yield several
 
 

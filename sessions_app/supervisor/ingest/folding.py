@@ -23,7 +23,7 @@ OUTPUT_KINDS: Final = TEXT_KINDS | {
     JournalKind.PLAN.value,
     JournalKind.USAGE.value,
 }
-"""Lines that only say what the agent does: no intent and no prompt becomes due because of them."""
+"""Lines that only report output of the agent: no intent and no prompt becomes due because of them."""
 
 _TEXT_FIELDS: Final = frozenset({"seq", "epoch", "ts", "kind", "text", "agent_message_id"})
 """All fields of a piece of text; a line with others is checked alone when it is applied."""

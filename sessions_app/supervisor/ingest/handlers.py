@@ -240,8 +240,8 @@ def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLin
 
 EMPTY_TURN_REASONS: dict[str, str] = {
     "turn_refused": "The agent refused this request. Rephrase it, or start a new session.",
-    "no_output": "The agent ended its turn without saying or doing anything. Send the prompt again. If that happens "
-    "once more, the agent may have lost its conversation or its model: look at its log.",
+    "no_output": "The agent ended its turn without any output or action. Send the prompt again. If this happens "
+    "again, the agent may have lost its conversation or its model: check its log.",
 }
 """Codes and messages of turns that ended normally although the agent did nothing."""
 
@@ -281,7 +281,7 @@ def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]
         retry = None
         if move == "fail":
             retry = plan_retry(transaction, run, row, line, conversation=applier.conversation, tools=tools)
-        # A turn that is tried again keeps the session at work: it is not finished for anybody who waits for it.
+        # A turn that is retried keeps the session working: whatever waits for its end continues to wait.
         _move_if_legal(transaction, "turn_ended", work="begin" if retry else "rest")
         if move == "complete" and not run.message_id.startswith(verification.MEMORY_CHECK_PREFIX):
             # Not for a memory check: an agent that dies in each of its user's turns may still answer our own question
@@ -297,7 +297,7 @@ def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]
 def _on_agent_exited(applier: LineApplier, line: JournalLine) -> None:
     """Write that the agent process has ended: interrupt its turn, and mark the session as without an agent."""
     is_present = line.get("launch_id") in (None, applier.transaction.session.launch_id)
-    if is_present:  # the end of an earlier agent says nothing about the one that is up
+    if is_present:  # the end of an earlier agent does not concern the one that is running
         reset_attempts_if_stable(applier.transaction, until=applier.transaction.at)
     interrupt_turn(applier.transaction, "agent_exited", applier.conversation)
     if is_present:

@@ -24,15 +24,15 @@ log = logging.getLogger(__name__)
 
 
 TROUBLE_MESSAGES: Final[Mapping[str, str]] = {
-    Code.DISK_FULL: "The disk that keeps what the agent says is full. Make room there: waiting prompts then go out.",
-    Code.DISK_FAILING: "The disk that keeps what the agent says cannot be written. The agent waits for it.",
+    Code.DISK_FULL: "The disk that stores the agent's journal is full. Free some space: waiting prompts are then sent.",
+    Code.DISK_FAILING: "The disk that stores the agent's journal cannot be written. The agent waits for it.",
 }
 _SELF_MOVES: Final = {SessionState.RUNNING: "turn_started", SessionState.WAITING_FOR_INPUT: "ready"}
 """By state, the move that leaves the session in it and only sets its error."""
 
 
 def show_agentctl_trouble(session_id: uuid.UUID, lease: Lease, trouble: str) -> bool:
-    """Write agentctl's trouble as the session's error, or clear it if ``trouble`` is empty. Raises LeaseLost.
+    """Write agentctl's disk trouble as the session's error, or clear it if ``trouble`` is empty. Raises LeaseLost.
 
     Returns False while the agent is starting: the end of the start sets the session's error, so the caller has to try
     again afterwards.
@@ -53,7 +53,7 @@ def show_agentctl_trouble(session_id: uuid.UUID, lease: Lease, trouble: str) -> 
 MAX_BUFFERED = 2000
 """Lines that may wait, give or take a frame: they are written in 10 to 15 ms, so that other streams get their turn.
 
-When so many wait, the stream is not read any further; agentctl's journal keeps the rest."""
+When this many wait, the stream is not read further; agentctl's journal keeps the rest."""
 
 
 async def buffer_frames(frames: AsyncIterator[Lines], waiting: Lines) -> AsyncGenerator[Lines, None]:
@@ -89,7 +89,7 @@ async def _read_frames(frames: AsyncIterator[Lines], waiting: Lines, news: async
 
 
 COMMIT_INTERVAL = 0.002
-"""Seconds at least between two commits, in which other processes can begin to write."""
+"""Minimum seconds between two commits, in which other processes can begin to write."""
 JOURNAL_CAUSE = "journal"
 """The cause recorded with everything written here: an agent or its agentctl reported it."""
 RETRY_AFTER = 1.0
@@ -100,7 +100,7 @@ def _pause_after(locked: float) -> float:
     """Return the seconds until the next transaction, after one that locked SQLite for ``locked`` seconds."""
     if connection.vendor == "postgresql":
         return COMMIT_INTERVAL  # others wait for a row of ours at most, and its lock goes to whoever waits first
-    # Half of the time is left for the database's other writers: SQLite's lock goes to whoever asks at the right moment.
+    # Half of the time is left for the database's other writers: whoever tries while SQLite's lock is free gets it.
     return max(COMMIT_INTERVAL, locked)
 
 
@@ -160,7 +160,7 @@ class JournalWriter:
             return
         if self._failing:
             self._failing = False
-            log.warning("the database takes events again")
+            log.warning("the database accepts events again")
         for batch, result in results:
             if batch.result.done():
                 continue  # its stream was stopped meanwhile
@@ -179,6 +179,6 @@ class JournalWriter:
             return
         if not self._failing:
             self._failing = True
-            log.error("the database takes no events, the journals keep them: %s", error)
+            log.error("the database does not accept events, so they stay in the journals: %s", error)
         await asyncio.sleep(RETRY_AFTER)
         self._waiting.extend(batch for batch in batches if not batch.result.done())

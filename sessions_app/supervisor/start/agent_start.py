@@ -1,4 +1,4 @@
-"""The agent's part of a start: what agentctl is asked for, and what the answer proves about the conversation."""
+"""The agent's part of a start: the request to agentctl, and what its answer proves about the conversation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from sessions_app.supervisor.outcomes import (
 from sessions_app.supervisor.start.claims import StartClaim
 
 READY_AGENT_STATES = frozenset({"idle", "working"})
-"""States of an agent that takes prompts."""
+"""States of an agent that accepts prompts."""
 REPORTED_FIELDS = ("resume_token", "rejected_resume_token", *PROBE_FIELDS)
 """Columns of the execution that the answer to a start may change."""
 ARRIVED_STATES = (PromptState.DELIVERED, PromptState.DONE, PromptState.INTERRUPTED, PromptState.DISMISSED)
@@ -82,21 +82,21 @@ class AgentStartRequest:
 
 @dataclass(frozen=True, slots=True)
 class ConversationFacts:
-    """What the log knows of the conversation, to verify the agent's answer by."""
+    """What the log contains about the conversation, to verify the agent's answer."""
 
     last_completed_text: str | None
     completed_turns: int
     in_log: Mapping[str, int]
     """Numbers of messages and of interrupted tool calls, as ``continuity.count_log`` returns them."""
     log_is_a_prefix: bool
-    """Whether agentctl was killed, so that the agent may have said more than the log has (rule 23)."""
+    """Whether agentctl was killed, so that the agent may have produced more output than the log has (rule 23)."""
 
 
 def prepare_agent_start(plan: StartClaim, lease: Lease, *, found: str | None) -> AgentStartRequest | None:
     """Decide how the agent starts; None if none starts: workspace only, or not resumable, which is written.
 
     ``found`` is the launch id of the agent that was alive when we attached, or None. Without a living agent, the
-    open turn of the last one is interrupted first. If an earlier try of this very start brought the agent up and its
+    open turn of the last one is interrupted first. If an earlier try of this same start brought the agent up and its
     answer was lost, the request is built with the strategy of that try.
     """
     with session_transaction(plan.session_id, lease, related=SESSION_RELATED) as transaction:
@@ -257,7 +257,7 @@ def write_agent_started(
 
 
 def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: ConversationFacts) -> Verdict:
-    """Return what the answer proves, compared with what the log knows of the conversation."""
+    """Return what the answer proves, compared with what the log contains of the conversation."""
     native = order.strategy == Strategy.NATIVE
     by_type = order.kind.replays_on_load and answer["outcome"] == "loaded"
     return verification.verify_resume(

@@ -71,7 +71,7 @@ def claim_start(
     held: Lease | None = None,
     in_grace: bool = False,
 ) -> StartClaim | None:
-    """Claim a start intent under the lease; None if there is nothing for us to start. Raises LeaseLost.
+    """Claim a start intent under the lease; None if there is nothing for this supervisor to start. Raises LeaseLost.
 
     ``lives`` is the launch id of the agent found when we attached (empty: agentctl without an agent), or None if we
     are not attached. ``held`` is the lease of that stream, so that none has to be taken.
@@ -92,7 +92,7 @@ def claim_start_within(
     """Do what ``claim_start`` does, in the caller's transaction and under a lease that it holds."""
     intent = Intent.objects.select_for_update().filter(id=intent_id).first()
     if intent is None:
-        raise Intent.DoesNotExist(f"no order {intent_id}")
+        raise Intent.DoesNotExist(f"no intent {intent_id}")
     if not _is_executable(transaction, intent, lives):
         return None
     if not in_grace and intent.claimed_generation is None and intent.by_id is None:
@@ -148,7 +148,7 @@ def _is_executable(transaction: SessionTransaction, intent: Intent, lives: str |
 def _reason_pointless(transaction: SessionTransaction, intent: Intent, lives: str | None) -> str:
     """Return why there is nothing to start, or an empty string.
 
-    A running agent needs no start, except one of this very launch: its answer was lost and has to be asked for again.
+    A running agent needs no start, except one of this same launch: its answer was lost and has to be requested again.
     """
     if session_flaws(transaction.session, transaction.execution):
         return DAMAGED_ROW

@@ -217,7 +217,7 @@ async def _write_failure(
     """Write why a start failed, under the given lease or the one we hold now; without a lease, write nothing."""
     lease = lease or await registry.database(leases.get_lease, session_id, registry.boot_id)
     if lease is None:
-        log.info("session %s: another supervisor says what becomes of its start", session_id)
+        log.info("session %s: another supervisor writes the outcome of its start", session_id)
         return
     crash_points.reached("supervisor.start_failed", session_id)
     if await registry.database(is_last_start_attempt, session_id):
@@ -227,9 +227,9 @@ async def _write_failure(
 
 
 WORKSPACE_TIMEOUT: Final = 20.0
-"""Seconds that a start waits at most for the list of interrupted work."""
+"""Maximum seconds that a start waits for the list of interrupted work."""
 MAX_LISTED: Final = 200
-"""Changed files, and ended processes, that are stored at most; a prompt names fewer."""
+"""Maximum number of changed files, and of ended processes, that are stored; a prompt names fewer."""
 
 
 async def record_interrupted_work(registry: ExecutionRegistry, stream: ExecutionStream, since: str | None) -> None:
@@ -248,7 +248,7 @@ async def record_interrupted_work(registry: ExecutionRegistry, stream: Execution
             processes = await client.ended_with_agent()
             changed = list((await client.git("changes", {"since": since})).get("files", ())) if since else []
     except (ExecutorError, TimeoutError) as error:
-        log.info("session %s: what its last turn left is not wholly known: %s", stream.session_id, error)
+        log.info("session %s: not everything that its last turn left could be listed: %s", stream.session_id, error)
     await registry.database(
         _add_findings, stream.session_id, stream.lease, changed[:MAX_LISTED], processes[:MAX_LISTED]
     )

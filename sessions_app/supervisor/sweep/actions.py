@@ -249,7 +249,7 @@ def _write_changes(
 
 
 def _load_told_takeovers(transactions: Collection[SessionTransaction]) -> set[uuid.UUID]:
-    """Return the sessions that already have a receipt for their present generation."""
+    """Return the sessions that already have a receipt for their current generation."""
     generations = {
         transaction.session.id: transaction.execution.generation
         for transaction in transactions
@@ -293,7 +293,7 @@ def _record_reattach(
     launch_id = str(report.get("agent", {}).get("launch_id") or "")
     if launch_id and transaction.session.launch_id != launch_id:
         transaction.set_fields(launch_id=launch_id)
-    # A lease that was released in order and is taken again is no news (rule 18).
+    # Taking a lease again after an orderly release is not an event (rule 18).
     behind = report.get("journal", {}).get("last_seq", 0) - row.stored.journal_seq
     if not row.stored.owner and behind <= 0:
         return ""
@@ -344,9 +344,9 @@ def _create_intents(transaction: SessionTransaction, decision: Decision) -> uuid
 
 
 def _create_start_intent(transaction: SessionTransaction, decision: Decision) -> uuid.UUID | None:
-    """Create a start intent that nobody asked for; its event says why, and for whom."""
+    """Create a start intent that no user requested; its event records why, and on whose behalf."""
     if intents.open_start_intent(transaction.session) is not None:
-        return None  # another sweep or a user has asked for it already
+        return None  # another sweep or a user has already requested it
     auto = decision.agent_action == "resume" or not transaction.session.has_agent
     mode = Mode.AUTO if auto else Mode.WORKSPACE_ONLY
     intent = intents.create_intent(transaction.session, IntentKind.START, None, {"mode": mode})

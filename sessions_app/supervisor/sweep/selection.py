@@ -1,4 +1,4 @@
-"""Which executions a sweep looks at, the columns it needs, and the corrupt rows that it reports and skips."""
+"""Which executions a sweep checks, the columns it needs, and the corrupt rows that it reports and skips."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sessions_app.services.assessment import find_flaws, flaws_sentence
 CLAIMING_STATUSES = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 RESTING_STATES = (SessionState.CREATED, SessionState.COMPLETED, SessionState.FAILED, SessionState.CANCELLED)
 SETTLED_ERRORS = ("worktree_missing",)
-"""Errors that no sweep can clear; only a user's *try again* checks once more."""
+"""Errors that no sweep can clear; only a user's *try again* checks again."""
 SECRET_COLUMNS: Final = {"has_token": "resume_token", "has_rejected_token": "rejected_resume_token"}
 DECODE_ERRORS = (ValueError, TypeError, AttributeError, OverflowError)
 """What reading a column raises if its text is no value of its type."""

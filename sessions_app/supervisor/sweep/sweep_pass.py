@@ -96,7 +96,7 @@ async def run_sweep(
     unknown: set[str],
     progress: ProgressCallback = lambda done, total: None,
 ) -> SweepRun:
-    """Observe every execution that claims or ought to run, decide, and act unless it is a dry run.
+    """Observe every execution that claims to run or should run, decide, and act unless it is a dry run.
 
     ``unknown`` holds the ids of the executions that the last sweep observed as unknown, and is updated in place.
     """
@@ -159,7 +159,7 @@ class _ActionRunner:
             if not item.facts.start_in_flight:
                 self.registry.start_slots.under_way -= 1  # its intent is committed and counted there, or there is none
             if self.result.scope.trigger == "reconcile" and not outcome.skipped and not outcome.error:
-                # Not at the end of the sweep: the agent is missed. At boot nothing may be dispatched yet.
+                # Now, not at the end of the sweep, to restart the agent soon. At boot nothing may be dispatched yet.
                 self.registry.on_start_ordered(item.row.stored.session_id, outcome.start)
         self._done += 1
         self._progress(self._done, self._total)
@@ -251,7 +251,7 @@ def _report_corrupt_rows(registry: ExecutionRegistry, damaged: Sequence[CorruptR
     for one in damaged:
         if registry.reported_corruption.get(one.session_id) != one.said:
             registry.reported_corruption[one.session_id] = one.said
-            log.error("session %s is passed over. %s", one.session_id, one.said)
+            log.error("session %s is skipped: %s", one.session_id, one.said)
 
 
 async def _observe_runtime(name: str, facts: list[ExecutionFacts], scope: SweepScope) -> dict[str, Observation]:
@@ -263,7 +263,7 @@ async def _observe_runtime(name: str, facts: list[ExecutionFacts], scope: SweepS
     except UnknownPlugin as error:
         log.error("%s", error.message)
     except Exception:  # one runtime that fails must not stop the others
-        log.exception("runtime %s could not look at its executions", name)
+        log.exception("runtime %s could not observe its executions", name)
     return nothing
 
 
@@ -275,7 +275,7 @@ async def _act_safely(registry: ExecutionRegistry, reattach: ReattachExecutor, i
             outcome = await act_on_decision(registry, reattach, item.row, item.seen, item.decision)
     except Exception as error:  # one bad row never stops a sweep
         if not is_database_outage(error):  # an outage is logged once for all sessions
-            log.exception("session %s: the sweep could not act", item.facts.session_id)
+            log.exception("session %s: the sweep's action failed", item.facts.session_id)
         outcome = ActionOutcome(error=f"{type(error).__name__}: {error}")
     outcome.duration_ms = round((time.monotonic() - began) * 1000)
     return outcome

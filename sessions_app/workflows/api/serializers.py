@@ -30,7 +30,7 @@ TRIGGERS_HELP: Final = (
 
 
 class FilesField(serializers.DictField):
-    """Files that a workflow names: texts by path relative to the project, at most 200, and 4 MiB together."""
+    """Files that a workflow names: texts by path relative to the project, at most 200, and 4 MiB in total."""
 
     child = StrictCharField(allow_blank=True, trim_whitespace=False, max_length=MAX_BYTES)
 
@@ -38,7 +38,7 @@ class FilesField(serializers.DictField):
         """Return the files; refuse too many, too large ones, and long paths."""
         files: dict[str, str] = super().to_internal_value(data)
         if len(files) > MAX_FILES or sum(map(len, files.values())) > 4 * MAX_BYTES:
-            raise serializers.ValidationError([f"A workflow can have at most {MAX_FILES} files, of 4 MiB together."])
+            raise serializers.ValidationError([f"A workflow can have at most {MAX_FILES} files of 4 MiB in total."])
         if any(len(path) > 1024 for path in files):
             raise serializers.ValidationError(["A path can have at most 1024 characters."])
         return files
@@ -292,6 +292,6 @@ class RunDocumentSerializer(serializers.Serializer[Any]):
 
 
 class ResumeRunSerializer(serializers.Serializer[Any]):
-    """Where a run resumes: the path of a node run; without one, at the nodes that failed."""
+    """Where a run resumes: the path of a node run; by default, the nodes that failed."""
 
     node = StrictCharField(default="", allow_blank=True, max_length=1024)

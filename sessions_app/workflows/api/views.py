@@ -99,7 +99,7 @@ class WorkflowDetailView(WorkflowApiView):
 
     @document_responses({204: None}, 404)
     def delete(self, request: Request, workflow_id: uuid.UUID) -> Response:
-        """Archive a workflow: nothing starts it any more. Its runs stay."""
+        """Archive a workflow, so that it can no longer be started. Its runs are kept."""
         workflows.archive_workflow(request.user, self.workflow)
         return Response(status=204)
 

@@ -1,4 +1,4 @@
-"""Drive workflow runs: read the state of a run, ask agentctl and the sandbox, write a step. Each run has a queue."""
+"""Drive workflow runs: read a run's state, query agentctl and the sandbox, write a step. Each run has a queue."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class WorkflowDriver:
             graph = await self._graph(lease)
             record = await asyncio.to_thread(complete_record, graph, work.record, result, sandbox.run_in_sandbox)
         except ChecksUnavailable:
-            raise  # the text cannot be loaded now, which says nothing about the node
+            raise  # the text cannot be loaded now, which is not the node's fault
         except (
             Exception
         ) as error:  # a result that cannot be evaluated fails its node; otherwise the run would stay stuck

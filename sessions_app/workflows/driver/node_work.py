@@ -39,9 +39,9 @@ _TRANSIENT_CODES: Final = frozenset({Code.BUSY, Code.STALE_GENERATION, Code.NOT_
 _JOB_ERROR_TEXTS: Final = {
     JobError.TIMEOUT: "it took longer than {timeout} s and was stopped",
     JobError.CANCELLED: "it was cancelled",
-    JobError.AGENTCTL_ENDED: "its workspace was closed or died while it ran; it is not run again by itself",
+    JobError.AGENTCTL_ENDED: "its workspace was closed or died while it ran; it is not run again automatically",
     JobError.SPAWN_FAILED: "it could not be started",
-    JobError.LOST: "its result is unknown, because its workspace died with it; it is not run again by itself",
+    JobError.LOST: "its result is unknown, because its workspace died with it; it is not run again automatically",
 }
 
 
@@ -57,7 +57,7 @@ class JobStatus:
 async def start_or_poll_job(
     client: AgentctlClient, job_id: str, request: Mapping[str, Any], *, is_confirmed: bool
 ) -> JobStatus:
-    """Start a script, or ask for its state.
+    """Start a script, or request its state.
 
     A script whose start agentctl has confirmed is never started again: if agentctl has lost it, it may have run.
     """
@@ -224,7 +224,7 @@ def _create_session(run: WorkflowRun, row: NodeRun) -> TaskSession:
 
 
 def withdraw_prompt(row: NodeRun) -> None:
-    """End what a node has asked of its agent: withdraw a queued prompt, or cancel the turn."""
+    """End the work that a node has requested from its agent: withdraw a queued prompt, or cancel the turn."""
     if row.session is None or not row.message_id:
         return
     asked = row.session.prompts.filter(message_id=row.message_id).first()
@@ -238,7 +238,7 @@ def withdraw_prompt(row: NodeRun) -> None:
 
 
 def stop_run_sessions(run: WorkflowRun) -> None:
-    """Ask every session of a run that is over to stop. Nothing starts them again by itself."""
+    """Stop every session of a run that is over. Nothing restarts them automatically."""
     for session in run.task.sessions.exclude(state__in=ENDED_STATES).order_by("id"):
         if session.desired_state == DesiredState.RUNNING:
             intents.request_stop(session.id, None)

@@ -1,4 +1,4 @@
-"""Write one step of a run: its records and everything that they ask for are stored together, or not at all."""
+"""Write one step of a run: its records and everything that they request are stored together, or not at all."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MAX_ENVIRONMENT: Final = 1 << 20
 MAX_OUTPUT: Final = 1 << 20
 """Bytes that the sandbox process may answer."""
 MAX_FILLED: Final = 1 << 20
-"""Characters of a prompt or path once its templates are filled in. Sessions refuse longer prompts anyway."""
+"""Characters of a prompt or path once its templates are filled in. Sessions reject longer prompts anyway."""
 MAX_CHARACTERS: Final = 4 << 20
 """Characters of all texts in one file, aliases counted each time they are used; and of all code in function files."""
 MAX_PORTS: Final = 50_000

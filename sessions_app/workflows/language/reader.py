@@ -74,7 +74,7 @@ def _read_json(text: str, name: str) -> ParsedText:
         raise invalid_workflow(name, 0, "syntax", str(error), "Correct it.") from error
     _check_size(data, name)
     try:
-        # Only the line numbers are taken from YAML, which treats tabs and surrogates differently from JSON.
+        # YAML provides only the line numbers, because it treats tabs and surrogates differently from JSON.
         lines = _YamlBuilder(_SURROGATE.sub(r"\\uFFFD", text.replace("\t", " ")), name).source().lines
     except InvalidWorkflow:
         lines = {}

@@ -295,7 +295,7 @@ class ScopeBuilder:
         self._diagnostics.warning("template", message, fix, one.place, one.node, below=one.below)
 
     def _is_interface(self, name: str) -> bool:
-        """Return whether a node stands for the border of its scope."""
+        """Return whether a node represents the border of its scope."""
         return self._types[name].name in INTERFACE_TYPES
 
     def _ref(self, node: str, port: str) -> tuple[str, SourceRef]:

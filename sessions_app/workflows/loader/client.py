@@ -40,7 +40,7 @@ _COMMAND: Final = (sys.executable, "-m", "sessions_app.workflows.loader.process"
 
 
 class LoadingUnavailable(Exception):
-    """The text could not be loaded for a reason that is not the text: a busy machine, or no process could start."""
+    """The text could not be loaded, but not because of the text: the machine is busy, or no process could start."""
 
 
 class _TooExpensive(Exception):

@@ -1,7 +1,7 @@
 """Node types that decide what runs: gates, loops and components.
 
 A gate is passed if every boolean input is true; otherwise the nodes before it run again with feedback. Loops and
-components have a scope of their own; interface nodes stand for its border.
+components have their own scope; interface nodes represent its border.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def _save(request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft:
         form.add_error(None, error.message)
         return _render_editor(request, row, form, draft, 422)
     if made.triggers_paused:
-        messages.warning(request, "Saved. Scheduled runs are paused until somebody confirms the change.")
+        messages.warning(request, "Saved. Scheduled runs are paused until someone confirms the change.")
     elif made.is_valid:
         messages.success(request, "Saved.")
     else:
@@ -298,7 +298,7 @@ def archive_and_redirect(request: HttpRequest, workflow_id: uuid.UUID) -> HttpRe
     except SessionsError as error:
         messages.error(request, error.message)
         return redirect("workflow", row.id)
-    messages.success(request, f"“{row.name}” is archived: nothing starts it any more. Its runs stay.")
+    messages.success(request, f"“{row.name}” is archived and can no longer be started. Its runs are kept.")
     return redirect("workflows")
 
 

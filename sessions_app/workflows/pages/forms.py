@@ -19,7 +19,7 @@ from sessions_app.workflows.loader.editing import SESSION_PORTS, EditNotPossible
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.services.loading import apply_node_changes, load_node_data
 
-PAUSE_HINT = "Any change of what they do pauses them until somebody confirms the change."
+PAUSE_HINT = "Any change of what they do pauses them until someone confirms the change."
 CHOICE_FIELDS = ("team", "repository", "agent_profile", "executor")
 
 

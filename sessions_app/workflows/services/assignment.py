@@ -14,7 +14,7 @@ from sessions_app.workflows.nodes.agent import AgentSettings
 from sessions_app.workflows.services.run_records import iterate_nodes, node_types_of
 
 UNISOLATED_REFUSAL: Final = (
-    "Shell nodes on “{place}” run beside the control plane without isolation, so that takes staff, or a team with the "
+    "Shell nodes on “{place}” run beside the control plane without isolation. This requires staff, or a team with the "
     "permission operate_unisolated."
 )
 
@@ -42,7 +42,7 @@ def run_refusal(user: Any, team: Any, executor: Executor | None, graph: Graph) -
 
 
 def describe_required_rights(team: Any, executor: Executor | None, graph: Graph | None) -> str:
-    """Return a sentence that says who has the rights for a run."""
+    """Return a sentence that names who has the rights for a run."""
     if executor is not None and graph is not None and _requires_staff(team, executor, graph):
         return (
             f"A member of the team who is staff can do that, because its shell nodes run on “{executor.name}” beside "

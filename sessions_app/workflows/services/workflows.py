@@ -90,7 +90,7 @@ WORKSPACE_NODE_TYPES: Final = frozenset({"shell", "agent"})
 """Node types that need a workspace."""
 SAVED_FIELDS: Final = ("name", "description", "repository", "agent_profile", "executor")
 FILES_LIMIT: Final = 4 << 20
-"""Maximum number of characters in all files of a workflow together."""
+"""Maximum total number of characters in all files of a workflow."""
 MAX_NODES_LISTED: Final = 5
 """Maximum number of nodes that an error names."""
 INPUTS_LIMIT: Final = 1 << 20
@@ -162,7 +162,7 @@ def _check_size(text: str, files: Mapping[str, str]) -> None:
     if not all(isinstance(name, str) and isinstance(one, str) and "\0" not in one for name, one in files.items()):
         raise Invalid("Files must be an object of texts by path, without zero bytes.", field="files")
     if sum(map(len, files.values())) > FILES_LIMIT:
-        raise Invalid(f"The files are together larger than {FILES_LIMIT >> 20} MiB.", field="files")
+        raise Invalid(f"The files are larger than {FILES_LIMIT >> 20} MiB in total.", field="files")
 
 
 def _check_workplace(row: Workflow | WorkflowRun, repository: Repository | None, profile: AgentProfile | None) -> None:
@@ -275,7 +275,7 @@ def _check_inputs(inputs: Mapping[str, Any]) -> None:
 
 
 def _check_run_possible(user: Any, run: WorkflowRun, graph: Graph, repository: Repository | None) -> None:
-    """Check that the run is possible at all, before anybody waits for it."""
+    """Check that the run is possible at all, before anyone waits for it."""
     if run.workflow is not None and (run.workflow.archived_at is not None or run.workflow.team_id != run.team_id):
         raise Invalid("This workflow is archived, or belongs to another team.", field="workflow")
     _check_workplace(run, repository, run.agent_profile)
@@ -312,7 +312,7 @@ def _shares_worktrees(executor: Executor) -> bool:
 
 
 def cancel_run(user: Any, run: WorkflowRun) -> WorkflowRun:
-    """Ask for a run to end, with all its scripts and turns. A run that is over stays as it is."""
+    """Request the end of a run, with all its scripts and turns. A run that is over stays as it is."""
     require_write(user, run.team)
     with transaction.atomic():
         # Locked, so that the driver cannot end the run between the check and the write.
