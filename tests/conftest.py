@@ -1,4 +1,4 @@
-"""Settings and fixtures for every area of the tests."""
+"""Settings and fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ pytest.register_assert_rewrite(
     "tests.drills.restart_drills", "tests.executors.contract", "tests.executors.shared_worktrees"
 )
 
-# The duration of an example depends on what else the machine does.
+# The duration of an example depends on the load of the machine.
 hypothesis.settings.register_profile("kandev", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("kandev")
 
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
-    """Let tests hold transactions longer on a busy machine than requests and the supervisor may."""
+    """Allow tests longer transactions on a busy machine than requests and the supervisor may hold."""
     if connection.vendor == "postgresql":
         connection.settings_dict["OPTIONS"]["options"] += " -c idle_in_transaction_session_timeout=120000"
 
 
 @pytest.fixture(scope="session")
 def django_db_keepdb(django_db_modify_db_settings: None) -> bool:
-    """Copy the migrated database of this test run, and let Django find it: migrating takes ten seconds of a core."""
+    """Copy the migrated database of this test run and let Django use it: migrating takes ten seconds of CPU time."""
     creation: Any = connection.creation
     copy_migrated(database_named(creation._get_test_db_name()))
     return True
@@ -47,7 +47,7 @@ def django_db_keepdb(django_db_modify_db_settings: None) -> bool:
 
 @pytest.fixture(scope="module")
 def shared_rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Keep what a module's fixtures write for all its tests, each of which still undoes its own changes.
+    """Keep what a module's fixtures write for all its tests, each of which still rolls back its own changes.
 
     The transaction of a test with the fixture ``db`` is nested in this one: no test may commit.
     """
@@ -58,7 +58,7 @@ def shared_rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]
 
 @pytest.fixture(scope="session", autouse=True)
 def _find_static_files_once() -> Iterator[None]:
-    """Let each test client use the static files that the first one found: a search takes longer than most requests."""
+    """Share the static files that the first test client found: a search takes longer than most requests."""
     find, found = WhiteNoiseMiddleware.add_files_from_finders, dict[str, Any]()
 
     def add_files_from_finders(middleware: WhiteNoiseMiddleware) -> None:
@@ -74,9 +74,9 @@ def _find_static_files_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _keep_rows_of_migrations() -> Iterator[None]:
-    """After a test with real transactions, put back what a migration creates in every database.
+    """After a test with real transactions, restore the rows that migrations create in every database.
 
-    Django would create content types and permissions anew, which takes longer than most of these tests.
+    Django would recreate content types and permissions, which takes longer than most of these tests.
     """
     kept: dict[type[Model], list[Model]] = {}
 

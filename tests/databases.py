@@ -1,4 +1,4 @@
-"""The databases of tests that start processes of their own, whichever database this run is on."""
+"""Databases for tests that start their own processes, on whichever database this run uses."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from tests.environment import DATABASE_URL
 
 
 def on_postgresql() -> bool:
-    """Whether this run's databases are PostgreSQL's."""
+    """Return whether this run uses PostgreSQL."""
     return DATABASE_URL in os.environ
 
 
 def url_of_test_database() -> str:
-    """``KANDEV_DATABASE_URL`` of the database that pytest-django has made."""
+    """Return ``KANDEV_DATABASE_URL`` of the database that pytest-django created."""
     database = database_named(str(connection.settings_dict["NAME"]))
     return f"sqlite://{database}" if isinstance(database, Path) else database
 
 
 def database_named(name: str) -> str | Path:
-    """The database with this name as Django's settings have it: a PostgreSQL's URL or a SQLite's file."""
+    """Return the database with this name: a URL on PostgreSQL, a file on SQLite."""
     return urlsplit(os.environ[DATABASE_URL])._replace(path=f"/{name}").geturl() if on_postgresql() else Path(name)
 
 
 def new_database(server: str = "") -> dict[str, str]:
-    """The setting that names a new and empty database; none on SQLite, where each data directory holds one.
+    """Return the environment variable for a new, empty database.
 
-    ``server`` is what `server_of` says of another deployment's database.
+    ``server`` is the result of `server_of` for another deployment's database. On SQLite there is no variable, since
+    each data directory has its own database.
     """
     if not server:
         return {DATABASE_URL: postgresql.server().new_database()} if on_postgresql() else {}
@@ -48,12 +49,15 @@ def new_database(server: str = "") -> dict[str, str]:
 
 
 def server_of(database: str | Path) -> str:
-    """The server of a PostgreSQL's database, as the URL of its database ``postgres``; empty for a file."""
+    """Return the URL of the maintenance database on the same PostgreSQL server; an empty string for an SQLite file."""
     return "" if isinstance(database, Path) else urlsplit(database)._replace(path="/postgres").geturl()
 
 
 def copy(source: str | Path, to: str | Path) -> None:
-    """Make ``to``, a file that is not there or a database without a user, a copy of ``source``, which nobody uses."""
+    """Copy ``source`` to ``to``: a file that does not exist yet, or a database without connections.
+
+    ``source`` is not in use.
+    """
     if isinstance(source, Path):
         with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(to)) as other:
             one.backup(other)
@@ -62,9 +66,10 @@ def copy(source: str | Path, to: str | Path) -> None:
 
 
 def rows_of(database: str | Path, sql: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
-    """What a query with ``?`` in it gives, as SQLite would: ids are 32 digits, JSON is text, times are in UTC.
+    """Return the rows of a query with ``?`` placeholders.
 
-    ``database`` is a PostgreSQL's URL or a SQLite's file.
+    ``database`` is a PostgreSQL URL or an SQLite file. Values have SQLite's form: ids are 32 digits, JSON is text, and
+    times are UTC.
     """
     if isinstance(database, Path):
         with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as file:
@@ -77,7 +82,7 @@ def rows_of(database: str | Path, sql: str, values: Sequence[Any] = ()) -> list[
 
 
 def change(database: str | Path, sql: str, *values: Any) -> int:
-    """Carry out a statement with ``?`` in it, by nobody's permission; how many rows it has changed."""
+    """Execute a statement with ``?`` placeholders, without any check of Kandev; return how many rows it changed."""
     if isinstance(database, Path):
         with closing(sqlite3.connect(database)) as file, file:
             return file.execute(sql, values).rowcount

@@ -1,4 +1,4 @@
-"""The project as it was, where the clone has its history."""
+"""Earlier versions of the project, if the clone has its history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _git(*words: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def apps_with_old_labels() -> SimpleNamespace:
-    """Return what data migrations get as ``apps``: today's models, found by name whatever app has them now."""
+    """Return a replacement for the ``apps`` of data migrations that finds today's models in any app."""
 
     def get_model(label: str, name: str) -> type[Model]:
         return next(model for model in apps.get_models() if model.__name__ == name)
@@ -28,7 +28,7 @@ def apps_with_old_labels() -> SimpleNamespace:
 
 
 def before_last_change_of(path: str, into: Path) -> Path:
-    """The whole project before the last commit that changed ``path``, in ``into``; skips where nobody knows it."""
+    """Extract the project before the last commit that changed ``path`` to ``into``; skip the test if it is unknown."""
     commits = _git("log", "--format=%H", "-2", "--", path).stdout.decode().split()
     return project_at(commits[1] if len(commits) == 2 else "", into)
 

@@ -1,4 +1,4 @@
-"""A migrated database, made once in a test run: whoever needs one copies it instead of migrating for itself."""
+"""A migrated database, created once in a test run; tests copy it instead of running the migrations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.environment import DATABASE_URL, RUN_DIRECTORY
 
 
 def copy_migrated(to: str | Path) -> None:
-    """Make ``to``, a PostgreSQL database or a file that is not there, a copy of the migrated database."""
+    """Copy the migrated database to ``to``: a PostgreSQL database, or a file that does not exist yet."""
     databases.copy(_migrated(databases.server_of(to)), to)
 
 
@@ -23,14 +23,14 @@ def copy_migrated(to: str | Path) -> None:
 def _migrated(server: str) -> str | Path:
     """Return the migrated file, or the URL of the migrated database on a PostgreSQL server."""
     if not server:
-        return _made_once("migrated.sqlite3", _write_file)
+        return _create_once("migrated.sqlite3", _write_file)
     url = postgresql.new_database(server)
-    postgresql.restore(_made_once("migrated.sql", lambda file: _write_dump(server, file)), url)
+    postgresql.restore(_create_once("migrated.sql", lambda file: _write_dump(server, file)), url)
     return url
 
 
-def _made_once(name: str, make: Callable[[Path], None]) -> Path:
-    """Return a file of the test run that ``make`` writes in one of its processes, while the others wait."""
+def _create_once(name: str, make: Callable[[Path], None]) -> Path:
+    """Return a file of the test run; the first process to ask writes it with ``make`` while the others wait."""
     made = Path(os.environ[RUN_DIRECTORY]) / name
     with made.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""A network of a process' own, with nothing but a loopback, and free ports on it.
+"""A network namespace with only a loopback interface for each test process, and free ports in it.
 
-An engine makes and removes interfaces with every container, and each time a browser on the same network
-breaks off what it is loading. So each process that gets a share of the tests has its own.
+A Docker engine creates and removes interfaces with every container, and each time a browser on the same network aborts
+what it is loading. So each xdist worker has its own network.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ _IFF_UP: Final = 1
 _REQUEST: Final = struct.Struct("16sh22x")
 """``struct ifreq``: the interface's name, and its flags."""
 _PORTS: Final = range(20_000, 32_000)
-"""Below the ports that the kernel hands out, so that no connection takes a free port before its server listens."""
+"""Below the ephemeral ports of the kernel, so that no connection takes a free port before its server listens."""
 
 
 def leave() -> None:
-    """Move this thread, and all that it starts from now on, to a new network; only root can.
+    """Move this thread, and everything it starts from now on, to a new network namespace, which only root can.
 
-    Who is not root has no engine either, and stays where it is.
+    Users other than root have no Docker engine either, and stay where they are.
 
-    Raises:
-        OSError: the kernel refuses.
+    Raises OSError if the kernel refuses.
     """
     if os.geteuid() != 0:
         return

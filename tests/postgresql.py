@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own: in a temporary directory, on the loopback, gone with the process that started it."""
+"""A temporary PostgreSQL server on the loopback interface; it ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.network import free_port
 
 OWNER: Final = "kandev"
 UNPRIVILEGED: Final = ("postgres", "nobody")
-"""Users as whom a server runs where we are root, which PostgreSQL refuses; the first that there is."""
+"""Users that a server may run as if the tests are root, which PostgreSQL refuses; the first that exists is used."""
 SETTINGS: Final = {
-    "autovacuum": "off",  # it writes when nobody did
+    "autovacuum": "off",  # a test survives no power failure
     "fsync": "off",  # a test survives no power cut
     "full_page_writes": "off",
     "listen_addresses": "127.0.0.1",
@@ -37,13 +37,13 @@ SETTINGS: Final = {
     "unix_socket_directories": "",
 }
 DURABLE: Final = {name: SETTINGS[name] for name in ("listen_addresses", "max_connections", "unix_socket_directories")}
-"""Otherwise PostgreSQL's own defaults: what is committed survives a power cut."""
+"""Otherwise PostgreSQL's defaults: committed data survives a power failure."""
 _PR_SET_PDEATHSIG: Final = 1
 _NUMBERS: Final = count(1)
 
 
 def binaries() -> Path | None:
-    """The directory of the newest server that is installed, on the search path or where Debian puts it."""
+    """Return the directory of the newest installed server, on the search path or where Debian puts it."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     on_path = shutil.which("initdb")
     newest = max(found, key=lambda path: int(path.parent.name) if path.parent.name.isdigit() else 0, default=None)
@@ -51,7 +51,7 @@ def binaries() -> Path | None:
 
 
 class Server:
-    """One server with a superuser; ``start`` may be called again after ``stop``."""
+    """A server with one superuser; ``start`` may be called again after ``stop``."""
 
     def __init__(self, settings: Mapping[str, str] = SETTINGS) -> None:
         self.settings = settings
@@ -73,7 +73,7 @@ class Server:
         subprocess.run(command, check=True, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, **self._as)
 
     def start(self) -> None:
-        """Start it and wait until it takes connections."""
+        """Start the server and wait until it accepts connections."""
         told = [word for name, value in self.settings.items() for word in ("-c", f"{name}={value}")]
         command: tuple[str | Path, ...] = (_binary("postgres"), "-D", self.home / "data", "-p", str(self.port), *told)
         with (self.home / "log").open("ab") as log:
@@ -94,7 +94,7 @@ class Server:
                 raise RuntimeError(f"PostgreSQL did not start: {(self.home / 'log').read_text()}")
 
     def stop(self) -> None:
-        """End it at once, with every connection; what was committed stays."""
+        """Stop the server at once, closing every connection; committed data stays."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGINT)
@@ -102,21 +102,21 @@ class Server:
             self._process = None
 
     def close(self) -> None:
-        """End it, and forget everything."""
+        """Stop the server and delete its data."""
         self.stop()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def url(self, name: str = "postgres") -> str:
-        """``KANDEV_DATABASE_URL`` of one of its databases."""
+        """Return ``KANDEV_DATABASE_URL`` for one of its databases."""
         return f"postgres://{OWNER}:{self.password}@127.0.0.1:{self.port}/{name}"
 
     def new_database(self) -> str:
-        """The URL of a new, empty database."""
+        """Return the URL of a new, empty database."""
         return new_database(self.url())
 
 
 def new_database(server: str) -> str:
-    """The URL of a new, empty database on the server of another URL."""
+    """Return the URL of a new, empty database on the server of another URL."""
     name = f"drill_{next(_NUMBERS)}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -124,7 +124,7 @@ def new_database(server: str) -> str:
 
 
 def copy(source: str, to: str) -> None:
-    """Make the database ``to`` a copy of ``source``, which nobody uses, on the same server."""
+    """Copy the database ``source``, which is not in use, to ``to`` on the same server."""
     names = [sql.Identifier(urlsplit(url).path.strip("/")) for url in (to, source)]
     with psycopg.connect(_beside(source, "postgres"), autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(names[0]))
@@ -132,12 +132,12 @@ def copy(source: str, to: str) -> None:
 
 
 def dump(url: str, file: Path) -> None:
-    """Write a database to a file that ``restore`` reads."""
+    """Write a database to a file for ``restore``."""
     subprocess.run((_binary("pg_dump"), "--file", file, url), check=True, capture_output=True, env={})
 
 
 def restore(file: Path, url: str) -> None:
-    """Read into an empty database what ``dump`` has written, maybe from another server."""
+    """Load a file written by ``dump``, maybe on another server, into an empty database."""
     command = (_binary("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "--single-transaction", "--file", file, url)
     subprocess.run(command, check=True, capture_output=True, env={})
 
@@ -148,7 +148,7 @@ def _beside(url: str, name: str) -> str:
 
 @cache
 def server() -> Server:
-    """The one server of this process, started on first use."""
+    """Return the server of this process, started on first use."""
     made = Server()
     atexit.register(made.close)
     made.start()

@@ -1,7 +1,7 @@
-"""Python processes of Kandev that start without importing the libraries, which takes two seconds of a core each time.
+"""Python processes of Kandev that start without importing the libraries, which takes two seconds of CPU time each.
 
-``PreloadedProcess`` is for long-lived ones, ``run`` for commands. They are real processes with their own pid, memory
-and files, forked from one that has imported the libraries but nothing of Kandev, whose modules depend on the
+``PreloadedProcess`` is for long-lived processes, ``run`` for commands. They are real processes with their own pid,
+memory and files, forked from one that has imported the libraries but nothing of Kandev, whose modules depend on the
 environment. What identifies a process by its command line or initial environment needs ``subprocess``.
 """
 
@@ -148,7 +148,7 @@ def run(
 
 
 class _Server:
-    """The process that forks the others."""
+    """Client of the process that forks the others."""
 
     def __init__(self) -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -169,7 +169,7 @@ class _Server:
             return int(self._socket.recv(64))
 
     def close(self) -> None:
-        """End the server; what it started runs on."""
+        """End the server; the processes that it started continue."""
         self._socket.close()
         self._process.wait(30)
 

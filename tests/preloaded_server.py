@@ -1,4 +1,4 @@
-"""Fork a process for each request of ``tests.preloaded``, with the libraries that Kandev uses imported already."""
+"""A server that forks a process for each request of ``tests.preloaded``; Kandev's libraries are already imported."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
 
 
 def report(pidfd: int, pid: int, status: int) -> None:
-    """Tell the exit status of a process that has ended."""
+    """Write the exit status of a process that has ended to its pipe."""
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with contextlib.suppress(BrokenPipeError):  # nobody waits for it
         os.write(status, struct.pack("i", code))

@@ -1,4 +1,4 @@
-"""A Redis of the tests' own: in memory, on the loopback, gone with the process that started it."""
+"""A temporary, in-memory Redis server on the loopback interface; it ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 
 class RedisServer:
-    """One server with a password; ``start`` may be called again after ``kill``, and knows nothing any more."""
+    """A server with a password; ``start`` may be called again after ``kill``, which loses all data."""
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="kandev-redis-", dir="/tmp"))
@@ -29,11 +29,11 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """``KANDEV_REDIS_URL``."""
+        """Return ``KANDEV_REDIS_URL``."""
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it answers."""
         options = {"bind": "127.0.0.1", "port": self.port, "requirepass": self.password, "save": "", "dir": self.home}
         words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
         with (self.home / "log").open("ab") as log:
@@ -49,7 +49,7 @@ class RedisServer:
         eventually(self.answers, timeout=30, describe="Redis answers")
 
     def answers(self) -> bool:
-        """Whether it does."""
+        """Return whether the server answers."""
         try:
             with redis.Redis.from_url(self.url, socket_timeout=5) as client:
                 return bool(client.ping())
@@ -57,26 +57,26 @@ class RedisServer:
             return False
 
     def subscribers(self) -> int:
-        """How many connections listen for wake-ups."""
+        """Return how many connections subscribe to wake-ups."""
         with redis.Redis.from_url(self.url) as client:
             return sum(int(count) for _, count in client.pubsub_numsub(*client.pubsub_channels("kandev__group__*")))
 
     def kill(self) -> None:
-        """SIGKILL: all that it knew is gone."""
+        """Kill the server with SIGKILL; all its data is lost."""
         self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """It keeps its connections and answers nothing any more."""
+        """Stop the server's process with SIGSTOP: its connections stay open and nothing is answered."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on."""
+        """Let a frozen server continue."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it."""
+        """End the server."""
         self._end(signal.SIGKILL)
         shutil.rmtree(self.home, ignore_errors=True)
 
@@ -89,7 +89,7 @@ class RedisServer:
 
 @contextmanager
 def running_redis() -> Iterator[RedisServer]:
-    """One for the block; a machine without Redis skips what wants it, or fails it where CI promised one."""
+    """Yield a running server; without Redis, skip the test, or fail it if services are required."""
     require("redis")
     made = RedisServer()
     try:

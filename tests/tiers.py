@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import a file of which ``make test`` runs no test: importing takes most of the time of a collection."""
+    """Skip importing files without tests of ``make test``: importing takes most of the time of a collection."""
     if config.option.tier == "all" or collection_path.suffix != ".py":
         return None
     markers = {"postgresql"} if "mark.postgresql" in collection_path.read_text() else set[str]()

@@ -48,7 +48,7 @@ async def eventually_async(predicate: Callable[[], Any], timeout: float = PATIEN
 
 
 def _pause_after(started: float) -> float:
-    """Return the seconds until the next poll: a poll of a busy server must not keep it from what is waited for."""
+    """Return the seconds until the next poll: frequent polls of a busy server would delay the condition itself."""
     return min(max(_POLL, 3 * (time.monotonic() - started)), _LONGEST_POLL)
 
 

@@ -1,4 +1,4 @@
-"""Ada, who may write in her team, and Bob, who belongs to another."""
+"""Fixtures: Ada, who may write in her team, and Bob, who belongs to another."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tests.pages.world import World, make_world
 
 
 @pytest.fixture(autouse=True)
-def _quick_and_forgetful(settings: Any) -> None:
+def _fast_hashes_and_empty_cache(settings: Any) -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     cache.clear()
 
 
 @pytest.fixture
 def world(db: None) -> World:
-    """Both teams."""
+    """Return the API objects of both teams."""
     return make_world()
 
 
 def browser_of(user: User) -> Client:
-    """Return a browser in which ``user`` is logged in."""
+    """Return the browser session of ``user``."""
     client = Client()
     client.force_login(user)
     return client
@@ -33,17 +33,17 @@ def browser_of(user: User) -> Client:
 
 @pytest.fixture
 def ada(world: World) -> Client:
-    """Ada's browser."""
+    """Return the browser session of Ada."""
     return browser_of(world.ada)
 
 
 @pytest.fixture
 def bob(world: World) -> Client:
-    """Bob's browser."""
+    """Return the browser session of Bob."""
     return browser_of(world.bob)
 
 
 @pytest.fixture
 def staff(world: World) -> Client:
-    """The browser of a staff user who is in no team."""
+    """Return the browser session of a staff user who is in no team."""
     return browser_of(User.objects.create(username="operator", is_staff=True))

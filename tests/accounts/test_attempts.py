@@ -37,7 +37,7 @@ def address(number: int) -> str:
 
 
 def guess(name: str, caller: str, browser: str = "") -> bool:
-    """Record a wrong guess and return whether it was allowed."""
+    """Record a wrong guess; return whether it was allowed."""
     return LoginAttempt(name, caller, browser).count_and_check()
 
 
@@ -77,14 +77,14 @@ class TestWrongPasswordsFrom300Addresses:
         for number in range(300):
             guess("ada", address(number))
 
-    def test_let_the_right_password_in_from_a_new_address(self) -> None:
+    def test_correct_password_works_from_a_new_address(self) -> None:
         assert log_in(ADDRESS) == 302
 
-    def test_leave_each_network_one_guess_at_a_time(self) -> None:
+    def test_each_network_has_one_guess_at_a_time(self) -> None:
         assert [log_in(ADDRESS, "wrong"), log_in(ADDRESS, "wrong"), log_in(ADDRESS)] == [429] * 3
         assert {guess("ada", address(number)) for number in range(20, 300)} == {False}
 
-    def test_limit_unknown_names_equally(self) -> None:
+    def test_unknown_names_are_limited_equally(self) -> None:
         for number in range(300):
             guess("nobody", address(number))
         said = Client().post("/login/", {"username": "nobody", "password": "x"}, REMOTE_ADDR=ADDRESS)
@@ -170,12 +170,12 @@ def test_one_ipv6_network_is_one_caller(world: World) -> None:
 
 
 class TestWrongKeys:
-    """Of the API, of waits and of login links: guesses are throttled, and a correct key is never refused."""
+    """Wrong keys of the API, of waits and of login links are throttled, and a correct key is never refused."""
 
     def wrong_token(self, caller: str = ADDRESS) -> Any:
         return APIClient(REMOTE_ADDR=caller, HTTP_AUTHORIZATION="Token kdv_guess").get("/api/v1/tasks/")
 
-    def test_of_the_api_are_throttled(self, world: World) -> None:
+    def test_wrong_api_keys_are_throttled(self, world: World) -> None:
         key = ApiToken.mint(world.ada, "build", ApiToken.Scope.READ, None)[1]
         said = [self.wrong_token().status_code for _ in range(31)]
         assert said == [401] * 30 + [429]
@@ -184,28 +184,28 @@ class TestWrongKeys:
         right = APIClient(REMOTE_ADDR=ADDRESS, HTTP_AUTHORIZATION=f"Token {key}")
         assert right.get("/api/v1/tasks/").status_code == 200
 
-    def test_from_300_addresses_evict_no_count(self, world: World) -> None:
+    def test_wrong_keys_from_300_addresses_evict_no_count(self, world: World) -> None:
         for _ in range(30):
             self.wrong_token()
         for number in range(300):
             assert self.wrong_token(address(number)).status_code == 401
         assert self.wrong_token().status_code == 429
 
-    def test_of_a_login_link_are_throttled(self, world: World) -> None:
+    def test_wrong_login_links_are_throttled(self, world: World) -> None:
         client = Client(REMOTE_ADDR=ADDRESS)
         assert [client.get(f"/login/guess-{number}/").status_code for number in range(31)] == [410] * 30 + [429]
         assert client.post(f"/login/{LoginLink.mint(world.ada)}/").status_code == 302
 
 
 class TestAttemptRows:
-    def test_that_have_expired_are_deleted(self, db: None) -> None:
+    def test_expired_attempts_are_deleted(self, db: None) -> None:
         AttemptLimit("test", 1, 60).admits("over")
         AttemptCount.objects.update(ends_at=timezone.now() - timedelta(seconds=1))
         AttemptLimit("test", 1, 60).admits("goes on")
         clean_logins(ChoreRun("logins"))
         assert AttemptCount.objects.count() == 1
 
-    def test_are_limited_and_those_expiring_first_are_deleted(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rows_are_limited_and_the_oldest_are_deleted(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(models, "MAX_ATTEMPT_ROWS", 10)
         kept = AttemptLimit("login-name", 1, 3600)
         kept.admits("ada")
@@ -214,7 +214,7 @@ class TestAttemptRows:
         AttemptCount.trim()
         assert (AttemptCount.objects.count(), kept.admits("ada")) == (10, False)
 
-    def test_contain_neither_name_nor_address(self, db: None) -> None:
+    def test_rows_contain_neither_name_nor_address(self, db: None) -> None:
         guess("ada", ADDRESS)
         with connection.cursor() as cursor:
             cursor.execute("SELECT * FROM attempt_counts")

@@ -1,4 +1,4 @@
-"""Wrong passwords are throttled, a new one ends other logins, and a link from staff sets one."""
+"""Wrong passwords are throttled; a new password ends other logins; a staff link sets a password."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def log_in(name: str = "ada", password: str = RIGHT, address: str = "203.0.113.1
 
 
 @pytest.fixture
-def clever_ada(world: World) -> Client:
-    """Ada's browser, logged in with her password."""
+def ada_with_password(world: World) -> Client:
+    """Return the browser session of Ada, logged in with her password."""
     client = Client()
     assert client.post("/login/", {"username": "ada", "password": "lovelace"}).status_code == 302
     return client
@@ -37,34 +37,34 @@ def clever_ada(world: World) -> Client:
 
 class TestWrongPasswords:
     @pytest.mark.parametrize("name", ["ada", "nobody-of-this-name", "ADA", "\u00e5da"])
-    def test_for_one_name_are_throttled_everywhere_even_if_it_is_unknown(self, name: str, world: World) -> None:
+    def test_guesses_for_one_name_are_throttled_even_if_it_is_unknown(self, name: str, world: World) -> None:
         said = [log_in(name, "wrong", f"203.0.113.{number}") for number in range(MAX_PER_NAME + 1)]
         assert said == [200] * MAX_PER_NAME + [429]
 
-    def test_from_one_address_are_throttled_for_every_name(self, world: World) -> None:
+    def test_guesses_from_one_address_are_throttled_for_every_name(self, world: World) -> None:
         said = [log_in(f"name{number}", "wrong") for number in range(MAX_PER_ADDRESS)]
         assert (set(said), log_in()) == ({200}, 429)
         assert log_in(address="203.0.113.2") == 302
 
-    def test_are_counted_by_peer_address_not_by_forwarded_header(self, world: World) -> None:
+    def test_guesses_are_counted_by_peer_address(self, world: World) -> None:
         for number in range(MAX_PER_ADDRESS):
             log_in(f"n{number}", "wrong", HTTP_X_FORWARDED_FOR=f"198.51.100.{number}")
         assert log_in(HTTP_X_FORWARDED_FOR="198.51.100.99") == 429
 
-    def test_do_not_count_correct_ones(self, world: World) -> None:
+    def test_correct_passwords_are_not_counted(self, world: World) -> None:
         assert {log_in() for _ in range(MAX_PER_ADDRESS + 2)} == {302}
 
-    def test_do_not_block_a_login_link(self, world: World) -> None:
+    def test_wrong_passwords_do_not_block_a_login_link(self, world: World) -> None:
         for _ in range(MAX_PER_NAME + 1):
             log_in(password="wrong")
         assert Client().post(f"/login/{LoginLink.mint(world.ada)}/").status_code == 302
 
 
-def test_new_password_ends_every_other_login_and_link(clever_ada: Client, world: World) -> None:
+def test_new_password_ends_every_other_login_and_link(ada_with_password: Client, world: World) -> None:
     elsewhere, link = browser_of(world.ada), LoginLink.mint(world.ada)
-    assert "1 other browser" in clever_ada.get(PASSWORD).text
-    assert clever_ada.post(PASSWORD, CHANGE).status_code == 302
-    assert clever_ada.get(PASSWORD).status_code == 200
+    assert "1 other browser" in ada_with_password.get(PASSWORD).text
+    assert ada_with_password.post(PASSWORD, CHANGE).status_code == 302
+    assert ada_with_password.get(PASSWORD).status_code == 200
     assert elsewhere.get("/").status_code == 302
     assert Client().post(f"/login/{link}/").status_code == 410
     assert (log_in(), log_in(password=NEW)) == (200, 302)
@@ -115,7 +115,7 @@ class TestStaffLink:
         assert "no-store" in told.headers["Cache-Control"]
         return link_of(told.text)
 
-    def test_sets_a_password_once_without_the_old_one(self, staff: Client, world: World) -> None:
+    def test_link_sets_a_password_once_without_the_old_one(self, staff: Client, world: World) -> None:
         link, client = self.given(staff, world.ada), Client()
         assert "Set a password for ada?" in client.get(link).text
         assert client.post(link).headers["Location"] == PASSWORD
@@ -124,21 +124,21 @@ class TestStaffLink:
         assert "old_password" in client.get(PASSWORD).text
         assert log_in(password=NEW) == 302
 
-    def test_for_login_does_not_set_a_password(self, staff: Client, world: World) -> None:
+    def test_login_link_does_not_set_a_password(self, staff: Client, world: World) -> None:
         client = Client()
         assert client.post(self.given(staff, world.ada, "login")).headers["Location"] == "/"
         assert "old_password" in client.get(PASSWORD).text
 
-    def test_replaces_earlier_links(self, staff: Client, world: World) -> None:
+    def test_link_replaces_earlier_links(self, staff: Client, world: World) -> None:
         first, second = self.given(staff, world.ada), self.given(staff, world.ada)
         assert [Client().post(link).status_code for link in (first, second)] == [410, 302]
 
-    def test_records_who_created_it(self, staff: Client, world: World) -> None:
+    def test_link_records_its_creator(self, staff: Client, world: World) -> None:
         self.given(staff, world.ada)
         assert LoginLink.objects.get().made_by == User.objects.get(username="operator")
 
     @pytest.mark.parametrize("more", [{"is_staff": True}, {"is_superuser": True}], ids=str)
-    def test_cannot_be_created_for_other_staff(self, more: Any, staff: Client, world: World) -> None:
+    def test_link_cannot_be_created_for_other_staff(self, more: Any, staff: Client, world: World) -> None:
         User.objects.filter(pk=world.ada.pk).update(**more)
         assert staff.post(f"/settings/people/{world.ada.pk}/link/").status_code == 403
         assert not LoginLink.objects.exists()
@@ -152,9 +152,9 @@ def test_user_without_a_password_sets_one_without_an_old_one(bob: Client, world:
     assert log_in("bob", NEW) == 302
 
 
-def test_session_cookies_are_http_only(clever_ada: Client) -> None:
+def test_session_cookies_are_http_only(ada_with_password: Client) -> None:
     for name in ("kandev_session", "kandev_csrf"):
-        if name in clever_ada.cookies:
-            assert clever_ada.cookies[name]["httponly"] is True
-            assert clever_ada.cookies[name]["samesite"] == "Lax"
-    assert "kandev_session" in clever_ada.cookies
+        if name in ada_with_password.cookies:
+            assert ada_with_password.cookies[name]["httponly"] is True
+            assert ada_with_password.cookies[name]["samesite"] == "Lax"
+    assert "kandev_session" in ada_with_password.cookies

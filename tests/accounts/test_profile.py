@@ -1,4 +1,4 @@
-"""Name, address, time zone and theme are stored for the user and applied without any script."""
+"""Name, address, time zone and theme are stored for the user and applied without a script."""
 
 from __future__ import annotations
 

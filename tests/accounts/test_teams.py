@@ -17,7 +17,7 @@ from tests.pages.world import World
 
 @pytest.fixture
 def admin(world: World) -> Client:
-    """The browser of an admin of Ada's team."""
+    """Return the browser session of an admin of Ada's team."""
     user = User.objects.create(username="grace")
     user.groups.add(world.team)
     TeamRole.objects.create(user=user, team=world.team, role=TeamRole.Role.ADMIN)
@@ -126,7 +126,7 @@ def test_staff_deactivates_and_activates_accounts_on_the_people_page(staff: Clie
     path = f"/settings/people/{world.bob.pk}/active/"
     assert f'action="{path}"' in staff.get("/settings/people/").text
     staff.post(path, {"active": "0"})
-    assert bob.get("/").status_code == 302, "he is logged out"
+    assert bob.get("/").status_code == 302, "bob is logged out"
     told = staff.get("/settings/people/").text
     assert "Inactive" in told
     assert f'aria-label="Role of {world.bob}"' not in told

@@ -18,7 +18,7 @@ from sessions_app.accounts import authorization, credentials
 from sessions_app.accounts.models import ApiToken, Preferences
 from tests.accounts.conftest import browser_of
 from tests.history import apps_with_old_labels
-from tests.pages.world import World, asks, hear
+from tests.pages.world import World, asks, ingest_lines
 
 TOKENS = "/api/v1/tokens/"
 TASKS = "/api/v1/tasks/"
@@ -32,8 +32,8 @@ def minted(world: World, scope: str = "write") -> str:
     return ApiToken.mint(world.ada, "a program", scope, timedelta(days=1))[1]
 
 
-def all_that_is_kept() -> str:
-    """Return every text of every row of every table."""
+def dump_database() -> str:
+    """Return all values of every table as one string."""
     with connection.cursor() as cursor:
         found = []
         for table in connection.introspection.table_names(cursor):
@@ -49,7 +49,7 @@ def test_page_shows_a_new_token_once_and_stores_only_its_hash(ada: Client) -> No
     key = re.search(r"kdv_[\w-]{43}", told.text)
     assert key is not None
     assert key[0] not in ada.get("/settings/tokens/").text
-    assert key[0] not in all_that_is_kept()
+    assert key[0] not in dump_database()
     assert Client().get(TASKS, headers=with_key(key[0])).status_code == 200
 
 
@@ -92,7 +92,7 @@ def test_expired_or_revoked_token_is_refused(spoil: dict[str, Any], world: World
 
 
 class TestReadOnlyToken:
-    def test_reads_what_its_user_may_and_changes_nothing(self, world: World) -> None:
+    def test_read_only_token_reads_and_changes_nothing(self, world: World) -> None:
         session = world.session()
         headers = with_key(minted(world, "read"))
         at = f"{TASKS}{session.task_id}/sessions/{session.id}/"
@@ -101,15 +101,15 @@ class TestReadOnlyToken:
         assert (told.status_code, told.json()["code"]) == (403, "permission_denied")
         assert not session.intents.filter(kind="stop").exists()
 
-    def test_sees_no_permission_answer_key(self, world: World) -> None:
+    def test_read_only_token_sees_no_permission_key(self, world: World) -> None:
         session = world.running_session()
-        hear(session, asks())
+        ingest_lines(session, asks())
         at = f"{TASKS}{session.task_id}/sessions/{session.id}/permissions/"
         for scope, shown in (("read", False), ("write", True)):
             (asked,) = Client().get(at, headers=with_key(minted(world, scope))).json()["results"]
             assert bool(asked["resume_token"]) is shown, scope
 
-    def test_gives_its_user_the_rights_of_a_viewer(self, world: World) -> None:
+    def test_read_only_token_has_the_rights_of_a_viewer(self, world: World) -> None:
         found = credentials.authenticate_token(minted(world, "read"))
         assert found is not None
         assert not authorization.may_write(found[0], world.team)
@@ -143,7 +143,7 @@ def test_api_refuses_an_invalid_token_request(wrong: dict[str, Any], ada: Client
 
 
 class TestDrfCreateToken:
-    """``drf_create_token`` keeps its output format."""
+    """``drf_create_token`` works and keeps its output format."""
 
     def key(self, capsys: pytest.CaptureFixture[str], *args: str) -> str:
         call_command("drf_create_token", *args)
@@ -151,22 +151,24 @@ class TestDrfCreateToken:
         assert said is not None
         return said[1]
 
-    def test_creates_a_working_token_and_stores_only_its_hash(
+    def test_command_creates_a_working_token_and_stores_its_hash(
         self, world: World, capsys: pytest.CaptureFixture[str]
     ) -> None:
         key = self.key(capsys, "ada")
         assert Client().get(TASKS, headers=with_key(key)).status_code == 200
         assert ApiToken.objects.get().scope == "write"
-        assert key not in all_that_is_kept()
+        assert key not in dump_database()
 
-    def test_replaces_only_tokens_of_the_same_name(self, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_command_replaces_only_tokens_of_the_same_name(
+        self, world: World, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         other = self.key(capsys, "ada", "--name", "CI", "--scope", "read", "--days", "7")
         first, second = self.key(capsys, "ada"), self.key(capsys, "ada", "-r")
         works = [Client().get(TASKS, headers=with_key(key)).status_code for key in (other, first, second)]
         assert works == [200, 401, 200]
 
     @pytest.mark.parametrize("args", [("nobody",), ("ada", "--days", "0"), ("ada", "--scope", "all")])
-    def test_refuses_invalid_arguments(self, args: tuple[str, ...], world: World) -> None:
+    def test_command_refuses_invalid_arguments(self, args: tuple[str, ...], world: World) -> None:
         with pytest.raises(CommandError):
             call_command("drf_create_token", *args)
         assert not ApiToken.objects.exists()
@@ -175,7 +177,7 @@ class TestDrfCreateToken:
 def test_token_created_by_the_framework_works_and_is_stored_hashed(world: World) -> None:
     token = Token.objects.create(user=world.ada)
     assert Client().get(TASKS, headers=with_key(token.key)).status_code == 200
-    assert token.key not in all_that_is_kept()
+    assert token.key not in dump_database()
 
 
 def test_prompt_sent_with_a_token_belongs_to_its_user(world: World) -> None:
@@ -199,4 +201,4 @@ def test_plain_text_tokens_keep_working_and_are_replaced_by_hashes(world: World)
     Token.objects.bulk_create([Token(user=world.ada, key=key)])  # as an earlier release stored it
     import_module("sessions_app.migrations.0008_accounts").keep_hashes_alone(apps_with_old_labels(), None)
     assert Client().get(TASKS, headers=with_key(key)).status_code == 200
-    assert key not in all_that_is_kept()
+    assert key not in dump_database()

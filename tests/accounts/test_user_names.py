@@ -38,12 +38,12 @@ def test_names_that_look_different_have_different_skeletons(one: str, other: str
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)
 class TestLookAlikeNameIsRefused:
-    def test_by_the_people_page(self, name: str, staff: Client, world: World) -> None:
+    def test_people_page_refuses_it(self, name: str, staff: Client, world: World) -> None:
         answer = staff.post("/settings/people/", {"username": name})
         assert answer.status_code == 422
         assert User.objects.filter(username=name).count() == 0
 
-    def test_by_the_admin(self, name: str, world: World) -> None:
+    def test_admin_refuses_it(self, name: str, world: World) -> None:
         root = browser_of(User.objects.create_superuser("root"))
         given = {"username": name, "usable_password": "false"}
         answer = root.post("/admin/auth/user/add/", given)
@@ -53,7 +53,7 @@ class TestLookAlikeNameIsRefused:
         world.bob.refresh_from_db()
         assert world.bob.username == "bob"
 
-    def test_by_every_other_way_to_create_an_account(self, name: str, world: World) -> None:
+    def test_every_other_way_refuses_it(self, name: str, world: World) -> None:
         for make in (User.objects.create_user, User.objects.create_superuser):
             with pytest.raises(ValidationError):
                 make(name)

@@ -55,7 +55,7 @@ SECRET: Final = "s3cr3t-value"
 
 
 def make_set(name: str) -> TaskSession:
-    """Create one row of everything around a new session."""
+    """Create a new session and one row of every related model; return the session."""
     team = Group.objects.create(name=f"team {name}")
     user = User.objects.create(username=f"user-{name}")
     user.groups.add(team)
@@ -158,7 +158,7 @@ def _make_queue(name: str) -> None:
 
 
 def browser(user: User) -> Client:
-    """Return a browser in which ``user`` is logged in."""
+    """Return the browser session of ``user``."""
     client = Client()
     client.force_login(user)
     return client

@@ -25,13 +25,13 @@ PROFILE = {"name": "demo", "agent_type": "demo", "command": "[]", "args": "[]", 
 
 
 @pytest.fixture
-def desk(db: None) -> Client:
+def staff_browser(db: None) -> Client:
     return browser(staff())
 
 
-def change(desk: Client, row: Any, **form: Any) -> Any:
+def change(staff_browser: Client, row: Any, **form: Any) -> Any:
     url = reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
-    return desk.post(url, form)
+    return staff_browser.post(url, form)
 
 
 def errors(answer: Any) -> dict[str, list[str]]:
@@ -48,22 +48,22 @@ def profile(db: None) -> AgentProfile:
     )
 
 
-def test_variables_are_set_and_removed_without_being_shown(desk: Client, profile: AgentProfile) -> None:
-    answer = change(desk, profile, **PROFILE, change_env='{"OLD": null, "NEW": "y"}')
+def test_variables_are_set_and_removed_without_being_shown(staff_browser: Client, profile: AgentProfile) -> None:
+    answer = change(staff_browser, profile, **PROFILE, change_env='{"OLD": null, "NEW": "y"}')
     assert answer.status_code == 302
     profile.refresh_from_db()
     assert profile.env == {"API_KEY": SECRET, "NEW": "y"}
     assert profile.mcp_servers == [{"name": "tools", "k": SECRET}]
 
 
-def test_empty_field_keeps_the_secrets(desk: Client, profile: AgentProfile) -> None:
-    assert change(desk, profile, **{**PROFILE, "name": "renamed"}).status_code == 302
+def test_empty_field_keeps_the_secrets(staff_browser: Client, profile: AgentProfile) -> None:
+    assert change(staff_browser, profile, **{**PROFILE, "name": "renamed"}).status_code == 302
     profile.refresh_from_db()
     assert (profile.name, profile.env["API_KEY"], len(profile.mcp_servers)) == ("renamed", SECRET, 1)
 
 
-def test_mcp_servers_are_replaced_as_a_whole(desk: Client, profile: AgentProfile) -> None:
-    assert change(desk, profile, **PROFILE, change_mcp_servers="[]").status_code == 302
+def test_mcp_servers_are_replaced_as_a_whole(staff_browser: Client, profile: AgentProfile) -> None:
+    assert change(staff_browser, profile, **PROFILE, change_mcp_servers="[]").status_code == 302
     profile.refresh_from_db()
     assert (profile.mcp_servers, profile.env["API_KEY"]) == ([], SECRET)
 
@@ -82,8 +82,10 @@ def test_mcp_servers_are_replaced_as_a_whole(desk: Client, profile: AgentProfile
         ("agent_type", "nothing"),
     ],
 )
-def test_invalid_value_is_refused_beside_its_field(desk: Client, profile: AgentProfile, field: str, value: str) -> None:
-    answer = change(desk, profile, **{**PROFILE, field: value})
+def test_invalid_value_is_refused_beside_its_field(
+    staff_browser: Client, profile: AgentProfile, field: str, value: str
+) -> None:
+    answer = change(staff_browser, profile, **{**PROFILE, field: value})
     assert answer.status_code == 200
     assert list(errors(answer)) == [field]
     assert field == "command" or "entered-secret" not in answer.text
@@ -91,23 +93,21 @@ def test_invalid_value_is_refused_beside_its_field(desk: Client, profile: AgentP
     assert (profile.env, profile.command) == ({"API_KEY": SECRET, "OLD": "x"}, [])
 
 
-def test_profile_with_undecryptable_secrets_can_be_viewed_and_renamed(
-    desk: Client, profile: AgentProfile, settings: Any
-) -> None:
+def test_profile_with_undecryptable_secrets_can_be_viewed_and_renamed(profile: AgentProfile, settings: Any) -> None:
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS, old = "another key", [], settings.SECRET_KEY
-    desk = browser(superuser())
+    root = browser(superuser())
     url = reverse("admin:executors_app_agentprofile_change", args=[profile.pk])
-    assert "cannot be decrypted with the current keys" in desk.get(url).text
-    assert change(desk, profile, **{**PROFILE, "name": "renamed"}).status_code == 302
+    assert "cannot be decrypted with the current keys" in root.get(url).text
+    assert change(root, profile, **{**PROFILE, "name": "renamed"}).status_code == 302
     settings.SECRET_KEY = old
     assert AgentProfile.objects.get().env == {"API_KEY": SECRET, "OLD": "x"}
     assert AgentProfile.objects.get().name == "renamed"
 
 
 @pytest.mark.parametrize(("config", "status"), [("", 302), ("{}", 302), ("[]", 200), ('{"image": "x"}', 200)])
-def test_executor_settings_are_validated_by_the_runtime(desk: Client, config: str, status: int) -> None:
+def test_executor_settings_are_validated_by_the_runtime(staff_browser: Client, config: str, status: int) -> None:
     form = {"name": "here", "runtime": "local_standalone", "config": config}
-    assert desk.post(reverse("admin:executors_app_executor_add"), form).status_code == status
+    assert staff_browser.post(reverse("admin:executors_app_executor_add"), form).status_code == status
     assert Executor.objects.count() == (status == 302)
 
 
@@ -118,34 +118,41 @@ def repository(tmp_path: Path, settings: Any) -> Iterator[Path]:
     yield tmp_path
 
 
-def add_repository(desk: Client, path: str) -> HttpResponse:
+def add_repository(staff_browser: Client, path: str) -> HttpResponse:
     team, _ = Group.objects.get_or_create(name="team")
     form = {"name": "engine", "team": team.pk, "path": path}
-    return desk.post(reverse("admin:sessions_app_repository_add"), form)  # type: ignore[return-value]
+    return staff_browser.post(reverse("admin:sessions_app_repository_add"), form)  # type: ignore[return-value]
 
 
-def test_repository_is_added_with_its_checked_out_branch(desk: Client, repository: Path) -> None:
-    assert add_repository(desk, str(repository)).status_code == 302
+def test_repository_is_added_with_its_checked_out_branch(staff_browser: Client, repository: Path) -> None:
+    assert add_repository(staff_browser, str(repository)).status_code == 302
     row = Repository.objects.get()
     assert (row.path, row.default_branch) == (str(repository.resolve()), "trunk")
 
 
 @pytest.mark.parametrize("path", ["relative", "/", "/nowhere", "{inside}/nothing"])
-def test_repository_outside_the_allowed_folders_is_refused(desk: Client, repository: Path, path: str) -> None:
-    answer = add_repository(desk, path.format(inside=repository))
+def test_repository_outside_the_allowed_folders_is_refused(staff_browser: Client, repository: Path, path: str) -> None:
+    answer = add_repository(staff_browser, path.format(inside=repository))
     assert list(errors(answer)) == ["path"]
     assert not Repository.objects.exists()
 
 
-def test_path_and_team_of_a_repository_cannot_be_changed(desk: Client) -> None:
+def test_path_and_team_of_a_repository_cannot_be_changed(staff_browser: Client) -> None:
     row = make_set("a").task.repository
     assert row is not None
-    change(desk, row, name="renamed", path="/etc", team=Group.objects.create(name="other").pk, default_branch="main")
+    change(
+        staff_browser,
+        row,
+        name="renamed",
+        path="/etc",
+        team=Group.objects.create(name="other").pk,
+        default_branch="main",
+    )
     fresh = Repository.objects.get()
     assert (fresh.name, fresh.path, fresh.team) == ("renamed", row.path, row.team)
 
 
-def test_states_cannot_be_edited(desk: Client) -> None:
+def test_states_cannot_be_edited(staff_browser: Client) -> None:
     session = make_set("a")
     form = {
         "policy": "manual",
@@ -154,18 +161,18 @@ def test_states_cannot_be_edited(desk: Client) -> None:
         "desired_state": "stopped",
         "last_seq": "99",
     }
-    assert change(desk, session, **form).status_code == 302
+    assert change(staff_browser, session, **form).status_code == 302
     before = {name: getattr(session, name) for name in ("state", "work_state", "desired_state")}
     session.refresh_from_db()
     assert session.policy == "manual"
     assert {name: getattr(session, name) for name in before} == before
     assert session.last_seq == session.events.count()
-    assert change(desk, session.task, title="New", state="DONE").status_code == 302
+    assert change(staff_browser, session.task, title="New", state="DONE").status_code == 302
     session.task.refresh_from_db()
     assert (session.task.title, session.task.state) == ("New", "TODO")
 
 
-def test_edit_does_not_overwrite_concurrent_supervisor_writes(desk: Client) -> None:
+def test_edit_does_not_overwrite_concurrent_supervisor_writes(staff_browser: Client) -> None:
     session = make_set("a")
 
     def supervise(sender: Any, instance: Any, **_: Any) -> None:
@@ -173,7 +180,7 @@ def test_edit_does_not_overwrite_concurrent_supervisor_writes(desk: Client) -> N
 
     pre_save.connect(supervise, sender=TaskSession)
     try:
-        assert change(desk, session, policy="manual").status_code == 302
+        assert change(staff_browser, session, policy="manual").status_code == 302
     finally:
         pre_save.disconnect(supervise, sender=TaskSession)
     session.refresh_from_db()
@@ -200,9 +207,9 @@ def test_record_cannot_be_changed_even_by_a_superuser(db: None, model: Any) -> N
 
 
 @pytest.mark.parametrize("page", ["auth_user", "auth_group"])
-def test_users_and_groups_require_their_permissions(desk: Client, page: str) -> None:
+def test_users_and_groups_require_their_permissions(staff_browser: Client, page: str) -> None:
     url = reverse(f"admin:{page}_changelist")
-    assert desk.get(url).status_code == 403
+    assert staff_browser.get(url).status_code == 403
     assert browser(superuser()).get(url).status_code == 200
 
 
@@ -229,9 +236,9 @@ def test_admin_login_redirects_to_the_login_page(db: None) -> None:
     assert browser(member).get("/admin/login/?next=/admin/").status_code == 403
 
 
-def test_list_of_login_links_shows_no_secret(desk: Client) -> None:
+def test_list_of_login_links_shows_no_secret(staff_browser: Client) -> None:
     secret = LoginLink.mint(User.objects.get(username="staff"))
-    assert secret not in desk.get(reverse("admin:accounts_loginlink_changelist")).text
+    assert secret not in staff_browser.get(reverse("admin:accounts_loginlink_changelist")).text
 
 
 @pytest.mark.django_db

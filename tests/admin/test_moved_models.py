@@ -42,12 +42,12 @@ def test_quoted_keys_of_old_addresses_stay_quoted() -> None:
 
 
 @pytest.mark.django_db
-def test_open_form_is_sent_again_to_the_new_address() -> None:
+def test_post_to_an_old_address_is_redirected() -> None:
     answer = browser(superuser()).post("/admin/sessions_app/webhook/", {"action": "switch_off"})
     assert (answer.status_code, answer.headers["Location"]) == (308, "/admin/notifications/webhook/")
 
 
 @pytest.mark.django_db
-def test_old_address_asks_strangers_to_log_in() -> None:
+def test_old_address_requires_a_login() -> None:
     answer = Client().get("/admin/sessions_app/workflow/")
     assert (answer.status_code, answer.headers["Location"]) == (302, "/login/?next=/admin/sessions_app/workflow/")

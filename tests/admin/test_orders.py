@@ -17,12 +17,12 @@ LIST = "/admin/sessions_app/tasksession/"
 
 
 @pytest.fixture
-def desk(db: None) -> Client:
-    """The browser of a staff user who is in no team."""
+def staff_browser(db: None) -> Client:
+    """Return the browser session of a staff user who is in no team."""
     return browser(staff())
 
 
-def resting(name: str) -> TaskSession:
+def stopped_session(name: str) -> TaskSession:
     """Return a stopped session that was never prompted, so that it can be started."""
     session = make_set(name)
     session.intents.update(done_at=timezone.now())
@@ -32,17 +32,17 @@ def resting(name: str) -> TaskSession:
     return session
 
 
-def ended(name: str) -> TaskSession:
+def ended_session(name: str) -> TaskSession:
     session = make_set(name)
     session.intents.update(done_at=timezone.now())
     TaskSession.objects.filter(id=session.id).update(state="COMPLETED", desired_state="stopped")
     return session
 
 
-def act(desk: Client, action: str, *sessions: TaskSession) -> list[str]:
-    """Select sessions, run an action and return the messages on the page."""
+def run_action(staff_browser: Client, action: str, *sessions: TaskSession) -> list[str]:
+    """Select sessions and run an action; return the messages on the page."""
     form = {"action": action, "_selected_action": [str(session.id) for session in sessions]}
-    answer = desk.post(LIST, form)
+    answer = staff_browser.post(LIST, form)
     assert answer.status_code == 302
     return [str(message) for message in get_messages(answer.wsgi_request)]
 
@@ -51,69 +51,69 @@ def open_orders(session: TaskSession) -> list[str]:
     return list(Intent.objects.filter(session=session, done_at=None).values_list("kind", flat=True))
 
 
-def test_resume_requests_each_session_and_reports_refusals(desk: Client) -> None:
-    first, second, over = resting("a"), resting("b"), ended("c")
-    said = act(desk, "resume", first, second, over)
+def test_resume_requests_each_session_and_reports_refusals(staff_browser: Client) -> None:
+    first, second, over = stopped_session("a"), stopped_session("b"), ended_session("c")
+    said = run_action(staff_browser, "resume", first, second, over)
     assert said[0] == "2 sessions asked to resume, 1 refused."
     assert "The session has ended and cannot be restarted." in said[1]
     assert f"{over} (Task c)" in said[1]
     assert [open_orders(one) for one in (first, second, over)] == [["start"], ["start"], []]
 
 
-def test_requesting_user_is_recorded(desk: Client) -> None:
-    session = resting("a")
-    act(desk, "resume", session)
+def test_requesting_user_is_recorded(staff_browser: Client) -> None:
+    session = stopped_session("a")
+    run_action(staff_browser, "resume", session)
     assert [order.by.username for order in session.intents.filter(done_at=None) if order.by] == ["staff"]
     assert [entry.user.username for entry in LogEntry.objects.filter(object_id=session.id)] == ["staff"]
 
 
-def test_resume_of_a_running_session_is_refused(desk: Client) -> None:
-    session = resting("a")
+def test_resume_of_a_running_session_is_refused(staff_browser: Client) -> None:
+    session = stopped_session("a")
     ExecutorRunning.objects.filter(session=session).update(status="ready")
     TaskSession.objects.filter(id=session.id).update(launch_id="launch")
-    said = act(desk, "resume", session)
+    said = run_action(staff_browser, "resume", session)
     assert said[0] == "0 sessions asked to resume, 1 refused."
     assert "The session is already running." in said[1]
     assert open_orders(session) == []
 
 
-def test_stop_requests_the_end_of_the_execution(desk: Client) -> None:
-    session, over = resting("a"), ended("b")
-    said = act(desk, "stop", session, over)
+def test_stop_requests_the_end_of_the_execution(staff_browser: Client) -> None:
+    session, over = stopped_session("a"), ended_session("b")
+    said = run_action(staff_browser, "stop", session, over)
     assert said[0] == "1 session asked to stop, 1 refused."
     assert (open_orders(session), open_orders(over)) == (["stop"], [])
     session.refresh_from_db()
     assert (session.desired_state, session.state) == ("stopped", "WAITING_FOR_INPUT")
 
 
-def test_only_the_first_refusals_are_listed(desk: Client) -> None:
-    over = [ended(str(number)) for number in range(12)]
-    said = act(desk, "stop", *over)
+def test_only_the_first_refusals_are_listed(staff_browser: Client) -> None:
+    over = [ended_session(str(number)) for number in range(12)]
+    said = run_action(staff_browser, "stop", *over)
     assert said[0] == "0 sessions asked to stop, 12 refused."
     assert said[-1] == "… and 2 more."
     assert len(said) == 12
 
 
-def test_sweep_now_requests_a_sweep_of_the_selected_sessions(desk: Client) -> None:
-    first, second = resting("a"), resting("b")
+def test_sweep_now_requests_a_sweep_of_the_selected_sessions(staff_browser: Client) -> None:
+    first, second = stopped_session("a"), stopped_session("b")
     SweepRequest.objects.all().delete()
-    [said] = act(desk, "sweep_now", first, second)
+    [said] = run_action(staff_browser, "sweep_now", first, second)
     asked = SweepRequest.objects.get()
     assert set(asked.sessions) == {str(first.id), str(second.id)}
     assert (asked.by.username if asked.by else "", asked.done_at, asked.dry_run) == ("staff", None, False)
     assert str(asked.id) in said
 
 
-def test_adding_a_request_sweeps_all_sessions(desk: Client) -> None:
-    answer = desk.post(reverse("admin:sessions_app_sweeprequest_add"), {"dry_run": "on"})
+def test_adding_a_request_sweeps_all_sessions(staff_browser: Client) -> None:
+    answer = staff_browser.post(reverse("admin:sessions_app_sweeprequest_add"), {"dry_run": "on"})
     assert answer.status_code == 302
     asked = SweepRequest.objects.get()
     assert (asked.sessions, asked.dry_run, asked.by.username if asked.by else "") == ([], True, "staff")
 
 
 @pytest.mark.parametrize("action", ["delete_selected", "state", "nothing"])
-def test_no_other_action_is_available(desk: Client, action: str) -> None:
-    session = resting("a")
-    desk.post(LIST, {"action": action, "_selected_action": [str(session.id)], "post": "yes"})
+def test_no_other_action_is_available(staff_browser: Client, action: str) -> None:
+    session = stopped_session("a")
+    staff_browser.post(LIST, {"action": action, "_selected_action": [str(session.id)], "post": "yes"})
     assert TaskSession.objects.filter(id=session.id, state="WAITING_FOR_INPUT").exists()
     assert open_orders(session) == []

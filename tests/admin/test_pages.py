@@ -24,7 +24,7 @@ MODELS = sorted(admin.site._registry, key=lambda model: model._meta.label)
 OURS = [model for model in apps.get_models() if model.__module__.startswith(("sessions_app.", "executors_app."))]
 OUTSIDE = re.compile(r"(?:src|href|action|formaction)=\"(?:[a-z]+:)?//", re.IGNORECASE)
 MANY = 4
-"""Enough rows to see a query for each of them."""
+"""Enough rows to notice a query for each of them."""
 
 
 def address(model: Any, page: str, *args: Any) -> str:
@@ -41,7 +41,7 @@ def root(db: None) -> Client:
 
 
 def pages_of(model: Any) -> list[str]:
-    """Return the list, the form for a new row, and the pages of the first row."""
+    """Return the URLs of the list, of the form for a new row, and of the first row's pages."""
     row = model._default_manager.first()
     rows = [address(model, page, quote(row.pk)) for page in ("change", "history", "delete")]
     return [address(model, "changelist"), f"{address(model, 'changelist')}?q=x", address(model, "add"), *rows]
@@ -66,7 +66,7 @@ Measured = tuple[int, list[str]]
 
 
 def measure_lists(root: Client) -> dict[Any, Measured]:
-    """Open the list of every model."""
+    """Open the list of every model; return its rows and queries."""
     found = dict[Any, Measured]()
     for model in MODELS:
         with CaptureQueriesContext(connection) as queries:
@@ -80,7 +80,7 @@ def measure_lists(root: Client) -> dict[Any, Measured]:
 def lists_of_one_and_many(
     django_db_setup: None, django_db_blocker: Any
 ) -> tuple[dict[Any, Measured], dict[Any, Measured]]:
-    """The lists with one row of everything, and with many."""
+    """Return the measurements with one row of every model, and with many."""
     with django_db_blocker.unblock(), transaction.atomic():
         root = browser(superuser())
         make_set("0")

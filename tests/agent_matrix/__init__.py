@@ -1,1 +1,1 @@
-"""``make agent-matrix``: what the published agents that are installed here do, measured against a loopback model."""
+"""``make agent-matrix``: measurements of the published agents installed here, with a loopback model."""

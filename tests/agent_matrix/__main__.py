@@ -1,7 +1,7 @@
-"""Measures every agent that is installed here, or those that are named, and writes ``docs/agent-matrix.md``.
+"""Measure every installed agent, or the named ones, and write ``docs/agent-matrix.md``.
 
-``python -m tests.agent_matrix [--drills] [AGENT ...]``; with names, the table has these rows alone and is only printed.
-``--drills`` runs the restart drills and writes their table; it fails if an agent does not do what is expected of it.
+``python -m tests.agent_matrix [--drills] [AGENT ...]``; with names, the table has only these rows and is only printed.
+``--drills`` runs the restart drills and writes their table; it fails if an agent does not behave as expected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _console = Console(markup=False, highlight=False, soft_wrap=True)
 
 
 def _rows(agents: Sequence[str], run: Callable[[str, Path], Row]) -> list[Row]:
-    """Return the row of each agent that is installed, with a scratch directory for each."""
+    """Run each installed agent in its own scratch directory; return the rows."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="agent-matrix-", ignore_cleanup_errors=True) as scratch:
         for published in agents:
@@ -41,12 +41,12 @@ def _rows(agents: Sequence[str], run: Callable[[str, Path], Row]) -> list[Row]:
 
 
 def main() -> int:
-    """Measure and write; returns the exit status."""
+    """Measure the agents and write the document; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.agent_matrix")
     parser.add_argument("--drills", action="store_true")
     parser.add_argument("agents", nargs="*", metavar="AGENT")
     options = parser.parse_args()
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # agents that are killed close their connections
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # killed agents close their connections
     day, known = f"{datetime.now(UTC):%Y-%m-%d}", AGENTS if options.drills else {**REAL_AGENTS, **FORGETFUL}
     if unknown := set(options.agents) - set(known):
         parser.error(f"unknown: {', '.join(sorted(unknown))}. Available: {', '.join(sorted(known))}.")

@@ -1,4 +1,4 @@
-"""What each published agent is expected to do in the drills, and the run of an agent's drills."""
+"""The expected results of the drills for each published agent, and the run of an agent's drills."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _USUAL: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class DrilledAgent:
-    """One agent: where it differs from the usual, and what it needs to ask before it runs a command."""
+    """One agent: its differences from the usual results, and what it needs to ask before it runs a command."""
 
     differs: Mapping[str, str] = field(default_factory=dict)
     asks: Mapping[str, str] = field(default_factory=dict)
-    """Variables of its environment."""
+    """Environment variables."""
 
     def expected(self, drill: str) -> str:
-        """Return what Kandev is expected to say after a drill."""
+        """Return the expected result of a drill."""
         return self.differs.get(drill, _USUAL[drill])
 
 
@@ -72,7 +72,7 @@ AGENTS: Final[Mapping[str, DrilledAgent]] = {
 
 
 def run_drills(name: str, home: Path, drills: Collection[str] = tuple(DRILLS)) -> Row:
-    """Run an agent's drills; one that fails leaves its cell empty, and the next begins with another Kandev."""
+    """Run an agent's drills; a failed drill leaves its cell empty, and the next starts with a new deployment."""
     row = Row(AGENT_TYPES[name])
     with running_model() as model:
         left = [drill for drill in DRILLS if drill in drills]
@@ -110,7 +110,7 @@ def _deployed(name: str, home: Path, model: ModelServer) -> Iterator[RealAgentDr
 
 
 def surprises(rows: Sequence[Row], drills: Collection[str] = tuple(DRILLS)) -> list[str]:
-    """Return where agents did not do what is expected of them, with the failures of their drills."""
+    """Return where agents did not behave as expected, with the failures of their drills."""
     found = []
     for row in rows:
         agent = next(AGENTS[name] for name, kind in AGENT_TYPES.items() if kind == row.agent_type)

@@ -1,7 +1,8 @@
-"""The restart drills of one published agent: a whole Kandev, the agent and the loopback model, killed in turn.
+"""The restart drills of one published agent: a complete Kandev, the agent and a loopback model, killed in turn.
 
 Each drill checks what must hold for every agent (nothing lost, nothing twice, no false claim) and returns in a few
-words what Kandev said of this one. What the agent remembers is read in the model's request log, never in its answers.
+words what Kandev reported about this one. What the agent remembers is read from the model's request log, never from its
+answers.
 """
 
 from __future__ import annotations
@@ -19,41 +20,41 @@ from tests.real_agents.model_server import ModelServer
 from tests.waiting import eventually
 
 HISTORY: Final = "EXECUTION HISTORY"
-"""The heading in a prompt that contains the history of the conversation."""
+"""The heading of the history in a prompt."""
 PATIENCE: Final = 150
-"""Seconds until an agent that does not react is given up."""
+"""Timeout in seconds for an agent's reaction."""
 ASKED: Final = "what was the word?"
 _ENDS: Final = ("session.run.completed", "session.run.cancelled", "session.run.failed", "session.run.interrupted")
 
 
 @dataclass
 class RealAgentDrill:
-    """One agent under a deployment that serves, with a conversation in which it was told a word."""
+    """One agent in a running deployment, with a conversation in which it was told a word."""
 
     deployment: Deployment
     model: ModelServer
     name: str
     """A key of ``AGENT_TYPES``."""
     home: Path
-    """Where the agent has its HOME."""
+    """The directory of the agent's HOME."""
     can_ask: bool = True
-    """Whether it asks for a permission if its model wants it to."""
+    """Whether it asks for permission when its model wants it to."""
     told: int = 0
-    """How many conversations were begun, each with a word of its own."""
+    """Number of conversations begun; each has its own word."""
     asked_first: bool = False
-    """Whether a prompt has waited for a choice of its user, because the conversation was lost."""
+    """Whether a prompt waited for a user's choice because the conversation was lost."""
     known: int = 0
-    """How many starts there were when it was killed."""
+    """Number of starts before the kill."""
     agent: RealAgent = field(init=False)
     session: Session = field(init=False)
 
     @property
     def word(self) -> str:
-        """What the agent was told to remember."""
+        """Return the word that the agent was told to remember."""
         return f"walrus-{self.told}"
 
     def begin(self, **env: str) -> None:
-        """Start the agent, with ``env`` besides its own environment, and tell it a word."""
+        """Start the agent, with ``env`` added to its own environment, and tell it a word."""
         self.told += 1
         self.agent = real_agent(self.name, self.home / f"home-{self.told}", self.model.url)
         profile = {
@@ -66,17 +67,17 @@ class RealAgentDrill:
         self.wait_for_notes()
 
     def wait_for_notes(self) -> None:
-        """Wait until the agent has written down what it was told; some do so after they have answered."""
+        """Wait until the agent has stored what it was told; some do so after they have answered."""
         if self.agent.keeps:
-            eventually(lambda: self.agent.has_kept(self.word), timeout=30, describe="it has written it down")
+            eventually(lambda: self.agent.has_kept(self.word), timeout=30, describe="the agent has stored the word")
 
     def ends(self) -> list[str]:
-        """Return how each turn ended, oldest first."""
+        """Return the name of each turn's end event, oldest first."""
         return [name for name in self.session.names() if name in _ENDS]
 
     def wait_for_end(self, before: int) -> str:
-        """Wait until a turn has ended after ``before`` others, and return how."""
-        eventually(lambda: len(self.ends()) > before, timeout=PATIENCE, describe=f"a turn of {self.name} has ended")
+        """Wait until a turn has ended after ``before`` others; return how it ended."""
+        eventually(lambda: len(self.ends()) > before, timeout=PATIENCE, describe=f"{self.name} has ended its turn")
         return self.ends()[before].removeprefix("session.run.")
 
     def hold(self, mark: str) -> str:
@@ -84,33 +85,37 @@ class RealAgentDrill:
         text = f"HOLD on, {self.word} {mark}"
         self.model.hold()
         self.session.prompt(text)
-        eventually(lambda: self.model.holds(f"{self.word} {mark}"), timeout=PATIENCE, describe="it is in mid-turn")
-        eventually(lambda: self.session.prompts()[-1]["state"] == "delivered", describe="the ledger says so")
+        eventually(
+            lambda: self.model.holds(f"{self.word} {mark}"),
+            timeout=PATIENCE,
+            describe="the model holds the request of the prompt",
+        )
+        eventually(lambda: self.session.prompts()[-1]["state"] == "delivered", describe="the prompt is delivered")
         return text
 
     def times_sent(self, text: str) -> int:
-        """Return how often the model got this prompt; an agent may put what it knows of earlier turns before it."""
+        """Return how often the model received this prompt; an agent may put context before it."""
         return sum(said.endswith(text) for said in self.model.user_texts)
 
     def kill(self) -> None:
-        """SIGKILL for the control plane, agentctl, the guard and the agent."""
+        """Kill control plane, agentctl, guard and agent with SIGKILL."""
         self.known, self.asked_first = len(self.starts()), False
         self.deployment.kill_server()
         self.session.kill_everything()
         self.model.release()
 
     def ask(self) -> str:
-        """Ask for the word; return by the model's log where the agent had it from: *itself*, *history* or *nowhere*.
+        """Ask for the word; return where the agent had it from by the model's log: *itself*, *history* or *nowhere*.
 
-        If the conversation turns out to be lost, the prompt must wait for a choice; it is made as *auto*. *failed*: the
-        turn shows that the conversation is lost.
+        If the conversation turns out to be lost, the prompt must wait for a user's choice, which is *auto*. *failed*
+        means that the turn itself shows that the conversation is lost.
         """
         before, ended = len(self.model.requests), len(self.ends())
         self.session.prompt(f"{ASKED} ({self.name})")
         eventually(
             lambda: len(self.ends()) > ended or self._waits_for_a_choice(),
             timeout=PATIENCE,
-            describe=f"{self.name} answers, or its user has to choose",
+            describe=f"{self.name} answers, or a user has to choose",
         )
         if len(self.ends()) == ended:
             self.asked_first = True
@@ -125,7 +130,7 @@ class RealAgentDrill:
         return "itself" if any(f"remember the word {self.word}" in request for request in asked) else "nowhere"
 
     def version(self) -> str:
-        """Return the version that the agent has told."""
+        """Return the version that the agent has reported."""
         told = [one["evidence"].get("agent") or {} for one in self.session.receipts()]
         return next((str(one["version"]) for one in told if one.get("version")), "")
 
@@ -134,11 +139,11 @@ class RealAgentDrill:
         return status["error_code"] == "token_rejected" and status["queued_prompts"] == 1 and not status["starting"]
 
     def starts(self) -> list[dict[str, Any]]:
-        """Return the receipts of starts, oldest first, without those of supervisors that took a running agent over."""
+        """Return the receipts of starts, oldest first, without take-overs of a running agent."""
         return [one for one in self.session.receipts() if one["kind"] != "reattached"]
 
     def receipts(self) -> str:
-        """Return the receipts of starts since the kill: of each its kind, and what proves it or why it failed."""
+        """Return the kinds of the receipts since the kill, each with its proof or the reason of its failure."""
         return ", then ".join(map(_in_words, self.starts()[self.known :]))
 
 
@@ -148,7 +153,7 @@ def _in_words(receipt: Mapping[str, Any]) -> str:
 
 
 def reattach(drill: RealAgentDrill) -> str:
-    """A: the control plane is killed, and the turn ends while nobody is there."""
+    """Drill A: kill the control plane; the turn ends before it is back."""
     starts = drill.session.journal().count('"kind":"agent.started"')
     ended, heard = len(drill.ends()), len(drill.session.agent_text())
     text = drill.hold("reattach")
@@ -159,21 +164,25 @@ def reattach(drill: RealAgentDrill) -> str:
     eventually(
         lambda: drill.session.journal().count('"kind":"turn.completed"') > turns,
         timeout=PATIENCE,
-        describe="the agent ends its turn alone",
+        describe="the agent ends its turn by itself",
     )
     drill.deployment.serve()
     assert drill.wait_for_end(ended) == "completed"
-    assert drill.session.journal().count('"kind":"agent.started"') == starts, "it is another process"
+    assert drill.session.journal().count('"kind":"agent.started"') == starts, "the agent runs in another process"
     assert drill.times_sent(text) == 1, "the prompt was lost or sent again"
     assert drill.session.agent_text()[heard:].endswith("ok")
-    assert drill.session.agent_text()[heard:].count("ok") == 1, "what it said is lost or there twice"
+    assert drill.session.agent_text()[heard:].count("ok") == 1, "the answer was lost or stored twice"
     # The journal may be read before the receipt is written.
-    eventually(lambda: len(drill.session.receipts()) > receipts, timeout=30, describe="Kandev says that it reattached")
+    eventually(
+        lambda: len(drill.session.receipts()) > receipts,
+        timeout=30,
+        describe="a receipt says that the agent was reattached",
+    )
     return _in_words(drill.session.receipts()[-1])
 
 
 def resume(drill: RealAgentDrill) -> str:
-    """B: everything is killed in mid-turn."""
+    """Drill B: kill everything in mid-turn."""
     text = drill.hold("resume")
     drill.kill()
     recovered = drill.deployment.recover()["sessions"]
@@ -187,13 +196,13 @@ def resume(drill: RealAgentDrill) -> str:
 
 
 def lazy_resume(drill: RealAgentDrill) -> str:
-    """F: everything is killed while the agent is idle; it is started by the next prompt alone."""
+    """Drill F: kill everything while the agent is idle; only the next prompt may start it."""
     drill.kill()
     manual = {"KANDEV_RECOVERY_POLICY": "manual"}
     drill.deployment.recover(env=manual)
     drill.deployment.serve(manual)
     assert not drill.session.status()["is_agent_running"]
-    assert not drill.session.processes(), "it was started unasked"
+    assert not drill.session.processes(), "the agent was started without a request"
     found = _memory(drill)
     starts = 0 if found.startswith("refused") else 2 if drill.asked_first else 1
     assert len(drill.starts()) - drill.known == starts
@@ -201,7 +210,7 @@ def lazy_resume(drill: RealAgentDrill) -> str:
 
 
 def lost_store(drill: RealAgentDrill) -> str:
-    """C: everything is killed, and what the agent has stored is gone."""
+    """Drill C: kill everything and delete what the agent has stored."""
     drill.kill()
     home = Path(drill.agent.env["HOME"])
     home.rename(home.with_name("lost"))
@@ -215,7 +224,7 @@ def lost_store(drill: RealAgentDrill) -> str:
 
 
 def cancel(drill: RealAgentDrill) -> str:
-    """D: a turn is cancelled while the model answers."""
+    """Drill D: cancel a turn while the model answers."""
     ended = len(drill.ends())
     drill.hold("cancel")
     drill.deployment.api("POST", f"{drill.session.path}/cancel/", {})
@@ -232,7 +241,7 @@ def cancel(drill: RealAgentDrill) -> str:
 
 
 def permission(drill: RealAgentDrill) -> str:
-    """E: a permission is asked, and answered after the control plane was killed."""
+    """Drill E: kill the control plane while a permission request is open, then answer it."""
     made = Path(drill.session.row["worktree_path"]) / "made-by-the-agent"
     ended = len(drill.ends())
     drill.session.prompt(f"{'With my APPROVAL, ' if drill.can_ask else ''}RUN echo once >> {made}")
@@ -242,7 +251,7 @@ def permission(drill: RealAgentDrill) -> str:
 
 
 def question(drill: RealAgentDrill) -> str:
-    """A question is asked, and answered after the control plane was killed."""
+    """Kill the control plane while a question is open, then answer it."""
     ended, calls, requests = len(drill.ends()), len(drill.model.calls), len(drill.model.requests)
     drill.session.prompt(f"QUESTION for me, please ({drill.word})")
     asked = _answer_after_a_restart(drill, ended, _filled_in)
@@ -255,7 +264,10 @@ def question(drill: RealAgentDrill) -> str:
 
 
 def _memory(drill: RealAgentDrill, receipt: str = "") -> str:
-    """Return what Kandev says of a killed agent's memory, which must be so; ``receipt``: its kind, if it is known."""
+    """Ask for the word and return the result; check that Kandev's receipt is true.
+
+    ``receipt`` is its kind, if it is known.
+    """
     status = drill.session.status()
     if status["requires_new_session"]:
         try:
@@ -276,13 +288,17 @@ def _memory(drill: RealAgentDrill, receipt: str = "") -> str:
 def _answer_after_a_restart(
     drill: RealAgentDrill, ended: int, answer: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> bool:
-    """Wait for a permission or question, kill the control plane, and answer twice; False: the turn ended without."""
+    """Wait for a request, kill the control plane, and answer twice; return False if the turn just ended."""
     permissions = f"{drill.session.path}/permissions/"
 
     def pending() -> list[Any]:
         return list(drill.deployment.api("GET", f"{permissions}?state=pending")["results"])
 
-    eventually(lambda: pending() or len(drill.ends()) > ended, timeout=PATIENCE, describe="it asks, or is done")
+    eventually(
+        lambda: pending() or len(drill.ends()) > ended,
+        timeout=PATIENCE,
+        describe="the agent asks for permission, or its turn ends",
+    )
     if not (before := pending()):
         assert drill.wait_for_end(ended) == "completed"
         return False
@@ -305,7 +321,7 @@ def _allowing(asked: Mapping[str, Any]) -> str:
 
 
 def _filled_in(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an answer to a question: of each choice the one that is called blue."""
+    """Return an answer to a question, with *Blue* for each choice."""
     if not asked["question"]:
         return {"option_id": next(one["option_id"] for one in asked["options"] if one["name"] == "Blue")}
     content = {}

@@ -1,4 +1,4 @@
-"""The measurements of one agent: by a minimal client what the agent does, by Kandev's driver how it is restored."""
+"""Measurements of one agent: its behaviour with a minimal client, and its resume with Kandev's driver."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tests.waiting import eventually
 
 ROUNDS: Final = 3
 HOLD: Final = 20
-"""Seconds until the model answers a turn that its agent does not cancel."""
+"""Seconds until the model answers a turn that the agent does not cancel."""
 WORD: Final = "heron"
 _ASKED: Final = "what was the word?"
 
 
 def measure(published: str, home: Path) -> Row:
-    """Return the row of an agent (a key of ``AGENT_TYPES``); a step that fails leaves its cells empty."""
+    """Return the row of an agent (a key of ``AGENT_TYPES``); a failed step leaves its cells empty."""
     with running_model() as model:
         return _Measurement(published, home, model).row()
 
 
 @dataclass
 class _Heard:
-    """What an agent has told a client unasked."""
+    """What an agent has sent to a client without being asked."""
 
     updates: list[Mapping[str, Any]] = field(default_factory=list)
     permissions: int = 0
@@ -77,7 +77,7 @@ class _Measurement:
                     step(bare)
             with self._step("its notes"):
                 if self._agent.keeps:
-                    eventually(lambda: self._agent.has_kept(WORD), timeout=30, describe="it has written it down")
+                    eventually(lambda: self._agent.has_kept(WORD), timeout=30, describe="the agent has stored the word")
         self._model.release()
         if self._restorable is False:
             self._row.cells["memory after kill -9"] = "offers none"
@@ -160,7 +160,7 @@ class _Measurement:
         canceled: list[float] = []
 
         def cancel() -> None:
-            eventually(lambda: self._model.holding, timeout=60, describe="the model is asked")
+            eventually(lambda: self._model.holding, timeout=60, describe="the model holds a request")
             canceled.append(time.perf_counter())
             bare.notify("session/cancel", sessionId=self._token)
 
@@ -264,7 +264,7 @@ class _Measurement:
 
 
 def _modes(opened: Mapping[str, Any]) -> str:
-    """Those that a new conversation announces, as ACP's modes or, newer, as an option of the category *mode*."""
+    """Return the modes announced by a new conversation, as ACP's modes or as an option of the category *mode*."""
     modes = [mode["id"] for mode in (opened.get("modes") or {}).get("availableModes", ())]
     if not modes:
         options = (one for one in opened.get("configOptions") or () if one.get("category") == "mode")

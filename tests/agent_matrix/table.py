@@ -1,4 +1,4 @@
-"""The two tables of the matrix, and the document around them."""
+"""The two tables of the agent matrix, and the document around them."""
 
 from __future__ import annotations
 
@@ -78,18 +78,18 @@ turn continued.
 
 @dataclass
 class Row:
-    """One agent."""
+    """The results of one agent."""
 
     agent_type: str
     version: str = ""
     cells: dict[str, str] = field(default_factory=dict)
-    """By column; one that is missing was not measured."""
+    """By column; missing ones were not measured."""
     failures: list[str] = field(default_factory=list)
-    """Why cells are empty."""
+    """The reasons why cells are empty."""
 
 
 def matrix_document(rows: Sequence[Row], *, day: str, machine: str, rounds: int, hold: int) -> str:
-    """Return the document; raises KeyError for a cell without a column.
+    """Return the document; raise KeyError for a cell without a column.
 
     ``machine``: its cores and load, ``rounds``: those of the resume times, ``hold``: seconds until the model answers.
     """
@@ -98,17 +98,17 @@ def matrix_document(rows: Sequence[Row], *, day: str, machine: str, rounds: int,
 
 
 def drills_document(rows: Sequence[Row], *, day: str) -> str:
-    """Return the section of the drills; raises KeyError for a cell without a column."""
+    """Return the section of the drills; raise KeyError for a cell without a column."""
     return _DRILLS.format(day=day) + _table(DRILL_COLUMNS, rows)
 
 
 def with_matrix(text: str, matrix: str) -> str:
-    """Return the whole document with another matrix."""
+    """Return the whole document with its matrix replaced."""
     return f"{matrix}\n{DRILLS_TITLE}{text.partition(DRILLS_TITLE)[2]}" if DRILLS_TITLE in text else matrix
 
 
 def with_drills(text: str, drills: str) -> str:
-    """Return the whole document with another section of drills."""
+    """Return the whole document with its section of drills replaced."""
     return f"{text.partition(DRILLS_TITLE)[0].rstrip()}\n\n{drills}"
 
 

@@ -17,10 +17,10 @@ from tests.services import require
     [
         ("codex-acp", DRILL_COLUMNS),
         ("claude-agent-acp", ("question",)),
-        ("qwen-code", ("lost store",)),  # it claims to have a conversation that is gone
+        ("qwen-code", ("lost store",)),  # it claims to have a conversation that is lost
     ],
 )
-def test_agent_does_what_is_expected_in_drills(name: str, drills: tuple[str, ...], tmp_path: Path) -> None:
+def test_agent_behaves_as_expected_in_drills(name: str, drills: tuple[str, ...], tmp_path: Path) -> None:
     require(name)
     row = run_drills(name, tmp_path, drills)
     assert surprises([row], drills) == []

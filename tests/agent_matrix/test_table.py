@@ -24,7 +24,7 @@ from tests.real_agents.homes import AGENT_TYPES
 pytestmark = pytest.mark.any_database
 
 
-def test_what_was_not_measured_is_empty() -> None:
+def test_unmeasured_cell_is_empty() -> None:
     rows = [Row("codex", "2.6.0", {"start": "2.4 s", "cancel": "cancelled, 0.1 s"}), Row("agentao")]
     lines = matrix_document(rows, day="2026-11-26", machine="2 cores", rounds=3, hold=20).splitlines()[-2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -14,14 +14,14 @@ from tests.executors.repositories import commit, run_git
 
 @pytest_asyncio.fixture
 async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    """A fresh agentctl without an agent."""
+    """Yield a fresh agentctl without an agent."""
     async with agentctl(tmp_path) as fresh:
         yield fresh
 
 
 @pytest_asyncio.fixture
 async def started(running: Running) -> Running:
-    """An agentctl whose agent is idle."""
+    """Return an agentctl whose agent is idle."""
     status, _ = await running.start()
     assert status == 200
     return running
@@ -29,7 +29,7 @@ async def started(running: Running) -> Running:
 
 @pytest.fixture
 def repository(running: Running) -> Path:
-    """Make the workspace of ``running`` a repository with one commit."""
+    """Return the workspace of ``running`` as a repository with one commit."""
     run_git(running.workspace, "init", "--quiet")
     run_git(running.workspace, "config", "user.name", "Owner")
     run_git(running.workspace, "config", "user.email", "owner@example.org")

@@ -34,12 +34,12 @@ async def write_lines(directory: Path, count: int, **options: Any) -> str:
 
 
 def seqs(directory: Path, after: int = 0, epoch: str | None = None) -> list[int]:
-    """Return the seqs that a reader of the files finds."""
+    """Return the ``seq`` of every line that a reader of the files finds."""
     return [line["seq"] for line in read_lines(directory, after, epoch)]
 
 
 def shown(journal: Journal, after: int = 0) -> Iterator[dict[str, Any]]:
-    """Return every line that the journal shows after ``after``."""
+    """Yield every line that the journal shows after ``after``."""
     while lines := journal.read(after):
         for raw in lines:
             line = orjson.loads(raw)
@@ -48,5 +48,5 @@ def shown(journal: Journal, after: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def last_segment(directory: Path) -> Path:
-    """Return the segment that is written to."""
+    """Return the segment that the journal appends to."""
     return list_segments(directory)[-1][1]

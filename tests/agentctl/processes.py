@@ -1,4 +1,4 @@
-"""An agentctl in a process of its own."""
+"""An agentctl in its own process."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Process(Protocol):
     """A process that ``subprocess`` or a launcher has started."""
 
     def poll(self) -> int | None:
-        """Return None while it runs."""
+        """Return None while the process runs."""
 
     def send_signal(self, sig: int) -> None:
-        """Signal it."""
+        pass
 
 
 def kill(process: Process) -> None:
-    """Kill it, and wait for its end."""
+    """Kill a process and wait for its end."""
     process.send_signal(signal.SIGKILL)
-    eventually(lambda: process.poll() is not None, 60, "its end")
+    eventually(lambda: process.poll() is not None, 60, "the process has ended")
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,15 @@ class _Forked:
 
 
 class Start(Protocol):
-    """Starts the real agentctl in a place: ``executed`` or ``forked``."""
+    """Starts the real agentctl for a place: `executed` or `forked`."""
 
     def __call__(self, place: Place, env: Mapping[str, str] | None = None, /) -> AbstractContextManager[Process]:
-        """Wait until it is ready; it is killed at the end if it still runs."""
+        """Wait until agentctl is ready; kill it at the end if it still runs."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Directories of one execution; they survive its agentctl."""
+    """Directories of one execution; they outlive its agentctl."""
 
     base: Path
 
@@ -109,14 +109,16 @@ class Place:
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
         with subprocess.Popen(self.argv(module), env=environment, text=True, stderr=subprocess.PIPE) as process:
             try:
-                eventually(lambda: self.ready_file.exists() or process.poll() is not None, 60, "ready")
+                eventually(
+                    lambda: self.ready_file.exists() or process.poll() is not None, 60, "agentctl is ready or has ended"
+                )
                 yield process
             finally:
                 process.kill()
 
     @contextlib.contextmanager
     def forked_agentctl(self, env: Mapping[str, str] | None = None) -> Iterator[Process]:
-        """Let this process's launcher fork the real agentctl, which makes its guard itself."""
+        """Let the launcher of this process fork the real agentctl, which forks its guard itself."""
         self.ready_file.unlink(missing_ok=True)
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
         environment |= {EXECUTION_MARKER: f"execution-of-{self.base.name}"}
@@ -128,7 +130,9 @@ class Place:
         assert found is not None
         process = _Forked(found)
         try:
-            eventually(lambda: self.ready_file.exists() or process.poll() is not None, 60, "ready")
+            eventually(
+                lambda: self.ready_file.exists() or process.poll() is not None, 60, "agentctl is ready or has ended"
+            )
             yield process
         finally:
             kill(process)
@@ -138,7 +142,7 @@ class Place:
         return ready
 
     def state(self) -> dict[str, Any]:
-        """Return what a row stores of its process."""
+        """Return the ``state`` that an ``executors_running`` row stores of its process."""
         process = identity.identify(self.ready()["pid"])
         assert process is not None
         return {"process": process.to_json()}
@@ -159,5 +163,5 @@ def executed(place: Place, env: Mapping[str, str] | None = None, /) -> AbstractC
 
 
 def forked(place: Place, env: Mapping[str, str] | None = None, /) -> AbstractContextManager[Process]:
-    """Fork agentctl, whose guards are forked, too."""
+    """Fork agentctl, which also forks its guards."""
     return place.forked_agentctl(env)

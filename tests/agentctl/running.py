@@ -28,7 +28,7 @@ TOKEN = "a-token-of-some-length"
 
 @dataclass
 class Running:
-    """A running agentctl and helpers to call it."""
+    """A running agentctl, with methods that call it."""
 
     url: str
     http: aiohttp.ClientSession
@@ -69,7 +69,7 @@ class Running:
         async def is_there() -> bool:
             return await self.state() == state
 
-        assert await eventually_async(is_there, describe=f"agent {state}")
+        assert await eventually_async(is_there, describe=f"the agent is {state}")
 
     async def pending_permission(self) -> str:
         async def pending() -> str:
@@ -100,7 +100,7 @@ class Running:
 async def agentctl(
     base: Path, limits: Any = QUICK, drivers: Mapping[str, DriverFactory] | None = None
 ) -> AsyncIterator[Running]:
-    """Run agentctl over ``base``, which an earlier one may have used; ``drivers`` adds to the obedient one."""
+    """Run agentctl on ``base``, which an earlier one may have used; ``drivers`` are added to the obedient one."""
     state_dir, workspace = base / "state", base / "workspace"
     state_dir.mkdir(exist_ok=True)
     workspace.mkdir(exist_ok=True)
@@ -134,5 +134,5 @@ async def next_lines(socket: aiohttp.ClientWebSocketResponse, count: int) -> lis
 
 
 def holds(whole: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
-    """Whether every item of ``part`` is in ``whole``."""
+    """Return whether every item of ``part`` is in ``whole``."""
     return part.items() <= whole.items()

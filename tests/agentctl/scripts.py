@@ -27,7 +27,7 @@ async def end(running: Running, job_id: str = "job-1") -> dict[str, Any]:
         answer = await running.get(f"/jobs/{job_id}", wait="20")
         return answer if answer["state"] != "running" else {}
 
-    return dict(await eventually_async(ended, DEADLINE, describe="the end of the job"))
+    return dict(await eventually_async(ended, DEADLINE, describe="the job has ended"))
 
 
 async def run(running: Running, script: str, job_id: str = "job-1", **more: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ async def pid_in(path: Path) -> int:
     def written() -> str:
         return path.read_text() if path.exists() and path.read_text().endswith("\n") else ""
 
-    return int(await eventually_async(written, DEADLINE, describe=f"a pid in {path.name}"))
+    return int(await eventually_async(written, DEADLINE, describe=f"{path.name} contains a process id"))
 
 
 async def process_in(path: Path) -> ProcessIdentity:
@@ -54,4 +54,4 @@ async def process_in(path: Path) -> ProcessIdentity:
 
 async def is_gone(process: ProcessIdentity) -> None:
     """Wait until the process has ended."""
-    assert await eventually_async(lambda: not identity.is_alive(process), DEADLINE, describe=f"the end of {process}")
+    assert await eventually_async(lambda: not identity.is_alive(process), DEADLINE, describe=f"{process} has ended")

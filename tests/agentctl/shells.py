@@ -31,15 +31,17 @@ class Typist:
     async def resize(self, columns: int, rows: int) -> None:
         await self.socket.send_str(orjson.dumps({"resize": [columns, rows]}).decode())
 
-    async def hears(self, wanted: str) -> None:
+    async def wait_for(self, wanted: str) -> None:
         """Read until the output contains ``wanted``."""
         try:
             while self.heard.find(wanted.encode(), max(0, self._searched - len(wanted))) < 0:
                 self._searched = len(self.heard)
-                assert await self._next(), "it has closed"
+                assert await self._next(), "the socket was closed"
             self._searched = 0
         except (AssertionError, TimeoutError) as error:
-            raise AssertionError(f"never heard {wanted!r} but {self.heard[-2000:]!r}, told {self.told}") from error
+            raise AssertionError(
+                f"never received {wanted!r} but {self.heard[-2000:]!r}, and the messages {self.told}"
+            ) from error
 
     async def ends(self) -> int | None:
         """Read until the socket closes and return the exit code that was reported."""

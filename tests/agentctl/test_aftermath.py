@@ -1,4 +1,4 @@
-"""What is known about an interrupted turn: changed files and processes that ended with it."""
+"""The report about interrupted work: changed files, and processes that ended with the agent."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_changed_files_and_ended_processes_are_reported_whichever_process_
             os.kill(agent, signal.SIGKILL)
             await eventually_async(lambda: "agent.exited" in place.kinds())
             await _check(place, since)
-    eventually(lambda: _is_gone(agent), describe="the agent's end")
+    eventually(lambda: _is_gone(agent), describe="the agent has ended")
     if killed == "agentctl":
         with place.agentctl(REAL):
             await _check(place, since)

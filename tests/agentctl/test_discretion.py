@@ -77,7 +77,7 @@ async def test_error_that_quotes_the_token_is_redacted(tmp_path: Path, patterns:
     native = {"strategy": "native", "resume_token": TOKEN, "gone_patterns": patterns}
     with place.agentctl(REAL):
         client = place.client()
-        for _ in range(2):  # the second answer comes from memory
+        for _ in range(2):  # the second response comes from agentctl's memory
             with pytest.raises(AgentctlRefused) as refused:
                 await client.start_agent(_body(place, script, **native), 30)
             told = f"{refused.value} {refused.value.details}"

@@ -34,7 +34,7 @@ ENDPOINTS = [
 INTRUDERS: dict[str, tuple[dict[str, str], int, str]] = {
     "no token": ({"Authorization": ""}, 401, "not_authenticated"),
     "a wrong token": ({"Authorization": f"Bearer {TOKEN}x"}, 401, "not_authenticated"),
-    "a beginning of the token": ({"Authorization": f"Bearer {TOKEN[:-1]}"}, 401, "not_authenticated"),
+    "a prefix of the token": ({"Authorization": f"Bearer {TOKEN[:-1]}"}, 401, "not_authenticated"),
     "another scheme": ({"Authorization": f"Basic {TOKEN}"}, 401, "not_authenticated"),
     "a foreign host": ({"Host": "evil.example"}, 403, "forbidden_host"),
     "our host, another port": ({"Host": "127.0.0.1:1"}, 403, "forbidden_host"),
@@ -95,21 +95,21 @@ def test_wildcard_listener_accepts_addresses_but_no_foreign_names(host: str, is_
 
 
 BAD_BODIES: dict[str, tuple[str, bytes]] = {
-    "no JSON": ("/prompt", b"{"),
-    "no object": ("/prompt", b"[1]"),
+    "invalid JSON": ("/prompt", b"{"),
+    "not an object": ("/prompt", b"[1]"),
     "a bare null": ("/prompt", b"null"),
-    "nesting without an end": ("/prompt", b"[" * 100_000),
+    "deep nesting": ("/prompt", b"[" * 100_000),
     "not UTF-8": ("/prompt", b'{"message_id": "\xff"}'),
     "no id": ("/prompt", b'{"text": "x"}'),
-    "an id with a line end": ("/prompt", b'{"message_id": "a\\nb", "text": "x"}'),
+    "an id with a newline": ("/prompt", b'{"message_id": "a\\nb", "text": "x"}'),
     "an id that is too long": ("/prompt", b'{"message_id": "' + b"a" * 201 + b'", "text": "x"}'),
     "an id that is a number": ("/prompt", b'{"message_id": 1, "text": "x"}'),
-    "a text that is none": ("/prompt", b'{"message_id": "m", "text": {}}'),
-    "attachments that are none": ("/prompt", b'{"message_id": "m", "text": "", "attachments": [1]}'),
-    "a turn without a name": ("/cancel", b"{}"),
-    "a grace that is no number": ("/agent/stop", b'{"grace": "long"}'),
-    "a grace without an end": ("/agent/stop", b'{"grace": 1e9}'),
-    "a flag that is none": ("/shutdown", b'{"stop_agent": 1}'),
+    "a text that is not text": ("/prompt", b'{"message_id": "m", "text": {}}'),
+    "attachments that are not a list": ("/prompt", b'{"message_id": "m", "text": "", "attachments": [1]}'),
+    "a turn without an id": ("/cancel", b"{}"),
+    "a grace that is not a number": ("/agent/stop", b'{"grace": "long"}'),
+    "an infinite grace": ("/agent/stop", b'{"grace": 1e9}'),
+    "a flag that is not a boolean": ("/shutdown", b'{"stop_agent": 1}'),
 }
 
 

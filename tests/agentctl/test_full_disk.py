@@ -22,7 +22,7 @@ from tests.waiting import eventually_async
 
 
 class Disk:
-    """The journal's disk with ``room`` bytes left; a write that does not fit is written in part, as on tmpfs."""
+    """A fake disk with ``room`` bytes left; a write that does not fit is written in part, as on tmpfs."""
 
     def __init__(self) -> None:
         self.room: float = float("inf")
@@ -68,7 +68,7 @@ async def test_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path, 
         await running.line(JournalKind.PROMPT_DELIVERED)
         disk.room = 10
         running.agent.driver.host.record(JournalKind.MESSAGE_AGENT, text="what did not fit")
-        await eventually_async(lambda: told, describe="the consumer is told")
+        await eventually_async(lambda: told, describe="the consumer is told of the full disk")
         assert told == [{"type": "journal", "trouble": "disk_full"}]
         assert (await running.get("/status"))["journal"]["trouble"] == "disk_full"
         status, answer = await running.prompt("more", "m2")
@@ -79,7 +79,10 @@ async def test_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path, 
 
         failed = await running.line(JournalKind.TURN_FAILED)
         assert (failed["message_id"], failed["code"]) == ("m1", "disk_full")
-        await eventually_async(lambda: told[1:] == [{"type": "journal", "trouble": ""}], describe="all is well again")
+        await eventually_async(
+            lambda: told[1:] == [{"type": "journal", "trouble": ""}],
+            describe="the consumer is told that the disk has room again",
+        )
         assert "trouble" not in (await running.get("/status"))["journal"]
         await running.reaches("idle")
         assert (await running.prompt("hello", "m2"))[0] == 202
@@ -102,7 +105,7 @@ async def test_acknowledging_lines_frees_a_disk_filled_by_the_journal(tmp_path: 
         first = journal.first_seq
         disk.room = 10
         journal.append(JournalKind.LOG, text="y")
-        await eventually_async(lambda: journal.first_seq > first, describe="what was acknowledged is gone")
+        await eventually_async(lambda: journal.first_seq > first, describe="acknowledged lines have been deleted")
         disk.room = float("inf")
         await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), 5)
         assert [line["seq"] for line in running.lines()][-1] == journal.last_seq

@@ -65,7 +65,7 @@ ATTACKS = [
 
 @pytest.fixture
 def outside(running: Running) -> Path:
-    """A directory beside the workspace, and links that lead to it."""
+    """Return a directory beside the workspace, with links from the workspace to it."""
     found = running.workspace.parent / "outside"
     for directory in (found, running.workspace / "folder"):
         directory.mkdir()
@@ -127,7 +127,7 @@ async def test_missing_workspace_is_reported(running: Running) -> None:
         running.workspace.mkdir()
 
 
-async def test_unstartable_script_reports_spawn_failed(running: Running) -> None:
+async def test_script_that_cannot_be_started_reports_spawn_failed(running: Running) -> None:
     ended = await run(running, "true", environment={"LARGE": "x" * 200_000})
 
     assert (ended["state"], ended["error"], ended["exit_code"]) == ("ended", "spawn_failed", None)
@@ -165,7 +165,7 @@ async def test_forked_processes_in_their_own_sessions_end_with_their_job(running
 
 
 def _is_sleeper(one: ProcessIdentity) -> bool:
-    """Return whether the pid still is a process of the storm: it may have been reused."""
+    """Return whether the pid still belongs to a process of the job, as it may have been reused."""
     return b"KANDEV_EXECUTION_ID=execution-1" in identity.read_environment(one.pid)
 
 
@@ -208,7 +208,7 @@ async def test_script_has_no_descriptor_of_its_stored_output(running: Running) -
     assert [line for line in ended["stdout"].splitlines() if not line.startswith("total")] == []
 
 
-async def test_full_disk_starts_no_job_and_says_so(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_refuses_jobs_with_a_reason(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -219,11 +219,11 @@ async def test_full_disk_starts_no_job_and_says_so(running: Running, monkeypatch
     assert not (running.workspace / "ran").exists()
     assert list((running.state_dir / "jobs").iterdir()) == []
 
-    assert (await run(running, "echo ran >>ran"))["exit_code"] == 0, "with room it runs"
+    assert (await run(running, "echo ran >>ran"))["exit_code"] == 0, "a job runs once there is room"
 
 
-async def test_exit_code_is_kept_when_the_output_finds_no_room(running: Running) -> None:
-    """A file size limit on the guard stands for a full disk: writes fail the same way."""
+async def test_exit_code_is_kept_when_the_output_does_not_fit(running: Running) -> None:
+    """A file size limit of the guard stands in for a full disk: writes fail in the same way."""
     limit = "prlimit --pid $PPID --fsize=8192"
     ended = await run(running, f"{limit} && echo first && yes | head -c 100000; exit 9")
 

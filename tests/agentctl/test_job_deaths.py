@@ -25,14 +25,14 @@ async def _processes(place: Place) -> list[ProcessIdentity]:
 
 
 def _times(place: Place) -> int:
-    """Return how often the script has started."""
+    """Return how many times the script has started."""
     found = place.workspace / "times"
     return found.read_text().count("ran\n") if found.exists() else 0
 
 
 @pytest.fixture(params=[executed, forked], ids=["executed", "forked"])
 def start(request: pytest.FixtureRequest) -> Start:
-    """How agentctl is started: a forked one forks the guards of its jobs, too."""
+    """Return how to start agentctl; a forked one also forks the guards of its jobs."""
     found: Start = request.param
     return found
 
@@ -118,7 +118,9 @@ KILLS = {
     "agentctl.job_spawned": ("ended", "agentctl_ended"),
     "agentctl.job_ended": ("ended", ""),
 }
-"""What the next agentctl reports of a job during which its predecessor was killed; None: it knows of no job."""
+"""What the next agentctl reports about a job whose agentctl was killed at this point; None: it does not know the
+job.
+"""
 
 
 @pytest.mark.parametrize("point", KILLS)
@@ -145,7 +147,7 @@ async def test_kill_at_any_point_runs_a_job_at_most_once(tmp_path: Path, start: 
         ended = await client.start_job("job-1", script)
         assert (ended["state"], ended["error"]) == (state, error)
         if point == "agentctl.job_remembered":
-            assert (ended["exit_code"], before) == (None, 0), "it never began, and says so"
+            assert (ended["exit_code"], before) == (None, 0), "the job never began, and its result says so"
         if point == "agentctl.job_ended":
             assert (ended["exit_code"], ended["stdout"]) == (0, "said\n")
     assert _times(place) == before <= 1
@@ -178,7 +180,7 @@ async def test_older_generation_can_neither_start_nor_cancel_jobs(tmp_path: Path
             await older.start_job("job-2", {"script": "touch ran"})
         with pytest.raises(StaleGeneration):
             await older.cancel_job("job-1")
-        assert (await older.job("job-1"))["state"] == "running", "whoever may look may look"
+        assert (await older.job("job-1"))["state"] == "running", "reading a job is allowed"
         ended = await place.client(generation=8).cancel_job("job-1")
         assert (ended["state"], ended["error"]) == ("ended", "cancelled")
     assert not (place.workspace / "ran").exists()

@@ -20,7 +20,7 @@ FORKS = {
     "in a session of its own": "setsid sh -c 'echo $$ >pid; exec sleep 3600' &",
     "orphaned twice": r"""(setsid sh -c "sh -c 'echo \$\$ >pid; exec sleep 3600' &" &)""",
     "without its environment": "setsid env -i sh -c 'echo $$ >pid; exec sleep 3600' &",
-    "deaf to TERM": "setsid sh -c 'trap \"\" TERM; echo $$ >pid; while :; do sleep 1; done' &",
+    "ignoring TERM": "setsid sh -c 'trap \"\" TERM; echo $$ >pid; while :; do sleep 1; done' &",
 }
 """Child processes of a script that write their id into ``pid`` and would run for an hour."""
 
@@ -67,7 +67,7 @@ async def test_job_runs_in_the_workspace_with_a_filtered_environment(
 
     place = (running.workspace / "part").resolve()
     assert ended["stdout"] == f"{place}\n{given['INPUT_X']}\nexecution-1 none\n"
-    assert ended["exit_code"] == 0, "its input is at its end"
+    assert ended["exit_code"] == 0, "the script reads the end of its input"
 
 
 async def test_job_id_runs_once_and_refuses_a_different_request(running: Running) -> None:
@@ -112,7 +112,7 @@ async def test_output_is_valid_text_for_every_database(running: Running) -> None
 
     await run(running, r"printf '\303\274end'", "job-2")
     cut = await running.get("/jobs/job-2", tail="4")
-    assert cut["stdout"] == "end", "no half character where it was cut"
+    assert cut["stdout"] == "end", "the cut leaves no partial character"
 
 
 @pytest.mark.parametrize("forked", FORKS.values(), ids=FORKS)
@@ -136,7 +136,7 @@ async def test_cancel_ends_the_whole_process_tree(running: Running, forked: str)
     assert (status, answer["state"], answer["error"]) == (200, "ended", "cancelled")
     assert answer["exit_code"] in (-15, -9)
     await is_gone(left)
-    assert (await running.post("/jobs/job-1/cancel"))[1] == answer, "a second time it changes nothing"
+    assert (await running.post("/jobs/job-1/cancel"))[1] == answer, "a second cancel changes nothing"
 
 
 @pytest.mark.parametrize("forked", FORKS.values(), ids=FORKS)
@@ -155,7 +155,7 @@ async def test_immediate_cancel_counts_as_cancelled(running: Running) -> None:
     await begin(running, "sleep 3600")
     _, answer = await running.post("/jobs/job-1/cancel")
     assert (answer["state"], answer["error"]) == ("ended", "cancelled")
-    assert answer["exit_code"] in (None, -15, -9), "none where it never began"
+    assert answer["exit_code"] in (None, -15, -9), "no exit code if the job never began"
 
 
 async def test_cancelled_script_can_clean_up(running: Running) -> None:
@@ -198,7 +198,7 @@ async def test_results_survive_a_restart_and_old_ones_lose_their_output(
         before = [await run(running, f"echo {number}; exit {number}", f"job-{number}") for number in range(4)]
     async with agentctl(tmp_path) as again:
         after = [await end(again, f"job-{number}") for number in range(4)]
-        assert await begin(again, "echo 0; exit 0", "job-0") == after[0], "it does not run again"
+        assert await begin(again, "echo 0; exit 0", "job-0") == after[0], "the job does not run again"
         status, answer = await again.post("/jobs", job_id="job-0", script="another")
         assert (status, answer["code"]) == (409, "conflict")
 

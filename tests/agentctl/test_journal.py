@@ -74,7 +74,7 @@ async def test_decisive_line_is_durable_before_it_is_shown(tmp_path: Path, monke
 
 
 def _hold_syncs(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Delay syncs, as a slow disk would."""
+    """Block syncs until the returned event is set, as a slow disk would."""
     release, loop = asyncio.Event(), asyncio.get_running_loop()
     sync = journal._store.sync
 
@@ -91,7 +91,7 @@ TAILS = {
     "a whole line without its newline": b'{"seq":4,"epoch":"EPOCH","ts":1,"kind":"log"}',
     "zeros": b"\0" * 4096,
     "zeros and a newline": b"\0" * 100 + b"\n",
-    "rubbish lines": b"what\nis\nthis",
+    "garbage lines": b"what\nis\nthis",
 }
 
 

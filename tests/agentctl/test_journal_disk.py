@@ -21,7 +21,7 @@ from tests.waiting import eventually_async
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a file system of 3 MiB."""
+    """Yield a mounted file system of 3 MiB."""
     where = tmp_path / "disk"
     where.mkdir()
     mounted = subprocess.run(
@@ -45,7 +45,7 @@ async def test_full_disk_is_waited_out(small_disk: Path) -> None:
     async with opened(small_disk / "journal") as journal:
         await _write_until_it_fails(journal)
         said = journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
-        for _ in range(200):  # more than the freed reserve can take
+        for _ in range(200):  # more than the freed reserve can hold
             journal.append(JournalKind.MESSAGE_AGENT, text="y" * 9_001)
         await eventually_async(lambda: not (small_disk / "journal" / "reserve").exists())
         waiting = asyncio.create_task(journal.wait_for_room())
@@ -73,7 +73,7 @@ async def test_last_lines_fit_into_the_reserve(small_disk: Path) -> None:
 
 async def test_file_size_limit_is_waited_out(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
-        with _files_no_larger_than(200_000):
+        with _file_size_limit(200_000):
             await _write_until_it_fails(journal)
 
         await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), 10)
@@ -83,7 +83,7 @@ async def test_file_size_limit_is_waited_out(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _files_no_larger_than(limit: int) -> Iterator[None]:
+def _file_size_limit(limit: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:

@@ -1,4 +1,4 @@
-"""Whatever an agent says becomes one valid line."""
+"""Anything an agent sends becomes one valid journal line."""
 
 from __future__ import annotations
 

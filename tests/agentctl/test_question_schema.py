@@ -1,4 +1,4 @@
-"""What agents may ask, and which answers fit; the tables follow ACP 1.7."""
+"""The questions that agents may ask, and which answers are valid; the tables follow ACP 1.7."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_order_choices_and_valid_defaults_are_kept_and_the_rest_is_dropped() -> 
     assert "_meta" not in str(question)
 
 
-def test_only_choices_and_switches_are_recorded() -> None:
+def test_only_choices_and_booleans_are_recorded() -> None:
     fields = {
         "engine": {"type": "string", "enum": ["a"]},
         "password": {"type": "string"},
@@ -136,7 +136,7 @@ def test_only_choices_and_switches_are_recorded() -> None:
 @pytest.mark.parametrize(
     ("url", "host"), [("https://example.org/a?b=c", "example.org"), ("http://127.0.0.1:8080/", "127.0.0.1")]
 )
-def test_links_name_their_host(url: str, host: str) -> None:
+def test_link_host_is_extracted(url: str, host: str) -> None:
     assert check_url(url) == host
 
 
@@ -176,7 +176,7 @@ FIELDS = st.dictionaries(
 
 
 @given(st.dictionaries(st.text(max_size=4), FIELDS | JSON_VALUES, max_size=4), JSON_VALUES, JSON_VALUES)
-def test_whatever_an_agent_sends_is_a_question_or_a_value_error(properties: Any, required: Any, answer: Any) -> None:
+def test_any_input_is_a_question_or_a_value_error(properties: Any, required: Any, answer: Any) -> None:
     try:
         question = parse_question(form(properties, required=required))
     except ValueError:

@@ -1,4 +1,4 @@
-"""A question to a person is open until it is answered or cancelled, and its answer reaches the agent once."""
+"""A question to a person stays open until it is answered or cancelled; its answer reaches the agent once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.agentctl.running import Running, agentctl, holds
 SECRET = {"name": "s3cr8"}
 
 
-async def test_answer_reaches_the_agent_once_and_is_nowhere_else(started: Running) -> None:
+async def test_answer_reaches_the_agent_once_and_is_stored_nowhere(started: Running) -> None:
     await started.prompt("form")
     question = await started.pending_permission()
     path = f"/permissions/{question}"
@@ -28,10 +28,10 @@ async def test_answer_reaches_the_agent_once_and_is_nowhere_else(started: Runnin
     assert [option["option_id"] for option in requested["options"]] == ["accept", "decline", "cancel"]
     kept = [path.read_bytes() for path in started.state_dir.rglob("*") if path.is_file()]
     said = sum(text.count(SECRET["name"].encode()) for text in kept)
-    assert said == 1, "only the words of the agent itself have it"
+    assert said == 1, "only the agent's own text contains it"
 
 
-async def test_answer_that_does_not_fit_is_refused_by_field(started: Running) -> None:
+async def test_invalid_answer_is_refused_with_an_error_per_field(started: Running) -> None:
     await started.prompt("form")
     question = await started.pending_permission()
 
@@ -70,7 +70,7 @@ async def test_question_is_never_answered_by_automatic_approval(running: Running
     assert await running.pending_permission()
 
 
-async def test_link_is_closed_when_the_agent_reports_it_done(tmp_path: Path) -> None:
+async def test_link_question_closes_when_the_agent_reports_completion(tmp_path: Path) -> None:
     async with agentctl(tmp_path) as running:
         await running.start()
         await running.prompt("link")

@@ -20,8 +20,8 @@ def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=20, cwd=ROOT, check=False)
 
 
-def processor_seconds(pid: int) -> float:
-    """Return the processor time that a process has used."""
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -32,13 +32,13 @@ START: dict[str, Any] = {"launch_id": "launch-1", "argv": ["x"], "driver": "obed
 async def test_agentctl_is_ready_within_a_second_and_writes_its_address(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl() as process:
-        took = processor_seconds(process.pid)
+        took = cpu_seconds(process.pid)
         status = await place.client().status()
 
         ready = place.ready()
         assert ready.keys() == {"url", "pid", "boot_id", "started_at"}
         assert (ready["pid"], ready["boot_id"]) == (process.pid, status["boot_id"])
-        assert took < 1, "of the processor: what else the machine does is not its fault"
+        assert took < 1, "CPU time is measured, so other load does not count"
         mode = {path.name: path.stat().st_mode & 0o777 for path in place.state_dir.rglob("*") if path.is_file()}
         assert set(mode.values()) == {0o600}, mode
 

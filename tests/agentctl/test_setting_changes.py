@@ -18,7 +18,7 @@ CHANGE = {"change_id": "c1", "setting": "mode", "value": "plan"}
 
 
 def changes_of(running: Running, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return a list that grows with each change that the agent is asked for; it refuses "no" and ends at "gone"."""
+    """Return a list of the changes sent to the agent, which refuses "no" and exits at "gone"."""
     told: list[Any] = []
     answers: dict[Any, Exception] = {"no": SettingRefused("setting_refused", "No."), "gone": AgentGone()}
 
@@ -34,7 +34,7 @@ def changes_of(running: Running, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def changes(started: Running, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The changes that the agent is asked for."""
+    """Return the changes sent to the agent."""
     return changes_of(started, monkeypatch)
 
 
@@ -62,7 +62,7 @@ async def test_change_whose_agent_ends_has_no_outcome_and_can_be_sent_again(
     assert not {"setting.applied", "setting.refused"} & set(started.kinds())
 
 
-async def test_change_that_was_made_is_not_repeated_after_a_restart(
+async def test_completed_change_is_not_repeated_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with agentctl(tmp_path) as first:
@@ -89,9 +89,7 @@ async def test_change_that_was_made_is_not_repeated_after_a_restart(
         (CHANGE, 409, "settings_unsupported"),
     ],
 )
-async def test_change_that_cannot_be_made_is_refused(
-    started: Running, body: dict[str, Any], status: int, code: str
-) -> None:
+async def test_invalid_change_is_refused(started: Running, body: dict[str, Any], status: int, code: str) -> None:
     answer = await started.post("/settings", **body)
     assert (answer[0], answer[1]["code"]) == (status, code)
 
@@ -119,7 +117,7 @@ async def test_stop_deletes_the_transcript_once_if_asked(
     assert asked == ["delete"]
 
 
-async def test_stop_of_an_agent_that_cannot_delete_says_so(started: Running) -> None:
+async def test_stop_reports_an_agent_that_cannot_delete_transcripts(started: Running) -> None:
     _, answer = await started.post("/agent/stop", intent_id="i1", delete_transcript=True)
     assert answer["transcript"]["deleted"] is False
     assert "transcript" not in (await started.post("/agent/stop", intent_id="i2"))[1]

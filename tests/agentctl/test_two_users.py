@@ -1,4 +1,4 @@
-"""agentctl and its children as two users: their rights, as the kernel enforces them."""
+"""agentctl and its children run as two users, with the rights that the kernel enforces."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_children_have_only_the_owners_rights_and_cannot_touch_agentctl(tmp_path
     child = dict(line.split(":", 1) for line in told["child"].splitlines())
     assert (child["Uid"].split(), child["Gid"].split(), child["Groups"].split()) == ([str(owner)] * 4,) * 2 + ([],)
     assert {child[f"Cap{name}"].strip() for name in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
-    assert (tmp_path / "made").stat().st_uid == owner, "what agentctl writes is the owner's"
+    assert (tmp_path / "made").stat().st_uid == owner, "a file that agentctl writes belongs to the owner"
     assert told["token"] == "secret"
     assert 0 not in told["codes"]
 
 
 def run_as(directory: Path, owner: int) -> dict[str, Any]:
-    """Run in a directory of the owner, with a token that only agentctl's group can read."""
+    """Run agentctl's steps in a directory of ``owner``, with a token that only agentctl's group can read."""
     kept = directory / "kept"
     kept.mkdir()
     (kept / "token").write_text("secret")

@@ -61,7 +61,7 @@ asyncio.run(converse(*sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the project as it was before agentctl was last changed."""
+    """Return the project before the last change of agentctl."""
     return before_last_change_of("executors_app/agentctl", tmp_path_factory.mktemp("older"))
 
 
@@ -71,7 +71,7 @@ def environment_of(code: Path, home: Path) -> dict[str, str]:
 
 @contextmanager
 def agentctl_of(code: Path, home: Path) -> Iterator[str]:
-    """Run an agentctl of that version over a workspace and return its address."""
+    """Run an agentctl of that version in a workspace; yield its URL."""
     home.mkdir()
     make_repository(home / "workspace", "README.md", "# Drill\n")
     token, ready = home / "token", home / "ready.json"

@@ -35,7 +35,7 @@ async def test_conversation_survives_its_agent_and_its_agentctl(tmp_path: Path) 
         agent = (await client.status())["agent"]
         assert agent["state"] == "working"
         process.send_signal(signal.SIGKILL)
-    eventually(lambda: not Path(f"/proc/{agent['pid']}/cwd").exists(), describe="the agent's end")
+    eventually(lambda: not Path(f"/proc/{agent['pid']}/cwd").exists(), describe="the agent has ended")
 
     with place.agentctl(REAL) as process:
         client = place.client()

@@ -139,12 +139,12 @@ ATTACKS = [
 
 
 @pytest.fixture
-def fortress(running: Running, repository: Path) -> Path:
-    fortify(repository)
+def guarded_repository(running: Running, repository: Path) -> Path:
+    add_secret_and_links(repository)
     return repository
 
 
-def fortify(repository: Path) -> None:
+def add_secret_and_links(repository: Path) -> None:
     """Put a secret beside a workspace, and links to it into the workspace."""
     outside = repository.parent
     (outside / "secret").write_text("classified")
@@ -164,7 +164,7 @@ def fortify(repository: Path) -> None:
 
 
 def everything(root: Path) -> dict[str, bytes]:
-    """Return every file in or beside the workspace, git's own included, except those that reading rewrites."""
+    """Return every file in or beside the workspace, git's own included, except those that reads rewrite."""
     files = (path for path in root.parent.rglob("*") if path.is_file() and not path.is_symlink())
     skipped = {"index", "memory.jsonl"}
     return {
@@ -179,9 +179,11 @@ def test_there_are_at_least_forty_attacks() -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=[attack.name for attack in ATTACKS])
-async def test_attack_gets_a_clear_error_and_changes_nothing(running: Running, fortress: Path, attack: Attack) -> None:
-    before = everything(fortress)
-    head = run_git(fortress, "rev-parse", "HEAD")
+async def test_attack_gets_a_clear_error_and_changes_nothing(
+    running: Running, guarded_repository: Path, attack: Attack
+) -> None:
+    before = everything(guarded_repository)
+    head = run_git(guarded_repository, "rev-parse", "HEAD")
 
     options: dict[str, Any] = {"json": attack.body} if attack.method == "POST" else {}
     async with running.http.request(
@@ -192,12 +194,12 @@ async def test_attack_gets_a_clear_error_and_changes_nothing(running: Running, f
     assert (response.status, answer["code"]) == attack.expected, answer
     assert len(answer["message"]) > 10
     assert "classified" not in str(answer)
-    assert everything(fortress) == before
-    assert run_git(fortress, "rev-parse", "HEAD") == head
+    assert everything(guarded_repository) == before
+    assert run_git(guarded_repository, "rev-parse", "HEAD") == head
 
 
-async def test_branch_named_like_an_option_causes_no_errors(running: Running, fortress: Path) -> None:
-    run_git(fortress, "symbolic-ref", "HEAD", "refs/heads/--stolen")
+async def test_branch_named_like_an_option_causes_no_errors(running: Running, guarded_repository: Path) -> None:
+    run_git(guarded_repository, "symbolic-ref", "HEAD", "refs/heads/--stolen")
     assert (await running.get("/git/status"))["branch"] == "--stolen"
     assert (await running.post("/snapshot"))[0] == 200
     assert (await running.get("/status"))["workspace"]["branch"] == "--stolen"

@@ -21,7 +21,7 @@ from tests.waiting import eventually, eventually_async
 
 @pytest.fixture(autouse=True)
 def plain_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Use a shell that every machine has, without user settings."""
+    """Use a shell that every machine has, without a user's settings."""
     monkeypatch.setenv("SHELL", "/bin/sh")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KANDEV_SECRET_KEY", "a secret of the control plane")
@@ -31,12 +31,12 @@ async def test_shell_runs_in_the_workspace_on_its_own_terminal(running: Running)
     async with shell(running, cols=101, rows=37) as typist:
         assert typist.hello == {"shell": "main", "offset": 0, "running": True, "new": True}
         await typist.type("pwd; stty size; test -t 0 && echo is-a-$((1+1))-tty\n")
-        await typist.hears("is-a-2-tty")
+        await typist.wait_for("is-a-2-tty")
         assert str(running.workspace).encode() in typist.heard
         assert b"37 101" in typist.heard
         await typist.resize(50, 20)
         await typist.type("stty size\n")
-        await typist.hears("20 50")
+        await typist.wait_for("20 50")
     assert (await running.get("/status"))["workspace"]["shells"] == 1
 
 
@@ -50,25 +50,25 @@ async def test_exit_code_is_reported_and_the_name_is_reusable(running: Running, 
     async with shell(running) as typist:
         assert (typist.hello["running"], typist.hello["offset"]) == (True, 0)
         await typist.type("echo fresh-$((1+1))\n")
-        await typist.hears("fresh-2")
+        await typist.wait_for("fresh-2")
         assert b"last-42" not in typist.heard
 
 
 async def test_shell_survives_a_reload_with_its_scrollback(running: Running) -> None:
     async with shell(running) as typist:
         await typist.type("here=me; echo before-$((1+1))\n")
-        await typist.hears("before-2")
+        await typist.wait_for("before-2")
     async with shell(running) as typist:
         assert typist.hello["new"] is False
-        await typist.hears("before-2")
+        await typist.wait_for("before-2")
         await typist.type("echo still-$here\n")
-        await typist.hears("still-me")
+        await typist.wait_for("still-me")
 
 
 async def test_output_and_exit_without_a_reader_are_replayed_later(running: Running) -> None:
     async with shell(running) as typist:
         await typist.type("sleep 0.2; echo meanwhile-$((1+1)); exit 5\n")
-        await typist.hears("sleep")
+        await typist.wait_for("sleep")
 
     async def has_ended() -> bool:
         return (await running.get("/status"))["workspace"]["shells"] == 0  # type: ignore[no-any-return]
@@ -84,8 +84,8 @@ async def test_shells_are_independent(running: Running) -> None:
     async with shell(running, "one") as one, shell(running, "two") as two:
         await one.type("x=1; echo one-$x\n")
         await two.type("echo two-$x-\n")
-        await one.hears("one-1")
-        await two.hears("two--")
+        await one.wait_for("one-1")
+        await two.wait_for("two--")
     assert (await running.get("/status"))["workspace"]["shells"] == 2
 
 
@@ -94,29 +94,29 @@ async def test_second_reader_takes_the_shell_over(running: Running) -> None:
         await first.ends()
         assert first.socket.close_code == CLOSE_OVERTAKEN
         await second.type("echo mine-$((1+1))\n")
-        await second.hears("mine-2")
+        await second.wait_for("mine-2")
 
 
 async def test_control_c_interrupts_the_running_program(running: Running) -> None:
     async with shell(running) as typist:
         trapped = """trap 'echo caught-$((1+1)); exit' INT; echo begin-$((1+1)); while :; do sleep 1; done"""
         await typist.type(f'sh -c "{trapped}"\n'.replace("$", "\\$"))
-        await typist.hears("begin-2")
+        await typist.wait_for("begin-2")
         await typist.type("\x03")
-        await typist.hears("caught-2")
+        await typist.wait_for("caught-2")
 
 
 async def test_bytes_are_passed_unchanged(running: Running) -> None:
     async with shell(running) as typist:
         await typist.type("stty -opost; printf '\\377\\000gr\\303\\274\\303'; printf '\\237e'; echo -end\n")
-        await typist.hears("-end\n")
+        await typist.wait_for("-end\n")
         assert b"\xff\0gr\xc3\xbc\xc3\x9fe-end" in typist.heard
 
 
 async def test_environment_holds_no_control_plane_secrets(running: Running) -> None:
     async with shell(running) as typist:
         await typist.type("env; echo done-$((1+1))\n")
-        await typist.hears("done-2")
+        await typist.wait_for("done-2")
         assert b"KANDEV_SECRET_KEY" not in typist.heard
         assert b"TERM=xterm-256color" in typist.heard
 
@@ -127,11 +127,11 @@ async def test_slow_reader_pauses_its_shell_and_loses_nothing(running: Running, 
         await typist.type(
             f"stty -echo -opost; head -c {size} /dev/zero | tr '\\0' x; touch {tmp_path}/said; echo -end\n"
         )
-        # Nothing is read: the socket buffers fill up, then the shell blocks.
+        # nothing is read: the socket buffers fill up, then the shell blocks
         with pytest.raises(AssertionError):
             await eventually_async((tmp_path / "said").exists, timeout=1)
         assert running.sidecar.workspace.shells._shells["main"].scrollback.end < size
-        await typist.hears("-end\n")
+        await typist.wait_for("-end\n")
         assert typist.heard.count(b"x") >= size
 
 
@@ -139,7 +139,7 @@ async def test_output_is_gathered_into_large_frames(running: Running, tmp_path: 
     size = SCROLLBACK_BYTES - 1000
     async with shell(running) as typist:
         await typist.type("stty -echo -opost; echo quiet-$((1+1))\n")
-        await typist.hears("quiet-2")
+        await typist.wait_for("quiet-2")
         await typist.type(f"head -c {size} /dev/zero | tr '\\0' x; touch {tmp_path}/said\n")
     await eventually_async((tmp_path / "said").exists)
     async with shell(running) as typist:
@@ -153,19 +153,21 @@ async def test_output_is_gathered_into_large_frames(running: Running, tmp_path: 
 async def test_only_the_end_of_unread_output_is_kept(running: Running, tmp_path: Path) -> None:
     async with shell(running) as typist:
         await typist.type(f"stty -echo; seq 400000; touch {tmp_path}/said; echo -end\n")
-        await typist.hears("stty")
+        await typist.wait_for("stty")
     await eventually_async((tmp_path / "said").exists)
     async with shell(running) as typist:
-        await typist.hears("400000\r\n-end")
-        assert len(typist.heard) <= SCROLLBACK_BYTES + (128 << 10), "no more than a chunk, and what came meanwhile"
+        await typist.wait_for("400000\r\n-end")
+        assert len(typist.heard) <= SCROLLBACK_BYTES + (128 << 10), (
+            "the replay has at most the scrollback and what arrived meanwhile"
+        )
         assert typist.hello["offset"] > 0
-        assert typist.heard[:6].strip().isdigit(), "a replay begins with a whole line"
+        assert typist.heard[:6].strip().isdigit(), "the replay begins with a whole line"
 
 
 async def test_shell_that_reads_no_input_blocks_only_its_own_typist(running: Running) -> None:
     async with shell(running, "stuck") as typist:
         await typist.type("stty raw -echo; echo ready-$((1+1)); sleep 600\n")
-        await typist.hears("ready-2")
+        await typist.wait_for("ready-2")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 while True:
@@ -191,7 +193,7 @@ async def test_invalid_text_message_is_reported_and_changes_nothing(running: Run
     async with shell(running, cols=80, rows=24) as typist:
         await typist.socket.send_str(text)
         await typist.type("stty size\n")
-        await typist.hears("24 80")
+        await typist.wait_for("24 80")
         assert [list(one) for one in typist.told] == [["error"]]
 
 
@@ -233,8 +235,8 @@ async def _starts(typist: Typist, command: str, pid_file: Path) -> int:
 
 JOBS = {
     "a job": "",
-    "one that ignores the hang-up": "nohup",
-    "one of its own session": "setsid",
+    "a job that ignores the hang-up": "nohup",
+    "a job in its own session": "setsid",
 }
 
 
@@ -254,7 +256,7 @@ async def test_shell_and_its_processes_end_with_agentctl(tmp_path: Path, job: st
 async def test_shell_that_ignores_hangup_is_killed(tmp_path: Path) -> None:
     async with agentctl(tmp_path) as running, shell(running) as typist:
         await typist.type("trap '' HUP TERM; echo deaf-$((1+1))\n")
-        await typist.hears("deaf-2")
+        await typist.wait_for("deaf-2")
         (terminal,) = [one.terminal for one in running.sidecar.workspace.shells._shells.values()]
         await running.sidecar.workspace.shells.close()
         assert await typist.ends() == -signal.SIGKILL

@@ -39,7 +39,7 @@ async def test_new_file_is_created(running: Running) -> None:
 @pytest.mark.parametrize(
     ("present", "expected"),
     [(b"changed", hash_of(b"old")), (b"old", None), (None, hash_of(b"old")), (None, "*")],
-    ids=["changed since", "there is one already", "deleted since", "nothing there"],
+    ids=["changed since", "already exists", "deleted since", "does not exist"],
 )
 async def test_unseen_changes_are_not_overwritten(
     running: Running, present: bytes | None, expected: str | None

@@ -1,4 +1,4 @@
-"""Agents and drivers for tests; everything that a test starts has ended when it ends."""
+"""Fixtures for agents and drivers; everything that a test starts has ended when the test ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MakeRequest = Callable[..., StartRequest]
 
 
 @pytest.fixture(autouse=True)
-def _adopt_no_strangers_afterwards() -> Iterator[None]:
+def _stop_adopting_orphans() -> Iterator[None]:
     yield
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
@@ -45,7 +45,7 @@ async def driver(host: RecordingHost) -> AsyncIterator[Driver]:
 
 @pytest.fixture
 def request_for(tmp_path: Path) -> MakeRequest:
-    """Build a start request for a test program: ``request_for("demo")``, a behaviour, or a script."""
+    """Return a function that builds a start request for ``"demo"``, a behaviour, or a script."""
 
     def make(what: str | scripts.Script = "demo", *options: str, **changes: Any) -> StartRequest:
         argv = [sys.executable, *_command(what, tmp_path), *options]
@@ -70,7 +70,7 @@ def _command(what: str | scripts.Script, directory: Path) -> list[str]:
 
 @pytest.fixture
 def read_by_agent(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
-    """Return what the scripted agent has read so far."""
+    """Return a function that returns what the scripted agent has read so far."""
     return lambda: [json.loads(line) for line in (tmp_path / "script.json.read").read_bytes().splitlines()]
 
 
@@ -81,7 +81,7 @@ def agent(request: pytest.FixtureRequest) -> Agent:
 
 @pytest_asyncio.fixture
 async def talk(agent: Agent, tmp_path: Path) -> AsyncIterator[Talk]:
-    """Talk with each agent of the contract; none of its processes is left when the test ends."""
+    """Yield a conversation with each agent of the contract; check that none of its processes is left."""
     talk = Talk(agent, tmp_path)
     yield talk
     talk.host.has_room.set()

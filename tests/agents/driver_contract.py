@@ -1,7 +1,7 @@
-"""The contract of every driver, whatever its agent speaks: the agents, and how a test talks to them.
+"""The contract of every driver: its agents, and how a test talks to them.
 
-``AGENTS`` are stand-ins: real processes that speak the real wire format (``standins``). For a new driver, add a
-line to it; ``test_driver_contract`` runs the same tests for all.
+``AGENTS`` are fake agents: real processes that speak the real wire format (``standins``). For a new driver, add a line
+to it; ``test_driver_contract`` runs the same tests for all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNKNOWN: Final = "019a0000-0000-7000-8000-000000000000"
 
 @dataclass(frozen=True)
 class Agent:
-    """One stand-in and what it supports beyond the contract."""
+    """One fake agent and what it supports beyond the contract."""
 
     name: str
     driver: ModuleType
@@ -45,9 +45,9 @@ class Agent:
     resumed: str = "resumed"
     """The outcome of a start that continues a conversation."""
     names_itself: bool = True
-    """It reports the id of its conversation, so another one is noticed."""
+    """Whether it reports the id of its conversation, so that a different one is noticed."""
     asks: Mapping[str, str] | None = None
-    """If it asks for permission: what it says for each chosen option."""
+    """If it asks for permission: its text for each chosen option."""
 
 
 AGENTS: Final = (
@@ -98,7 +98,7 @@ class Talk:
         self._messages = 0
 
     def request(self, **changes: Any) -> StartRequest:
-        """Build a start request for the stand-in; ``lies=True`` makes it name another conversation on a resume."""
+        """Build a start request for the fake agent; ``lies=True`` makes it report another conversation on a resume."""
         env = {"PYTHONPATH": str(ROOT), "STANDIN_HOME": str(self.home)}
         if changes.pop("lies", False):
             env["STANDIN_LIES"] = "1"
@@ -128,7 +128,7 @@ class Talk:
         self.driver = self.agent.driver.create(self.host, {EXECUTION_MARKER: EXECUTION})
 
     def processes_left(self) -> list[int]:
-        """Return the processes that still have this test's stand-in home in their environment."""
+        """Return the pids of processes with this test's home directory in their environment."""
         mark = f"STANDIN_HOME={self.home}".encode()
         ours = identity.find_marked(EXECUTION, EXECUTION_MARKER)
         return [each.pid for each in ours if mark in identity.read_environment(each.pid)]

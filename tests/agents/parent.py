@@ -1,8 +1,8 @@
-"""The part of agentctl that an agent sees, and no more: ``parent.py HOME BEHAVIOUR``.
+"""A minimal agentctl, as far as an agent sees it: ``parent.py HOME BEHAVIOUR``.
 
-Starts the agent under a guard, sends ``initialize``, and writes ``HOME/parent.json`` with the identities of
-this process, the guard and the agent. When the agent's whole process tree has ended, for whatever reason,
-it writes the exit code to ``HOME/ended.json``. It runs until its input ends.
+Starts the agent under a guard, sends ``initialize``, and writes ``HOME/parent.json`` with the identities of this
+process, the guard and the agent. When the agent's whole process tree has ended, for whatever reason, it writes the exit
+code to ``HOME/ended.json``. It runs until its input ends.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ NOT_FOUND = error(-32601, "Method not found")
 WENT_WRONG = error(-32603, "the database is locked")
 
 
-def hows(unkept: Any) -> dict[str, str]:
+def ways(unkept: Any) -> dict[str, str]:
     return {name: told["how"] for name, told in unkept.items()}
 
 
@@ -55,7 +55,7 @@ async def test_failed_start_reports_which_claimed_capability_failed(
     with pytest.raises(StartFailed) as failed:
         await driver.start(request)
     assert failed.value.told["agent"] == {"name": "scripted", "version": ""}
-    assert hows(failed.value.told["unkept"]) == unkept
+    assert ways(failed.value.told["unkept"]) == unkept
 
 
 async def test_new_conversation_does_not_test_resume_capabilities(driver: Driver, request_for: MakeRequest) -> None:

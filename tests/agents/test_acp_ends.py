@@ -1,4 +1,4 @@
-"""How an ACP agent is told that a conversation is over, and that an answer is not waited for any more."""
+"""The end of a conversation with an ACP agent: close, delete, and requests that are no longer awaited."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_stop_in_a_turn_closes_nothing(
     assert [each["method"] for each in read_by_agent()] == ["initialize", "session/new", "session/prompt"]
 
 
-async def test_agent_that_does_not_answer_is_told_that_nobody_waits(
+async def test_unanswered_request_is_cancelled_after_its_timeout(
     driver: Driver, request_for: MakeRequest, read_by_agent: ReadByAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acp, "_SETTING_SHARE", 0.01)

@@ -1,4 +1,4 @@
-"""Logging an agent in and out before its conversation, by the methods that it publishes."""
+"""Login and logout of an agent before its conversation, by the methods that it publishes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def login(method: str = "demo", timeout: float = 60) -> LoginRequest:
 
 @pytest.fixture
 def logged_out(request_for: MakeRequest) -> MakeRequest:
-    """Make requests to start the demo agent, which requires a login."""
+    """Return a function that builds start requests for the demo agent, which requires a login."""
     return partial(request_for, "login")
 
 
@@ -43,7 +43,7 @@ async def test_login_precedes_the_conversation(driver: Driver, logged_out: MakeR
 
     assert (started.outcome, started.login) == ("created", {"state": "succeeded", "code": "", "reason": ""})
     await driver.stop(0)
-    assert (await driver.start(logged_out())).login == {}, "it stays logged in"
+    assert (await driver.start(logged_out())).login == {}, "the agent stays logged in"
 
 
 async def test_logout_ends_the_start(driver: Driver, logged_out: MakeRequest) -> None:
@@ -68,7 +68,7 @@ async def test_logout_ends_the_start(driver: Driver, logged_out: MakeRequest) ->
         (("--login-hangs",), login(timeout=0.2), "login_timeout", "did not finish within 0.2 s"),
     ],
 )
-async def test_failed_login_says_why(
+async def test_failed_login_has_a_reason(
     args: tuple[str, ...], asked: LoginRequest, code: str, reason: str, driver: Driver, logged_out: MakeRequest
 ) -> None:
     with pytest.raises(StartFailed, match="the login failed") as failed:
@@ -139,5 +139,5 @@ def test_method_keeps_only_what_its_type_may_have() -> None:
         [{"id": "k", "type": "env_var", "vars": [{"name": "KEY"}], "link": "javascript:1"}]
     )
     assert (variables["variables"], variables["link"]) == (["KEY"], "")
-    assert parse_auth_methods([variables]) == [variables], "what is stored is read again unchanged"
+    assert parse_auth_methods([variables]) == [variables], "stored methods are read back unchanged"
     assert len(parse_auth_methods([{"id": str(number)} for number in range(100)])) == 16

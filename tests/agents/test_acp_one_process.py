@@ -22,17 +22,17 @@ BORN = """
 for earlier in $(cat born 2>/dev/null); do kill -0 "$earlier" 2>/dev/null && echo "$earlier" >> beside; done
 echo $$ >> born
 """
-"""Each agent records its pid, and that of every earlier one that it finds alive."""
-DEAF = """
+"""Shell code with which each agent records its pid, and that of every earlier agent still alive."""
+IGNORES_TERM = """
 trap '' TERM HUP INT
 setsid sleep 1000 >/dev/null 2>&1 </dev/null &
 echo $! >> born
 """
-"""It ignores SIGTERM, and so does the child that it starts in another process session."""
+"""Shell code that ignores SIGTERM, also in a child in another process session."""
 
 
 class Unending(AcpDriver):
-    """Driver that cannot end its process, so that an agent outlives its failed start."""
+    """A driver that fails to end its process, so that an agent outlives its failed start."""
 
     ends = False
 
@@ -63,7 +63,7 @@ async def running(tmp_path: Path, unending: list[Unending]) -> AsyncIterator[Run
 
 async def start(running: Running, launch_id: str, behaviour: str = "honest", *, deaf: bool = False, **more: Any) -> Any:
     agent = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour, "--home", "home"]
-    argv = ["/bin/sh", "-c", f'{BORN}{DEAF if deaf else ""}exec "$@"', "sh", *agent]
+    argv = ["/bin/sh", "-c", f'{BORN}{IGNORES_TERM if deaf else ""}exec "$@"', "sh", *agent]
     told = {"argv": argv, "env": {"PYTHONPATH": str(ROOT)}, "driver": "acp", "timeout": 20, **more}
     status, body = await running.start(launch_id, **told)
     return status, body.get("code", "")
@@ -74,7 +74,7 @@ def born(running: Running) -> list[int]:
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
-def never_two(running: Running) -> bool:
+def had_one_process(running: Running) -> bool:
     return not (running.workspace / "beside").exists()
 
 
@@ -92,7 +92,7 @@ async def test_concurrent_starts_create_one_agent(running: Running) -> None:
 
 
 @pytest.mark.parametrize("behaviour", ["hangs_at_initialize", "hangs_at_load"])
-@pytest.mark.parametrize("deaf", [False, True], ids=["hears TERM", "ignores TERM"])
+@pytest.mark.parametrize("deaf", [False, True], ids=["obeys TERM", "ignores TERM"])
 async def test_no_agent_starts_during_a_hanging_start_and_none_remains(
     behaviour: str, deaf: bool, running: Running
 ) -> None:
@@ -113,7 +113,7 @@ async def test_no_agent_starts_during_a_hanging_start_and_none_remains(
     assert len(old) == 1 + deaf
     assert not any(map(is_alive, old))
     assert is_alive(new)
-    assert never_two(running)
+    assert had_one_process(running)
 
 
 async def test_stopping_a_hanging_start_leaves_no_process_behind(running: Running) -> None:
@@ -126,7 +126,7 @@ async def test_stopping_a_hanging_start_leaves_no_process_behind(running: Runnin
     assert await hanging == (502, "agent_exited")
     assert after == (409, "already_running")
     assert (await start(running, "launch-3"))[0] == 200
-    assert never_two(running)
+    assert had_one_process(running)
 
 
 async def test_agent_that_could_not_be_ended_blocks_every_start(running: Running, unending: list[Unending]) -> None:
@@ -139,4 +139,4 @@ async def test_agent_that_could_not_be_ended_blocks_every_start(running: Running
     os.kill(born(running)[0], 9)
     await eventually_async(lambda: unending[0].pid is None)
     assert (await start(running, "launch-3"))[0] == 200
-    assert never_two(running)
+    assert had_one_process(running)

@@ -1,4 +1,4 @@
-"""Questions of ACP agents: forms and links, their answers, and what the agent may take back."""
+"""Questions of ACP agents: forms and links, their answers, and withdrawn requests."""
 
 from __future__ import annotations
 

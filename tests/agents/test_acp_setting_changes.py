@@ -1,4 +1,4 @@
-"""Settings, commands and title of an ACP agent: what is recorded, and how a setting is changed at any time."""
+"""Settings, commands and title of an ACP agent: what is recorded, and how a setting is changed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MODE_OPTION = {"id": "m", "category": "mode", "type": "select", "currentValue": 
 
 
 def settings(*answers: dict[str, Any]) -> tuple[AcpSettings, Recorded]:
-    """Return settings that read these answers, and what they record."""
+    """Return settings that read these answers, and the list that they record to."""
     recorded: Recorded = []
     made = AcpSettings(lambda kind, **body: recorded.append((str(kind), body)))
     for answer in answers:

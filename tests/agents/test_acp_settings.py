@@ -66,7 +66,7 @@ async def test_mode_can_be_a_configuration_option(
         (OFFERS, [error(-32603, "not now")], "not now"),
         (OFFERS, [], "the agent did not answer within 0.5 s"),
     ],
-    ids=["not offered", "offered in no way that makes sense", "refused", "no answer"],
+    ids=["not offered", "offered in an invalid way", "refused", "no answer"],
 )
 async def test_unavailable_model_or_mode_is_logged_and_conversation_stays_open(
     offers: dict[str, Any],
@@ -86,7 +86,7 @@ async def test_unavailable_model_or_mode_is_logged_and_conversation_stays_open(
     assert await driver.prompt("m1", "hello", (), lambda: None) == "end_turn"
 
 
-async def test_servers_of_a_kind_that_the_agent_does_not_take_are_left_out_and_reported(
+async def test_unsupported_mcp_servers_are_left_out_and_reported(
     driver: Driver, host: RecordingHost, request_for: MakeRequest, read_by_agent: ReadByAgent
 ) -> None:
     servers = [{"name": name, "type": name, "url": "https://tools.example/"} for name in ("http", "sse")]
@@ -181,7 +181,7 @@ LOST, LOCKED = error(-32602, "no such thread"), error(-32603, "the database is l
         *("says gone, not listed", "says gone, yet listed", "says gone, no list", "says gone, ends over the list"),
         *("other words, not listed", "no words known, not listed", "no words known, on no page"),
         *("an empty list", "others elsewhere", "listed elsewhere", "listed"),
-        *("no list", "a list that is none", "a list without end", "ends over the list", "wants a login"),
+        *("listing fails", "not a list", "an endless list", "ends over the list", "wants a login"),
     ],
 )
 async def test_session_list_distinguishes_lost_conversation_from_failed_load(

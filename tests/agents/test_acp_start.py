@@ -55,7 +55,9 @@ async def test_conversation_is_loaded_after_the_agent_was_killed(
     assert (loaded.outcome, loaded.resume_token) == ("loaded", started.resume_token)
     assert loaded.replayed == 4
     assert loaded.replayed_user_texts == ["remember pelican", "hello"]
-    assert [line for line in host.lines if not line["kind"].startswith("agent.")] == [], "a replay is no news"
+    assert [line for line in host.lines if not line["kind"].startswith("agent.")] == [], (
+        "the replay is not reported as new output"
+    )
     await _talk(driver, "what was the word?")
     assert host.said() == "The word was pelican.\n"
 
@@ -267,7 +269,7 @@ async def test_unstartable_program_is_a_permanent_failure(
         await driver.start(StartRequest("launch", argv, {}, cwd or str(tmp_path), "fresh"))
 
     assert (failed.value.code, failed.value.permanent) == (code, True)
-    assert host.exits == [], "there was no process"
+    assert host.exits == [], "the agent had no process"
 
 
 async def test_agent_that_exits_for_missing_login_reports_auth_required(driver: Driver, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from tests.support.faulty_agent import BIG_LINE, Garbage
 from tests.waiting import eventually_async
 
 
-def _said_by(home: Path) -> str:
-    """Return all that the agent has said according to its own log."""
+def _output_of(home: Path) -> str:
+    """Return all that the agent has said, according to its own log."""
     return "".join(path.read_text() for path in home.glob("*.said"))
 
 
@@ -34,7 +34,7 @@ async def test_turn_streams_the_agents_text_unchanged(
     assert reason == "end_turn"
     assert host.said().startswith("tick 1\ntick 2\ntick 3\ntick 4\ntick 5\nI will remember pelican.\n")
     assert "schöne Grüße" in host.said()
-    assert host.said() == _said_by(tmp_path / "home")
+    assert host.said() == _output_of(tmp_path / "home")
 
 
 async def test_prompt_is_reported_delivered_before_the_agent_can_answer(
@@ -171,7 +171,7 @@ async def test_exit_of_an_agent_is_recorded_before_its_turn_fails(
 
     assert failed.value.code == "agent_exited"
     assert host.exits == [-signal.SIGKILL]
-    assert host.said() == "I will just", "the last words were in the pipe"
+    assert host.said() == "I will just", "the last words were still in the pipe"
     assert driver.pid is None
     with pytest.raises(TurnFailed) as failed:
         await driver.prompt("m2", "hello", (), lambda: None)
@@ -257,7 +257,7 @@ async def test_flood_of_messages_arrives_complete_and_in_order(
     await driver.prompt("m1", "hello", (), lambda: None)
 
     assert [int(line["text"].split()[0]) for line in host.of("message.agent")] == list(range(1, 5001))
-    assert host.said() == _said_by(tmp_path / "home")
+    assert host.said() == _output_of(tmp_path / "home")
 
 
 async def test_agent_output_is_not_read_while_the_journal_is_full(
@@ -268,13 +268,13 @@ async def test_agent_output_is_not_read_while_the_journal_is_full(
     turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
     previous: list[int] = [-1]
 
-    def agent_stands_still() -> bool:
-        size = len(_said_by(tmp_path / "home"))
+    def agent_is_blocked() -> bool:
+        size = len(_output_of(tmp_path / "home"))
         previous.append(size)
         return 0 < size == previous[-2]
 
-    await eventually_async(agent_stands_still)
-    assert len(_said_by(tmp_path / "home")) < 2_000_000, "most of the 4 MB are yet to be said"
+    await eventually_async(agent_is_blocked)
+    assert len(_output_of(tmp_path / "home")) < 2_000_000, "most of the 4 MB are not yet written"
     host.has_room.set()
 
     assert await turn == "end_turn"

@@ -1,4 +1,4 @@
-"""No secret of the control plane reaches a child; and crash points."""
+"""Environments of child processes hold no secret of the control plane; crash points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is specific to Claude Code's command line: resuming, control messages, subagents and plans."""
+"""Claude Code's command line: resuming, control messages, subagents and plans."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_unknown_resume_message_only_costs_a_second_attempt(talk: Talk) ->
     await talk.begin_again()
 
     resumed = await talk.resume(last_message_uuid="8f8c4a55-0000-4000-8000-000000000000")
-    assert talk.host.exits == [], "the agent that came up is there"
+    assert talk.host.exits == [], "the agent that started still runs"
     await talk.say("what was the word?")
 
     assert resumed.outcome == "resumed"
@@ -71,7 +71,7 @@ async def test_last_message_is_unset_while_a_turn_is_open(talk: Talk) -> None:
     with pytest.raises(TurnFailed):
         await talk.say("die")
 
-    assert talk.host.last_message_uuid is None, "a resume at an older message would forget the turn"
+    assert talk.host.last_message_uuid is None, "resuming at an older message would lose the turn"
 
 
 async def test_mcp_servers_are_sent_on_stdin_not_on_the_command_line(talk: Talk) -> None:

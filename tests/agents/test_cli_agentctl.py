@@ -47,7 +47,9 @@ async def test_agent_without_a_process_is_idle_and_survives_agentctl_death(tmp_p
         agent = (await client.status())["agent"]
         assert agent["state"] == "working"
         process.send_signal(signal.SIGKILL)
-    await eventually_async(lambda: not os.path.lexists(f"/proc/{agent['pid']}"), describe="the end of its turn")
+    await eventually_async(
+        lambda: not os.path.lexists(f"/proc/{agent['pid']}"), describe="the agent's process of this turn has ended"
+    )
 
     with place.agentctl(REAL):
         client = place.client()
@@ -74,7 +76,7 @@ async def test_agent_whose_conversation_is_gone_is_stopped_after_its_turn(tmp_pa
         assert (failed["message_id"], failed["code"]) == ("m1", "token_rejected")
         assert (exited["expected"], exited["message_id"]) == (True, None)
         assert (await client.status())["agent"]["state"] == "exited"
-        assert (await client.agent_session())["resume_token"] == UNKNOWN, "the token is kept"
+        assert (await client.agent_session())["resume_token"] == UNKNOWN, "the resume token is kept"
 
 
 async def test_process_death_in_a_turn_ends_the_agent_and_names_it(

@@ -1,4 +1,4 @@
-"""Parsing of Codex and Gemini lines beyond what their stand-ins print, and of errors that ACP agents report as text."""
+"""Parsing of Codex and Gemini lines beyond those of the fake agents, and of errors that ACP agents report as text."""
 
 from __future__ import annotations
 
@@ -174,5 +174,5 @@ def update_with(text: Any, kind: str = "agent_message_chunk") -> dict[str, Any]:
         pytest.param("another agent", update_with(f"{OVERLOADED}\n\n"), "", id="agent that reports errors as such"),
     ],
 )
-def test_only_a_whole_error_of_an_agent_known_for_it_counts(agent: str, update: dict[str, Any], error: str) -> None:
+def test_only_complete_errors_of_known_agents_count(agent: str, update: dict[str, Any], error: str) -> None:
     assert error_in_text(agent, update) == error

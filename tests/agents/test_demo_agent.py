@@ -20,7 +20,7 @@ SCRIPT = ROOT / "executors_app" / "demo_agent.py"
 
 
 class Client:
-    """Minimal client: it sends a line and reads until the response."""
+    """A minimal client that sends a line and reads until the response."""
 
     def __init__(self, home: Path, cwd: Path):
         env = {"KANDEV_DEMO_AGENT_HOME": str(home), "PATH": os.environ["PATH"]}
@@ -353,7 +353,7 @@ def test_continued_change_repeats_no_edit(connect: Callable[[], Client]) -> None
 
 
 def repository(path: Path) -> None:
-    """Make a repository with a README and one commit."""
+    """Create a repository with a README and one commit."""
     (path / "README.md").write_text("# Project\n")
     git(path, "init", "--quiet")
     git(path, "add", "README.md")

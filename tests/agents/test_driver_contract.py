@@ -1,4 +1,4 @@
-"""The contract of every driver, tested with a stand-in for each agent (``driver_contract``)."""
+"""The contract of every driver, tested with a fake agent for each (``driver_contract``)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_lost_conversation_is_recognised_and_never_started_anew(talk: Talk
         with pytest.raises(TurnFailed) as in_turn:
             await talk.say("what was the word?")
         assert in_turn.value.code == "token_rejected"
-        assert talk.host.exits == [], "it is stopped by agentctl, after the turn"
+        assert talk.host.exits == [], "agentctl stops the agent after the turn"
     else:
         with pytest.raises(StartFailed) as at_start:
             await talk.resume(UNKNOWN)
@@ -119,7 +119,7 @@ async def test_unrecognised_error_keeps_the_token(talk: Talk) -> None:
         with pytest.raises(TurnFailed) as in_turn:
             await talk.say("what was the word?")
         assert in_turn.value.code == "agent_error"
-        assert UNKNOWN in in_turn.value.message, "the agent's own words are shown"
+        assert UNKNOWN in in_turn.value.message, "the error shows the agent's own message"
     else:
         with pytest.raises(StartFailed) as at_start:
             await talk.resume(UNKNOWN, **patterns)
@@ -129,7 +129,7 @@ async def test_unrecognised_error_keeps_the_token(talk: Talk) -> None:
 
 async def test_agent_that_resumes_another_conversation_is_detected(talk: Talk) -> None:
     if not talk.agent.names_itself:
-        pytest.skip("it does not say which conversation it is in; its replay is compared instead")
+        pytest.skip("the agent does not say which conversation it is in; its replay is compared instead")
     await talk.start()
     await talk.say("remember the word PELICAN")
     tokens = list(talk.host.tokens)
@@ -140,8 +140,8 @@ async def test_agent_that_resumes_another_conversation_is_detected(talk: Talk) -
         await talk.say("remember the word HERON")
 
     assert failed.value.code == "context_mismatch"
-    assert talk.host.said() == "", "nothing of another conversation enters this one"
-    assert set(talk.host.tokens) == set(tokens), "the token is kept"
+    assert talk.host.said() == "", "nothing of another conversation is reported in this one"
+    assert set(talk.host.tokens) == set(tokens), "the resume token is kept"
 
 
 async def test_cancel_ends_the_turn_and_the_next_one_works(talk: Talk) -> None:

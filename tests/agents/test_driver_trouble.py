@@ -23,7 +23,7 @@ async def test_exit_of_an_agent_is_recorded_once_before_its_turn_fails(talk: Tal
 
     assert failed.value.code == "agent_exited"
     assert talk.host.exits == [-signal.SIGKILL]
-    assert talk.host.said() == "I will just", "the last words were in the pipe"
+    assert talk.host.said() == "I will just", "the last words were still in the pipe"
     assert talk.driver.pid is None
     with pytest.raises(TurnFailed) as late:
         await talk.say("what was the word?")
@@ -77,7 +77,7 @@ async def test_silent_agent_is_ended_after_the_start_timeout(talk: Talk) -> None
 
 async def test_permission_waits_until_it_is_answered(talk: Talk) -> None:
     if talk.agent.asks is None:
-        pytest.skip("nobody can be asked in its turns")
+        pytest.skip("the agent cannot ask questions in its turns")
     await talk.start()
     for option, words in talk.agent.asks.items():
         turn = asyncio.create_task(talk.say("ask"))
@@ -115,12 +115,12 @@ async def test_agent_output_is_not_read_while_the_journal_is_full(talk: Talk) ->
     talk.host.has_room.clear()
     previous = [-1]
 
-    def stands_still() -> bool:
+    def is_blocked() -> bool:
         previous.append(int((talk.home / "said").read_text() or 0))
         return 0 < previous[-1] == previous[-2] == previous[max(-8, -len(previous))]
 
-    await eventually_async(stands_still)
-    assert previous[-1] < 900, "most of the megabyte is yet to be said"
+    await eventually_async(is_blocked)
+    assert previous[-1] < 900, "most of the megabyte is not yet written"
     talk.host.has_room.set()
 
     assert await turn == "end_turn"

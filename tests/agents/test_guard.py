@@ -1,4 +1,4 @@
-"""Whichever process is killed, no process of an agent is left, and no other process is signalled."""
+"""Whichever process is killed, no process of an agent is left, and no foreign process is signalled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.waiting import eventually
 
 @dataclass(frozen=True)
 class Family:
-    """A parent in agentctl's place, its guard, the agent, and every process that the agent has started."""
+    """A stand-in for agentctl, its guard, the agent, and every process that the agent has started."""
 
     home: Path
     parent: ProcessIdentity
@@ -94,7 +94,7 @@ def test_no_process_is_left_whichever_one_is_killed(
 
     assert identity.send_signal(getattr(those, victim), signal.SIGKILL)
 
-    eventually(lambda: not those.living(), describe="all of the agent's processes end")
+    eventually(lambda: not those.living(), describe="all processes of the agent have ended")
     if victim != "parent":
         assert identity.is_alive(those.parent)
         assert those.exit_code() == (-signal.SIGKILL if victim == "agent" else None)
@@ -108,14 +108,14 @@ def test_process_that_outlives_guard_and_parent_is_found_by_marker(family: Calla
     identity.send_signal(those.guard, signal.SIGKILL)
     identity.send_signal(those.parent, signal.SIGKILL)
     eventually(lambda: not identity.is_alive(those.parent) and not identity.is_alive(those.agent))
-    assert identity.is_alive(leader), "else there is nothing to prove here"
+    assert identity.is_alive(leader), "the leader still runs, as the test requires"
 
     left = asyncio.run(adoption.end_marked_processes(those.home.name))
 
     assert left == []
     assert not identity.is_alive(child)
     assert not identity.is_alive(leader)
-    assert identity.is_alive(cleared) is not grouped, "without mark and group it is nobody's: the documents say so"
+    assert identity.is_alive(cleared) is not grouped, "without mark and group it is not found, as documented"
 
 
 def test_control_group_finds_a_process_with_a_cleared_environment(
@@ -145,7 +145,7 @@ def _spawn(script: str, cwd: Path, lines: list[str]) -> asyncio.Future[AgentProc
     )
 
 
-async def _rest(agent: AgentProcess) -> bytes:
+async def _read_to_end(agent: AgentProcess) -> bytes:
     output = b""
     while data := await agent.stdout.read():
         output += data
@@ -159,7 +159,7 @@ async def test_agent_gets_arguments_environment_and_directory_and_returns_exit_c
     )
     await agent.stdin.write(b"it\n")
 
-    assert (await _rest(agent)).decode() == f"{tmp_path}\nme x\ngot it\n"
+    assert (await _read_to_end(agent)).decode() == f"{tmp_path}\nme x\ngot it\n"
     assert await agent.wait() == 7
     await agent.close()
     assert lines == ["oh"]
@@ -169,16 +169,16 @@ async def test_agent_gets_arguments_environment_and_directory_and_returns_exit_c
 async def test_agent_inherits_only_three_pipes_and_no_ignored_signals(tmp_path: Path) -> None:
     agent = await _spawn("ls -x /proc/self/fd; grep -E 'SigBlk|SigIgn' /proc/self/status", tmp_path, [])
 
-    descriptors, blocked, ignored = (await _rest(agent)).decode().splitlines()
+    descriptors, blocked, ignored = (await _read_to_end(agent)).decode().splitlines()
     await agent.wait()
     await agent.close()
 
     assert descriptors.split() == ["0", "1", "2", "3"], "3 is the directory that ls reads"
-    assert (_ours(blocked), _ours(ignored)) == (0, 0)
+    assert (_usable_signals(blocked), _usable_signals(ignored)) == (0, 0)
 
 
-def _ours(mask: str) -> int:
-    """Return the signals of a line of ``/proc/self/status`` except 32 and 33, which the C library reserves."""
+def _usable_signals(mask: str) -> int:
+    """Return the signals of a line in ``/proc/self/status``, except 32 and 33, which the C library reserves."""
     return int(mask.split()[1], 16) & ~(0b11 << 31)
 
 
@@ -187,7 +187,7 @@ async def test_stop_sends_sigterm_first_and_allows_a_clean_up(tmp_path: Path) ->
     await agent.stdout.read()
 
     assert await agent.stop(10) == 5
-    assert await _rest(agent) == b"tidy\n"
+    assert await _read_to_end(agent) == b"tidy\n"
     await agent.close()
 
 
@@ -236,11 +236,11 @@ def test_reaper_collects_orphans_but_no_awaited_children() -> None:
     adoption.Reaper().reap()
 
     assert identity.read_stat(orphan) is None
-    assert ours.wait() == 0, "its status was left to who started it"
+    assert ours.wait() == 0, "the exit status is left to the parent"
 
 
 def test_guard_imports_no_slow_modules() -> None:
-    """Every start of an agent waits for it."""
+    """Every start of an agent waits for these imports."""
     source = Path(guard_process.__file__)
     program = f"import sys; exec(open({str(source)!r}).read(), {{'__name__': 'guard'}}); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
@@ -249,12 +249,12 @@ def test_guard_imports_no_slow_modules() -> None:
 
 @pytest.fixture
 async def ready() -> AsyncIterator[Callable[[], ProcessIdentity]]:
-    """Keep one spare guard and return a function that gives its process."""
+    """Keep one spare guard; yield a function that returns its process."""
     execution = uuid.uuid4().hex
     guard_client.keep_spare_guard({EXECUTION_MARKER: execution})
 
     def waiting() -> ProcessIdentity:
-        marked = eventually(lambda: identity.find_marked(execution), describe="a guard waits")
+        marked = eventually(lambda: identity.find_marked(execution), describe="the guard runs")
         (found,) = [each for each in marked if not children_of(each.pid)]
         return found
 
@@ -285,7 +285,7 @@ async def test_dead_spare_guard_does_not_fail_a_start(ready: Callable[[], Proces
 
     agent = await _spawn("pwd", tmp_path, [])
 
-    assert (await _rest(agent)).decode() == f"{tmp_path}\n"
+    assert (await _read_to_end(agent)).decode() == f"{tmp_path}\n"
     assert await agent.wait() == 0
     await agent.close()
 
@@ -297,7 +297,7 @@ async def test_failed_start_names_the_cause_and_leaves_a_spare_guard(
         await AgentProcess.spawn([str(tmp_path / "no-such-program")], {}, str(tmp_path), {}, lambda *_, **__: None)
 
     assert told.value.permanent
-    assert ready(), "another one waits"
+    assert ready(), "the other guard runs"
 
 
 def test_spare_guard_ends_with_its_agentctl(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_spare_guard_ends_with_its_agentctl(tmp_path: Path) -> None:
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as parent:
         assert parent.stdout
         parent.stdout.readline()
-        eventually(lambda: identity.find_marked(execution), describe="a guard waits")
+        eventually(lambda: identity.find_marked(execution), describe="the guard runs")
         parent.kill()
 
-    eventually(lambda: not identity.find_marked(execution), describe="it has ended")
+    eventually(lambda: not identity.find_marked(execution), describe="the guard has ended")

@@ -71,7 +71,7 @@ def test_zombie_is_dead(sleeper: subprocess.Popen[bytes]) -> None:
     assert identity.send_signal(found, signal.SIGKILL) is True
     eventually(lambda: not identity.is_alive(found))
 
-    assert sleeper.returncode is None, "nobody has waited for it"
+    assert sleeper.returncode is None, "the process was not reaped"
     assert identity.read_stat(found.pid) is not None
     assert identity.send_signal(found, signal.SIGKILL) is False
 
@@ -113,7 +113,7 @@ def test_host_id_is_stable_and_does_not_reveal_the_boot_id() -> None:
 
 
 def test_process_still_in_exec_is_found_by_its_marker() -> None:
-    """During ``execve`` the kernel shows no environment; taken literally, that would hide a live process."""
+    """During ``execve`` the kernel shows no environment; without a retry, that would hide a live process."""
     for number in range(200):
         mark = f"{EXECUTION_MARKER}=just-started-{number}"
         process = subprocess.Popen(["sleep", "3600"], env=dict([mark.split("=")]))
@@ -134,6 +134,6 @@ def test_process_without_an_environment_is_not_waited_for() -> None:
         assert identity.read_environment(process.pid) == frozenset()
     finally:
         process.kill()
-    assert identity.read_environment(process.pid) == frozenset(), "nor is a corpse"
+    assert identity.read_environment(process.pid) == frozenset(), "a zombie has no environment, either"
     process.wait()
     assert identity.read_environment(process.pid) == frozenset()

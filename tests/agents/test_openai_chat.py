@@ -1,4 +1,4 @@
-"""A chat model as an agent: the model forgets everything, and its conversation survives."""
+"""A chat model as an agent: the model is stateless, and its conversation survives."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ async def test_unreadable_store_does_not_mean_a_lost_conversation(
 
 BAD: dict[str, dict[str, str]] = {
     "no address": {"OPENAI_BASE_URL": ""},
-    "no http": {"OPENAI_BASE_URL": "file:///etc/passwd"},
+    "not http": {"OPENAI_BASE_URL": "file:///etc/passwd"},
     "a bad port": {"OPENAI_BASE_URL": "http://127.0.0.1:99999/v1"},
-    "a login in the address": {"OPENAI_BASE_URL": f"http://me:{KEY}@127.0.0.1/v1"},
+    "credentials in the address": {"OPENAI_BASE_URL": f"http://me:{KEY}@127.0.0.1/v1"},
     "a key of two lines": {"OPENAI_API_KEY": "a\nX-Other: b"},
 }
 
@@ -194,11 +194,11 @@ async def test_provider_failure_has_a_code_and_a_retry_delay(
 
     assert (failed.value.code, failed.value.retry_after) == (code, after)
     passes = transient_trouble(code, failed.value.message)
-    assert passes == (code if code.startswith("provider_") else None), "the control plane judges likewise"
+    assert passes == (code if code.startswith("provider_") else None), "the control plane classifies the error likewise"
     assert retry_after_hint(failed.value.message) == (timedelta(seconds=round(after)) if after is not None else None)
     assert KEY not in failed.value.message + str(host.lines)
     assert await ask(driver, "m2", "hi") == "end_turn"
-    assert provider.texts() == [("user", "hi")], "a prompt that nobody has read does not stand there twice"
+    assert provider.texts() == [("user", "hi")], "an unread prompt is not in the conversation twice"
 
 
 async def test_unreachable_provider_fails_the_turn(
@@ -256,7 +256,7 @@ async def test_stop_in_a_turn_ends_the_agent(driver: ChatDriver, host: Recording
     with pytest.raises(TurnFailed):
         await ask(driver, "m2", "hello?")
     loaded = await driver.start(request_to(provider, started.resume_token))
-    assert loaded.replayed == 2, "the half answer was kept"
+    assert loaded.replayed == 2, "the partial answer was kept"
 
 
 async def test_endless_answer_is_cut_off(

@@ -1,4 +1,4 @@
-"""The parts of the driver contract that need neither process nor tools, for the driver without a process."""
+"""The parts of the driver contract that need neither a process nor tools, for the driver without a process."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class ChatTalk(Talk):
 
 @pytest_asyncio.fixture
 async def talk(agent: Agent, tmp_path: Path) -> AsyncIterator[Talk]:
-    async with chat_server(_mind) as server:
+    async with chat_server(_obey_prompt) as server:
         talk = ChatTalk(agent, tmp_path, server)
         yield talk
         await talk.driver.stop(0)
 
 
-async def _mind(request: web.Request, server: ChatServer) -> web.StreamResponse:
+async def _obey_prompt(request: web.Request, server: ChatServer) -> web.StreamResponse:
     """Obey the last line of the prompt, using the conversation in the request as memory."""
     told = [text for role, text in server.texts() if role == "user"]
     words = [word for text in told for word in re.findall(r"remember the word (\w+)", text)]

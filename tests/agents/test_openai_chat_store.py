@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> ConversationStore:
     return ConversationStore(tmp_path / "conversations")
 
 
-def kept(store: ConversationStore, entries: list[ConversationEntry]) -> str:
+def store_conversation(store: ConversationStore, entries: list[ConversationEntry]) -> str:
     conversation = store.create()
     for entry in entries:
         conversation.append(entry)
@@ -47,7 +47,7 @@ def read(store: ConversationStore, conversation_id: str) -> tuple[list[Conversat
 
 
 def test_appended_entries_are_read_back_and_files_are_private(store: ConversationStore, tmp_path: Path) -> None:
-    conversation_id = kept(store, HELLO)
+    conversation_id = store_conversation(store, HELLO)
 
     assert read(store, conversation_id) == (HELLO, 0)
     file = tmp_path / "conversations" / f"{conversation_id}.jsonl"
@@ -55,13 +55,13 @@ def test_appended_entries_are_read_back_and_files_are_private(store: Conversatio
 
 
 def test_duplicate_entry_is_kept_once(store: ConversationStore) -> None:
-    assert read(store, kept(store, [*HELLO, *HELLO])) == (HELLO, 0)
+    assert read(store, store_conversation(store, [*HELLO, *HELLO])) == (HELLO, 0)
 
 
 def test_withdrawn_prompt_is_not_sent_again(store: ConversationStore) -> None:
     refused = [ConversationEntry("m2", USER, "again?"), ConversationEntry("m2", WITHDRAWN, "")]
 
-    assert read(store, kept(store, [*HELLO, *refused])) == (HELLO, 0)
+    assert read(store, store_conversation(store, [*HELLO, *refused])) == (HELLO, 0)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_withdrawn_prompt_is_not_sent_again(store: ConversationStore) -> None:
 def test_torn_end_is_truncated_and_the_next_entry_is_whole(
     torn: bytes, store: ConversationStore, tmp_path: Path
 ) -> None:
-    conversation_id = kept(store, HELLO)
+    conversation_id = store_conversation(store, HELLO)
     with (tmp_path / "conversations" / f"{conversation_id}.jsonl").open("ab") as file:
         file.write(torn)
 
@@ -83,7 +83,7 @@ def test_torn_end_is_truncated_and_the_next_entry_is_whole(
 
 
 def test_damage_in_the_middle_loses_only_the_damaged_lines(store: ConversationStore, tmp_path: Path) -> None:
-    conversation_id = kept(store, HELLO)
+    conversation_id = store_conversation(store, HELLO)
     file = tmp_path / "conversations" / f"{conversation_id}.jsonl"
     damage = [b'{"key": 7}', b"[]", b"\xff\xfe"]
     file.write_bytes(b"\n".join([*damage, file.read_bytes()]))
@@ -97,12 +97,12 @@ def test_entry_that_does_not_fit_on_the_disk_leaves_nothing(
     conversation = store.create()
     conversation.append(HELLO[0])
 
-    def short_of_space(fd: int, data: bytes, offset: int) -> int:
+    def write_partly(fd: int, data: bytes, offset: int) -> int:
         os.pwrite(fd, data[:7], offset)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(module, "write_all", short_of_space)
+        full.setattr(module, "write_all", write_partly)
         with pytest.raises(OSError, match="No space"):
             conversation.append(HELLO[1])
     conversation.append(HELLO[1])
@@ -112,13 +112,13 @@ def test_entry_that_does_not_fit_on_the_disk_leaves_nothing(
 
 
 def test_lone_surrogate_costs_one_character(store: ConversationStore) -> None:
-    assert read(store, kept(store, [ConversationEntry("m1", USER, "a\ud83d")]))[0] == [
+    assert read(store, store_conversation(store, [ConversationEntry("m1", USER, "a\ud83d")]))[0] == [
         ConversationEntry("m1", USER, "a?")
     ]
 
 
 def test_conversation_of_another_store_is_not_found(store: ConversationStore, tmp_path: Path) -> None:
-    conversation_id = kept(ConversationStore(tmp_path / "other"), HELLO)
+    conversation_id = store_conversation(ConversationStore(tmp_path / "other"), HELLO)
 
     with pytest.raises(ConversationGone):
         store.open(conversation_id)
@@ -164,7 +164,7 @@ def test_kill_loses_and_duplicates_no_acknowledged_entry(store: ConversationStor
         ([("user", "aaa"), ("assistant", "bbb"), ("user", "ccc")], 7, [("user", "ccc")], 2),
         ([("user", "aaa"), ("assistant", "bbb"), ("user", "ä" * 50)], 7, [("user", "ä" * 50)], 2),
     ],
-    ids=["as it was", "two prompts in a row", "the oldest is left out", "the newest goes out whatever its size"],
+    ids=["unchanged", "two prompts in a row", "the oldest is left out", "the newest is sent at any size"],
 )
 def test_prompt_is_sent_with_as_much_history_as_fits(
     entries: list[tuple[str, str]], limit: int, messages: list[tuple[str, str]], left_out: int

@@ -87,7 +87,7 @@ async def test_output_left_after_exit_is_read_without_waiting_for_more(pipe: tup
     begin = time.monotonic()
 
     assert await reader.read() == b"last words"
-    assert await reader.read() == b"", "somebody still holds the writing end"
+    assert await reader.read() == b"", "another process still holds the writing end"
     assert LAST_OUTPUT_TIMEOUT <= time.monotonic() - begin < LAST_OUTPUT_TIMEOUT + 2
     reader.close()
 

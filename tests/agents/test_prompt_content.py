@@ -1,4 +1,4 @@
-"""The files of a prompt reach an agent as what it takes, or not at all."""
+"""The files of a prompt reach an agent in a form that it accepts, or the turn fails."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ PDF: dict[str, Any] = {
 FENCED = "Attached file a b.md:\n````\n```\ncode\n```\n````"
 
 
-def test_blocks_that_an_agent_takes_stay_as_they_are() -> None:
+def test_supported_blocks_are_passed_unchanged() -> None:
     assert fit_blocks([IMAGE, TEXT, PDF], {"image", "resource"}) == [IMAGE, TEXT, PDF]
 
 
-def test_text_file_is_fenced_for_an_agent_that_takes_only_text() -> None:
+def test_text_file_is_fenced_for_text_only_agents() -> None:
     assert fit_blocks([TEXT], ()) == [{"type": "text", "text": FENCED}]
     assert prompt_text("Look", [TEXT]) == f"Look\n\n{FENCED}"
 
 
 @pytest.mark.parametrize(("block", "word"), [(IMAGE, "images"), (PDF, "files other than text")])
-def test_other_file_fails_the_turn(block: dict[str, Any], word: str) -> None:
+def test_unsupported_file_fails_the_turn(block: dict[str, Any], word: str) -> None:
     with pytest.raises(TurnFailed, match=f"does not accept {word}") as failed:
         fit_blocks([TEXT, block], ())
     assert failed.value.code == "attachment_unsupported"
@@ -62,7 +62,7 @@ async def test_demo_agent_says_what_it_received(driver: Driver, host: RecordingH
     assert host.said() == "I received 1 image, 2 files.\nI will remember pelican.\n"
 
 
-def test_images_are_files_of_one_user_while_a_turn_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_private_files_during_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     images, others = split_images([IMAGE, TEXT, {**IMAGE, "mimeType": "image/jpeg"}])
     with image_files(images) as paths:

@@ -13,7 +13,7 @@ def world(db: None) -> World:
 
 @pytest.fixture
 def api(world: World) -> APIClient:
-    """A client of the team's member."""
+    """Return a client of the team's member."""
     return client_of(world.member)
 
 

@@ -1,4 +1,4 @@
-"""``settings/``: what the agent offers, and a change of it."""
+"""``settings/``: the settings that the agent offers, and how they are changed."""
 
 from __future__ import annotations
 

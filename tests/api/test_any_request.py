@@ -1,4 +1,4 @@
-"""Any request, valid or not, gets a response that the schema documents, and never a 500."""
+"""Every request, valid or not, gets a response that the schema documents, and never a 500."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ CONFORMS: Final = [
     response_schema_conformance,
 ]
 AWAY: Final = {"agentctl_unreachable", "runtime_unavailable"}
-"""Codes that a 503 may have here, where no agentctl runs."""
+"""Codes of a 503 that are allowed here, where no agentctl runs."""
 SCHEMA: Final = schemathesis.openapi.from_path(ROOT / "docs" / "openapi.yaml")
 SCHEMA.app = get_wsgi_application()
 STREAMS: Final = "/events/stream"
-"""An endless response; other tests cover it."""
+"""An endless response, covered by other tests."""
 FOUND: Final = [one.ok() for one in SCHEMA.get_all_operations() if isinstance(one, Ok)]
 OPERATIONS: Final = {one.label: one for one in FOUND if not one.path.endswith(STREAMS)}
 
@@ -68,14 +68,14 @@ def headers_of(user: User | None) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def undone() -> Iterator[None]:
-    """Roll back everything that is written inside."""
+def rolled_back() -> Iterator[None]:
+    """Roll back everything that the block writes."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
 
 
-def is_an_error_as_all_are(response: Any) -> None:
+def check_error_format(response: Any) -> None:
     body = response.json()
     assert body.keys() == {"code", "message", "details"}, body
     assert body["message"]
@@ -98,10 +98,10 @@ def test_every_response_conforms_to_the_schema(label: str, cast: Cast) -> None:
     def ask(case: Any, who: str, is_there: bool) -> None:
         if is_there:
             case.path_parameters = {name: str(cast.names.get(name, one)) for name, one in case.path_parameters.items()}
-        with undone():
+        with rolled_back():
             response = case.call(headers=headers[who])
             if response.status_code >= 400:
-                is_an_error_as_all_are(response)
+                check_error_format(response)
             if response.status_code == 503:
                 assert response.json()["code"] in AWAY
             else:

@@ -33,7 +33,7 @@ def new_task(world: World, **more: Any) -> dict[str, Any]:
 def test_repeated_session_request_returns_the_same_session(world: World, api: APIClient) -> None:
     first = api.post(sessions_of(world), new_session(world), format="json")
     again = api.post(sessions_of(world), new_session(world, desired_state="running", policy=""), format="json")
-    assert (first.status_code, again.status_code) == (201, 400), "an empty policy is none"
+    assert (first.status_code, again.status_code) == (201, 400), "an empty policy equals no policy"
     again = api.post(sessions_of(world), new_session(world, desired_state="running"), format="json")
     assert (again.status_code, again.json()) == (200, first.json())
     made = TaskSession.objects.exclude(id=world.session.id)

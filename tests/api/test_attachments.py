@@ -1,4 +1,4 @@
-"""Prompts with files: checked by content, stored once with the prompt, and served to the team alone."""
+"""Prompts with files: checked by content, stored once with the prompt, and served only to the team."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def send(api: APIClient, world: World, *files: dict[str, str], message_id: str =
     return api.post(world.url("prompt/"), asked, format="json")
 
 
-def takes(world: World, *blocks: str) -> None:
-    """Let the session's agent have said which blocks it takes in a prompt."""
+def set_accepted_blocks(world: World, *blocks: str) -> None:
+    """Record which content blocks the session's agent accepts in a prompt."""
     with session_transaction(world.session.id) as transaction:
         remember_blocks(transaction, {"prompt": list(blocks)})
 
@@ -90,24 +90,24 @@ def test_number_and_total_size_of_files_are_limited(world: World, api: APIClient
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
 
-def test_agent_that_takes_no_images_is_sent_none(world: World, api: APIClient) -> None:
-    takes(world)
+def test_agent_without_image_support_gets_no_images(world: World, api: APIClient) -> None:
+    set_accepted_blocks(world)
     answer = send(api, world, file("a.png", PNG))
     assert (answer.status_code, answer.json()["code"]) == (409, "attachment_unsupported")
     assert answer.json()["message"] == "This agent does not accept images in a prompt: “a.png” was not sent."
     assert send(api, world, file("a.txt", b"text")).status_code == 202
 
 
-@pytest.mark.parametrize("known", [("image",), None], ids=["takes images", "has not said it"])
+@pytest.mark.parametrize("known", [("image",), None], ids=["takes images", "does not say"])
 def test_image_is_accepted_for_an_agent_that_may_take_it(
     world: World, api: APIClient, known: tuple[str, ...] | None
 ) -> None:
     if known:
-        takes(world, *known)
+        set_accepted_blocks(world, *known)
     assert send(api, world, file("a.png", PNG)).status_code == 202
 
 
-def test_content_is_served_to_the_team_so_that_no_browser_runs_it(world: World, api: APIClient) -> None:
+def test_content_is_served_only_to_the_team_and_never_runs(world: World, api: APIClient) -> None:
     page = b"<script>alert(1)</script>"
     send(api, world, file("a.png", PNG), file("a.html", page))
     image, text = (api.get(world.url(f"attachments/{hashlib.sha256(one).hexdigest()}/")) for one in (PNG, page))

@@ -100,7 +100,7 @@ def test_executor_settings_are_shown_only_to_staff(world: World, staff: APIClien
 
 
 def test_probe_counts_what_it_observes(world: World, staff: APIClient) -> None:
-    world.run_it("http://127.0.0.1:1")
+    world.mark_running("http://127.0.0.1:1")
     answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
     assert answer.status_code == 200
     assert answer.json()["runtime"] == "local_standalone"
@@ -133,7 +133,7 @@ def test_address_of_an_unusable_host_is_shown_to_staff(
         503,
         f"The remote host: Nothing is listening at agentctl's address. Its address is {url}.",
     )
-    assert url in caplog.text, "operators read it in the log"
+    assert url in caplog.text, "the log has the address for operators"
     [row] = client_of(world.member).get(EXECUTORS).json()["results"]
     assert url not in str(row)
 

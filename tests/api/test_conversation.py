@@ -90,12 +90,12 @@ def test_resending_a_held_prompt_creates_one_new_prompt(world: World, api: APICl
 
 
 def interrupted(world: World) -> Run:
-    """Return a turn that was interrupted during a tool call."""
+    """Return a run that was interrupted during a tool call."""
     now = timezone.now()
     run = Run.objects.create(session=world.session, message_id="1", state="interrupted", started_at=now, ended_at=now)
     prompt(world.session, "interrupted", "1")
     TaskSession.objects.update(state="WAITING_FOR_INPUT")
-    world.run_it()
+    world.mark_running()
     with session_transaction(world.session.id) as transaction:
         transaction.record_event(
             "session.run.interrupted", f"run.interrupted:{run.id}", unfinished_tools=["Paint the gate"]

@@ -192,10 +192,10 @@ def test_browser_session_needs_a_csrf_token_to_write(world: World) -> None:
 def test_unexpected_error_is_logged_and_reveals_nothing(
     world: World, api: APIClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def breaks(user: Any) -> None:
+    def fail(user: Any) -> None:
         raise RuntimeError("the secret reason")
 
-    monkeypatch.setattr(catalogue, "visible_tasks", breaks)
+    monkeypatch.setattr(catalogue, "visible_tasks", fail)
     answer = api.get(TASKS)
     is_error(answer, 500, "internal_error")
     assert "secret" not in answer.content.decode()
@@ -228,7 +228,7 @@ def test_errors_of_other_layers_have_their_code(error: Exception, status: int, c
 
 
 def refused(answer: Any) -> list[str]:
-    """Return the fields that an error names."""
+    """Return the field names in a validation error."""
     body = answer.json()
     assert (answer.status_code, body["code"]) == (400, "validation_error")
     return sorted(body["details"])

@@ -1,4 +1,4 @@
-"""Files come from the session's agentctl; here from a small one that checks its token."""
+"""Files come from the session's agentctl; here from a small fake one that checks its token."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class WorkspaceOfOneFile(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(body).encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the name of the base class)
-        """Keep the test's output clean."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def agentctl(world: World) -> Iterator[World]:
     with ThreadingHTTPServer(("127.0.0.1", 0), WorkspaceOfOneFile) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        world.run_it(f"http://127.0.0.1:{server.server_port}")
+        world.mark_running(f"http://127.0.0.1:{server.server_port}")
         execution = world.execution()
         execution.auth_token, execution.state = SECRET, {"process": identity.identify_self().to_json()}
         execution.save()
@@ -75,7 +75,7 @@ def test_agentctl_that_refuses_our_token_counts_as_unreachable(agentctl: World, 
     "values", [{"status": "stopped"}, {"agentctl_url": ""}, {"agentctl_url": "http://127.0.0.1:1"}]
 )
 def test_files_are_unavailable_without_agentctl(world: World, api: APIClient, values: dict[str, str]) -> None:
-    world.run_it("http://127.0.0.1:1")
+    world.mark_running("http://127.0.0.1:1")
     ExecutorRunning.objects.update(**values)
     answer = api.get(world.url("files/"))
     assert (answer.status_code, answer.json()["code"]) == (503, "agentctl_unreachable")

@@ -1,4 +1,4 @@
-"""Which actions each prompt state allows, over the API and on the page."""
+"""The actions that each prompt state allows, in the API and on the page."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ CASES: Final = [
 
 @pytest.fixture
 def ledger(world: World) -> World:
-    """A session with a running agent that got this prompt."""
+    """Return a session with a running agent that received this prompt."""
     now = timezone.now()
     Run.objects.create(session=world.session, message_id=NAME, state="interrupted", started_at=now, ended_at=now)
-    world.run_it()
+    world.mark_running()
     Intent.objects.update(done_at=now)
     return world
 
 
-def over_the_api(world: World, api: APIClient, action: str) -> Any:
+def request_over_api(world: World, api: APIClient, action: str) -> Any:
     if action == "withdraw":
         return api.delete(world.url(f"prompts/{NAME}/"))
     if action.startswith("post"):
@@ -54,7 +54,7 @@ def over_the_api(world: World, api: APIClient, action: str) -> Any:
     return api.post(world.url(f"prompts/{NAME}/{action}/"))
 
 
-def on_the_page(world: World, action: str) -> Any:
+def request_on_page(world: World, action: str) -> Any:
     browser, base = (
         Client(headers={"Accept": "application/json"}),
         f"/tasks/{world.task.id}/sessions/{world.session.id}",
@@ -66,7 +66,7 @@ def on_the_page(world: World, action: str) -> Any:
     return browser.post(f"{base}/{action}/", {"message_id": NAME})
 
 
-def ledger_now() -> list[tuple[str, str]]:
+def prompt_states() -> list[tuple[str, str]]:
     return list(Prompt.objects.order_by("id").values_list("message_id", "state"))
 
 
@@ -75,8 +75,8 @@ def said(answer: Any) -> Any:
 
 
 def check(state: str, action: str, expected: Any) -> None:
-    """Check that a refusal changed nothing, and that a success settled the prompt and made at most one more."""
-    rows = ledger_now()
+    """Check that a refusal changed nothing, and that a success settled the prompt and queued at most one more."""
+    rows = prompt_states()
     if isinstance(expected, tuple) or action.startswith("post"):
         assert rows == [(NAME, state)]
     else:
@@ -93,14 +93,14 @@ def test_api_allows_each_action_only_in_its_prompt_states(
     ledger: World, api: APIClient, state: str, action: str, answer: Any
 ) -> None:
     prompt(ledger.session, state, NAME)
-    assert said(over_the_api(ledger, api, action)) == answer
+    assert said(request_over_api(ledger, api, action)) == answer
     check(state, action, answer)
 
 
 @pytest.mark.parametrize(("state", "action", "answer"), CASES)
 def test_page_allows_each_action_only_in_its_prompt_states(ledger: World, state: str, action: str, answer: Any) -> None:
     prompt(ledger.session, state, NAME)
-    assert said(on_the_page(ledger, action)) == (answer if isinstance(answer, tuple) else 200)
+    assert said(request_on_page(ledger, action)) == (answer if isinstance(answer, tuple) else 200)
     check(state, action, answer)
 
 

@@ -21,7 +21,7 @@ PROGRAM_REFUSED = 403
 
 @pytest.fixture
 def admin(world: World) -> User:
-    """An admin of the team who is no staff."""
+    """Return an admin of the team who is not staff."""
     user = person("admin", world.team)
     TeamRole.objects.create(user=user, team=world.team, role=TeamRole.Role.ADMIN)
     return user
@@ -54,7 +54,7 @@ def test_members_and_strangers_change_nothing(world: World) -> None:
     assert not McpServerList.objects.exists()
 
 
-def test_only_who_may_operate_without_isolation_adds_a_program(world: World, admin: User) -> None:
+def test_adding_a_program_requires_the_right_to_operate_without_isolation(world: World, admin: User) -> None:
     url = urls(world)[0]
     assert put(admin, url, FILES).status_code == PROGRAM_REFUSED
     assert put(world.staff, url, FILES).status_code == 200

@@ -77,7 +77,7 @@ def test_status_checks_for_a_supervisor_only_while_a_session_runs(world: World, 
         connection,
     ) as at_rest:
         api.get(world.url("status/"))
-    world.run_it()
+    world.mark_running()
     with CaptureQueriesContext(connection) as claiming:
         assert api.get(world.url("status/")).json()["recovering"] is True
     assert len(claiming) == len(at_rest) + 1

@@ -1,4 +1,4 @@
-"""Who may see what, for every route of the API; the table is built from the URL conf."""
+"""Access to every route of the API; the table is built from the URL conf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sessions_app.accounts.models import ApiToken
 from sessions_app.api import urls
 from sessions_app.notifications.models import Webhook
 from tests.api.world import PERMISSION, World, client_of, make_world, prompt, workflow_run
-from tests.attention.raising import raised
+from tests.attention.raising import raise_item_of
 
 pytestmark = pytest.mark.any_database
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -54,7 +54,7 @@ STRANGERS_GET = {
     ("tokens/", "post"): 400,
     ("tokens/<uuid:token_id>/", "delete"): 404,
 }
-"""The status where it is not 200."""
+"""The status if it is not 200."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def call(client: APIClient, world: World, route: str, method: str) -> Any:
         "request_id": world.sweep_request.id,
         "team_id": world.team.id,
         "repository_id": world.repository.id,
-        "item_id": raised(world.session, "error", "scoping").id,
+        "item_id": raise_item_of(world.session, "error", "scoping").id,
         "webhook_id": Webhook.objects.create(user=world.member, url="https://hooks.example/").id,
         "sha256": world.session.attachments.create(sha256="a" * 64, media_type="text/plain", content=b"a").sha256,
         "token_id": ApiToken.mint(world.member, "a program", ApiToken.Scope.WRITE, None)[0].id,
@@ -116,7 +116,7 @@ def test_stranger_finds_nothing_of_the_team(world: World, route: str, method: st
 
 @pytest.mark.parametrize(("route", "method"), [one for one in OF_ALL if one not in STAFF_WRITES])
 def test_shared_routes_reveal_nothing_of_a_team_to_a_stranger(world: World, route: str, method: str) -> None:
-    world.run_it()
+    world.mark_running()
     answer = call(client_of(world.stranger), world, route, method)
     assert answer.status_code == STRANGERS_GET.get((route, method), 200)
     told = answer.content.decode()

@@ -12,7 +12,7 @@ from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.api.serializers.sessions import STATUS_FIELDS
 from sessions_app.models import Intent, Prompt, Run, TaskSession
 from tests.api.world import World, client_of
-from tests.attention.raising import raised
+from tests.attention.raising import raise_item_of
 
 
 def sessions_of(world: World) -> str:
@@ -95,13 +95,13 @@ def test_resume_is_accepted_and_returns_the_status(world: World, api: APIClient)
 
 
 def test_running_session_is_not_resumed_again(world: World, api: APIClient) -> None:
-    world.run_it()
+    world.mark_running()
     answer = api.post(world.url("resume/"), {"mode": "resume"}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, "already_running")
 
 
 def prompted(world: World, **values: Any) -> None:
-    """Record a finished turn for the session, whose agent is gone."""
+    """Record a finished turn of the session, whose agent has exited."""
     Run.objects.create(session=world.session, message_id="m", state="completed", started_at=timezone.now())
     TaskSession.objects.filter(id=world.session.id).update(**{"state": "WAITING_FOR_INPUT", **values})
 
@@ -176,7 +176,7 @@ def test_close_ends_a_session_permanently(world: World, api: APIClient) -> None:
 def test_only_a_session_without_a_live_execution_is_deleted(world: World, api: APIClient) -> None:
     assert api.delete(world.url()).status_code == 409
     Intent.objects.update(done_at=timezone.now())
-    world.run_it()
+    world.mark_running()
     assert api.delete(world.url()).status_code == 409
     ExecutorRunning.objects.update(status="stopped")
     assert api.delete(world.url()).status_code == 204
@@ -185,7 +185,7 @@ def test_only_a_session_without_a_live_execution_is_deleted(world: World, api: A
 
 def test_running_executions_are_listed_without_secrets(world: World, api: APIClient) -> None:
     assert api.get("/api/v1/executors/running/").json()["count"] == 0
-    world.run_it("http://127.0.0.1:1")
+    world.mark_running("http://127.0.0.1:1")
     [row] = api.get("/api/v1/executors/running/").json()["results"]
     assert (row["session"], row["status"], row["has_resume_token"]) == (str(world.session.id), "ready", True)
     assert not row.keys() & {"auth_token", "resume_token", "rejected_resume_token", "state"}
@@ -202,5 +202,5 @@ def test_status_says_why_nothing_is_happening(world: World, api: APIClient) -> N
     api.patch(world.url(), {"policy": "manual"}, format="json")
     said = api.get(world.url("status/")).json()["stillness"]
     assert (said["reason"], "this session’s own choice" in said["next_step"]) == ("policy", True)
-    raised(world.session, "owner_left")
+    raise_item_of(world.session, "owner_left")
     assert api.get(world.url("status/")).json()["stillness"]["reason"] == "owner_left"

@@ -96,7 +96,7 @@ def test_unarchived_task_is_listed_and_takes_sessions_again(world: World, api: A
     api.post(one(world, "archive/"))
     first = api.post(one(world, "unarchive/"))
     assert (first.status_code, first.json()["archived_at"]) == (200, None)
-    assert api.post(one(world, "unarchive/")).status_code == 200, "a second time changes nothing"
+    assert api.post(one(world, "unarchive/")).status_code == 200, "a second request changes nothing"
     assert api.get(TASKS, {"archived": "false"}).json()["count"] == 1
     asked = {"agent_profile": str(world.profile.id), "executor": str(world.executor.id)}
     assert api.post(one(world, "sessions/"), asked, format="json").status_code == 201
@@ -130,7 +130,7 @@ def test_reopened_task_takes_the_state_of_its_sessions(
     api.post(one(world, f"{end}/"))
     TaskSession.objects.update(state=session)
     assert api.post(one(world, "reopen/")).json()["state"] == after
-    assert api.post(one(world, "reopen/")).json()["state"] == after, "a second time changes nothing"
+    assert api.post(one(world, "reopen/")).json()["state"] == after, "a second request changes nothing"
 
 
 def test_closing_the_only_session_leaves_the_task_for_review(world: World) -> None:

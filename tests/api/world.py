@@ -39,7 +39,7 @@ OPTIONS = [{"option_id": "allow", "name": "Allow", "kind": "allow_once"}]
 
 @dataclass(frozen=True)
 class World:
-    """The rows that the API tests start from."""
+    """The rows that API tests start from."""
 
     team: Group
     member: User
@@ -65,15 +65,15 @@ class World:
         """Return the session's execution."""
         return ExecutorRunning.objects.get(session=self.session)
 
-    def run_it(self, url: str = "") -> None:
-        """Make the session look as if its agent were running."""
+    def mark_running(self, url: str = "") -> None:
+        """Mark the session as running, without a process."""
         values = {"status": "ready", "agentctl_url": url, "last_seen_at": timezone.now(), "resume_token": SECRET}
         ExecutorRunning.objects.filter(session=self.session).update(**values)
         TaskSession.objects.filter(id=self.session.id).update(launch_id="launch", state="WAITING_FOR_INPUT")
 
 
 def make_world() -> World:
-    """Create a world in the test's database."""
+    """Create the rows in the test's database."""
     team, other = Group.objects.create(name="team"), Group.objects.create(name="other team")
     member, stranger = person("member", team), person("stranger", other)
     staff = person("staff", team, is_staff=True)

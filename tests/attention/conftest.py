@@ -13,5 +13,5 @@ def world(db: None) -> World:
 
 @pytest.fixture
 def api(world: World) -> APIClient:
-    """A client of the team's member."""
+    """Return a client of the team's member."""
     return client_of(world.member)

@@ -1,4 +1,4 @@
-"""A webhook receiver as a user would write it: it checks each signature and answers with a configured status."""
+"""A webhook receiver such as a user would write: it checks each signature and returns a configured status."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """The address of the receiver."""
+        """Return the URL of the receiver."""
         return f"http://127.0.0.1:{self.port}/hook?x=1"
 
     @property
     def authority(self) -> str:
-        """The host and port that a deployment lists to allow it."""
+        """Return the host and port with which a deployment allows it."""
         return f"127.0.0.1:{self.port}"
 
     def told(self) -> list[dict[str, Any]]:
-        """The decoded bodies of the requests."""
+        """Return the decoded bodies of the requests."""
         return [json.loads(body) for _, body in self.requests]
 
 
 def is_genuine(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
-    """Check a signature as the documents describe it."""
+    """Return whether a signature is valid, computed as documented."""
     signed = headers["x-kandev-timestamp"].encode() + b"." + body
     expected = "v1=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
     return hmac.compare_digest(expected, headers["x-kandev-signature"])

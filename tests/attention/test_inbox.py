@@ -1,4 +1,4 @@
-"""The inbox of a user: open items of the user's teams, except those that the user dismissed or is looking at."""
+"""A user's inbox: open items of the user's teams, without those dismissed or of sessions being viewed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sessions_app.models import AttentionItem, Presence, Task
 from sessions_app.services import attention
 from sessions_app.services.tasks import create_session
 from tests.api.world import World, client_of
-from tests.attention.raising import raised, settled
+from tests.attention.raising import raise_item_of, resolve_items_of
 
 URL = "/api/v1/attention/"
 
@@ -23,7 +23,7 @@ def keys(api: APIClient, query: str = "") -> list[str]:
 
 
 def test_item_says_what_happened_why_and_what_to_do(world: World, api: APIClient) -> None:
-    item = raised(world.session)
+    item = raise_item_of(world.session)
     (shown,) = api.get(URL).json()["results"]
     assert shown == {
         "id": str(item.id),
@@ -51,12 +51,12 @@ def test_item_says_what_happened_why_and_what_to_do(world: World, api: APIClient
 
 def test_most_urgent_items_come_first(world: World, api: APIClient) -> None:
     for kind in ("idle", "permission", "receipt", "gave_up", "held"):
-        raised(world.session, kind)
+        raise_item_of(world.session, kind)
     assert [key.split(":")[0] for key in keys(api)] == ["gave_up", "permission", "held", "receipt", "idle"]
 
 
 def test_acknowledging_is_per_user_and_idempotent(world: World, api: APIClient) -> None:
-    item = raised(world.session)
+    item = raise_item_of(world.session)
     first = api.post(f"{URL}{item.id}/acknowledge/").json()["acknowledged_at"]
     assert first and api.post(f"{URL}{item.id}/acknowledge/").json()["acknowledged_at"] == first
     assert (keys(api), keys(api, "state=news")) == (["error:one"], [])
@@ -64,17 +64,17 @@ def test_acknowledging_is_per_user_and_idempotent(world: World, api: APIClient) 
 
 
 def test_dismissing_hides_the_item_only_for_that_user(world: World, api: APIClient) -> None:
-    item = raised(world.session)
+    item = raise_item_of(world.session)
     assert api.post(f"{URL}{item.id}/dismiss/").json()["dismissed_at"]
     assert (keys(api), keys(api, "state=all")) == ([], ["error:one"])
     assert keys(client_of(world.staff)) == ["error:one"]
 
 
 def test_resolved_items_and_items_of_finished_tasks_are_hidden(world: World, api: APIClient) -> None:
-    raised(world.session)
-    settled(world.session)
+    raise_item_of(world.session)
+    resolve_items_of(world.session)
     assert (keys(api), keys(api, "state=all")) == ([], ["error:one"])
-    raised(world.session, name="two")
+    raise_item_of(world.session, name="two")
     assert keys(api) == ["error:two"]
     Task.objects.filter(id=world.task.id).update(archived_at=timezone.now())
     assert keys(api) == []
@@ -83,15 +83,15 @@ def test_resolved_items_and_items_of_finished_tasks_are_hidden(world: World, api
 
 
 def test_items_of_another_team_are_not_visible(world: World) -> None:
-    item = raised(world.session)
+    item = raise_item_of(world.session)
     stranger = client_of(world.stranger)
     assert keys(stranger, "state=all") == []
     assert stranger.post(f"{URL}{item.id}/acknowledge/").status_code == 404
 
 
 def test_staff_without_a_team_see_only_owner_left_items(world: World) -> None:
-    raised(world.session)
-    raised(world.session, "owner_left")
+    raise_item_of(world.session)
+    raise_item_of(world.session, "owner_left")
     world.staff.groups.clear()
     assert keys(client_of(world.staff)) == ["owner_left:one"]
     found = attention.visible_items(world.staff).get()
@@ -108,11 +108,11 @@ def test_staff_without_a_team_see_only_owner_left_items(world: World) -> None:
     ],
 )
 def test_inbox_can_be_filtered(world: World, api: APIClient, query: str, found: list[str]) -> None:
-    raised(world.session)
-    raised(world.session, "held", "two")
+    raise_item_of(world.session)
+    raise_item_of(world.session, "held", "two")
     other = create_session(world.staff, world.task, world.profile, world.executor)
     if "mine" in query:
-        raised(other, "error", "of somebody else")
+        raise_item_of(other, "error", "of somebody else")
     assert keys(api, query.format(session=world.session.id)) == found
 
 
@@ -123,21 +123,21 @@ def test_invalid_filter_is_rejected(world: World, api: APIClient) -> None:
 def test_query_count_does_not_depend_on_the_number_of_items(
     world: World, api: APIClient, django_assert_num_queries: Any
 ) -> None:
-    raised(world.session)
+    raise_item_of(world.session)
     with django_assert_num_queries(2):
         api.get(URL)
     for number in range(20):
-        raised(create_session(world.member, world.task, world.profile, world.executor), name=str(number))
+        raise_item_of(create_session(world.member, world.task, world.profile, world.executor), name=str(number))
     with django_assert_num_queries(2):
         assert api.get(URL).json()["count"] == 21
 
 
 def test_items_of_a_session_being_viewed_do_not_count_as_new(world: World, api: APIClient) -> None:
-    raised(world.session, "permission")
-    raised(world.session, "idle")
+    raise_item_of(world.session, "permission")
+    raise_item_of(world.session, "idle")
     assert attention.count_unseen(world.member) == 2
     attention.mark_present(world.session, world.member)
-    raised(world.session, "held")
+    raise_item_of(world.session, "held")
     assert (attention.count_unseen(world.member), attention.count_unseen(world.staff)) == (0, 3)
     attention.mark_absent(world.session, world.member)
     assert sorted(keys(api, "state=news")) == ["held:one", "permission:one"]
@@ -156,7 +156,7 @@ def test_presence_expires_and_can_be_renewed(world: World) -> None:
 def test_status_needs_attention_until_the_user_acknowledges(world: World, api: APIClient) -> None:
     world.session.permissions.all().delete()
     assert api.get(world.url("status/")).json()["needs_attention"] is False
-    raised(world.session, "idle")
+    raise_item_of(world.session, "idle")
     assert api.get(world.url("status/")).json()["needs_attention"] is True
     assert api.post(world.url("acknowledge/")).json()["needs_attention"] is False
     assert client_of(world.staff).get(world.url("status/")).json()["needs_attention"] is True

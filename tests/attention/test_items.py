@@ -1,4 +1,4 @@
-"""An item is raised once, together with the event that needs a person, and resolved with the event that ends it."""
+"""An item is raised once, with the event that needs a person, and resolved with the event that ends it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def open_kinds(session: TaskSession) -> list[str]:
     return sorted(AttentionItem.objects.filter(session=session, resolved_at=None).values_list("kind", flat=True))
 
 
-def told(session: TaskSession) -> list[tuple[str, str]]:
+def attention_events(session: TaskSession) -> list[tuple[str, str]]:
     rows = session.events.filter(name="session.attention").order_by("seq").values_list("payload", flat=True)
     return [(payload["kind"], payload["state"]) for payload in rows]
 
@@ -61,7 +61,7 @@ def test_completed_turn_raises_an_idle_item_until_the_next_turn() -> None:
     assert (item.task_id, bool(item.what and item.why and item.next_step)) == (session.task_id, True)
     ingest(session, journal.turn_begins("next"))
     assert open_kinds(session) == []
-    assert told(session) == [("idle", "raised"), ("idle", "resolved")]
+    assert attention_events(session) == [("idle", "raised"), ("idle", "resolved")]
 
 
 def test_completed_turn_with_a_queued_prompt_raises_nothing() -> None:
@@ -146,7 +146,7 @@ def test_prompt_held_again_reopens_its_item_as_new() -> None:
     edit(session, lambda transaction: transaction.move_prompt(row, "hold"))
     again = AttentionItem.objects.get()
     assert (again.id, again.resolved_at, again.marks.count()) == (item.id, None, 0)
-    assert told(session) == [("held", "raised"), ("held", "resolved"), ("held", "raised")]
+    assert attention_events(session) == [("held", "raised"), ("held", "resolved"), ("held", "raised")]
 
 
 def test_giving_up_raises_one_item_with_last_error_and_log_tail() -> None:
@@ -229,7 +229,7 @@ def test_departed_owner_raises_one_item() -> None:
     for _ in range(3):
         _raise_owner_left(session.id)
     item = AttentionItem.objects.get()
-    assert (item.kind, "ada" in item.why, told(session)) == ("owner_left", True, [("owner_left", "raised")])
+    assert (item.kind, "ada" in item.why, attention_events(session)) == ("owner_left", True, [("owner_left", "raised")])
     edit(session, lambda transaction: transaction.move_session("start"))
     assert open_kinds(session) == []
 
@@ -239,11 +239,11 @@ def test_session_that_ends_resolves_all_its_items(end: str) -> None:
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
 
-    def trouble(transaction: SessionTransaction) -> None:
+    def hold_and_fail(transaction: SessionTransaction) -> None:
         transaction.move_prompt(row, "hold")
         transaction.move_session("fail", error_code="not_resumable")
 
-    edit(session, trouble)
+    edit(session, hold_and_fail)
     assert open_kinds(session) == ["error", "held"]
     edit(session, lambda transaction: transaction.move_session(end))
     assert open_kinds(session) == []
@@ -253,12 +253,12 @@ def test_rolled_back_change_raises_nothing() -> None:
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
 
-    def fails(transaction: SessionTransaction) -> None:
+    def raise_error(transaction: SessionTransaction) -> None:
         transaction.move_prompt(row, "hold")
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        edit(session, fails)
+        edit(session, raise_error)
     assert AttentionItem.objects.count() == 0
 
 
@@ -277,4 +277,4 @@ def test_raising_is_idempotent_by_key() -> None:
     notice = Notice(AttentionKind.ERROR, "error:one", "What", "Why", "Next")
     with session_transaction(session.id) as transaction:
         assert [raise_item(transaction, notice), raise_item(transaction, notice)] == [True, False]
-    assert told(session) == [("error", "raised")]
+    assert attention_events(session) == [("error", "raised")]

@@ -1,4 +1,4 @@
-"""Every attention kind has its notice, its label, its row in docs/operate.md, and its words in audit and timeline."""
+"""Every attention kind has its notice, label, row in docs/operate.md, and text in audit and timeline."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TIMELINE_EVENTS: Mapping[AttentionKind, str] = {
     AttentionKind.UNPROVEN: "session.receipt",
     AttentionKind.IDLE: "session.run.completed",
 }
-"""The event by which a session's timeline tells why the item was raised."""
+"""The event by which a session's timeline explains why the item was raised."""
 NOT_IN_TIMELINE = {AttentionKind.OWNER_LEFT, AttentionKind.WORKFLOW}
 """One is raised by a sweep, whose row is in the timeline, the other by a workflow."""
 RAISING_EVENTS = {

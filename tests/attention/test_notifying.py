@@ -1,4 +1,4 @@
-"""Subscribers get one notification per new item, in digests, retried until delivered; resolved items are dropped."""
+"""Subscribers get one notification per new item, in digests and with retries; resolved items are dropped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessions_app.services import attention
 from sessions_app.services.errors import Throttled
 from sessions_app.services.tasks import create_session
 from tests.api.world import World, client_of
-from tests.attention.raising import made_at, raised, settled
+from tests.attention.raising import backdate, raise_item_of, resolve_items_of
 from tests.attention.receiver import Receiver, is_genuine, receiving
 
 
@@ -30,7 +30,7 @@ def mail_server(settings: Any) -> None:
 
 @pytest.fixture
 def reader(world: World) -> NotificationSettings:
-    """The member, who has turned on e-mail."""
+    """Return the notification settings of a member with e-mail enabled."""
     world.member.email = "member@example.com"
     world.member.save()
     return change_settings(world.member, {"email": True})
@@ -44,7 +44,7 @@ def receiver(settings: Any) -> Iterator[Receiver]:
 
 
 def later(**more: float) -> None:
-    """Let time pass since the last e-mail and the last attempts."""
+    """Date the last e-mails and attempts back."""
     gone = timedelta(**more)
     for row in NotificationSettings.objects.all():
         if row.last_email_at is not None:
@@ -58,22 +58,22 @@ def subjects() -> list[str]:
 
 
 def test_email_says_what_happened_why_what_next_and_where(world: World, reader: Any) -> None:
-    raised(world.session, "gave_up")
+    raise_item_of(world.session, "gave_up")
     assert notifying.run_notifications() == {"planned": 1, "given": 1, "forgotten": 0}
     (message,) = mail.outbox
     assert (message.to, message.subject) == (["member@example.com"], "[Kandev] What one: Mend the fence")
     page = f"https://kandev.example/tasks/{world.task.id}/sessions/{world.session.id}/"
     for part in ("What one", "Why one", "Next one", "Mend the fence", page):
         assert part in message.body
-    assert "The log" not in message.body  # evidence may hold anything
+    assert "The log" not in message.body  # evidence may contain anything
     assert Delivery.objects.get().state == "sent"
 
 
 def test_each_item_is_mailed_once_and_after_a_short_delay(world: World, reader: Any) -> None:
-    item = raised(world.session, age=1)
+    item = raise_item_of(world.session, age=1)
     notifying.run_notifications()
     assert subjects() == []
-    made_at(item, 30)
+    backdate(item, 30)
     for _ in range(3):
         notifying.run_notifications()
         later(hours=1)
@@ -81,10 +81,10 @@ def test_each_item_is_mailed_once_and_after_a_short_delay(world: World, reader: 
 
 
 def test_items_within_the_pause_are_sent_in_one_email(world: World, reader: Any) -> None:
-    raised(world.session, "gave_up")
+    raise_item_of(world.session, "gave_up")
     notifying.run_notifications()
     for name in ("two", "three"):
-        raised(world.session, "held", name)
+        raise_item_of(world.session, "held", name)
     notifying.run_notifications()
     assert len(mail.outbox) == 1
     later(minutes=16)
@@ -96,10 +96,10 @@ def test_items_within_the_pause_are_sent_in_one_email(world: World, reader: Any)
     "why", ["settled", "acknowledged", "dismissed", "present", "off", "kind", "old", "left", "inactive"]
 )
 def test_no_email_for_an_item_the_user_does_not_need(world: World, reader: Any, why: str) -> None:
-    item = raised(world.session)
+    item = raise_item_of(world.session)
     match why:
         case "settled":
-            settled(world.session)
+            resolve_items_of(world.session)
         case "acknowledged":
             attention.acknowledge_item(item, world.member)
         case "dismissed":
@@ -111,7 +111,7 @@ def test_no_email_for_an_item_the_user_does_not_need(world: World, reader: Any, 
         case "kind":
             change_settings(world.member, {"kinds": ["permission"]})
         case "old":
-            made_at(item, 2 * 86_400)
+            backdate(item, 2 * 86_400)
         case "left":
             world.member.groups.clear()
         case "inactive":
@@ -122,7 +122,7 @@ def test_no_email_for_an_item_the_user_does_not_need(world: World, reader: Any, 
 
 
 def test_viewer_is_notified_of_items_still_open_after_leaving(world: World, reader: Any) -> None:
-    raised(world.session, "permission")
+    raise_item_of(world.session, "permission")
     attention.mark_present(world.session, world.member)
     notifying.run_notifications()
     attention.mark_absent(world.session, world.member)
@@ -133,7 +133,7 @@ def test_viewer_is_notified_of_items_still_open_after_leaving(world: World, read
 def test_other_users_sessions_notify_only_those_who_opted_in(world: World, reader: Any) -> None:
     change_settings(world.member, {"only_mine": True})
     theirs = create_session(world.staff, world.task, world.profile, world.executor)
-    raised(theirs)
+    raise_item_of(theirs)
     notifying.run_notifications()
     assert subjects() == []
     change_settings(world.member, {"only_mine": False})
@@ -144,18 +144,18 @@ def test_other_users_sessions_notify_only_those_who_opted_in(world: World, reade
 def test_notifications_can_wait_for_a_minimum_share_of_sessions(world: World, reader: Any) -> None:
     change_settings(world.member, {"minimum_share": 50})
     others = [create_session(world.member, world.task, world.profile, world.executor) for _ in range(3)]
-    raised(world.session)
+    raise_item_of(world.session)
     notifying.run_notifications()
     assert subjects() == []
-    raised(others[0], name="two")
+    raise_item_of(others[0], name="two")
     notifying.run_notifications()
     assert len(mail.outbox) == 1
 
 
 def test_item_resolved_between_planning_and_sending_is_dropped(world: World, reader: Any) -> None:
-    raised(world.session)
+    raise_item_of(world.session)
     assert notifying.plan_deliveries() == 1
-    settled(world.session)
+    resolve_items_of(world.session)
     notifying.send_due_deliveries()
     assert (subjects(), Delivery.objects.get().state) == ([], "dropped")
 
@@ -164,7 +164,7 @@ def test_failing_mail_server_is_retried_without_storing_its_error_text(
     world: World, reader: Any, settings: Any
 ) -> None:
     settings.EMAIL_BACKEND = "tests.attention.broken_mail.EmailBackend"
-    raised(world.session)
+    raise_item_of(world.session)
     notifying.run_notifications()
     row = Delivery.objects.get()
     assert (row.state, row.attempts, "password" in row.last_error) == ("pending", 1, False)
@@ -192,8 +192,8 @@ def hook_of(world: World, receiver: Receiver, **more: Any) -> Webhook:
 
 def test_webhook_gets_each_item_in_a_signed_request(world: World, receiver: Receiver) -> None:
     hook = hook_of(world, receiver)
-    item = raised(world.session, "permission")
-    raised(world.session, "held")
+    item = raise_item_of(world.session, "permission")
+    raise_item_of(world.session, "held")
     notifying.run_notifications()
     notifying.run_notifications()
     assert [told["item"]["kind"] for told in receiver.told()] == ["permission", "held"]
@@ -215,14 +215,14 @@ def test_team_webhook_gets_only_items_of_its_team(world: World, receiver: Receiv
     Webhook.objects.filter(id=hook.id).update(created_at=timezone.now() - timedelta(hours=1))
     other = create_webhook(world.staff, receiver.url, team=world.stranger.groups.get())
     Webhook.objects.filter(id=other.id).update(created_at=timezone.now() - timedelta(hours=1))
-    raised(world.session)
+    raise_item_of(world.session)
     notifying.run_notifications()
     assert [row.webhook_id for row in Delivery.objects.all()] == [hook.id]
 
 
 def test_failed_webhook_call_is_retried_with_the_same_delivery_id(world: World, receiver: Receiver) -> None:
     hook_of(world, receiver)
-    raised(world.session)
+    raise_item_of(world.session)
     receiver.status = 503
     notifying.run_notifications()
     notifying.run_notifications()
@@ -243,7 +243,7 @@ def test_failed_webhook_call_is_retried_with_the_same_delivery_id(world: World, 
 
 def test_webhook_call_is_given_up_after_the_maximum_attempts(world: World, receiver: Receiver) -> None:
     hook_of(world, receiver)
-    raised(world.session)
+    raise_item_of(world.session)
     receiver.status = 500
     for _ in range(notifying.MOST_ATTEMPTS + 2):
         notifying.run_notifications()
@@ -254,7 +254,7 @@ def test_webhook_call_is_given_up_after_the_maximum_attempts(world: World, recei
 
 def test_delivery_of_a_dead_worker_is_sent_by_the_next_one(world: World, receiver: Receiver) -> None:
     hook_of(world, receiver)
-    raised(world.session)
+    raise_item_of(world.session)
     notifying.plan_deliveries()
     row = Delivery.objects.get()
     row.attempts, row.next_attempt_at = 1, timezone.now() + notifying.CLAIM_TIMEOUT  # as the dead worker left it
@@ -266,14 +266,14 @@ def test_delivery_of_a_dead_worker_is_sent_by_the_next_one(world: World, receive
 
 def test_disabled_or_disallowed_webhook_is_not_called(world: World, receiver: Receiver, settings: Any) -> None:
     hook = hook_of(world, receiver)
-    raised(world.session)
+    raise_item_of(world.session)
     notifying.plan_deliveries()
     settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = ()
     notifying.send_due_deliveries()
     row = Delivery.objects.get()
     assert (row.state, receiver.requests) == ("failed", [])
     Webhook.objects.filter(id=hook.id).update(enabled=False)
-    raised(world.session, name="two")
+    raise_item_of(world.session, name="two")
     assert notifying.plan_deliveries() == 0
 
 
@@ -299,10 +299,10 @@ def test_test_calls_are_rate_limited_per_user(world: World, receiver: Receiver) 
 
 
 def test_old_resolved_items_and_deliveries_are_deleted(world: World, reader: Any) -> None:
-    raised(world.session)
+    raise_item_of(world.session)
     notifying.run_notifications()
     old = timezone.now() - timedelta(days=31)
-    settled(world.session)
+    resolve_items_of(world.session)
     AttentionItem.objects.update(resolved_at=old)
     Delivery.objects.update(created_at=old)
     notifying.delete_old_deliveries()

@@ -53,21 +53,21 @@ def status(api: APIClient, world: World) -> tuple[str, str, bool]:
     return said["policy"], said["policy_source"], said["continues"]
 
 
-def sweep_sees(world: World) -> str:
+def policy_in_sweep(world: World) -> str:
     (row,) = candidates.load_candidates("me", [world.session.id])[0]
     return row.policy
 
 
 def test_page_api_and_sweep_agree_on_the_effective_policy(world: World, api: APIClient, settings: Any) -> None:
-    world.run_it()
-    assert (status(api, world), sweep_sees(world)) == (("auto", "deployment", True), "auto")
+    world.mark_running()
+    assert (status(api, world), policy_in_sweep(world)) == (("auto", "deployment", True), "auto")
     settings.KANDEV_RECOVERY_POLICY = "working"
-    assert (status(api, world), sweep_sees(world)) == (("working", "deployment", False), "working")
+    assert (status(api, world), policy_in_sweep(world)) == (("working", "deployment", False), "working")
     TeamPolicy.objects.create(team=world.team, policy="on_open", continue_prompts=True)
-    assert (status(api, world), sweep_sees(world)) == (("on_open", "team", True), "on_open")
+    assert (status(api, world), policy_in_sweep(world)) == (("on_open", "team", True), "on_open")
     shown = api.patch(world.url(), {"policy": "manual", "continue_prompts": False}, format="json").json()
     assert (shown["policy"], shown["own_policy"], shown["continue_prompts"]) == ("manual", "manual", False)
-    assert (status(api, world), sweep_sees(world)) == (("manual", "session", False), "manual")
+    assert (status(api, world), policy_in_sweep(world)) == (("manual", "session", False), "manual")
     shown = api.patch(world.url(), {"policy": "", "continue_prompts": None}, format="json").json()
     assert (shown["policy"], shown["own_policy"]) == ("on_open", "")
     assert effective_policy_of(fresh(world.session)).source == T

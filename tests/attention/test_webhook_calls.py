@@ -1,4 +1,4 @@
-"""A webhook calls only addresses that it may call, and signs what it sends."""
+"""A webhook calls only allowed addresses and signs its requests."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ANY = ".".join("0000")
 
 @pytest.fixture
 def receiver(settings: Any) -> Iterator[Receiver]:
-    """A receiver that the deployment allows."""
+    """Yield a receiver that the deployment allows."""
     with receiving() as found:
         settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = (found.authority,)
         yield found
 
 
-def tell(url: str) -> int:
+def send(url: str) -> int:
     return send_webhook(WebhookRequest(url, SECRET, b'{"type":"ping"}', "delivery-1", "ping"))
 
 
@@ -118,17 +118,17 @@ def test_local_addresses_are_refused_in_every_notation(url: str) -> None:
     with pytest.raises((InvalidWebhookAddress, OSError)):
         check_address(url)
     with pytest.raises(WebhookFailed):
-        tell(url)
+        send(url)
 
 
-def answers(*addresses: str) -> Any:
+def resolving_to(*addresses: str) -> Any:
     return lambda host, port, *args, **more: [
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in addresses
     ]
 
 
 def test_name_with_any_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "getaddrinfo", answers("93.184.216.34", "10.0.0.1"))
+    monkeypatch.setattr(socket, "getaddrinfo", resolving_to("93.184.216.34", "10.0.0.1"))
     with pytest.raises(InvalidWebhookAddress):
         check_address("https://hooks.example/")
 
@@ -136,17 +136,17 @@ def test_name_with_any_private_address_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_dns_rebinding_is_caught_by_checking_the_address_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(socket, "getaddrinfo", answers("93.184.216.34"))
+    monkeypatch.setattr(socket, "getaddrinfo", resolving_to("93.184.216.34"))
     check_address("https://hooks.example/")
     looked: list[str] = []
 
-    def rebinds(host: str, port: int, **more: Any) -> Any:
+    def rebind(host: str, port: int, **more: Any) -> Any:
         looked.append(host)
-        return answers("127.0.0.1" if len(looked) == 1 else "93.184.216.34")(host, port)
+        return resolving_to("127.0.0.1" if len(looked) == 1 else "93.184.216.34")(host, port)
 
-    monkeypatch.setattr(socket, "getaddrinfo", rebinds)
+    monkeypatch.setattr(socket, "getaddrinfo", rebind)
     with pytest.raises(WebhookFailed, match="private network"):
-        tell("https://hooks.example/")
+        send("https://hooks.example/")
     assert looked == ["hooks.example"]
 
 
@@ -154,8 +154,8 @@ def test_connection_is_made_to_the_checked_address(
     monkeypatch: pytest.MonkeyPatch, receiver: Receiver, settings: Any
 ) -> None:
     settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = ("hooks.example",)
-    monkeypatch.setattr(socket, "getaddrinfo", answers("127.0.0.1"))
-    assert tell(f"http://hooks.example:{receiver.port}/") == 204
+    monkeypatch.setattr(socket, "getaddrinfo", resolving_to("127.0.0.1"))
+    assert send(f"http://hooks.example:{receiver.port}/") == 204
     assert receiver.requests[0][0]["host"] == f"hooks.example:{receiver.port}"
 
 
@@ -170,20 +170,20 @@ def test_tls_verifies_the_name_at_the_checked_address(
     names: list[str | None] = []
     context.sni_callback = lambda _socket, name, _context: names.append(name)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
-    monkeypatch.setattr(socket, "getaddrinfo", answers("127.0.0.1"))
+    monkeypatch.setattr(socket, "getaddrinfo", resolving_to("127.0.0.1"))
     settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = ("hooks.example",)
     with receiving(context) as receiver:
         if arrives:
-            assert tell(f"https://hooks.example:{receiver.port}/") == 204
+            assert send(f"https://hooks.example:{receiver.port}/") == 204
             assert receiver.requests[0][0]["host"] == f"hooks.example:{receiver.port}"
         else:
             with pytest.raises(WebhookFailed, match="could not be reached"):
-                tell(f"https://hooks.example:{receiver.port}/")
+                send(f"https://hooks.example:{receiver.port}/")
     assert names == ["hooks.example"]
 
 
 def test_request_is_signed_and_carries_its_delivery_id(receiver: Receiver) -> None:
-    assert tell(receiver.url) == 204
+    assert send(receiver.url) == 204
     ((headers, body),) = receiver.requests
     assert (body, headers[":path"], headers["content-type"]) == (b'{"type":"ping"}', "/hook?x=1", "application/json")
     assert (headers["x-kandev-delivery"], headers["x-kandev-event"]) == ("delivery-1", "ping")
@@ -198,7 +198,7 @@ def test_request_is_signed_and_carries_its_delivery_id(receiver: Receiver) -> No
 def test_error_and_redirect_responses_are_failures(receiver: Receiver, status: int, permanent: bool) -> None:
     receiver.status, receiver.headers = status, {"Location": receiver.url}
     with pytest.raises(WebhookFailed, match=f"answered {status}") as failed:
-        tell(receiver.url)
+        send(receiver.url)
     assert (failed.value.permanent, len(receiver.requests)) == (permanent, 1)
 
 
@@ -207,7 +207,7 @@ def test_silent_server_times_out(receiver: Receiver, monkeypatch: pytest.MonkeyP
     receiver.hangs = threading.Event()
     begun = time.monotonic()
     with pytest.raises(WebhookFailed, match="could not be reached"):
-        tell(receiver.url)
+        send(receiver.url)
     receiver.hangs.set()
     assert time.monotonic() - begun < 5
 
@@ -233,7 +233,7 @@ def test_server_that_sends_byte_by_byte_times_out(monkeypatch: pytest.MonkeyPatc
         thread.start()
         begun = time.monotonic()
         with pytest.raises(WebhookFailed):
-            tell(f"http://127.0.0.1:{port}/")
+            send(f"http://127.0.0.1:{port}/")
         over.set()
         thread.join()
     assert time.monotonic() - begun < 5
@@ -241,11 +241,11 @@ def test_server_that_sends_byte_by_byte_times_out(monkeypatch: pytest.MonkeyPatc
 
 def test_server_without_a_valid_certificate_is_not_called(receiver: Receiver) -> None:
     with pytest.raises(WebhookFailed, match="could not be reached"):
-        tell(receiver.url.replace("http://", "https://"))
+        send(receiver.url.replace("http://", "https://"))
 
 
 def test_error_message_contains_neither_response_nor_secret(receiver: Receiver) -> None:
     receiver.status, receiver.headers = 500, {"X-Inside": "confidential"}
     with pytest.raises(WebhookFailed) as failed:
-        tell(receiver.url)
+        send(receiver.url)
     assert "confidential" not in str(failed.value) and SECRET not in str(failed.value)

@@ -1,1 +1,1 @@
-"""The benchmarks: each figure beside its floor, measured in the same run. ``python -m tests.bench [--quick]``."""
+"""Benchmarks: each figure beside its floor, measured in the same run. ``python -m tests.bench [--quick]``."""

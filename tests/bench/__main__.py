@@ -1,7 +1,7 @@
-"""Run the benchmarks, keep what was measured and compare it: ``make bench``.
+"""Run the benchmarks, store and compare their results: ``make bench``.
 
-Exit code 1 where a limit is broken, a part failed or a row got worse than in the file that it is compared with, 2 for
-a bad argument. A part whose service is missing is skipped.
+Exit status 1 if a limit is exceeded, a part failed or a row is worse than in the file it is compared with; 2 for an
+invalid argument. A part whose service is missing is skipped.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests import environment  # noqa: F401  (a data directory of its own, befor
 from tests.bench.keeping import BenchFile, NoBenchFile
 
 WIDE = 170
-"""Characters of a line where there is no terminal."""
+"""Characters per line if the output is not a terminal."""
 
 
 def main() -> int:
-    """Measure, print, keep, judge."""
+    """Measure, print, store and compare; return the exit status."""
     parser = _parser()
     asked = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else WIDE)

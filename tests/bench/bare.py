@@ -1,4 +1,4 @@
-"""The floors: the least that could do the same, without any of our code."""
+"""Floors: the least work that could have the same effect, without any of our code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ INSERT = "INSERT INTO events VALUES (?, ?, ?, ?, ?)"
 
 
 class BareGets:
-    """One ``GET /status`` of each member over epoll, nothing parsed."""
+    """One ``GET /status`` to each member of a fleet over epoll, without parsing the answers."""
 
     def __init__(self, fleet: Sequence[FakeAgentctl]):
         self._asked = [(_address(one.url), _request(one)) for one in fleet]
 
     def __call__(self) -> None:
-        """Ask all; raises AssertionError where an answer is not 200."""
+        """Ask all members; raise AssertionError if an answer is not 200."""
         waiting, connected = iter(self._asked), dict[int, socket.socket]()
         with closing(select.epoll()) as poll:
             for _ in range(AT_ONCE):
@@ -42,7 +42,7 @@ def _ask_next(
 ) -> None:
     for address, request in waiting:
         connection = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
-        connection.connect(address)  # within a machine this does not wait
+        connection.connect(address)  # does not wait within one machine
         connection.send(request)
         connection.setblocking(False)
         connected[connection.fileno()] = connection
@@ -63,7 +63,7 @@ def _request(one: FakeAgentctl) -> bytes:
 
 @contextmanager
 def appending(path: Path) -> Iterator[int]:
-    """A file to append to."""
+    """Yield the descriptor of a file that is open for appending."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         yield descriptor
@@ -72,13 +72,13 @@ def appending(path: Path) -> Iterator[int]:
 
 
 def append_durably(descriptor: int, batch: bytes) -> None:
-    """One batch: a write and an fdatasync."""
+    """Write one batch and call fdatasync."""
     os.write(descriptor, batch)
     os.fdatasync(descriptor)
 
 
 class BareTable:
-    """A SQLite file with one table, as durable as ours (WAL, synchronous=FULL)."""
+    """An SQLite file with one table, as durable as ours (WAL, synchronous=FULL)."""
 
     def __init__(self, path: Path):
         self.connection = sqlite3.connect(path, isolation_level=None)
@@ -88,7 +88,7 @@ class BareTable:
         self._seq = 0
 
     def insert(self, count: int, payload: str = '{"text": "a few words of an agent"}') -> None:
-        """So many rows in one transaction."""
+        """Insert ``count`` rows in one transaction."""
         first, self._seq = self._seq + 1, self._seq + count
         rows = [(b"s" * 16, seq, "session.message.updated", payload, "now") for seq in range(first, self._seq + 1)]
         self.connection.execute("BEGIN IMMEDIATE")
@@ -96,5 +96,4 @@ class BareTable:
         self.connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the file."""
         self.connection.close()

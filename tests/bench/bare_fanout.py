@@ -1,4 +1,4 @@
-"""The floor of the fan-out: an ASGI application that sends the same frame to everybody, and does nothing else."""
+"""Floor of the fan-out: an ASGI application that sends the same frame to every client and does nothing else."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ Send = Callable[[Message], Awaitable[None]]
 
 FRAME: Final = '{"type":"event","event":"session.workspace.changed","payload":"' + "x" * 260 + '"}'
 """As long as an event with a few words."""
-_everybody: set[Send] = set()
+_clients: set[Send] = set()
 
 
 async def application(scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
-    """One socket; whatever it says, everybody is sent the frame."""
+    """Serve one socket: each message from it sends the frame to every client."""
     await receive()
     await send({"type": "websocket.accept"})
-    _everybody.add(send)
+    _clients.add(send)
     while (await receive())["type"] != "websocket.disconnect":
-        for one in _everybody:
+        for one in _clients:
             await one({"type": "websocket.send", "text": FRAME})
-    _everybody.discard(send)
+    _clients.discard(send)

@@ -1,6 +1,7 @@
-"""What an agent said while no control plane ran, into the database.
+"""Time to write what an agent said while no control plane was running into the database.
 
-Beside a bare ``bulk_create`` of an event for each update, in as many transactions, and one of the rows that are stored.
+Compared with a bare ``bulk_create`` of one event for each update, in as many transactions, and with one of the rows
+that are stored.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ from tests.waiting import eventually
 
 PATIENCE = 300.0
 TEXTS: Mapping[float, float] = {0.5: 2.0, 0.95: 0.4}
-"""By the share of the updates that are pieces of text: the limit, of the time of an event for each update.
+"""Limit by the share of pieces of text among the updates: a multiple of the time for one event per update.
 
-One of twenty is a tool call where the design was measured. With every second one, most updates are a row or two."""
+In the measurements of the design, one update of twenty was a tool call. If every second one is, most updates become one
+or two rows.
+"""
 
 
 def of_updates(world: World, count: int, *, limited: bool) -> list[Figure]:
-    """Seconds from the take-over until the log has all of ``count`` updates."""
+    """Measure the seconds from the take-over until the log has all of ``count`` updates."""
     return [row for texts in TEXTS for row in _of_a_mix(world, count, texts, limited=limited)]
 
 
@@ -61,7 +64,11 @@ def _of_a_mix(world: World, count: int, texts: float, *, limited: bool) -> list[
             eventually(session.runs.exists, timeout=60, describe="the agent has its prompt")
         (home / chatty_agent.GO).touch()
         journal = _journal_of(session)
-        eventually(lambda: chatty_agent.journal_ends(journal), timeout=PATIENCE, describe="the agent has said it all")
+        eventually(
+            lambda: chatty_agent.journal_ends(journal),
+            timeout=PATIENCE,
+            describe="the agent has written its whole answer",
+        )
         seconds = asyncio.run(_catch_up(session))
         _check(session, list(chatty_agent.updates(count, texts)))
     finally:
@@ -101,7 +108,7 @@ def _check(session: TaskSession, said: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _create_events(session: TaskSession, said: Iterable[Mapping[str, Any]]) -> float:
-    """Seconds that an event for each update takes, in transactions of as many updates as ours."""
+    """Return the seconds to create one event for each update, in transactions of as many updates as ours."""
     SessionEvent._base_manager.all().delete()
     updates, now = list(enumerate(said)), timezone.now()
     began = time.perf_counter()
@@ -116,7 +123,7 @@ def _create_events(session: TaskSession, said: Iterable[Mapping[str, Any]]) -> f
 
 
 def _create_stored_rows(session: TaskSession) -> float:
-    """Seconds that the same rows take, made anew, in the same tables and one transaction."""
+    """Return the seconds to create the same rows in the same tables in one transaction."""
     events = list(SessionEvent.objects.filter(session=session))
     messages = list(Message.objects.filter(session=session))
     parts = list(MessagePart.objects.filter(message__session=session))

@@ -1,4 +1,4 @@
-"""A peer of the fan-out: the usual consumers of Channels, each woken by ``group_send`` through the layer in memory."""
+"""A comparison for the fan-out: Channels consumers, woken by ``group_send`` through the in-memory layer."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ django.setup()
 
 
 class Listener(AsyncWebsocketConsumer):  # type: ignore[misc]
-    """One socket; whatever it says, everybody is sent the frame."""
+    """One socket: each message from it sends the frame to every client."""
 
     async def connect(self) -> None:
-        """One more."""
         await self.channel_layer.group_add(GROUP, self.channel_name)
         await self.accept()
 
     async def receive(self, **_: Any) -> None:
-        """Tell the group."""
+        """Send to the group."""
         await self.channel_layer.group_send(GROUP, {"type": "told", "text": FRAME})
 
     async def told(self, event: dict[str, Any]) -> None:
-        """Hand it on."""
+        """Forward the frame."""
         await self.send(text_data=event["text"])
 
 

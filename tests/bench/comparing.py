@@ -1,4 +1,4 @@
-"""Two runs side by side: ratios to their own floors, so that two machines, or a busy and a quiet hour, compare."""
+"""Comparison of two runs by the ratios to their own floors, so that machines and busy hours matter less."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.bench.figures import Figure
 from tests.bench.keeping import BenchFile
 
 WORSE: float = 1.5
-"""Times the earlier ratio: less than that is the weather of a shared machine."""
+"""A row is worse if its ratio grew by this factor; smaller changes are noise on a shared machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of both runs; None where only one has it."""
+    """One row of two runs; None where only one run has it."""
 
     row: str
     floor: str
@@ -25,14 +25,14 @@ class Change:
 
     @property
     def times(self) -> float | None:
-        """By how much the ratio to the floor has grown."""
+        """Return by which factor the ratio to the floor has grown; None without both figures."""
         if self.before is None or self.after is None:
             return None
         return self.after.ratio / self.before.ratio
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """Return *worse*, *better*, *same*, *new* or *gone*."""
         if self.times is None:
             return "gone" if self.after is None else "new"
         if self.times > WORSE:
@@ -41,7 +41,7 @@ class Change:
 
 
 def changes(before: BenchFile, after: BenchFile) -> list[Change]:
-    """Every row of either, in the order of the later run."""
+    """Return all rows of both runs, in the order of the later run."""
     old = {(one.row, one.floor): one for one in before.figures}
     new = {(one.row, one.floor): one for one in after.figures}
     keys = [*new, *(key for key in old if key not in new)]
@@ -49,7 +49,7 @@ def changes(before: BenchFile, after: BenchFile) -> list[Change]:
 
 
 def comparison(before: BenchFile, after: BenchFile) -> Table:
-    """The table for people."""
+    """Return the comparison as a table for people."""
     title = f"{_name(before)} → {_name(after)}"
     caption = "Compared are ratios: each figure to the floor of its own run."
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
@@ -78,5 +78,5 @@ def _name(run: BenchFile) -> str:
 
 
 def is_worse(found: Sequence[Change]) -> bool:
-    """Whether any row is."""
+    """Return whether any row is worse."""
     return any(one.verdict == "worse" for one in found)

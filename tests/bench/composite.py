@@ -1,8 +1,7 @@
-"""A whole sweep, kept as ``recover_sessions`` keeps it, beside the least that it has to do, and beside a slow way.
+"""A whole sweep, stored as by ``recover_sessions``, beside the least it has to do and beside a slow implementation.
 
-The floor of each execution: its row is read, two GETs are answered and parsed, its row is written,
-one event is written. The slow way stands in for a peer that cannot be run here: the same with
-Django's own ``bulk_update`` and a general HTTP client.
+The floor for each execution: read its row, get and parse two responses, write its row, write one event. The slow way
+stands in for a system that cannot run here: the same work with Django's own ``bulk_update`` and a general HTTP client.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ AT_ONCE = 100
 
 
 def of_the_living(world: World, count: int, rounds: int, *, limited: bool) -> list[Figure]:
-    """Everybody answers; nothing is lost and nothing is to be done but to say so."""
+    """Measure a sweep of a fleet that answers: nothing is lost, and only the report is written."""
     with fleet_of(count, "127.5.0.1") as fleet:
         world.fill(fleet)
         seconds, floor, slow = asyncio.run(_beside(world, fleet, rounds))
@@ -67,7 +66,7 @@ async def _beside(world: World, fleet: Sequence[FakeAgentctl], rounds: int) -> l
 
 
 async def sweep_and_store(registry: ExecutionRegistry, count: int) -> None:
-    """Check all ``count`` executions, and store the report, as ``recover_sessions --dry-run`` does."""
+    """Check all ``count`` executions and store the report, as ``recover_sessions --dry-run`` does."""
     result = await run_sweep(registry, SweepScope("command", dry_run=True), set())
     assert len(result.decided) == count
     await registry.database(
@@ -83,7 +82,7 @@ async def _get(http: aiohttp.ClientSession, row: ExecutorRunning) -> None:
 
 
 class BareSweep:
-    """The floor."""
+    """The floor of a sweep."""
 
     def __init__(self, world: World, fleet: Sequence[FakeAgentctl]):
         path = world.home / f"composite-{len(fleet)}.sqlite3"
@@ -95,7 +94,7 @@ class BareSweep:
         self._connection.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, 0)", rows)
 
     def __call__(self) -> None:
-        """One sweep."""
+        """Run one bare sweep."""
         rows = self._connection.execute("SELECT id, session, url, token FROM rows").fetchall()
         self._gets()
         self._gets()
@@ -108,5 +107,4 @@ class BareSweep:
         self._connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()

@@ -1,6 +1,6 @@
-"""From the death of an agent, or of all that it runs in, until it is ready again by itself.
+"""Time from the death of an agent or its agentctl until the agent is ready again by itself.
 
-The floor is what nobody can save: the agent's own spawn, ``initialize`` and ``session/load`` over bare pipes.
+The floor is the agent's own spawn, ``initialize`` and ``session/load`` over bare pipes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tests.waiting import eventually
 PATIENCE = 60.0
 TIMES_BARE = 1.5
 BEYOND = {"agent": 0.1, "agentctl": 0.25}
-"""Seconds beyond so many times the floor: what the death of each may take."""
+"""Seconds that a recovery may take beyond ``TIMES_BARE`` times the floor, by what died."""
 SNAPSHOT_LIMIT = 5.0
 
 
 def to_ready(world: World, rounds: int, *, limited: bool) -> list[Figure]:
-    """Medians of so many deaths of either kind."""
+    """Measure ``rounds`` deaths of each kind; figures are medians."""
     world.empty()
     task = world.task("Dies")
     task.save()
@@ -53,7 +53,8 @@ def to_ready(world: World, rounds: int, *, limited: bool) -> list[Figure]:
                 bare.append(_bare(session))
                 for offset, (kind, seconds) in enumerate(taken.items()):
                     seconds.append(_death(session, kind))
-                    # A turn, because an agent that dies again and again without one is restarted ever later.
+                    # Includes a turn, because an agent that dies repeatedly without one is restarted after ever longer
+                    # delays.
                     intents.queue_prompt(session.id, uuid.uuid4().hex, "recall", world.user)
                     _wait_for_turns(session, 2 * number + offset + 2)
             snapshots.append(_snapshot(world, session, rounds, limited=limited))
@@ -64,7 +65,7 @@ def to_ready(world: World, rounds: int, *, limited: bool) -> list[Figure]:
 
 
 def _snapshot(world: World, session: TaskSession, rounds: int, *, limited: bool) -> Figure:
-    """What an interrupted turn is compared by before its agent starts again; beside the least that git can do."""
+    """Measure the snapshot taken before a restart after an interrupted turn, beside ``git stash create``."""
     root = Path(ExecutorRunning.objects.get(session=session).workspace_path)
     git = WorkspaceGit(root, {})
 
@@ -93,11 +94,11 @@ def _figures(kind: str, taken: list[float], bare: list[float], *, limited: bool)
 
 def _wait_for_turns(session: TaskSession, number: int) -> None:
     runs = Run.objects.filter(session=session, state="completed")
-    eventually(lambda: runs.count() >= number, timeout=PATIENCE, describe=f"{number} turns are over")
+    eventually(lambda: runs.count() >= number, timeout=PATIENCE, describe=f"{number} turns have ended")
 
 
 def _death(session: TaskSession, kind: str) -> float:
-    """Seconds from SIGKILL to an agent that takes prompts."""
+    """Return the seconds from SIGKILL until the agent takes prompts."""
     receipts = ContinuityReceipt.objects.filter(session=session).exclude(kind="failed")
     before = receipts.count()
     pid = _pid(session, kind)

@@ -24,20 +24,20 @@ from tests.bench.world import World
 from tests.preloaded import PreloadedProcess
 
 WITHIN = 30.0
-"""Seconds for one event to reach everybody."""
+"""Timeout in seconds for one event to reach every client."""
 STARTS_WITHIN = 120.0
-"""Seconds until a server that has just been started answers."""
-SEATS = 50
+"""Timeout in seconds until a new server answers."""
+SOCKETS_PER_USER = 50
 """Sockets of one user."""
 FLOOR_LIMIT = 2.0
 LAYER_LIMIT = 0.25
 PAYLOAD = {"text": "a few words of an agent"}
-BELL = b"\x81\x80\0\0\0\0"
+EMPTY_FRAME = b"\x81\x80\0\0\0\0"
 """An empty text frame, masked with zeros."""
 
 
 def to_all(world: World, sockets: int, rounds: int, *, limited: bool) -> list[Figure]:
-    """From the commit of an event until each of ``sockets`` has it; a channel layer sends it to as many."""
+    """Measure from an event's commit until ``sockets`` clients have it, beside a bare server and a channel layer."""
     world.empty()
     task = world.task("Watched")
     task.save()
@@ -46,9 +46,9 @@ def to_all(world: World, sockets: int, rounds: int, *, limited: bool) -> list[Fi
         port = stack.enter_context(serving("kandev.asgi:application"))
         floor_port = stack.enter_context(serving("tests.bench.bare_fanout:application"))
         layer_port = stack.enter_context(serving("tests.bench.channel_layer:application"))
-        tokens = tokens_of(world, -(-sockets // SEATS))
+        tokens = tokens_of(world, -(-sockets // SOCKETS_PER_USER))
         path = f"/ws/sessions/{session.id}/"
-        crowd = stack.enter_context(closing(Crowd(port, path, [tokens[n // SEATS] for n in range(sockets)])))
+        crowd = stack.enter_context(closing(Crowd(port, path, [tokens[n // SOCKETS_PER_USER] for n in range(sockets)])))
         bare_crowd = stack.enter_context(closing(Crowd(floor_port, "/", [""] * sockets)))
         layer_crowd = stack.enter_context(closing(Crowd(layer_port, "/", [""] * sockets)))
         crowd.until_all_heard(b'"hello"')
@@ -68,14 +68,14 @@ async def _beside(session_id: uuid.UUID, crowd: Crowd, others: Sequence[Crowd], 
 
     writer = DatabaseThread("bench")
     try:
-        await writer(tell)  # whoever has just come reads this one; the next is sent
+        await writer(tell)  # new clients read this one from the log; the next is sent
         return await in_turn(rounds, lambda: writer(tell), *(other.ring for other in others))
     finally:
         writer.close()
 
 
 def tokens_of(world: World, count: int) -> list[str]:
-    """Those of so many members of the team."""
+    """Return the API tokens of that many members of the team."""
     keys = []
     for number in range(count):
         user, _ = get_user_model().objects.get_or_create(username=f"watcher-{number}")
@@ -85,7 +85,7 @@ def tokens_of(world: World, count: int) -> list[str]:
 
 
 class Crowd:
-    """Many clients of one address, read with epoll: as little work as there can be at this end."""
+    """Many clients of one address, read with epoll to do as little work as possible at this end."""
 
     def __init__(self, port: int, path: str, tokens: Sequence[str]):
         self._sockets: dict[int, socket.socket] = {}
@@ -97,21 +97,20 @@ class Crowd:
             self._poll.register(one, select.EPOLLIN)
 
     def close(self) -> None:
-        """Hang up."""
         self._poll.close()
         for one in self._sockets.values():
             one.close()
 
     def ring(self) -> None:
-        """Let one client say something, and wait until all have heard the other server's answer."""
-        next(iter(self._sockets.values())).sendall(BELL)
+        """Let one client send a message, and wait until all have received the other server's answer."""
+        next(iter(self._sockets.values())).sendall(EMPTY_FRAME)
         self.until_all_heard(b'"payload"')
 
     def until_all_heard(self, words: bytes) -> None:
-        """Read until each has been sent ``words``; raises AssertionError for a late or lost one."""
+        """Read until each client has received ``words``; raise AssertionError if one is late or lost."""
         waiting, deadline = set(self._sockets), time.monotonic() + WITHIN
         while waiting:
-            assert time.monotonic() < deadline, f"{len(waiting)} sockets have not heard {words!r}"
+            assert time.monotonic() < deadline, f"{len(waiting)} sockets have not received {words!r}"
             for descriptor, _ in self._poll.poll(1):
                 came = self._sockets[descriptor].recv(65536)
                 assert came, "a socket was closed"
@@ -123,7 +122,7 @@ class Crowd:
 
 
 def handshake(port: int, path: str, token: str) -> socket.socket:
-    """A WebSocket of that address that is open."""
+    """Return an open WebSocket to that address."""
     one = socket.create_connection(("127.0.0.1", port), timeout=STARTS_WITHIN)
     lines = (
         f"GET {path} HTTP/1.1",
@@ -144,7 +143,7 @@ def handshake(port: int, path: str, token: str) -> socket.socket:
 
 @contextmanager
 def serving(application: str) -> Iterator[int]:
-    """An application served as ``manage.py serve`` does it; gives its port."""
+    """Serve an application as ``manage.py serve`` does; yield its port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1024)

@@ -1,4 +1,4 @@
-"""What a benchmark tells: a time beside its floor, both measured in turn."""
+"""Results of benchmarks: times beside their floors, measured alternately."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ Run = Callable[[], object | Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row: how long ``count`` things took, and how long the least that could do it, or a peer."""
+    """One row: the time for ``count`` things, and the time of a floor or of another system for the same."""
 
     row: str
     amount: float
-    """Seconds; megabytes where the unit is MB."""
+    """Seconds; megabytes if the unit is MB."""
     floor: str
-    """What the floor or the peer is."""
+    """Description of the floor or of the other system."""
     floor_amount: float
     unit: str = "ms"
-    """``ms``, ``MB``, or things a second such as ``lines/s``."""
+    """``ms``, ``MB``, or things per second such as ``lines/s``."""
     count: int = 1
     limit: float | None = None
-    """Of the ratio; below 1 where a peer is to be beaten."""
+    """Maximum of the ratio; below 1 if we have to beat another system."""
 
     @property
     def ratio(self) -> float:
-        """How many times its floor; endless if that took less than the clock can tell."""
+        """Return the amount divided by its floor; infinite if the floor took less than the clock can measure."""
         return self.amount / self.floor_amount if self.floor_amount else math.inf
 
     @property
     def is_over(self) -> bool:
-        """Whether a limit is broken."""
+        """Return whether the limit is exceeded."""
         return self.limit is not None and self.ratio > self.limit
 
     def shown(self, amount: float) -> str:
-        """An amount of this row in its unit."""
+        """Return an amount as text in the unit of this row."""
         if self.unit == "MB":
             return f"{amount:,.1f}"
         return f"{amount * 1000:,.2f}" if self.unit == "ms" else f"{self.count / amount:,.0f}" if amount else "∞"
@@ -46,21 +46,21 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A physical floor of this machine beside what it was where the design was measured; microseconds."""
+    """A physical floor of this machine and of the machine on which the design was measured, in microseconds."""
 
     name: str
     measured: float
     known: float
 
     @property
-    def strays(self) -> bool:
-        """Whether it is off by more than half: ratios still hold, absolute figures do not compare."""
+    def is_off(self) -> bool:
+        """Return whether they differ by more than half: ratios are still valid, absolute figures do not compare."""
         return abs(self.measured / self.known - 1) > 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a growth curve: seconds that ``size`` things took, and those of its floor."""
+    """A point of a growth curve: the seconds for ``size`` things, and those of its floor."""
 
     curve: str
     size: int
@@ -71,7 +71,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A part of the run without rows, and why: a service is missing, or the part has failed."""
+    """A part of the run without rows, and the reason: a missing service or a failure."""
 
     part: str
     reason: str
@@ -79,7 +79,7 @@ class Skipped:
 
 
 async def in_turn(rounds: int, *runs: Run) -> list[list[float]]:
-    """Seconds of every round of each, taken in turn so that a busy moment hits all of them."""
+    """Return the seconds of every round of each function, measured alternately so that load affects all alike."""
     taken: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, seconds in zip(runs, taken, strict=True):
@@ -88,7 +88,7 @@ async def in_turn(rounds: int, *runs: Run) -> list[list[float]]:
 
 
 async def seconds_of(run: Run) -> float:
-    """What one run takes."""
+    """Return the seconds of one run."""
     began = time.perf_counter()
     done = run()
     if inspect.isawaitable(done):

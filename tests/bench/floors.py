@@ -1,4 +1,4 @@
-"""The floors of this machine beside those of the machine that the design was measured on.
+"""The floors of this machine beside those of the machine on which the design was measured.
 
 That was a virtual machine with 2 cores, ext4 on a virtio disk, CPython 3.11 and SQLite 3.40.
 """
@@ -16,20 +16,20 @@ from tests.bench.figures import Floor
 from tests.bench.world import fleet_of
 
 KNOWN_GET: Final = 112.1
-"""Minimum: one GET over epoll, of 1,000 executors, 64 at a time, with an answer of about 400 bytes."""
+"""Minimum: one GET over epoll, of 1,000 executors, 64 at a time, with a response of about 400 bytes."""
 KNOWN_SYNC: Final = 165.2
 """Median: append one line, then fdatasync."""
 KNOWN_LINE_OF_100: Final = 2.28
-"""A line of a group commit of 100 lines; median here."""
+"""Median here: one line of a group commit of 100 lines."""
 KNOWN_COMMIT: Final = 301.3
 """One autocommitted insert, WAL, synchronous=FULL: the mean of a quiet disk there, the median here."""
 KNOWN_ROW: Final = 1.61
-"""A row of 10,000 in one transaction, WAL, synchronous=FULL; median here."""
+"""Median here: one row of 10,000 in one transaction, WAL, synchronous=FULL."""
 LINE: Final = b'{"seq":1,"epoch":"0","ts":1700000000.0,"kind":"message.agent","text":"a few words of an agent"}\n'
 
 
 def measured(home: Path, samples: int) -> list[Floor]:
-    """All floors."""
+    """Return all floors."""
     with fleet_of(min(samples, 100), "127.6.0.1") as fleet:
         gets = BareGets(fleet)
         get = min(_samples(gets, 5)) / len(fleet)
@@ -52,7 +52,7 @@ def measured(home: Path, samples: int) -> list[Floor]:
 
 
 def _samples(run: Callable[[], None], count: int) -> list[float]:
-    """Microseconds of each of ``count`` runs."""
+    """Return the microseconds of each of ``count`` runs."""
     taken = []
     for _ in range(count):
         began = time.perf_counter()

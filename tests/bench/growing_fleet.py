@@ -1,4 +1,4 @@
-"""What each live session costs as their number grows, in CPU time of this process."""
+"""CPU time of each live session as their number grows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.bench.world import World, fleet_of
 
 LIMIT: Final = 1.5
 LINES: Final = 10
-"""Of each session, in one batch."""
+"""Lines of each session in one batch."""
 AT_ONCE: Final = 200
-"""Batches of one transaction, which has at most 2,000 lines."""
+"""Batches in one transaction, which has at most 2,000 lines."""
 
 
 def curves(world: World, sizes: Collection[int], rounds: int, *, limited: bool) -> Iterator[Figure | Point]:
-    """All points of all curves, and for each curve what one of the most costs beside one of the fewest."""
+    """Yield all points of all curves, and for each curve the ratio of the cost per session at its two ends."""
     points: list[Point] = []
     for size in sorted(sizes):
         with fleet_of(size, "127.12.0.1") as fleet:

@@ -1,4 +1,4 @@
-"""What the same live sessions cost as the number of finished ones grows, in CPU time of this process."""
+"""CPU time for the same live sessions as the number of finished sessions grows."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.bench.world import World, fleet_of
 LIVE: Final = 10
 LIMIT: Final = 1.5
 LINEAR: Final = ("metrics",)
-"""What grows by design; docs/performance.md says why."""
+"""Curves that grow by design; docs/performance.md explains why."""
 ONE_ROW: Final = "reading one row"
 
 
 def curves(world: World, sizes: Collection[int], rounds: int, *, limited: bool) -> Iterator[Figure | Point]:
-    """All points of all curves, and the ratio of the two ends of each."""
+    """Yield all points of all curves, and the ratio of the two ends of each."""
     points: list[Point] = []
     for finished in sorted(sizes):
         with fleet_of(LIVE, "127.10.0.1") as fleet:
@@ -46,8 +46,8 @@ def curves(world: World, sizes: Collection[int], rounds: int, *, limited: bool) 
 
 
 def cpu_of(run: Callable[[], None], rounds: int) -> float:
-    """Seconds of CPU of the best round. Everything but the answers of agentctls is done by this process."""
-    run()  # imports and compiles what it needs
+    """Return the CPU seconds of the best round. This process does everything except the answers of agentctls."""
+    run()  # import and compile what is needed
     taken = []
     for _ in range(rounds):
         began = time.process_time()
@@ -57,7 +57,7 @@ def cpu_of(run: Callable[[], None], rounds: int) -> float:
 
 
 def sweep(live: int) -> None:
-    """A dry sweep of so many live sessions."""
+    """Run a dry sweep of ``live`` sessions."""
 
     async def run() -> None:
         registry = ExecutionRegistry()
@@ -81,7 +81,7 @@ def _requests(world: World) -> Mapping[str, Callable[[], None]]:
     session = TaskSession.objects.filter(executions__status="ready").first()
     assert session is not None
     board, page = reverse("board"), reverse("session", args=[session.task_id, session.id])
-    chores = [name for name in CHORES if name != "orphans"]  # which asks container engines
+    chores = [name for name in CHORES if name != "orphans"]  # which contacts container engines
 
     def show(path: str) -> None:
         answer = client.get(path)
@@ -104,7 +104,7 @@ def _drop(result: object) -> None:
 
 
 def _ask_what_to_start() -> None:
-    """Ask the database what a supervisor asks before it starts a session."""
+    """Run the queries of a supervisor before it starts a session."""
     admission.load_due_restarts()
     admission.start_allowance("bench", admission.StartSlots())
     dispatcher.load_pending_sessions("bench")

@@ -1,4 +1,4 @@
-"""How the cost of things grows with their number; each point beside its floor, both measured in turn."""
+"""How costs grow with the number of things; each point beside its floor, measured alternately."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.fake_agentctl import plan_fleet
 
 
 def curves(world: World, sizes: Collection[int], rounds: int) -> Iterator[Point]:
-    """All points of all curves."""
+    """Yield all points of all curves."""
     for size in sizes:
         yield _sweep(world, size, rounds)
         yield _selection(world, size, rounds)
@@ -39,7 +39,7 @@ def _sweep(world: World, size: int, rounds: int) -> Point:
 
 
 def _selection(world: World, size: int, rounds: int) -> Point:
-    """A sweep of one hundred among ever more that have ended: cost follows what claims to run."""
+    """Measure a sweep of 100 live sessions among ever more finished ones: only live sessions should cost time."""
     running = min(size, 100)
     with fleet_of(running, "127.8.0.1") as fleet:
         ended = plan_fleet(size, "127.9.0.1", 9)

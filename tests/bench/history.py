@@ -1,6 +1,6 @@
-"""A database with a long history: finished sessions with everything that they leave behind, written in bulk.
+"""A database with a long history: finished sessions with all their rows, written in bulk.
 
-One finished session is written row by row; all others are copies of it, which the database makes itself.
+One finished session is written row by row; the database itself copies it for all others.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tests.bench.world import AT_ONCE, World
 from tests.support.fake_agentctl import FakeAgentctl, plan_fleet
 
 EVENTS: Final = 100
-"""Of each finished session."""
+"""Events of each finished session."""
 TURNS: Final = 4
 AGE: Final = timedelta(hours=2)
 
 
 def add_finished(world: World, fleet: Sequence[FakeAgentctl], finished: int) -> None:
-    """Fill the world with a live session for each member of ``fleet``, and so many finished ones."""
+    """Create a live session for each member of ``fleet``, and ``finished`` sessions that have ended."""
     ended = plan_fleet(len(fleet) + finished, "127.9.0.1", 9)[len(fleet) :]
     world.fill([*fleet, *ended])
     keys = [uuid.UUID(one.session_id) for one in ended]
@@ -54,7 +54,7 @@ def add_finished(world: World, fleet: Sequence[FakeAgentctl], finished: int) -> 
 
 
 def _write_one(key: uuid.UUID) -> None:
-    """Write everything that a finished session leaves behind."""
+    """Write all rows that a finished session leaves."""
     now = timezone.now() - AGE
     SessionEvent.objects.bulk_create(
         SessionEvent(session_id=key, seq=seq, name="session.message.chunk", payload={"text": f"words {seq}"}, at=now)
@@ -96,7 +96,7 @@ def _copy(key: uuid.UUID, others: Sequence[uuid.UUID]) -> None:
 
 
 def _copied(model: type[models.Model], field: Any) -> tuple[str, str]:
-    """A column and what a copy has in it."""
+    """Return a column and the SQL for its value in a copy."""
     if field.column == "session_id":
         return "session_id", "s.id"
     if field.primary_key:

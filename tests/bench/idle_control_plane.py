@@ -1,4 +1,4 @@
-"""What ``serve`` takes while nothing happens, memory and CPU, and how soon a supervisor then notices a death."""
+"""Memory and CPU of an idle ``serve``, and how soon its supervisor notices a death."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.services import ROOT
 from tests.waiting import eventually
 
 MEMORY_BUDGET: Final = 300.0
-"""Megabytes of all processes, shared memory counted once (PSS)."""
+"""Megabytes of all processes, counting shared memory once (PSS)."""
 CPU_BUDGET: Final = 0.005
-"""Seconds of CPU for each second."""
+"""CPU seconds per second."""
 NOTICED_WITHIN: Final = 1.0
-"""Seconds from the death of an agentctl to what the supervisor writes about it."""
+"""Seconds from the death of an agentctl to the supervisor's first write about it."""
 AT_REST: Final = 5.0
-"""Seconds after which the periodic checks of a supervisor rest."""
-LOOK_EVERY: Final = 0.002
+"""Seconds after which the periodic checks of a supervisor pause."""
+POLL_INTERVAL: Final = 0.002
 TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
 IMPORTED: Final = """
 import os, time, django
@@ -56,13 +56,13 @@ while True:
 
 
 def of_serve(home: Path, seconds: float, *, limited: bool) -> list[Figure]:
-    """Measured for so many seconds, after half of them have passed."""
+    """Measure for ``seconds``, after half as long to settle."""
     data = home / "idle"
     data.mkdir(mode=0o700)
     copy_migrated(data / EMBEDDED_NAME)
     env = os.environ | {"KANDEV_DATA_DIR": str(data)}
     with _running("manage.py", "serve", "--port", "0", env=env) as serve:
-        eventually(lambda: len(descendants(serve.pid)) >= 3, timeout=60, describe="its processes run")
+        eventually(lambda: len(descendants(serve.pid)) >= 3, timeout=60, describe="the processes of serve run")
         time.sleep(seconds / 2)
         family = [serve.pid, *descendants(serve.pid)]
         with _running("-c", IMPORTED, env=env) as imported, _running("-c", POLLING, env=env) as bare:
@@ -75,14 +75,14 @@ def of_serve(home: Path, seconds: float, *, limited: bool) -> list[Figure]:
     return [
         Figure(ram, memory, "one process, same modules", bare_memory, "MB"),
         Figure(ram, memory, "the budget", MEMORY_BUDGET, "MB", limit=1.0 if limited else None),
-        # What is measured in ticks may be none at all.
+        # What is measured in ticks may be 0.
         Figure(busy, cpu, polling, len(family) * max(bare_cpu, TICK / seconds)),
         Figure(busy, cpu, "the budget", CPU_BUDGET, limit=1.0 if limited else None),
     ]
 
 
 def of_a_death(world: World, rounds: int, *, limited: bool) -> list[Figure]:
-    """From SIGKILL to an agentctl of an idle session until the log tells of it; medians."""
+    """Measure from SIGKILL to an idle session's agentctl until the log mentions it; figures are medians."""
     world.empty()
     task = world.task("Dies")
     task.save()
@@ -94,15 +94,15 @@ def of_a_death(world: World, rounds: int, *, limited: bool) -> list[Figure]:
             pid: int | None = None
             for _ in range(rounds):
                 again = running.filter(status="ready", pid__isnull=False).exclude(pid=pid)
-                eventually(again.exists, timeout=60, describe="its workspace is open")
+                eventually(again.exists, timeout=60, describe="the workspace's agentctl is ready")
                 time.sleep(AT_REST)
                 known, pid = log.count(), again.get().pid
                 assert pid is not None
                 began = time.perf_counter()
                 os.kill(pid, signal.SIGKILL)
                 while log.count() == known:
-                    assert time.perf_counter() - began < 60, "nobody has noticed"
-                    time.sleep(LOOK_EVERY)
+                    assert time.perf_counter() - began < 60, "the end was not noticed"
+                    time.sleep(POLL_INTERVAL)
                 taken.append(time.perf_counter() - began)
         finally:
             world.stop(session)
@@ -111,7 +111,7 @@ def of_a_death(world: World, rounds: int, *, limited: bool) -> list[Figure]:
 
 
 def _cpu(pids: Iterable[int]) -> float:
-    """Seconds of CPU of some processes, and of those of their children that have ended."""
+    """Return the CPU seconds of some processes and of their children that have ended."""
     total = 0
     for pid in pids:
         with suppress(OSError):
@@ -121,14 +121,14 @@ def _cpu(pids: Iterable[int]) -> float:
 
 
 def _proportional_memory(pid: int) -> float:
-    """Megabytes of a process; what it shares with others counts in part."""
+    """Return the megabytes of a process; memory shared with others counts in part."""
     found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
     return int(found[1]) * 1024 / 1e6 if found else 0.0
 
 
 @contextmanager
 def _running(*arguments: str, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has printed its first line."""
+    """Yield a process that has printed its first line."""
     argv, output = [sys.executable, *arguments], subprocess.PIPE
     with subprocess.Popen(argv, cwd=ROOT, env=env, stdout=output, stderr=subprocess.DEVNULL) as process:
         try:

@@ -1,4 +1,4 @@
-"""Journal lines into the database beside a bare ``executemany`` of as many rows, and a ``bulk_create`` of the same."""
+"""Writing journal lines into the database, beside ``executemany`` and ``bulk_create`` of as many rows."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.support.fake_agentctl import plan_fleet
 
 TOOL_EVERY = 20
 CREATED_FROM = 10**9
-"""What ``bulk_create`` writes has numbers of its own, far behind."""
+"""First number of the rows that ``bulk_create`` writes, far beyond ours."""
 PAYLOAD = {"message_id": "0" * 32, "append": "a few words of an agent ", "complete": False}
 LIMIT = 2.0
-"""Of the time of a ``bulk_create``."""
+"""Maximum, as a multiple of the time of a ``bulk_create``."""
 
 
 def batches(world: World, sessions: int, size: int, rounds: int, *, limited: bool) -> list[Figure]:
-    """Events a second: one batch of ``size`` lines for each of ``sessions`` sessions, in one transaction."""
+    """Measure events per second: one batch of ``size`` lines for each of ``sessions`` sessions in one transaction."""
     fleet = plan_fleet(sessions, "127.4.0.1", 9)
     world.fill(fleet, state=SessionState.RUNNING)
     seconds, floor, bulk = asyncio.run(_beside_inserts(world, sessions, size, rounds))
@@ -82,7 +82,7 @@ async def _beside_inserts(world: World, sessions: int, size: int, rounds: int) -
 
 
 def lease_all() -> list[tuple[uuid.UUID, Lease]]:
-    """By session: a lease on its execution."""
+    """Acquire a lease on every execution; return (session id, lease)."""
     held: list[tuple[uuid.UUID, Lease]] = []
     for execution_id, session_id in ExecutorRunning.objects.values_list("id", "session_id"):
         lease = leases.acquire_lease(execution_id, "bench")
@@ -92,7 +92,7 @@ def lease_all() -> list[tuple[uuid.UUID, Lease]]:
 
 
 def endless_lines() -> Iterator[dict[str, Any]]:
-    """What an agent says without an end; each 20th line is a tool call, after which a new message begins."""
+    """Yield endless output of an agent; each 20th line is a tool call, after which a new message begins."""
     for seq in itertools.count(1):
         line = {"seq": seq, "epoch": "bench", "ts": time.time()}
         if seq % TOOL_EVERY == 0:

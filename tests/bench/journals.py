@@ -1,4 +1,4 @@
-"""Appending to a journal, alone and all the way from an agent's pipe, beside bare writes and fdatasyncs."""
+"""Appending to a journal, directly and from an agent's pipe, beside bare writes and fdatasyncs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tests.bench.figures import Figure, in_turn
 
 TEXT = "a few words that an agent says, about as long as a line of its answer"
 UPDATE = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": TEXT}}
-SPOKEN = {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "bench", "update": UPDATE}}
-SPOKEN_LIMIT = 2.0
+AGENT_LINE = {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "bench", "update": UPDATE}}
+FROM_AGENT_LIMIT = 2.0
 THREAD_LIMIT = 1.5
 
 
 def appends(home: Path, batch: int, rounds: int, *, limited: bool) -> list[Figure]:
-    """Lines a second until durable, ``batch`` at a time: medians, as a disk has its moods.
+    """Measure durable lines per second in batches of ``batch``: medians, as disks vary.
 
-    No loop may wait for a disk itself, so one line is also compared with a bare write and fdatasync in a thread.
+    No event loop may wait for a disk, so a single line is also compared with a bare write and fdatasync in a thread.
     """
     seconds, floor, threaded = asyncio.run(_beside_writes(home / f"journal-{batch}", batch, rounds))
     row = f"journal, {batch} {'line' if batch == 1 else 'lines'} until durable"
@@ -65,23 +65,23 @@ async def _beside_writes(home: Path, batch: int, rounds: int) -> list[float]:
 
 
 def from_the_agent(home: Path, lines: int, rounds: int, *, limited: bool) -> Figure:
-    """What an agent writes to its stdout, until all of it is durable; beside a bare read, parse and append."""
+    """Measure until all that an agent writes to stdout is durable; beside a bare read, parse and append."""
     seconds, floor = asyncio.run(_beside_bare_pipe(home / f"spoken-{lines}", lines, rounds))
-    row, limit = f"{lines:,} lines of an agent, durable", SPOKEN_LIMIT if limited else None
+    row, limit = f"{lines:,} lines of an agent, durable", FROM_AGENT_LIMIT if limited else None
     return Figure(row, seconds, "bare read, parse, append", floor, unit="lines/s", count=lines, limit=limit)
 
 
 async def _beside_bare_pipe(home: Path, lines: int, rounds: int) -> list[float]:
     journal = Journal(home)
     said = home / "said"
-    said.write_bytes((orjson.dumps(SPOKEN) + b"\n") * lines)
+    said.write_bytes((orjson.dumps(AGENT_LINE) + b"\n") * lines)
 
     async def ours() -> None:
-        with _speaking(said) as descriptor:
-            await _hear(journal, PipeReader(descriptor))
+        with _piped(said) as descriptor:
+            await _read_pipe(journal, PipeReader(descriptor))
 
     def bare(file: int) -> None:
-        with _speaking(said) as descriptor:
+        with _piped(said) as descriptor:
             _copy(descriptor, file)
 
     with appending(home / "bare") as file:
@@ -93,21 +93,21 @@ async def _beside_bare_pipe(home: Path, lines: int, rounds: int) -> list[float]:
     return list(map(min, taken))
 
 
-async def _hear(journal: Journal, reader: PipeReader) -> None:
-    """As agentctl does it, from the bytes of the pipe."""
+async def _read_pipe(journal: Journal, reader: PipeReader) -> None:
+    """Read the pipe as agentctl does."""
 
     def heard(method: str, params: Any) -> None:
         kind, body = update_to_journal_line(params["update"])
         journal.append(kind, **body)
 
     async def wait_for_room() -> None:
-        journal.ack(journal.shown_seq)  # the control plane keeps up, a batch at a time
+        journal.ack(journal.shown_seq)  # the control plane keeps up, one batch at a time
         await journal.wait_for_room()
 
     async def refused(method: str, params: Any) -> None:
         raise NotImplementedError(method)
 
-    process = cast(AgentProcess, SimpleNamespace(stdout=reader))  # the connection only reads it
+    process = cast(AgentProcess, SimpleNamespace(stdout=reader))  # the connection only reads
     wire = JsonRpcConnection(
         process, on_notification=heard, on_request=refused, room=wait_for_room, record=journal.append
     )
@@ -125,8 +125,8 @@ def _copy(descriptor: int, file: int) -> None:
 
 
 @contextmanager
-def _speaking(said: Path) -> Iterator[int]:
-    """The reading end of a pipe into which somebody writes all of a file."""
+def _piped(said: Path) -> Iterator[int]:
+    """Yield the reading end of a pipe into which a process writes a whole file."""
     with subprocess.Popen(["cat", str(said)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield process.stdout.fileno()

@@ -1,4 +1,4 @@
-"""A run of the benchmarks as a file: what was measured, of which commit, when and on which machine."""
+"""A file with the results of one benchmark run: its figures, commit, date and machine."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from tests.bench.figures import Figure, Floor, Point, Skipped
 from tests.services import ROOT
 
 ROWS: Final[Mapping[str, type[Any]]] = {"figures": Figure, "points": Point, "floors": Floor, "skipped": Skipped}
-"""The lists of a file."""
+"""The lists in a file."""
 
 
 class NoBenchFile(ValueError):
-    """The file is not one that ``make bench`` has written."""
+    """The file was not written by ``make bench``."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchFile:
-    """One run."""
+    """The results of one run."""
 
     commit: str
     dirty: bool
-    """There were changes that no commit has."""
+    """Whether the working tree had uncommitted changes."""
     date: str
-    """ISO 8601, UTC, of its end."""
+    """The end of the run: ISO 8601, UTC."""
     machine: Mapping[str, str]
     quick: bool
-    """Tiny counts: only to see that everything runs."""
+    """Whether the counts were tiny, only to check that everything runs."""
     figures: list[Figure] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     floors: list[Floor] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     """Parts without rows."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """What each part took, by name."""
+    """The seconds that each part took, by name."""
 
     @classmethod
     def of_now(cls, *, quick: bool, **measured: Any) -> Self:
-        """What was just measured: the lists, and the seconds of each part."""
+        """Return a file of what was just measured: the lists, and the seconds of each part."""
         date = datetime.now(UTC).isoformat(timespec="seconds")
         dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
         return cls(_git("rev-parse", "HEAD"), dirty, date, machine(), quick, **measured)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """A file as it was written; raises NoBenchFile, which says what is wrong."""
+        """Read a file; raise NoBenchFile, which says what is wrong."""
         try:
             told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             told.setdefault("skipped", [])  # earlier files have none
@@ -66,7 +66,7 @@ class BenchFile:
             raise NoBenchFile(f"{path} is no file that `make bench` has written: {error}.") from error
 
     def write(self, path: Path) -> None:
-        """One row a line, so that two files can be laid side by side."""
+        """Write one row per line, so that two files can be compared with ``diff``."""
         told = asdict(self)
         rows = {name: told.pop(name) for name in ROWS}
         lists = [f'"{name}": [\n{_lines(some)}\n]' for name, some in rows.items()]
@@ -79,7 +79,7 @@ def _lines(rows: list[Any]) -> str:
 
 
 def machine() -> dict[str, str]:
-    """What a figure depends on besides the code; no name of a host."""
+    """Return what figures depend on besides the code; the host's name is left out."""
     return {
         "cores": str(os.cpu_count()),
         "processor": _told("/proc/cpuinfo", "model name"),

@@ -1,4 +1,4 @@
-"""From the agent's word to the event log, through a real supervisor, agentctl and demo agent."""
+"""Time from the agent's output to the event log, through a real supervisor, agentctl and demo agent."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.bench.world import World
 from tests.preloaded import PreloadedProcess
 
 WITHIN = 60.0
-"""Seconds for the start and the turn."""
+"""Timeout in seconds for the start and the turn."""
 ASKED = "SELECT seq, name, payload, at FROM session_events WHERE session_id = ? AND seq > ? ORDER BY seq"
 
 
 def of_a_turn(world: World, seconds: float) -> list[Figure]:
-    """While the agent works: from the journal's time of each tick until another process has read it."""
+    """Measure, while the agent works, from the journal's time of each tick until another process has read it."""
     world.empty()
     task = world.task("Work")
     task.save()
@@ -61,7 +61,7 @@ def supervising(end: int = signal.SIGTERM) -> Iterator[None]:
 
 
 def _watch(session_id: uuid.UUID, home: Path) -> tuple[list[float], list[float]]:
-    """Seconds that each tick took, and those of a bare commit in each pause between them."""
+    """Return the seconds for each tick, and those of a bare commit in each pause between them."""
     waited: list[float] = []
     commits: list[float] = []
     deadline, seq, over = time.monotonic() + WITHIN, 0, False
@@ -90,7 +90,7 @@ def _watch(session_id: uuid.UUID, home: Path) -> tuple[list[float], list[float]]
 
 
 def drain(listener: socket.socket) -> None:
-    """Forget the wake-ups that have come."""
+    """Discard the wake-ups received so far."""
     with suppress(BlockingIOError):
         while True:
             listener.recv(16)
@@ -101,7 +101,7 @@ def _is_tick(payload: Mapping[str, Any]) -> bool:
 
 
 def _time(at: str) -> float:
-    """A time as Django keeps it in SQLite, in seconds."""
+    """Convert a time as Django stores it in SQLite to seconds since the epoch."""
     return datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()
 
 

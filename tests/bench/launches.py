@@ -39,7 +39,7 @@ if child:
 time.sleep(600)
 """
 SESSIONS_OF_BUDGET, DENSE_BUDGET = 500, 6 * 2**30 / 1e6
-"""So many idle sessions in so many megabytes."""
+"""That many idle sessions must fit into that many megabytes."""
 SMALL_AGENT = """
 while read -r line; do
     id=${line#*'"id":'}
@@ -55,18 +55,18 @@ Start = Callable[[list[str], dict[str, str], int], int]
 
 @dataclass(slots=True)
 class _Measured:
-    """One session: what its start took, in seconds, and its private memory in megabytes."""
+    """One session: the time of its start in seconds, and its private memory in megabytes."""
 
     answered: float
     cpu: float
     private: float
     pids: tuple[int, ...]
-    """Of agentctl and guard."""
+    """Process ids of agentctl and guard."""
 
 
 def of_idle_sessions(home: Path, sessions: int, *, limited: bool) -> list[Figure]:
-    """So many idle sessions at once, each with a demo agent that is not counted; medians."""
-    with _sessions(home, 1, _forked):  # the launcher imports everything
+    """Measure ``sessions`` idle sessions at once, without their demo agents; figures are medians."""
+    with _sessions(home, 1, _forked):  # lets the launcher import everything
         pass
     with _sessions(home, sessions, _forked) as forked:
         pass
@@ -88,7 +88,7 @@ def of_idle_sessions(home: Path, sessions: int, *, limited: bool) -> list[Figure
 
 
 def of_a_dense_machine(home: Path, sessions: int, *, limited: bool) -> list[Figure]:
-    """So many idle sessions at once, with all that they share and their page tables, but without their agents."""
+    """Measure ``sessions`` idle sessions at once with shared memory and page tables, but without their agents."""
     with _sessions(home, sessions, _forked, ["/bin/sh", "-c", SMALL_AGENT]) as started:
         pids = [pid for one in started for pid in one.pids]
         launcher = launch._LAUNCHER._process
@@ -100,14 +100,14 @@ def of_a_dense_machine(home: Path, sessions: int, *, limited: bool) -> list[Figu
 
 
 def _whole_memory(pid: int) -> float:
-    """Megabytes of a process: its own, its share of what it has in common with others, and its page tables."""
+    """Return the megabytes of a process: private memory, its share of common memory, and its page tables."""
     numbers = [Path(f"/proc/{pid}/{name}").read_text() for name in ("smaps_rollup", "status")]
     kib = re.findall(r"^(?:Pss|VmPTE):\s+(\d+) kB", "\n".join(numbers), re.MULTILINE)
     return sum(map(int, kib)) * 1024 / 1e6
 
 
 def private_memory(pid: int) -> float:
-    """Megabytes that only this process maps."""
+    """Return the megabytes that only this process maps."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return sum(int(kib) for kib in re.findall(r"^Private_\w+:\s+(\d+) kB", rollup, re.MULTILINE)) * 1024 / 1e6
 
@@ -122,13 +122,13 @@ def _executed(argv: list[str], environment: dict[str, str], log: int) -> int:
 
 @contextmanager
 def _sessions(home: Path, count: int, start: Start, agent: Sequence[str] = DEMO_AGENT) -> Iterator[list[_Measured]]:
-    """Start them one after another, and measure their memory when all are there."""
+    """Start the sessions one after another, and measure their memory when all are running."""
     started: list[tuple[str, int, float, float]] = []
     try:
         for _ in range(count):
             execution = str(uuid.uuid4())
             started.append((execution, *asyncio.run(_start_session(home / execution, execution, start, agent))))
-        time.sleep(1)  # they have become idle
+        time.sleep(1)  # let them become idle
         yield [_measure(pid, answered, cpu) for _, pid, answered, cpu in started]
     finally:
         found = execution_processes.find_all_processes()
@@ -143,7 +143,10 @@ async def _start_session(place: Path, execution: str, start: Start, agent: Seque
     places = {"workspace": place, "state-dir": place / "state", "token-file": token, "ready-file": ready}
     names = {"session-id": str(uuid.uuid4()), "execution-id": execution, "listen": sockets.unix_url(socket)}
     words = [word for name, value in {**places, **names}.items() for word in (f"--{name}", str(value))]
-    marker = {EXECUTION_MARKER: execution, spawning.NO_LEFTOVERS_VARIABLE: "1"}  # as a launch that has found none
+    marker = {
+        EXECUTION_MARKER: execution,
+        spawning.NO_LEFTOVERS_VARIABLE: "1",
+    }  # as for a launch that has found no processes
     environment = spawning.build_environment({"PYTHONPATH": str(ROOT)}, marker)
     log = os.open(place / "log", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     began = time.perf_counter()
@@ -161,7 +164,7 @@ async def _start_session(place: Path, execution: str, start: Start, agent: Seque
 
 
 def cpu_time(pid: int) -> float:
-    """Seconds of all threads of a process."""
+    """Return the CPU seconds of all threads of a process."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
@@ -174,7 +177,7 @@ def _measure(agentctl: int, answered: float, cpu: float) -> _Measured:
 
 @contextmanager
 def _bare_fork() -> Iterator[int]:
-    """A child that does nothing, of a parent that has imported the libraries."""
+    """Yield the pid of an idle child of a process that has imported the libraries."""
     with subprocess.Popen([sys.executable, "-c", BARE_FORK], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())

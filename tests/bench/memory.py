@@ -1,4 +1,4 @@
-"""What an idle agentctl takes of memory, beside a bare server that has imported the same libraries."""
+"""Memory of an idle agentctl, beside a bare server that has imported the same libraries."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ async def serve():
 
 asyncio.run(serve())
 """
-"""aiohttp's server and orjson: what ``requirements/agentctl.txt`` is for."""
+"""A server with aiohttp and orjson, the libraries of ``requirements/agentctl.txt``."""
 
 
 def of_an_agentctl(home: Path, processes: int, *, limited: bool) -> Figure:
-    """Medians of the resident memory of so many of each."""
+    """Measure the resident memory of ``processes`` of each kind; figures are medians."""
     ours, theirs = [], []
     for _ in range(processes):
         with _agentctl(home / uuid.uuid4().hex) as process:
@@ -49,7 +49,7 @@ def of_an_agentctl(home: Path, processes: int, *, limited: bool) -> Figure:
 
 
 def resident(pid: int) -> float:
-    """Megabytes of a process that are in memory; 0 where it has ended."""
+    """Return the resident megabytes of a process; 0 if it has ended."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):
@@ -68,7 +68,7 @@ def _agentctl(home: Path) -> Iterator[subprocess.Popen[bytes]]:
     names = {"session-id": str(uuid.uuid4()), "execution-id": str(uuid.uuid4())}
     words = [word for name, value in {**places, **names}.items() for word in (f"--{name}", str(value))]
     with _running([sys.executable, "-m", "executors_app.agentctl", "serve", *words]) as process:
-        eventually(ready.exists, timeout=30, describe="agentctl listens")
+        eventually(ready.exists, timeout=30, describe="agentctl is ready")
         assert json.loads(ready.read_text())["pid"] == process.pid
         yield process
 

@@ -1,6 +1,6 @@
-"""Rows that are measured in a process of its own, on a PostgreSQL of its own that keeps what it commits.
+"""Rows measured in a separate process on a durable PostgreSQL server.
 
-``python -m tests.bench.on_postgresql`` is that process, one for all parts. It ends when its standard input does.
+``python -m tests.bench.on_postgresql`` is that process, shared by all parts. It ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.services import ROOT
 
 
 def measure(function: Callable[..., list[Figure]], **arguments: Any) -> list[Figure]:
-    """Return the rows of ``function(world, **arguments)``, where the world is in a PostgreSQL; raises RuntimeError."""
+    """Return the rows of ``function(world, **arguments)``, run in PostgreSQL; raise RuntimeError on failure."""
     requests, answers = _process()
     request = {"module": function.__module__, "function": function.__name__, "arguments": arguments}
     requests.write(json.dumps(request) + "\n")
@@ -49,7 +49,7 @@ def _process() -> tuple[IO[str], IO[str]]:
 
 
 def main() -> None:
-    """Answer each request, a line of JSON, with a line of JSON."""
+    """Answer each request with a response, both one line of JSON."""
     server = postgresql.Server(postgresql.DURABLE)
     try:
         server.start()

@@ -1,7 +1,7 @@
-"""Growth curves as SVG: both axes logarithmic, a line for what was measured and one for its floor.
+"""Growth curves as SVG: both axes logarithmic, one line for the measurements and one for the floor.
 
-Drawn by hand so that the documents need neither a library nor a script: a text file that looks right in the
-light and in the dark, and that two commits can be compared by.
+Written without a library, so that the documents need no script. The files look right in light and dark mode, and
+commits of them can be compared as text.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Axis:
         self._start, self._end = start, end
 
     def at(self, value: float) -> float:
-        """Where a value lies."""
+        """Return the position of a value."""
         share = (math.log10(value) - self.first) / (self.last - self.first)
         return round(self._start + share * (self._end - self._start), 1)
 
     @property
     def ticks(self) -> list[float]:
-        """The powers of ten on it."""
+        """Return the powers of ten on the axis."""
         return [10.0**power for power in range(self.first, self.last + 1)]
 
 
 def draw(points: Sequence[Point], directory: Path) -> list[Path]:
-    """A file for each curve; what they are called."""
+    """Write a file for each curve; return their paths."""
     curves: defaultdict[str, list[Point]] = defaultdict(list)
     for point in points:
         curves[point.curve].append(point)
@@ -65,7 +65,7 @@ def draw(points: Sequence[Point], directory: Path) -> list[Path]:
 
 
 def file_name(curve: str) -> str:
-    """Of a curve: its words, joined."""
+    """Return the name of a curve's file, without suffix."""
     return "-".join(re.findall(r"\w+", f"growth {curve}"))
 
 
@@ -76,7 +76,7 @@ def _write(path: Path, name: str, points: Sequence[Point]) -> Path:
 
 
 def picture(name: str, points: Sequence[Point]) -> str:
-    """One curve."""
+    """Return the SVG of one curve."""
     points = sorted(points, key=lambda point: point.size)
     x = Axis([point.size for point in points], LEFT, WIDTH - RIGHT)
     y = Axis([value for point in points for value in (point.amount, point.floor_amount)], HEIGHT - BOTTOM, TOP)

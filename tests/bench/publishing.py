@@ -1,4 +1,4 @@
-"""A bench file into the documents: the table of ``docs/performance.md`` and the growth curves."""
+"""Publish a bench file in the documents: the table of ``docs/performance.md`` and the growth curves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END: Final = "<!-- written by make bench: end -->\n"
 
 
 def publish(run: BenchFile) -> list[Path]:
-    """Write all of it; what was written."""
+    """Write the file, the page and the pictures; return their paths."""
     run.write(KEPT)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -28,7 +28,7 @@ def publish(run: BenchFile) -> list[Path]:
 
 
 def tables(run: BenchFile) -> str:
-    """What stands between the two marks."""
+    """Return the text between the two marks of the page."""
     told = ", ".join(f"{name} {value}" for name, value in run.machine.items())
     changed = " with changes" if run.dirty else ""
     parts = [
@@ -42,7 +42,7 @@ def tables(run: BenchFile) -> str:
 
 
 def _skipped(run: BenchFile) -> str:
-    """What took no rows, and how long all of it took; nothing for a file that does not say."""
+    """Return which parts were not measured, and how long the run took; empty if an old file does not say."""
     lines = [f"Not measured: `{one.part}` ({one.reason}).\n" for one in run.skipped]
     if run.seconds:
         longest = sorted(run.seconds.items(), key=lambda one: -one[1])[:5]

@@ -1,4 +1,4 @@
-"""Each prepared query beside its plain queryset: the gain that pays for ``PreparedQuery``."""
+"""Each prepared query beside its plain queryset, to show what ``PreparedQuery`` gains."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.bench.world import World
 from tests.support.fake_agentctl import plan_fleet
 
 LOOKUPS: Final = 200
-"""Lookups in one measurement: a single one is too short for the clock."""
+"""Lookups in one measurement; a single one is too short for the clock."""
 LIMIT: Final = 0.5
-"""Of the time of the plain queryset; a query that gains less should be one."""
+"""Maximum, as a share of the plain queryset's time; a query that gains less should be a plain one."""
 
 
 def of_ingest_and_sweep(world: World, rounds: int, *, limited: bool) -> list[Figure]:
-    """Seconds of every prepared query of ingest and of a sweep of one session, and of its queryset."""
+    """Measure every prepared query of ingest and of a sweep of one session, and its queryset."""
     world.fill(plan_fleet(1, "127.4.0.1", 9))
     limit = LIMIT if limited else None
     return [_figure(name, query, keys, rounds, limit) for name, (query, keys) in _queries().items()]

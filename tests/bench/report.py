@@ -1,4 +1,4 @@
-"""The tables of one run."""
+"""The tables of one run for the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.bench.figures import Figure, Floor, Point, Skipped
 
 
 def figures_table(figures: Sequence[Figure]) -> Table:
-    """Every figure beside its floor."""
+    """Return every figure beside its floor."""
     table = Table(title="Figures and floors of this run", title_justify="left")
     table.add_column("row", no_wrap=True)
     table.add_column("figure", justify="right")
@@ -42,7 +42,7 @@ def _verdict(figure: Figure) -> str:
 
 
 def points_table(points: Sequence[Point]) -> Table:
-    """The growth curves: what each of so many costs."""
+    """Return the growth curves as the cost per thing at each size."""
     table = Table(title="Growth, microseconds for each", title_justify="left")
     table.add_column("curve", no_wrap=True)
     table.add_column("size", justify="right")
@@ -56,20 +56,20 @@ def points_table(points: Sequence[Point]) -> Table:
 
 
 def floors_table(floors: Sequence[Floor]) -> Table:
-    """This machine's floors beside the known ones."""
+    """Return the floors of this machine beside the known ones."""
     table = Table(title="Floors, microseconds", title_justify="left")
     table.add_column("floor", no_wrap=True)
     table.add_column("here", justify="right")
     table.add_column("known", justify="right")
     table.add_column("verdict")
     for one in floors:
-        verdict = "[yellow]off by more than half[/yellow]" if one.strays else "[green]ok[/green]"
+        verdict = "[yellow]off by more than half[/yellow]" if one.is_off else "[green]ok[/green]"
         table.add_row(one.name, f"{one.measured:,.2f}", f"{one.known:,.2f}", verdict)
     return table
 
 
 def skipped_table(skipped: Sequence[Skipped]) -> Table:
-    """What has no rows, and why."""
+    """Return the parts without rows and the reasons."""
     table = Table(title="Not measured", title_justify="left")
     table.add_column("part", no_wrap=True)
     table.add_column("reason")

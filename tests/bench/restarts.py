@@ -1,6 +1,6 @@
-"""A supervisor that was killed comes back: everything it had is leased, attached and told of again.
+"""Recovery of a killed supervisor: all its executions are leased, attached and reported again.
 
-The floor is the look alone and as many bare WebSocket handshakes, one after the other.
+The floor is the observation alone and as many bare WebSocket handshakes, one after the other.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tests.support.fake_agentctl import FakeAgentctl
 
 LIMIT = 1.5
 SOON = 1.0
-"""Seconds for a tenth of the fleet, from the start of the supervisor."""
+"""Maximum seconds for a tenth of the fleet, from the start of the supervisor."""
 
 
 def of_fleets(world: World, count: int, rounds: int, *, limited: bool) -> list[Figure]:
-    """The fleet beside its floor, and a tenth of it beside what that may take."""
+    """Measure the fleet beside its floor, and a tenth of it beside its maximum."""
     seconds, floor = _best(world, count, rounds)
     few = count // 10
     sooner, _ = _best(world, few, rounds)
@@ -46,7 +46,7 @@ def of_fleets(world: World, count: int, rounds: int, *, limited: bool) -> list[F
 
 
 def _best(world: World, count: int, rounds: int) -> tuple[float, float]:
-    """Best rounds of a boot sweep over ``count`` streams whose supervisor is gone, and of its floor, in seconds."""
+    """Return the best seconds of a boot sweep over ``count`` streams whose supervisor is gone, and of its floor."""
     with fleet_to_attach(world, count) as attach:
         taken = [attach() for _ in range(rounds)]
     seconds, looks, connects = (min(one) for one in zip(*taken, strict=True))
@@ -55,7 +55,10 @@ def _best(world: World, count: int, rounds: int) -> tuple[float, float]:
 
 @contextmanager
 def fleet_to_attach(world: World, count: int) -> Iterator[Callable[[], tuple[float, float, float]]]:
-    """So many live agentctls; gives a round: seconds of a boot sweep, of its look alone, and of bare handshakes."""
+    """Yield a function that measures one round on ``count`` live agentctls.
+
+    It returns the seconds of a boot sweep, of its observation alone, and of bare handshakes.
+    """
     with fake_agentctl_server.serving() as url, _known(url):
         _fill(world, url, count)
         yield lambda: asyncio.run(_round(url, count))
@@ -80,7 +83,7 @@ def _fill(world: World, url: str, count: int) -> None:
 
 
 def _forget() -> None:
-    """As a supervisor leaves it that was killed long ago."""
+    """Leave the leases as a supervisor does that was killed long ago."""
     ended = timezone.now() - timedelta(minutes=1)
     ExecutorRunning.objects.update(owner="gone", lease_expires_at=ended)
 
@@ -103,7 +106,7 @@ async def _come_back(registry: ExecutionRegistry) -> None:
 
 
 def _connect_all(url: str, count: int) -> float:
-    """Seconds of so many handshakes."""
+    """Return the seconds of ``count`` handshakes."""
     began = time.perf_counter()
     crowd = Crowd(int(url.rpartition(":")[2]), "/bare", [""] * count)
     seconds = time.perf_counter() - began

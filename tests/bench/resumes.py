@@ -1,7 +1,7 @@
-"""How long a killed codex-acp is away: beside its own start, and beside ``acpx``, another keeper of ACP sessions.
+"""Time until a killed codex-acp is back: beside its own start, and beside ``acpx``, another manager of ACP sessions.
 
-The floor is what nobody can save: the agent's own spawn, ``initialize`` and ``session/load``, asked for
-over bare pipes. Everything is measured in turn, so that a busy moment hits all of it.
+The floor is the agent's own spawn, ``initialize`` and ``session/load`` over bare pipes. Everything is measured
+alternately, so that load affects all alike.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tests.services import ACPX, CODEX, NODE
 from tests.waiting import eventually
 
 RESUME_LIMIT: Final = 1.5
-"""Times the agent's own start."""
+"""As a multiple of the agent's own start."""
 ACPX_LIMIT: Final = 0.5
 PATIENCE: Final = 90.0
-LOOK_EVERY: Final = 0.05
-"""Seconds, should a wake-up be lost."""
+POLL_INTERVAL: Final = 0.05
+"""Seconds between checks, in case a wake-up is lost."""
 WORD: Final = "remember the word heron, answer ok"
 ASKED: Final = "what was the word?"
 
@@ -54,10 +54,10 @@ class Times:
 
 
 def of_a_killed_agent(world: World, rounds: int, *, limited: bool) -> list[Figure]:
-    """Medians of so many rounds."""
+    """Measure ``rounds`` rounds; figures are medians."""
     with running_model() as model, supervising():
-        ours = Ours(world, codex_acp(world.home / "codex-home", model.url))
-        theirs = Theirs(world.home / "acpx", codex_acp(world.home / "acpx-home", model.url))
+        ours = KandevSession(world, codex_acp(world.home / "codex-home", model.url))
+        theirs = AcpxSession(world.home / "acpx", codex_acp(world.home / "acpx-home", model.url))
         try:
             times = _measure(ours, theirs, rounds)
         finally:
@@ -76,7 +76,7 @@ def _figure(row: str, seconds: list[float], floor: str, beside: list[float], lim
     return Figure(row, statistics.median(seconds), floor, statistics.median(beside), limit=limit)
 
 
-def _measure(ours: Ours, theirs: Theirs, rounds: int) -> Times:
+def _measure(ours: KandevSession, theirs: AcpxSession, rounds: int) -> Times:
     times = Times()
     for _ in range(rounds):
         ours.kill_agent()
@@ -91,8 +91,8 @@ def _measure(ours: Ours, theirs: Theirs, rounds: int) -> Times:
     return times
 
 
-class Ours:
-    """One session of codex-acp under a real supervisor; nothing of it is resumed unless it is asked for."""
+class KandevSession:
+    """One session of codex-acp under a real supervisor; it is resumed only on request."""
 
     def __init__(self, world: World, agent: RealAgent):
         world.empty()
@@ -103,16 +103,16 @@ class Ours:
         task.save()
         session = tasks.create_session(world.user, task, profile, world.executor, prompt=WORD, policy="manual")
         self.agent, self.user, self.id = agent, world.user, session.id
-        eventually(self._turns_over, timeout=PATIENCE, describe="the first turn is over")
+        eventually(self._turns_over, timeout=PATIENCE, describe="the first turn has ended")
 
     @property
     def session(self) -> TaskSession:
-        """Its row as it is now."""
+        """Return the current row."""
         return TaskSession.objects.get(id=self.id)
 
     @property
     def execution(self) -> ExecutorRunning:
-        """Its execution as it is now."""
+        """Return the current execution."""
         return ExecutorRunning.objects.get(session_id=self.id)
 
     def _turns_over(self) -> bool:
@@ -120,31 +120,37 @@ class Ours:
         return runs.exists() and not runs.filter(ended_at=None).exists()
 
     def kill_agent(self) -> None:
-        """SIGKILL for the agent alone, known by its programs; its agentctl lives."""
+        """Kill the agent alone with SIGKILL, found by its programs; its agentctl continues."""
         agents = [one for one in self._processes() if _program(one.pid) in (NODE.resolve(), CODEX.resolve())]
         assert agents, "no agent runs"
         identity.kill_all(agents, 10)
-        self._is_known_dead()
+        self._wait_for_exit()
 
     def kill_all(self) -> None:
-        """SIGKILL for agentctl, guard and agent."""
+        """Kill agentctl, guard and agent with SIGKILL."""
         identity.kill_all(self._processes(), 10)
-        eventually(lambda: self.execution.status == "stopped", timeout=PATIENCE, describe="its end is known")
-        self._is_known_dead()
+        eventually(
+            lambda: self.execution.status == "stopped",
+            timeout=PATIENCE,
+            describe="the row says that the agent has stopped",
+        )
+        self._wait_for_exit()
 
     def _processes(self) -> list[identity.ProcessIdentity]:
         return identity.find_marked(str(self.execution.id))
 
-    def _is_known_dead(self) -> None:
-        eventually(lambda: not self.session.launch_id, timeout=PATIENCE, describe="its end is in the log")
+    def _wait_for_exit(self) -> None:
+        eventually(
+            lambda: not self.session.launch_id, timeout=PATIENCE, describe="the log says that the agent has stopped"
+        )
 
     def bare_start(self) -> float:
-        """Seconds of the agent's own spawn, ``initialize`` and ``session/load`` of this conversation."""
+        """Return the seconds of the agent's own spawn, ``initialize`` and ``session/load`` of this conversation."""
         execution = self.execution
         return bare_start(self.agent.argv, self.agent.env, execution.workspace_path, execution.resume_token)
 
     def resume(self) -> float:
-        """Seconds from a user's *resume* until the agent has its conversation again."""
+        """Return the seconds from a user's *resume* until the agent has its conversation again."""
         receipts = ContinuityReceipt.objects.filter(session_id=self.id, kind="loaded")
         loaded = receipts.filter(session__state=SessionState.WAITING_FOR_INPUT)
         before = receipts.count()
@@ -154,7 +160,7 @@ class Ours:
         return time.perf_counter() - began
 
     def prompt(self) -> float:
-        """Seconds from a prompt to an agent that is not there until its answer is in the log."""
+        """Return the seconds from a prompt without a running agent until its answer is in the log."""
         before = Run.objects.filter(session_id=self.id, state="completed").count()
         began = time.perf_counter()
         intents.queue_prompt(self.id, uuid.uuid4().hex, ASKED, self.user)
@@ -162,8 +168,8 @@ class Ours:
         return time.perf_counter() - began
 
 
-class Theirs:
-    """The same agent, kept by acpx."""
+class AcpxSession:
+    """The same agent, managed by acpx."""
 
     def __init__(self, workspace: Path, agent: RealAgent):
         workspace.mkdir()
@@ -175,11 +181,11 @@ class Theirs:
         self._run(WORD)
 
     def kill(self) -> None:
-        """SIGKILL for the owner of its queue and the agent."""
+        """Kill the owner of its queue and the agent with SIGKILL."""
         identity.kill_all(identity.find_marked(self.mark), 10)
 
     def prompt(self) -> float:
-        """Seconds of a prompt, from the start of the command to its end."""
+        """Return the seconds of a prompt, from the start of the command to its end."""
         began = time.perf_counter()
         assert "heron" in self._run(ASKED)
         return time.perf_counter() - began
@@ -192,7 +198,7 @@ class Theirs:
 
 
 def bare_start(argv: Sequence[str], environment: Mapping[str, str], cwd: str, token: str) -> float:
-    """Seconds of an agent's own spawn, ``initialize`` and ``session/load``, over bare pipes."""
+    """Return the seconds of an agent's own spawn, ``initialize`` and ``session/load``, over bare pipes."""
     began = time.perf_counter()
     with subprocess.Popen(
         argv,
@@ -232,12 +238,12 @@ def _program(pid: int) -> Path | None:
 
 
 def wait_for_commit(is_there: Callable[[], bool]) -> None:
-    """Wait for it, and look after each commit, so that neither looking nor waiting shows in the figure."""
+    """Check the condition after each commit until it holds, so that polling does not show in the figure."""
     deadline, listener = time.monotonic() + PATIENCE, wakeups.open_listener()
     try:
         while not is_there():
-            assert time.monotonic() < deadline, "it was not resumed in time"
-            select.select([listener], [], [], LOOK_EVERY)
+            assert time.monotonic() < deadline, "the agent was not resumed in time"
+            select.select([listener], [], [], POLL_INTERVAL)
             drain(listener)
     finally:
         wakeups.close_listener(listener)

@@ -47,7 +47,7 @@ from tests.services import missing
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything."""
+    """The sizes of a run."""
 
     fleet: int
     losses: int
@@ -55,45 +55,45 @@ class Sizes:
     work: float
     """Seconds that the agent works."""
     samples: int
-    """Of what waits for the disk."""
+    """Samples of operations that wait for the disk."""
     messages: int
-    """Of a long session."""
+    """Messages of a long session."""
     megabytes: int
-    """That a shell says at once."""
+    """Megabytes that a shell prints at once."""
     sockets: int
-    """Watching one session."""
+    """Sockets that follow one session."""
     updates: int
-    """That nobody hears until they are caught up."""
+    """Updates sent while no control plane is running."""
     resumes: int
-    """Of an agent that was killed."""
+    """Resumes of a killed agent."""
     storm: int
-    """Stand-ins that should run and do not."""
+    """Sessions with fake agentctls that should run and do not."""
     storm_agents: int
-    """Real agents beside them."""
+    """Sessions with real agents beside them."""
     nodes: int
-    """Of a workflow."""
+    """Nodes of a workflow."""
     idle: float
-    """Seconds for which an idle control plane is watched."""
+    """Seconds for which an idle control plane is measured."""
     repository: int
-    """Megabytes of a repository that workspaces are made of."""
+    """Megabytes of a repository from which workspaces are made."""
     spoken: int
-    """Lines that an agent says without a pause."""
+    """Lines that an agent writes without a pause."""
     dense: int
     """Idle sessions at once."""
     talkers: int
-    """Agents that talk at once."""
+    """Agents that write at once."""
     growth: tuple[int, ...]
-    """How many of everything the growth curves are drawn through."""
+    """Sizes of the growth curves."""
     history: tuple[int, ...]
     """Finished sessions beside the live ones, for the curves of a growing history."""
     live: tuple[int, ...]
-    """Live sessions, for the curves of what each of them costs."""
+    """Live sessions, for the curves of the cost of each."""
     limit: float | None
-    """How many times its floor a sweep may take; None where the counts are too small to judge."""
+    """Maximum of a sweep as a multiple of its floor; None if the counts are too small to judge."""
 
     @property
     def limited(self) -> bool:
-        """Whether anything is judged."""
+        """Return whether limits apply."""
         return self.limit is not None
 
 
@@ -149,7 +149,7 @@ QUICK = Sizes(
 
 @dataclass
 class Results:
-    """What was measured, as the lists of a bench file."""
+    """The results so far, as the lists of a bench file."""
 
     figures: list[Figure] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
@@ -158,7 +158,7 @@ class Results:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def take(self, one: Figure | Point) -> None:
-        """One more."""
+        """Add a result."""
         if isinstance(one, Point):
             self.points.append(one)
         else:
@@ -166,9 +166,9 @@ class Results:
 
 
 def everything(sizes: Sizes, only: Collection[str] = ()) -> Results:
-    """Every row, the growth curves and the floors of this machine; or the named parts and the floors.
+    """Measure every part, or the named ones, and the floors of this machine.
 
-    A part whose service is missing, or that fails, has no rows and is told of; the others go on.
+    A part whose service is missing, or that fails, has no rows and is reported; the others continue.
     """
     parts = {name: part for name, part in PARTS.items() if not only or name in only}
     world, results, began = World(), Results(), time.monotonic()
@@ -187,7 +187,7 @@ def everything(sizes: Sizes, only: Collection[str] = ()) -> Results:
 
 
 def _measure(name: str, world: World, sizes: Sizes, results: Results, console: Console) -> str:
-    """Measure one part; what came of it, in a few words."""
+    """Measure one part; return its outcome in a few words."""
     if reason := next(filter(None, map(missing, NEEDS.get(name, ()))), ""):
         results.skipped.append(Skipped(name, reason))
         return f"skipped, {reason}"
@@ -270,7 +270,7 @@ PARTS: Mapping[str, Part] = {
     "live": lambda world, sizes: growing_fleet.curves(world, sizes.live, min(sizes.rounds, 5), limited=sizes.limited),
     "growth": lambda world, sizes: growth.curves(world, sizes.growth, min(sizes.rounds, 3)),
 }
-"""By name: what ``--only`` takes."""
+"""The parts by name, as ``--only`` takes them."""
 NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "catching-up-pg": ("postgres",),
     "dbos": ("peers", "postgres"),

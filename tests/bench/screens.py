@@ -1,4 +1,4 @@
-"""From the agent's word to the reader's screen, in real Chromium; and how long a page of a long session takes."""
+"""Time from the agent's output to the screen in real Chromium, and to render the page of a long session."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from tests.pages.browsers import COOKIE, Visit, real_browser
 from tests.waiting import eventually
 
 RATE = 200
-"""Ticks a second."""
+"""Ticks per second."""
 BUDGETS = (("p50", 0.5, 0.015), ("p95", 0.95, 0.03))
-"""Name and share of a quantile, and its seconds at most."""
+"""Name, share and maximum seconds of each quantile."""
 WATCH = """(selector) => {
   window.seen = {};
   const look = () => {
@@ -53,7 +53,7 @@ BARE = """(url) => {
 
 
 def of_a_fast_agent(world: World, seconds: float, *, limited: bool) -> list[Figure]:
-    """An agent that says ``RATE`` things a second, seen on an open session page; beside bare sends to a bare page."""
+    """Measure an agent with ``RATE`` ticks per second on an open session page, beside a bare server and page."""
     with real_browser() as browser, serving("kandev.asgi:application") as port:
         page = Visit(browser, f"http://127.0.0.1:{port}", cookie_of(world)).page
         waited = _beside_agent(world, page, seconds)
@@ -70,7 +70,7 @@ def of_a_fast_agent(world: World, seconds: float, *, limited: bool) -> list[Figu
 
 
 def cookie_of(world: World) -> str:
-    """With which a browser is logged in."""
+    """Return the session cookie of a logged-in browser."""
     client = Client()
     client.force_login(world.user)
     return client.cookies[COOKIE].value
@@ -81,13 +81,13 @@ def _beside_agent(world: World, page: Page, seconds: float) -> list[float]:
         page.goto(reverse("session", args=[session.task_id, session.id]))
         page.evaluate(WATCH, "#messages")
         intents.queue_prompt(session.id, "fast", f"work {seconds:g} at {RATE}", world.user)
-        eventually(lambda: session.runs.filter(state="completed").exists(), timeout=60, describe="the turn is over")
+        eventually(lambda: session.runs.filter(state="completed").exists(), timeout=60, describe="the turn has ended")
         return _delays(_seen(page, seconds), _said(ExecutorRunning.objects.get(session=session)))
 
 
 @contextmanager
 def running_session(world: World, title: str) -> Iterator[TaskSession]:
-    """A session whose agent is up, and a supervisor that looks after it; everything is ended behind it."""
+    """Yield a session with a running agent and a supervisor; both are ended afterwards."""
     world.empty()
     task = world.task(title)
     task.save()
@@ -95,7 +95,7 @@ def running_session(world: World, title: str) -> Iterator[TaskSession]:
         session = tasks.create_session(world.user, task, world.profile, world.executor)
         executions = ExecutorRunning.objects.filter(session=session)
         try:
-            eventually(lambda: _fresh(session).launch_id, timeout=60, describe="the agent is up")
+            eventually(lambda: _fresh(session).launch_id, timeout=60, describe="the agent runs")
             yield session
         finally:
             intents.request_stop(session.id, world.user)
@@ -111,7 +111,7 @@ def _fresh(session: TaskSession) -> TaskSession:
 
 
 def _seen(page: Page, seconds: float) -> dict[str, float]:
-    """When each tick was on the screen, once the last one is."""
+    """Return when each tick was shown, once the last one is on the screen."""
     last = str(round(seconds * RATE))
     eventually(lambda: last in page.evaluate("Object.keys(window.seen)"), timeout=30, describe=f"tick {last} is shown")
     seen: dict[str, float] = page.evaluate("window.seen")
@@ -119,7 +119,7 @@ def _seen(page: Page, seconds: float) -> dict[str, float]:
 
 
 def _said(execution: ExecutorRunning) -> dict[int, float]:
-    """When each tick entered the journal."""
+    """Return when each tick entered the journal."""
     place = state_directory(settings.KANDEV_DATA_DIR, str(execution.id))
     lines = line_format.read_lines(line_format.journal_directory(place.path))
     texts = [(line["text"], line["ts"]) for line in lines if line["kind"] == "message.agent"]
@@ -127,7 +127,7 @@ def _said(execution: ExecutorRunning) -> dict[int, float]:
 
 
 def _delays(seen: Mapping[str, float], said: Mapping[int, float]) -> list[float]:
-    """A tick is on the screen as soon as one that is not older is."""
+    """Return the delay of each tick: it is on the screen as soon as the same or a later tick is."""
     times = sorted((int(number), at) for number, at in seen.items())
     delays, index = [], 0
     for number in sorted(said):
@@ -139,7 +139,7 @@ def _delays(seen: Mapping[str, float], said: Mapping[int, float]) -> list[float]
 
 
 def _bare(page: Page, seconds: float) -> list[float]:
-    """A page without anything, fed by a server that only sends."""
+    """Return the delays on an empty page fed by a server that only sends."""
     said: dict[int, float] = {}
 
     async def talk(request: web.Request) -> web.WebSocketResponse:
@@ -161,7 +161,7 @@ def _bare(page: Page, seconds: float) -> list[float]:
 
 @contextmanager
 def _in_a_thread(talk: Callable[[web.Request], Awaitable[web.WebSocketResponse]]) -> Iterator[int]:
-    """A server on a loop of its own; gives its port."""
+    """Serve on a new event loop in a thread; yield the port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -189,7 +189,7 @@ def _in_a_thread(talk: Callable[[web.Request], Awaitable[web.WebSocketResponse]]
 
 
 def of_a_long_session(world: World, messages: int, rounds: int) -> Figure:
-    """The session page of ``messages`` messages, rendered; beside reading as many rows."""
+    """Measure rendering the session page of ``messages`` messages, beside reading as many rows."""
     world.empty()
     task = world.task("Long")
     task.save()
@@ -224,7 +224,7 @@ def _talk_long(session: TaskSession, messages: int) -> None:
 
 
 async def in_turn_with_orm(rounds: int, *runs: Callable[[], None]) -> list[list[float]]:
-    """The ORM wants a thread without a loop."""
+    """Measure as ``in_turn`` does, in a database thread, because the ORM needs a thread without an event loop."""
     writer = DatabaseThread("bench")
     try:
         return await in_turn(rounds, *(partial(writer, run) for run in runs))

@@ -1,6 +1,6 @@
-"""A storm: many sessions that should run and do not, all at once, and what it does to whoever only looks.
+"""Many sessions that should run and do not, all at once, and how fast a status is read meanwhile.
 
-The many are stand-ins that speak the wire over real sockets; beside them real agents on this machine.
+Most are fake agentctls that speak the protocol over real sockets; beside them are real agents on this machine.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tests.waiting import eventually
 LAUNCHER = "local_runtime.launcher"
 PATIENCE = 600.0
 SLOWER = 2.0
-"""Times the idle p95 that a status may take in a storm."""
+"""Maximum of a status in a storm, as a multiple of the idle p95."""
 AT_ONCE = 20
 CPU_BUDGET = 0.025
-"""Seconds of CPU that a start may take beside its agent's own."""
+"""Maximum CPU seconds of a start besides those of its agent."""
 
 
 @dataclass
 class Storm:
-    """What was seen of one."""
+    """The observations of one storm."""
 
     idle: list[float] = field(default_factory=list)
     looks: list[float] = field(default_factory=list)
@@ -49,11 +49,11 @@ class Storm:
     seconds: float = 0.0
     supervisor_cpu: float = 0.0
     place_cpu: float = 0.0
-    """Seconds of CPU of the launcher and of all real agentctls and guards."""
+    """CPU seconds of the launcher and of all real agentctls and guards."""
 
 
 def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figure]:
-    """All up in the end, bounded, and a status as quick as may be."""
+    """Measure a storm: all run in the end, within the limit, and statuses stay fast."""
     world.empty()
     with fake_agentctl_server.serving() as url:
         _fill(world, count, real)
@@ -75,8 +75,8 @@ def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figur
             for execution in ExecutorRunning.objects.filter(runtime="local_standalone"):
                 identity.kill_all(identity.find_marked(str(execution.id)), 10)
             Executor.objects.filter(id=world.executor.id).update(max_live=world.executor.max_live)
-    assert storm.started == count, f"{storm.started} starts for {count}: nothing twice"
-    assert storm.most_ordered <= AT_ONCE, f"{storm.most_ordered} starts were ordered at once"
+    assert storm.started == count, f"{storm.started} starts for {count} sessions"
+    assert storm.most_ordered <= AT_ONCE, f"{storm.most_ordered} starts were requested concurrently"
     p95 = quantile(storm.idle, 0.95)
     cpu = storm.supervisor_cpu / (count + real) + storm.place_cpu / real
     row = f"status p95 while {count:,} + {real} start"
@@ -88,7 +88,7 @@ def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figur
 
 
 def _cpu_after_imports(pid: int) -> float:
-    """Wait until the supervisor has registered, and return what it has used so far."""
+    """Wait until the supervisor has registered; return the CPU seconds used so far."""
     rows = Supervisor.objects.values_list("process", flat=True)
     eventually(
         lambda: any(process.get("pid") == pid for process in rows.all()),
@@ -99,7 +99,7 @@ def _cpu_after_imports(pid: int) -> float:
 
 
 def _launchers(log: Path) -> list[int]:
-    """The launchers that write into this log."""
+    """Return the pids of the launchers that write to this log."""
     return [pid for pid in identity.list_pids() if LAUNCHER in command_line_of(pid) and _writes_into(pid, log)]
 
 
@@ -139,7 +139,7 @@ def _fill(world: World, count: int, real: int) -> None:
 
 
 def _looks(number: int) -> list[float]:
-    """Seconds of so many statuses, each of another session."""
+    """Return the seconds of ``number`` statuses, each of another session."""
     rows = TaskSession.objects.select_related("task__team", "agent_profile", "executor").order_by("id")[:number]
     return [_seconds(lambda row=row: session_status(row)) for row in rows]  # type: ignore[misc]
 
@@ -150,10 +150,10 @@ def _seconds(look: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _watch(storm: Storm, url: str, everybody: int) -> None:
+def _watch(storm: Storm, url: str, expected: int) -> None:
     began = time.monotonic()
-    while TaskSession.objects.exclude(launch_id="").count() < everybody:
-        assert time.monotonic() - began < PATIENCE, "not all are up in time"
+    while TaskSession.objects.exclude(launch_id="").count() < expected:
+        assert time.monotonic() - began < PATIENCE, "not all agents run in time"
         ordered = Intent.objects.filter(kind="start", done_at=None, by=None).count()
         storm.most_ordered = max(storm.most_ordered, ordered)
         storm.looks += _looks(10)

@@ -1,4 +1,4 @@
-"""Sweeps beside bare HTTP and bare commits."""
+"""Sweeps beside bare HTTP requests and bare commits."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.fake_agentctl import FakeAgentctl, plan_fleet
 
 TIMEOUT = 1.0
 ADDED_LIMIT = 1.0
-"""Whoever does not answer adds the timeout, and no more."""
+"""Executions that do not answer may add the timeout once, and no more."""
 
 
 def of_the_living(world: World, count: int, rounds: int, limit: float | None) -> Figure:
-    """A dry sweep over a fleet that answers."""
+    """Measure a dry sweep over a fleet that answers."""
     with fleet_of(count, "127.1.0.1") as fleet:
         world.fill(fleet)
         seconds, floor = asyncio.run(beside_gets(fleet, rounds, Counter({Observed.ALIVE: count})))
@@ -31,7 +31,7 @@ def of_the_living(world: World, count: int, rounds: int, limit: float | None) ->
 
 
 def of_the_troubled(world: World, count: int, rounds: int, *, limited: bool) -> list[Figure]:
-    """The same with 10 % that refuse and 1 % that hang: the timeout passes once, not for each of them."""
+    """Measure a fleet of which 10 % refuse and 1 % hang: the timeout passes once, not for each of them."""
     refusing, hanging = count // 10, max(1, count // 100)
     answering = count - refusing - hanging
     with fleet_of(count, "127.2.0.1", refusing=refusing, hanging=hanging) as fleet:
@@ -51,7 +51,7 @@ def of_the_troubled(world: World, count: int, rounds: int, *, limited: bool) -> 
 async def beside_gets(
     fleet: Sequence[FakeAgentctl], rounds: int, expected: Counter[Observed], timeout: float = 0.0
 ) -> list[float]:
-    """Best rounds of a sweep, and of the GETs of those that answer."""
+    """Return the best seconds of a sweep, and of the GETs to the members that answer."""
     registry = ExecutionRegistry()
 
     async def swept() -> None:
@@ -70,7 +70,7 @@ def _observed(result: SweepRun) -> Counter[Observed]:
 
 
 def of_the_dead(world: World, count: int, rounds: int) -> Figure:
-    """A sweep that acts: every agentctl is gone, which is written for each under its lease."""
+    """Measure a sweep that acts: every agentctl is gone, and each loss is written under its lease."""
     world.fill(plan_fleet(count, "127.3.0.1", 9), policy="manual")
     seconds, floor = asyncio.run(_beside_commits(world, count, rounds))
     return Figure(f"sweep that writes {count} losses", seconds, f"{count} bare commits", floor)

@@ -1,4 +1,4 @@
-"""Many agents that talk at once: from each one's words to the socket of a page that shows its session.
+"""Many agents that write at once: from each one's output to the socket of a page that shows its session.
 
 Supervisor, web, agentctls and agents are real; a client of the same sockets takes the place of the browsers.
 """
@@ -20,7 +20,7 @@ from executors_app.agentctl.process import execution_processes, identity
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Task, TaskSession
 from sessions_app.services import intents, tasks
-from tests.bench.fanout import SEATS, handshake, serving, tokens_of
+from tests.bench.fanout import SOCKETS_PER_USER, handshake, serving, tokens_of
 from tests.bench.figures import Figure
 from tests.bench.latencies import quantile, supervising
 from tests.bench.memory import resident
@@ -29,27 +29,27 @@ from tests.drills.process_groups import descendants
 from tests.waiting import eventually
 
 RATE = 10
-"""Things that each agent says a second."""
+"""Ticks per second of each agent."""
 BUDGET = 0.1
-"""Seconds until 95 of 100 are at the socket."""
+"""Seconds within which 95 of 100 ticks reach the socket."""
 GROWTH_LIMIT = 1.1
-"""Memory at the end, beside that after a quarter of the time."""
-TO_START = 900.0
-"""Seconds for all agents to be up."""
-LATE = 60.0
-"""Seconds for the last words to come after they were said."""
+"""Maximum memory at the end, as a multiple of that after a quarter of the time."""
+START_TIMEOUT = 900.0
+"""Timeout in seconds until all agents are running."""
+LAST_OUTPUT_TIMEOUT = 60.0
+"""Timeout in seconds for the last output to arrive."""
 PONG = b"\x8a\x80\0\0\0\0"
-"""Masked with zeros."""
+"""A pong frame, masked with zeros."""
 
 
 def of_many(world: World, count: int, seconds: float, *, limited: bool) -> list[Figure]:
-    """``count`` agents that talk for so many seconds: how old their words are at the socket, and the memory of it."""
+    """Measure the age of the output of ``count`` agents at the sockets, and the memory, for ``seconds``."""
     world.empty()
     with _ended_at_last(), serving("kandev.asgi:application") as port, supervising():
         processes = [pid for pid in descendants(os.getpid()) if _is_control_plane(pid)]
         sessions = _started(world, count)
-        tokens = tokens_of(world, -(-count // SEATS))
-        paths = [(f"/ws/sessions/{session.id}/", tokens[n // SEATS]) for n, session in enumerate(sessions)]
+        tokens = tokens_of(world, -(-count // SOCKETS_PER_USER))
+        paths = [(f"/ws/sessions/{session.id}/", tokens[n // SOCKETS_PER_USER]) for n, session in enumerate(sessions)]
         with closing(Screens(port, paths)) as screens:
             for session in sessions:
                 intents.queue_prompt(session.id, "talk", f"work {seconds:g} at {RATE}", world.user)
@@ -75,7 +75,7 @@ def _started(world: World, count: int) -> list[TaskSession]:
     Task.objects.bulk_create(rows)
     sessions = [tasks.create_session(world.user, task, world.profile, world.executor) for task in rows]
     up = TaskSession.objects.exclude(launch_id="")
-    eventually(lambda: up.count() == count, timeout=TO_START, describe="all agents are up")
+    eventually(lambda: up.count() == count, timeout=START_TIMEOUT, describe="all agents run")
     return sessions
 
 
@@ -86,7 +86,7 @@ def _is_control_plane(pid: int) -> bool:
 
 @contextmanager
 def _ended_at_last() -> Iterator[None]:
-    """End all agents once no supervisor is there that would start them again."""
+    """End all agents after the block, when no supervisor can start them again."""
     try:
         yield
     finally:
@@ -96,7 +96,7 @@ def _ended_at_last() -> Iterator[None]:
 
 
 class Screens:
-    """Clients that each follow a session: they note how old its words are when they come."""
+    """Clients that each follow a session and record how old its output is when it arrives."""
 
     def __init__(self, port: int, paths: Sequence[tuple[str, str]]):
         self.waited: list[float] = []
@@ -111,17 +111,16 @@ class Screens:
             self._poll.register(one, select.EPOLLIN)
 
     def close(self) -> None:
-        """Hang up."""
         self._poll.close()
         for one in self._sockets.values():
             one.close()
 
     def watch(self, seconds: float, processes: Sequence[int]) -> list[float]:
-        """Read until every turn has ended; return the processes' memory in MB, after a quarter of it and at the end."""
+        """Read until every turn has ended; return the processes' MB after a quarter of the time and at the end."""
         began, memory = time.monotonic(), list[float]()
         while self._talking:
             taken = time.monotonic() - began
-            assert taken < seconds + LATE, f"{len(self._talking)} turns did not end"
+            assert taken < seconds + LAST_OUTPUT_TIMEOUT, f"{len(self._talking)} turns did not end"
             if not memory and taken > seconds / 4:
                 memory.append(sum(map(resident, processes)))
             for descriptor, _ in self._poll.poll(0.1):
@@ -147,7 +146,7 @@ class Screens:
 
 
 def _frames(unread: bytearray) -> Iterator[tuple[int, bytes]]:
-    """Take the whole frames of a server from what came: code and content of each."""
+    """Remove the complete frames of a server from ``unread``; yield code and content of each."""
     while len(unread) >= 2:
         size, start = unread[1] & 0x7F, 2
         if size >= 126:

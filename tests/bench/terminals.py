@@ -1,8 +1,8 @@
-"""From a shell of the workspace to a WebSocket and to the terminal of a page; beside a bare PTY.
+"""Time from a shell of the workspace to a WebSocket and to the terminal of a page, beside a bare PTY.
 
-The kernel passes at most 4 KiB of a PTY to each read, so a long text is some thousand handovers between its writer, a
-worker of the kernel and the reader. Their rate depends on what else runs on the cores, so bare reads take turns with
-the rounds, and wait until the browser is idle.
+The kernel passes at most 4 KiB of a PTY to each read, so a long text needs thousands of switches between its writer, a
+kernel worker and the reader. Their rate depends on the other load, so bare reads alternate with the rounds, and wait
+until the browser is idle.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.waiting import eventually
 LINE = b"0123456789 abcdefghijklmnopqrstuvwxyz a line as a build says it, of eighty signs..\n"
 MEGABYTE = 1 << 20
 ACK_EVERY = MEGABYTE // 4
-"""As the page does it."""
+"""As in the page's script."""
 READ_LIMIT = 2.0
 ECHO_ALLOWANCE = 0.015
 """Seconds that an echo may take longer than that of a bare PTY."""
@@ -47,7 +47,7 @@ SHOWS = """(words) => [...document.querySelectorAll(".xterm-rows > div")]
 
 
 def of_a_shell(world: World, megabytes: int, keystrokes: int, rounds: int, *, limited: bool) -> list[Figure]:
-    """``cat`` of a long file until its end has arrived, and the echo of a keystroke."""
+    """Measure ``cat`` of a long file until its end has arrived, and the echo of a keystroke."""
     world.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
     with serving("kandev.asgi:application") as port, running_session(world, "Loud") as session:
         execution = ExecutorRunning.objects.get(session=session)
@@ -79,7 +79,7 @@ def of_a_shell(world: World, megabytes: int, keystrokes: int, rounds: int, *, li
 
 
 class _Client:
-    """A client of a shell that acknowledges as the page does."""
+    """A client of a shell that acknowledges output as the page does."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse):
         self._socket = socket
@@ -89,8 +89,8 @@ class _Client:
     async def type(self, text: str) -> None:
         await self._socket.send_bytes(text.encode())
 
-    async def hears(self, words: bytes) -> None:
-        """Read until ``words`` have come."""
+    async def wait_for(self, words: bytes) -> None:
+        """Read until ``words`` have arrived."""
         while words not in self._end:
             data = await self._socket.receive_bytes(timeout=60)
             self._end = self._end[-len(words) :] + data
@@ -112,28 +112,28 @@ async def _shell(url: str, token: str) -> AsyncIterator[_Client]:
 async def _over_socket(
     url: str, token: str, text: Path, keystrokes: int, rounds: int
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Seconds of each read and of each echo; and those of a bare PTY."""
+    """Return the seconds of each read and of each echo, beside those of a bare PTY."""
     async with _shell(url, token) as client:
 
         async def read() -> None:
             await client.type(f"cat {text.name}; echo over-$((1))\n")
-            await client.hears(b"over-1")
+            await client.wait_for(b"over-1")
 
         await client.type("echo over-$((1))\n")
-        await client.hears(b"over-1")
+        await client.wait_for(b"over-1")
         reads = await in_turn(min(rounds, 5), read, lambda: _read(text))
         await client.type("echo over-$((1)); cat\n")  # the terminal itself echoes
-        await client.hears(b"over-1\r\n")
+        await client.wait_for(b"over-1\r\n")
 
         async def echo() -> None:
             await client.type("x")
-            await client.hears(b"x")
+            await client.wait_for(b"x")
 
         return reads, await _in_turn_typed(keystrokes, echo)
 
 
 async def _in_turn_typed(count: int, echo: Callable[[], Awaitable[None]]) -> list[list[float]]:
-    """Seconds of each echo, as somebody types: with a pause before each keystroke."""
+    """Return the seconds of each echo, with a pause before each keystroke as in typing."""
     ours, theirs = os.openpty()
 
     def bare() -> None:
@@ -156,7 +156,7 @@ async def _in_turn_typed(count: int, echo: Callable[[], Awaitable[None]]) -> lis
 
 
 def _on_screen(world: World, port: int, session: TaskSession, text: Path, rounds: int) -> list[tuple[float, float]]:
-    """Seconds until the last line is shown, beside a bare read; nothing without a browser."""
+    """Return the seconds until the last line is shown, beside a bare read; empty without a browser."""
     if missing("chromium") or missing("terminal"):
         return []
     with real_browser() as browser:
@@ -174,7 +174,7 @@ def _on_screen(world: World, port: int, session: TaskSession, text: Path, rounds
 
 
 def _shown(page: Page, number: int) -> float:
-    """Seconds from the Enter key to the last word."""
+    """Return the seconds from the Enter key until the last word is shown."""
     began = time.perf_counter()
     _until(page, f"over-{number}-", f"cat long.txt; echo over-{number}-$((1))")
     return time.perf_counter() - began
@@ -187,7 +187,7 @@ def _until(page: Page, words: str, command: str) -> None:
 
 
 def _read(text: Path) -> float:
-    """Seconds until all of it came out of a PTY."""
+    """Return the seconds to read the whole file from a PTY."""
     ours, theirs = os.openpty()
     began = time.perf_counter()
     with subprocess.Popen(["cat", str(text)], stdin=subprocess.DEVNULL, stdout=theirs):

@@ -1,4 +1,4 @@
-"""The benchmarks run from end to end; what they measure is judged by people and by ``make bench``."""
+"""The benchmarks run from end to end; people and ``make bench`` judge the figures."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ROWS = (
 )
 
 
-def test_a_quick_run_has_every_row(tmp_path: Path) -> None:
+def test_quick_run_has_every_row(tmp_path: Path) -> None:
     kept = tmp_path / "bench.json"
     argv = [sys.executable, "-W", "error", "-m", "tests.bench", "--quick", "--out", str(kept)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)

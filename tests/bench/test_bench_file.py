@@ -1,4 +1,4 @@
-"""What ``make bench`` keeps can be read again, compared, drawn and put into the documents."""
+"""Bench files are read again, compared, drawn and published in the documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POINTS = [Point("sweep, live sessions", size, size * 1e-3, "bare GETs", size * 1
 RUN = BenchFile.of_now(quick=True, figures=[SWEEP], points=POINTS, floors=[Floor("a commit", 300.0, 301.3)])
 
 
-def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     RUN.write(tmp_path / "bench.json")
     assert BenchFile.read(tmp_path / "bench.json") == RUN
     assert {"cores", "processor", "python", "sqlite"} < set(RUN.machine)
@@ -33,7 +33,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"figures": [{}], "points": [], "floors": []}'])
-def test_another_file_is_refused_with_a_sentence(tmp_path: Path, text: str) -> None:
+def test_invalid_file_is_refused_with_a_reason(tmp_path: Path, text: str) -> None:
     (tmp_path / "bench.json").write_text(text)
     with pytest.raises(NoBenchFile, match="no file that"):
         BenchFile.read(tmp_path / "bench.json")
@@ -48,18 +48,18 @@ def test_another_file_is_refused_with_a_sentence(tmp_path: Path, text: str) -> N
         (replace(SWEEP, amount=0.1), "better"),
     ],
 )
-def test_ratios_are_compared_and_not_seconds(after: Figure, verdict: str) -> None:
+def test_comparison_uses_ratios_not_seconds(after: Figure, verdict: str) -> None:
     found = changes(RUN, replace(RUN, figures=[after]))
     assert [one.verdict for one in found] == [verdict]
     assert is_worse(found) == (verdict == "worse")
 
 
-def test_rows_of_one_run_alone_are_told_of() -> None:
+def test_rows_of_only_one_run_are_reported() -> None:
     other = replace(RUN, figures=[replace(SWEEP, row="another")])
     assert [(one.row, one.verdict) for one in changes(RUN, other)] == [("another", "new"), ("sweep of 10", "gone")]
 
 
-def test_the_command_compares_two_files_and_fails_for_a_row_that_got_worse(tmp_path: Path) -> None:
+def test_comparison_fails_when_a_row_got_worse(tmp_path: Path) -> None:
     before, after = tmp_path / "before.json", tmp_path / "after.json"
     RUN.write(before)
     replace(RUN, figures=[replace(SWEEP, amount=0.25, floor_amount=0.01, limit=None)]).write(after)
@@ -69,7 +69,7 @@ def test_the_command_compares_two_files_and_fails_for_a_row_that_got_worse(tmp_p
     assert "worse" in done.stdout
 
 
-def test_a_run_with_a_failed_part_fails_and_says_why(
+def test_run_with_a_failed_part_fails_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     skipped = [Skipped("screen", "no Chromium is installed"), Skipped("storm", "AssertionError: late", failed=True)]
@@ -93,7 +93,7 @@ def _rows(printed: str) -> set[str]:
     ],
     ids=["measured", "skipped", "failed"],
 )
-def test_one_part_without_rows_does_not_end_the_run(
+def test_part_without_rows_does_not_end_the_run(
     monkeypatch: pytest.MonkeyPatch, needed: str, measure: run.Part, expected: list[Skipped]
 ) -> None:
     monkeypatch.setattr(run, "PARTS", {"trial": measure})
@@ -106,7 +106,7 @@ def test_one_part_without_rows_does_not_end_the_run(
     assert results.points == ([] if expected else POINTS)
 
 
-def test_a_picture_is_sound_and_tells_its_figures_to_readers() -> None:
+def test_picture_is_valid_and_accessible() -> None:
     root = ElementTree.fromstring(pictures.picture("a < b", POINTS))  # noqa: S314  (our own)
     texts = ["".join(element.itertext()) for element in root.iter()]
     assert any("10: 10 ms; 100: 100 ms; 1,000: 1 s" in text for text in texts)
@@ -114,7 +114,7 @@ def test_a_picture_is_sound_and_tells_its_figures_to_readers() -> None:
     assert [line.get("points", "").count(",") for line in lines] == [3, 3]
 
 
-def test_the_documents_show_what_the_kept_file_holds() -> None:
+def test_documents_match_the_stored_file() -> None:
     page = publishing.PAGE.read_text(encoding="utf-8")
     written = page.partition(publishing.BEGIN)[2].partition(publishing.END)[0]
     assert written

@@ -1,4 +1,4 @@
-"""What a node of a workflow costs beside the work that it has done, and its text beside being read alone."""
+"""The overhead of a workflow node, and the time to check a workflow's text beside reading it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tests.bench.world import World
 from tests.waiting import eventually
 
 WITHIN: Final = 240.0
-"""Seconds for the whole run, its workspace's start included."""
-LOOK_EVERY: Final = 0.2
+"""Timeout in seconds for the whole run, including the start of its workspace."""
+POLL_INTERVAL: Final = 0.2
 BEYOND: Final = 0.015
 """Seconds that a node may take beyond its floor."""
 
 
 def of_nodes(world: World, nodes: int, *, limited: bool) -> list[Figure]:
-    """From the beginning of one node to that of the next, through supervisor and agentctl; medians."""
+    """Measure from the beginning of one node to that of the next, through supervisor and agentctl; medians."""
     world.empty()
-    _let_be_staff(world, True)  # shells beside the control plane want it
+    _let_be_staff(world, True)  # shells beside the control plane require it
     table = BareTable(world.home / "workflows.sqlite3")
     with supervising():
         run, _ = start_run(
@@ -65,12 +65,12 @@ def _let_be_staff(world: World, staff: bool) -> None:
 
 
 def of_texts(rounds: int) -> list[Figure]:
-    """From a text to its problems and its drawing, in the process that does it; minima."""
+    """Measure from a text to its problems and its drawing, in the loading process; figures are minima."""
     texts = {f"{MAX_NODES:,} nodes": _chain(MAX_NODES), "800 kB of {{": _chain(1, "{{" * 400_000)}
     figures = []
     for name, text in texts.items():
         check, bare = partial(client.check_isolated, text), partial(_events, text)
-        check()  # which begins the process
+        check()  # starts the process
         checked, read = map(min, asyncio.run(in_turn(rounds, check, bare)))
         figures.append(Figure(f"workflow, a text of {name} checked", checked, "its YAML alone", read))
     return figures
@@ -88,7 +88,7 @@ def _chain(nodes: int, script: str = "true") -> str:
 
 
 def _watch(run: WorkflowRun, table: BareTable) -> list[float]:
-    """Until it is over; meanwhile the floor is measured now and again."""
+    """Wait for the end of the run, and measure the floor meanwhile; return the seconds of the floor."""
     bare, deadline = [], time.monotonic() + WITHIN
     while not WorkflowRun.objects.get(id=run.id).is_over:
         assert time.monotonic() < deadline, "the run did not end in time"
@@ -96,16 +96,18 @@ def _watch(run: WorkflowRun, table: BareTable) -> list[float]:
         subprocess.run(["sh", "-c", "true"], check=True)
         table.insert(1)
         bare.append(time.perf_counter() - began)
-        time.sleep(LOOK_EVERY)
+        time.sleep(POLL_INTERVAL)
     assert WorkflowRun.objects.get(id=run.id).state == "succeeded"
     return bare
 
 
 def _end(run: WorkflowRun) -> None:
-    """Nothing of it is left, so that what comes next finds no task."""
+    """End everything of the run, so that the next part finds no task."""
     executions = ExecutorRunning.objects.filter(task_id=run.task_id)
     try:
-        eventually(lambda: not executions.exclude(status="stopped").exists(), timeout=60, describe="it rests")
+        eventually(
+            lambda: not executions.exclude(status="stopped").exists(), timeout=60, describe="all executions are stopped"
+        )
     finally:
         for execution in executions:
             identity.kill_all(identity.find_marked(str(execution.id)), 10)

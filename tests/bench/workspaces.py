@@ -1,4 +1,4 @@
-"""A workspace of a large repository, from nothing to its files, beside git's own ways, one of which we had before."""
+"""Creating a workspace of a large repository, beside git's own ways, one of which Kandev used before."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from executors_app.workspace_store import publish
 from tests.bench.figures import Figure, in_turn
 
 FILE: Final = 1 << 20
-"""Bytes of each file: contents that cannot be compressed."""
+"""Bytes of each file, whose content cannot be compressed."""
 
 
 def of_a_repository(home: Path, megabytes: int, rounds: int) -> list[Figure]:
-    """Best rounds of a start; before them its objects are copied once, as at the first start of all."""
+    """Measure the best rounds of a start; objects are copied once before them, as at the very first start."""
     with TemporaryDirectory(dir=home, prefix="workspaces-") as place:
         root = Path(place)
         team = _team(root / "team", megabytes)
@@ -41,7 +41,7 @@ def of_a_repository(home: Path, megabytes: int, rounds: int) -> list[Figure]:
 
 
 def _ways(root: Path, team: Path) -> tuple[Callable[[], None], ...]:
-    """Each makes the files of a session and leaves nothing: removing them is part of each alike."""
+    """Return functions that each create and remove the files of a session."""
 
     def ours() -> None:
         _make(root / "data", team, session := str(uuid.uuid4()))
@@ -59,7 +59,7 @@ def _ways(root: Path, team: Path) -> tuple[Callable[[], None], ...]:
 
 
 def _make(data: Path, team: Path, session: str) -> None:
-    """What a start on this machine's engine does: archive, seed, and in the sandbox the repository and its files."""
+    """Do what a start on this machine's engine does: archive, seed, and the sandbox's repository and files."""
     repository = TeamRepository.open(team)
     store = ObjectStore.of(data, repository)
     archive, branch = Archive.of(data, session, store), worktrees.session_worktree(data, session).branch
@@ -82,7 +82,7 @@ def _make(data: Path, team: Path, session: str) -> None:
 
 
 def _team(path: Path, megabytes: int) -> Path:
-    """A repository with one commit of so many files."""
+    """Create a repository with one commit of ``megabytes`` files."""
     path.mkdir()
     _git(path, "init", "--quiet", "--initial-branch=main")
     words = ["git", "-C", str(path), "-c", "core.compression=0", "fast-import", "--quiet"]

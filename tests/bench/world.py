@@ -1,4 +1,4 @@
-"""A database full of sessions, and the fake agentctls that they claim to run on."""
+"""A database full of sessions, and the fake agentctls that they run on according to their rows."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from tests.waiting import eventually
 
 AT_ONCE = 500
 SILENT_FOR = timedelta(minutes=1)
-"""Since when those that refuse or hang have given no answer: two looks of the loop."""
+"""How long those that refuse or hang have been silent: two periodic sweeps."""
 
 
 class World:
-    """One team with a repository, a demo agent and this machine to run it on."""
+    """One team with a repository, a demo agent and this machine as its executor."""
 
     def __init__(self) -> None:
         copy_migrated(databases.database_named(str(connection.settings_dict["NAME"])))
@@ -60,21 +60,21 @@ class World:
 
     @cached_property
     def worktree(self) -> str:
-        """A real worktree, shared by all that never work in it."""
+        """Return a real worktree, shared by sessions that never work in it."""
         place = worktrees.Worktree(self.home / "worktree", "bench")
         worktrees.make_worktree(Path(self.repository.path), "", place, existed=False)
         return str(place.path)
 
     def task(self, title: str) -> Task:
-        """A task that is not saved yet."""
+        """Return an unsaved task."""
         return Task(title=title, team=self.team, repository=self.repository)
 
     def empty(self) -> None:
-        """No task and no session, so that a supervisor finds nothing to start."""
+        """Delete all tasks and sessions, so that a supervisor finds nothing to start."""
         Task.objects.all().delete()
 
     def stop(self, session: TaskSession) -> None:
-        """Stop what runs of a session, and end whatever is left of it."""
+        """Stop a session and end all processes of it."""
         intents.request_stop(session.id, self.user)
         executions = ExecutorRunning.objects.filter(session=session)
         try:
@@ -84,7 +84,7 @@ class World:
                 identity.kill_all(identity.find_marked(str(execution.id)), 10)
 
     def fill(self, fleet: Sequence[FakeAgentctl], **session: Any) -> None:
-        """A session with a ready execution for each member, and no other sessions."""
+        """Create a session with a ready execution for each member, and delete all other sessions."""
         self.empty()
         tasks = [self.task(f"Task {number}") for number in range(len(fleet))]
         Task.objects.bulk_create(tasks)
@@ -95,7 +95,7 @@ class World:
 
     @staticmethod
     def end(session_ids: Iterable[uuid.UUID]) -> None:
-        """These have ended for good, and nothing of them runs."""
+        """Mark sessions as completed, with stopped executions."""
         ended = list(session_ids)
         for start in range(0, len(ended), AT_ONCE):
             some = ended[start : start + AT_ONCE]
@@ -145,7 +145,7 @@ def _make_repository(path: Path) -> None:
 def fleet_of(
     count: int, base: str, *, refusing: int = 0, hanging: int = 0, at_sockets: bool = True
 ) -> Iterator[list[FakeAgentctl]]:
-    """The stand-in fleet, in a process of its own, at Unix sockets as agentctls are, or at addresses."""
+    """Yield a fake fleet in a separate process, on Unix sockets like agentctls, or on TCP addresses."""
     options = {"count": count, "base": base, "port": _free_port(), "refusing": refusing, "hanging": hanging}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     with (

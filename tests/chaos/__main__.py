@@ -19,7 +19,7 @@ from tests.chaos.random_walk import RandomWalk
 from tests.chaos.report import ProgressBar, matrix_table, summary
 from tests.drills.deployment import Deployment
 from tests.environment import DATABASE_URL
-from tests.workflows.deployed_runs import Desk
+from tests.workflows.deployed_runs import DeployedWorkflows
 from tests.workflows.kill_drill import drill
 
 POINT_NAMES = [point.name for point in CRASH_POINTS]
@@ -75,10 +75,10 @@ def kill_workflow_runs(home: Path, seed: int, kills: int) -> list[str]:
     try:
         workflow_deployment.prepare()
         workflow_deployment.serve()
-        desk = Desk(workflow_deployment)
+        deployed = DeployedWorkflows(workflow_deployment)
         for number in range(kills):
             bar.show(number)
-            violations += [f"killed_run: {what}" for what in drill(desk, seed + number)]
+            violations += [f"killed_run: {what}" for what in drill(deployed, seed + number)]
     finally:
         workflow_deployment.close()
     bar.show(kills)

@@ -135,12 +135,12 @@ class ChaosSession:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The session's row."""
+        """Return the session's row."""
         return self.deployment.rows("SELECT * FROM task_sessions WHERE id = ?", self.id.replace("-", ""))[0]
 
     @property
     def execution_id(self) -> str:
-        """The id of its execution, with dashes."""
+        """Return the id of its execution, with dashes."""
         return dashed(self.row["agent_execution_id"])
 
     def processes(self) -> list[identity.ProcessIdentity]:
@@ -149,7 +149,7 @@ class ChaosSession:
 
     @property
     def records_directory(self) -> Path:
-        """The directory of its agent's records."""
+        """Return the directory of its agent's records."""
         return self.deployment.agent_records / self.execution_id
 
     def forked(self) -> list[int]:

@@ -30,42 +30,42 @@ class Evidence:
 
     @cached_property
     def row(self) -> dict[str, Any]:
-        """The session's row."""
+        """Return the session's row."""
         return self.session.row
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        """The log."""
+        """Return the log."""
         return agent_records.events_of(self.session)
 
     @cached_property
     def prompts(self) -> list[dict[str, Any]]:
-        """The prompts of the session."""
+        """Return the prompts of the session."""
         return self.session.rows("session_prompts", "created_at")
 
     @cached_property
     def runs(self) -> dict[str, str]:
-        """The state of each run, by message id."""
+        """Return the state of each run, by message id."""
         return {row["message_id"]: row["state"] for row in self.session.rows("session_runs", "started_at")}
 
     @cached_property
     def received(self) -> dict[str, str]:
-        """The prompt texts that the agent received, by answer id."""
+        """Return the prompt texts that the agent received, by answer id."""
         return agent_records.received_prompts(self.session)
 
     @cached_property
     def output(self) -> dict[str, str]:
-        """The agent's output, by answer id."""
+        """Return the agent's output, by answer id."""
         return agent_records.output_texts(self.session)
 
     @cached_property
     def stored_output(self) -> str:
-        """The agent's output, from the stored messages that the session page shows."""
+        """Return the agent's output, from the stored messages that the session page shows."""
         return agent_records.stored_output(self.session)
 
     @cached_property
     def execution_status(self) -> str:
-        """The stored status of the execution."""
+        """Return the stored status of the execution."""
         return str(self.session.rows("executors_running")[-1]["status"])
 
     def named(self, name: str) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ class Evidence:
 
 
 def no_duplicate_prompt(evidence: Evidence) -> Iterator[str]:
-    """The agent received each prompt at most as often as it was sent, and received every completed one."""
+    """Check that each prompt was received at most as often as it was sent, and every completed one was received."""
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in evidence.prompts:
         rows[row["text"]].append(row)
@@ -95,7 +95,7 @@ def _row_text(text: str, rows: Iterable[str]) -> str:
 
 
 def no_lost_or_duplicate_event(evidence: Evidence) -> Iterator[str]:
-    """The log has the agent's whole output, answer by answer; only a prefix if something was killed during the turn."""
+    """Check that the log has the agent's whole output, answer by answer, or a prefix if the turn was killed."""
     text = agent_text(evidence.events)
     if evidence.stored_output != text:
         yield "the stored messages differ from the events"
@@ -125,7 +125,7 @@ def _may_be_truncated(evidence: Evidence, answer: str) -> bool:
 
 
 def no_gap(evidence: Evidence) -> Iterator[str]:
-    """The event numbers have no gap, and no journal was lost."""
+    """Check that the event numbers have no gap and no journal was lost."""
     numbers = [event["seq"] for event in evidence.events]
     if numbers != list(range(1, len(numbers) + 1)) or evidence.row["last_seq"] != len(numbers):
         yield f"the sequence numbers have a gap: {numbers[-1:]} of {len(numbers)}, last_seq {evidence.row['last_seq']}"
@@ -134,7 +134,7 @@ def no_gap(evidence: Evidence) -> Iterator[str]:
 
 
 def one_end_for_each_run(evidence: Evidence) -> Iterator[str]:
-    """Each run starts once and ends once; interrupted at most once."""
+    """Check that each run starts once and ends once; it is interrupted at most once."""
     ends: Counter[str] = Counter()
     for end in RUN_ENDS:
         ends.update(payload["run_id"] for payload in evidence.named(f"session.run.{end}"))
@@ -145,7 +145,7 @@ def one_end_for_each_run(evidence: Evidence) -> Iterator[str]:
 
 
 def only_legal_transitions(evidence: Evidence) -> Iterator[str]:
-    """Every state and transition is in the state tables, and the rows have the last states."""
+    """Check that every state and transition is in the state tables, and that the rows have the last states."""
     transitions = [(one["from"], one["to"]) for one in evidence.named("session.state_changed")]
     yield from _illegal_transitions(SESSION, "CREATED", transitions, evidence.row["state"])
     transitions = [(one["from"], one["to"]) for one in evidence.named("session.work_state_changed")]
@@ -183,7 +183,7 @@ def _illegal_transitions(
 
 
 def one_receipt_for_each_start(evidence: Evidence) -> Iterator[str]:
-    """Each start that was carried out, and each agent that started, has exactly one receipt."""
+    """Check that each start that was carried out, and each agent that started, has exactly one receipt."""
     receipts = Counter(row["launch_id"] for row in evidence.session.rows("continuity_receipts") if row["launch_id"])
     starts = {_dashed(row["id"]): row for row in evidence.session.rows("session_intents") if row["kind"] == "start"}
     for key, row in starts.items():
@@ -198,7 +198,7 @@ def one_receipt_for_each_start(evidence: Evidence) -> Iterator[str]:
 
 
 def no_open_waits(evidence: Evidence) -> Iterator[str]:
-    """No resume token and no permission request is left without its counterpart."""
+    """Check that no resume token and no permission request is open without its counterpart."""
     open_tokens = [
         row["id"]
         for row in evidence.session.rows("resume_tokens")

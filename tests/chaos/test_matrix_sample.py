@@ -56,7 +56,7 @@ POSTGRESQL_GROUPS = {"recover_sessions"}
 
 @pytest.fixture
 def chaos_deployment(tmp_path: Path) -> Iterator[ChaosDeployment]:
-    """A deployment whose processes a test starts, kills and starts again."""
+    """Yield a deployment whose processes a test starts, kills and starts again."""
     deployment = ChaosDeployment(tmp_path)
     deployment.prepare()
     yield deployment

@@ -15,7 +15,7 @@ from tests.services import ROOT
 def run_script(
     deployment: Deployment, script: str, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script of ``deploy/`` with the environment of a deployment's services; ``environment`` overrides it."""
+    """Run a script of ``deploy/`` in a deployment's environment; ``environment`` overrides it."""
     python = Path(sys.executable)
     tools = [str(binaries() or python.parent), os.environ["PATH"]]
     defaults = {"MANAGE": f"{python} manage.py", "PYTHON": str(python), "PATH": os.pathsep.join(tools)}

@@ -29,7 +29,7 @@ KEYS = {
 
 @cache
 def composed() -> dict[str, Any]:
-    """Return the file with its anchors resolved."""
+    """Return the parsed file with its anchors resolved."""
     found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
     return found
 
@@ -45,12 +45,12 @@ def test_service_has_only_the_rights_it_needs(name: str) -> None:
     assert set(service) <= KEYS
     assert not [volume for volume in service.get("volumes", ()) if ".sock" in str(volume)]
     assert not {"privileged", "network_mode", "pid", "devices"} & set(service)
-    assert ":" in service["image"].rpartition("/")[2] or "build" in service or name in OURS, "of a known version"
+    assert ":" in service["image"].rpartition("/")[2] or "build" in service or name in OURS, "the image has a tag"
     if name == "postgresql":  # its image starts as root and drops privileges by itself
         return
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service.get("read_only") or name == "agents", "agents write where they like, in their container"
+    assert service.get("read_only") or name == "agents", "agents may write anywhere in their own container"
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -62,13 +62,13 @@ def test_service_settings_are_valid(name: str) -> None:
     assert read.trusted_origins == ("https://kandev.example",)
     (trusted,) = read.trusted_proxies
     inside = composed()["networks"]["inside"]
-    assert inside["internal"] is True, "nobody else has an address of it"
+    assert inside["internal"] is True, "the network has no route to the outside"
     assert str(trusted) == expanded(inside["ipam"]["config"][0]["subnet"])
     assert set(files.values()) == {f"/run/secrets/{secret}" for secret in services()[name]["secrets"]}
 
 
 def expanded(value: str) -> str:
-    """Expand variables with ``SITE=kandev.example`` and nothing else set."""
+    """Expand variables with only ``SITE=kandev.example`` set."""
     text = re.sub(r"\$\{SITE(:\?[^}]*)?\}", "kandev.example", str(value))
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 

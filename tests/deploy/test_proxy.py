@@ -30,7 +30,7 @@ pytestmark = pytest.mark.any_database
 
 
 class Site:
-    """Two web processes and a supervisor behind the proxy, with certificates of its own authority."""
+    """Two web processes and a supervisor behind the proxy, with certificates of the proxy's own authority."""
 
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
@@ -49,7 +49,7 @@ class Site:
         webs = [kandev_processes.web(self.deployment) for _ in range(2)]
         self.processes += [process for _, process in webs]
         self.processes.append(self._proxy([url.removeprefix("http://") for url, _ in webs]))
-        eventually(lambda: self.get("/readyz")[0] == 200, timeout=120, describe=f"it is ready: {self._log()}")
+        eventually(lambda: self.get("/readyz")[0] == 200, timeout=120, describe=f"/readyz answers 200: {self._log()}")
 
     def _proxy(self, webs: list[str]) -> subprocess.Popen[bytes]:
         home = self.deployment.home
@@ -70,12 +70,12 @@ class Site:
 
     @property
     def trust(self) -> ssl.SSLContext:
-        """Trust only the proxy's own authority."""
+        """Return an SSL context that trusts only the proxy's own authority."""
         root = self.deployment.home / "caddy" / "caddy" / "pki" / "authorities" / "local" / "root.crt"
         return ssl.create_default_context(cafile=str(root))
 
     def get(self, path: str, **headers: str) -> tuple[int, Any, str]:
-        """Return status, headers and text of a page; status 0 if there was no response."""
+        """Return status, headers and text of a page; status 0 without a response."""
         request = urllib.request.Request(self.url + path, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=30, context=self.trust) as answer:
@@ -86,7 +86,7 @@ class Site:
             return 0, {}, ""
 
     def close(self) -> None:
-        """End everything."""
+        """End all processes."""
         for process in self.processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -150,7 +150,7 @@ def test_caddy_accepts_the_file(tmp_path: Path) -> None:
 
 
 def dials(node: Any) -> Iterator[str]:
-    """Return the upstream addresses of the proxy."""
+    """Yield the upstream addresses of the proxy."""
     if isinstance(node, dict):
         if "dial" in node:
             yield str(node["dial"])

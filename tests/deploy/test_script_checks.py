@@ -40,7 +40,7 @@ with session_transaction(TaskSession.objects.get().id) as transaction:
 
 
 def back_up(deployment: Deployment, **environment: str) -> Path:
-    """Return a backup of a deployment."""
+    """Back up a deployment; return the backup."""
     done = run_script(deployment, "back-up", str(deployment.home / "copies"), **environment)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
@@ -165,9 +165,9 @@ def test_two_backups_within_one_second_are_both_made(deployment: Deployment) -> 
 
 @pytest.fixture
 def deployment_of_nobody() -> Iterator[Deployment]:
-    """A deployment whose files belong to another user, who can reach them."""
+    """Yield a deployment whose files belong to another user, who can reach them."""
     if os.geteuid() != 0:
-        pytest.skip("only root gives files to others")
+        pytest.skip("only root can change the owner of files")
     setpriv = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
     if subprocess.run([*setpriv, sys.executable, "-c", "import django"], capture_output=True, check=False).returncode:
         pytest.skip("no other user can run this Python")

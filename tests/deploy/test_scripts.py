@@ -42,7 +42,7 @@ pid.write_text(str(made.pid))
 
     @pytest.fixture
     def units(self, deployment: Deployment) -> Iterator[list[str]]:
-        """The units to roll out, with a minimal service manager that restarts them."""
+        """Yield the units to roll out, with a minimal service manager that restarts them."""
         ports = [free_port(), free_port()]
         daphne = f"{sys.executable} -m daphne -v 0 -b 127.0.0.1 kandev.asgi:application -p"
         commands = {f"web{number}": f"{daphne} {port}" for number, port in enumerate(ports)}
@@ -70,9 +70,7 @@ pid.write_text(str(made.pid))
                     os.killpg(int((deployment.home / f"{name}.pid").read_text()), signal.SIGKILL)
 
     @pytest.mark.postgresql
-    def test_replaces_everything_during_a_turn_without_losing_work(
-        self, deployment: Deployment, units: list[str]
-    ) -> None:
+    def test_roll_out_during_a_turn_loses_no_work(self, deployment: Deployment, units: list[str]) -> None:
         session = deployment.start_session("work 8")
         wait_until_talking(session)
         done = run_script(deployment, "roll-out", *units, RESTART=str(deployment.home / "restart"))
@@ -82,7 +80,9 @@ pid.write_text(str(made.pid))
         assert deployment.is_ready()
 
     @pytest.mark.postgresql
-    def test_stops_at_the_first_web_that_does_not_come_back(self, deployment: Deployment, units: list[str]) -> None:
+    def test_roll_out_stops_at_the_first_web_that_does_not_return(
+        self, deployment: Deployment, units: list[str]
+    ) -> None:
         (deployment.home / "web0.command").write_text("false")
         done = run_script(deployment, "roll-out", *units, RESTART=str(deployment.home / "restart"), PATIENCE="3")
         assert done.returncode == 1
@@ -94,7 +94,7 @@ pid.write_text(str(made.pid))
 
 @pytest.fixture
 def operator_key() -> Iterator[dict[str, str]]:
-    """The operator's key: ``file`` has the public half, ``home`` is a gpg home with both."""
+    """Yield the operator's key: ``file`` has the public half, ``home`` is a gpg home with both."""
     services.require("gpg")
     # Directly below /tmp: gpg's agent listens on a socket in it, whose path must be short.
     with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as home:
@@ -111,7 +111,7 @@ def operator_key() -> Iterator[dict[str, str]]:
 
 class TestBackUp:
     @pytest.mark.database
-    def test_of_a_running_deployment_is_restored_without_repeating_work(self, deployment: Deployment) -> None:
+    def test_backup_of_a_running_deployment_is_restored_without_repeating_work(self, deployment: Deployment) -> None:
         with kandev_processes.served_by(deployment, 1):
             session = deployment.start_session("work 2")
             wait_until_talking(session)
@@ -126,12 +126,14 @@ class TestBackUp:
         assert "1 sessions stopped" in restored.stdout
         assert session.row["desired_state"] == "stopped"
         with kandev_processes.served_by(deployment, 1):
-            eventually(lambda: session.status()["executor_status"] == "stopped", timeout=60, describe="it is stopped")
+            eventually(
+                lambda: session.status()["executor_status"] == "stopped", timeout=60, describe="the session is stopped"
+            )
             assert all(row["state"] != "sending" for row in session.prompts())
-            assert session.agent_log().count("tick 1\n") == 2, "the agent was asked twice, and not once more"
+            assert session.agent_log().count("tick 1\n") == 2, "the agent received two prompts"
 
     @pytest.mark.database
-    def test_is_readable_only_by_its_owner(self, deployment: Deployment) -> None:
+    def test_backup_is_readable_only_by_its_owner(self, deployment: Deployment) -> None:
         copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
         assert copied.returncode == 0, copied.stderr
         found = Path(copied.stdout.strip())
@@ -139,7 +141,7 @@ class TestBackUp:
         assert [path.name for path in found.rglob("*") if path.stat().st_mode & 0o077] == []
 
     @pytest.mark.database
-    def test_holds_no_secret_key_and_says_what_to_keep(self, deployment: Deployment) -> None:
+    def test_backup_holds_no_secret_key_and_says_what_to_keep(self, deployment: Deployment) -> None:
         key = (deployment.data / "secret-key").read_text().strip()
         copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
         assert copied.returncode == 0, copied.stderr
@@ -148,7 +150,7 @@ class TestBackUp:
             assert path.is_dir() or key.encode() not in path.read_bytes(), path
 
     @pytest.mark.database
-    def test_without_the_secret_key_is_not_restored(self, deployment: Deployment) -> None:
+    def test_backup_without_the_secret_key_is_not_restored(self, deployment: Deployment) -> None:
         copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
         kept = (deployment.data / "secret-key").rename(deployment.home / "kept")
         refused = run_script(deployment, "restore", copied.stdout.strip())
@@ -158,7 +160,7 @@ class TestBackUp:
         assert given.returncode == 0, given.stderr
 
     @pytest.mark.database
-    def test_encrypts_secrets_to_the_operators_key_and_restores_them(
+    def test_backup_encrypts_secrets_to_the_operators_key(
         self, deployment: Deployment, operator_key: dict[str, str]
     ) -> None:
         key = (deployment.data / "secret-key").read_text()
@@ -180,7 +182,7 @@ class TestBackUp:
         assert (deployment.data / "hosts" / "build").read_text() == "token of a host"
 
     @pytest.mark.database
-    def test_is_incomplete_if_its_secrets_cannot_be_encrypted(self, deployment: Deployment) -> None:
+    def test_backup_is_incomplete_if_its_secrets_cannot_be_encrypted(self, deployment: Deployment) -> None:
         services.require("gpg")
         copied = run_script(
             deployment, "back-up", str(deployment.home / "copies"), str(deployment.home / "no-such-key")
@@ -189,7 +191,7 @@ class TestBackUp:
         assert not list((deployment.home / "copies").rglob("complete"))
 
     @pytest.mark.database
-    def test_that_was_not_finished_is_not_restored(self, deployment: Deployment) -> None:
+    def test_unfinished_backup_is_not_restored(self, deployment: Deployment) -> None:
         copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
         (Path(copied.stdout.strip()) / "complete").unlink()
         before = deployment.rows("SELECT id FROM repositories")
@@ -198,7 +200,7 @@ class TestBackUp:
         assert "is not a complete copy" in refused.stderr
         assert deployment.rows("SELECT id FROM repositories") == before
 
-    def test_reports_missing_settings(self, tmp_path: Path) -> None:
+    def test_backup_reports_missing_settings(self, tmp_path: Path) -> None:
         for script in ("back-up", "restore"):
             env = {"PATH": os.environ["PATH"]}
             done = subprocess.run([str(ROOT / "deploy" / script)], env=env, capture_output=True, text=True, check=False)

@@ -78,11 +78,11 @@ def test_documented_settings_are_the_shipped_ones() -> None:
 def test_agents_outlive_the_service_that_started_them(path: Path) -> None:
     told = service(path)
     if path.name not in WITH_AGENTS:
-        assert "KillMode" not in told, "with all that it has started"
+        assert "KillMode" not in told, "systemd stops every process of the unit"
         return
     assert (told["KillMode"], told["OOMPolicy"], told["Delegate"]) == ("process", "continue", "yes")
     of_files = {"PrivateTmp", "ProtectSystem", "ProtectHome", "PrivateDevices", "ReadWritePaths", "RuntimeDirectory"}
-    assert not of_files & set(told), "a living agent would keep what is removed with the restart"
+    assert not of_files & set(told), "a living agent would keep files that the restart removes"
 
 
 def test_services_without_agents_are_sandboxed() -> None:
@@ -95,7 +95,7 @@ def test_services_without_agents_are_sandboxed() -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The units, with paths of this project."""
+    """Return a directory with the units, with paths of this project."""
     for path in UNITS:
         text = path.read_text().replace(f"{INSTALLED}/.venv/bin/python", sys.executable)
         (tmp_path / path.name).write_text(text.replace(INSTALLED, str(ROOT)))
@@ -127,7 +127,7 @@ def test_systemd_rates_their_exposure_low(installed: Path, name: str, most: int)
 
 
 def command_of(name: str) -> list[str]:
-    """Return the command of a unit with this machine's Python."""
+    """Return the command of a unit, with this machine's Python."""
     told = service(ROOT / "deploy" / name)
     words = shlex.split(told["ExecStart"])
     assert words[0] == f"{INSTALLED}/.venv/bin/python"
@@ -154,7 +154,7 @@ def test_units_serve_on_the_port_of_their_socket(tmp_path: Path) -> None:
         )
     ]
     try:
-        eventually(deployment.is_ready, timeout=120, describe="the units' commands serve")
+        eventually(deployment.is_ready, timeout=120, describe="the units' commands serve Kandev")
         assert all(process.poll() is None for process in started)
         for process in started:
             process.send_signal(signal.SIGTERM)
@@ -186,7 +186,7 @@ def test_host_daemon_starts_as_in_its_unit(tmp_path: Path) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     process = subprocess.Popen([*words, "--ready-file", str(ready)], cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
     try:
-        eventually(ready.exists, timeout=60, describe="it listens")
+        eventually(ready.exists, timeout=60, describe="agentctl is ready")
         assert json.loads(ready.read_text())["url"].startswith("https://")
         with socket.create_connection(("127.0.0.1", port), timeout=10):
             pass

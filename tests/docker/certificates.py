@@ -1,4 +1,4 @@
-"""An authority of the tests' own, and the certificates of an engine and of its client."""
+"""A certificate authority for tests, and certificates for a Docker engine and its client."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUT
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its key, as files."""
+    """The files of a certificate and its key."""
 
     certificate: Path
     key: Path
 
 
 class Authority:
-    """Signs what it is asked for; its own certificate is ``certificate``."""
+    """A certificate authority; ``certificate`` is its own certificate."""
 
     def __init__(self, directory: Path):
         directory.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class Authority:
         self.certificate = self._write("ca.pem", made.sign(self._key, hashes.SHA256()))
 
     def issue(self, name: str, usage: x509.ObjectIdentifier, address: str = "") -> Pair:
-        """A certificate for ``name``, reached at ``address``, which may be a name too."""
+        """Return a certificate for ``name`` that is valid for ``address``, an IP address or a host name."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         made = self._builder(subject, key.public_key())

@@ -1,4 +1,4 @@
-"""An engine of the tests' own with the image built in it, and launches that leave nothing behind."""
+"""A Docker engine for the tests with the image built in it, and launches that are removed afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is here: it is slow, and the same on every database."""
+    """Mark all tests here with ``docker``: they are slow and the same on every database."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("docker")
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @cache
 def _started(kind: type[Any]) -> Any:
-    """Return the one engine of its class in this process, with the image; it ends with the process.
+    """Return the only engine of its class in this process, with the image; it ends with the process.
 
     A session fixture would start another one for each test area that imports it.
     """
@@ -45,7 +45,7 @@ def _started(kind: type[Any]) -> Any:
 
 @pytest.fixture(scope="session")
 def shared_engine() -> Engine:
-    """Started once; tests that end it start it again."""
+    """Return the local engine, started once; tests that end it start it again."""
     require("docker")
     engine: Engine = _started(Engine)
     return engine
@@ -53,7 +53,7 @@ def shared_engine() -> Engine:
 
 @pytest.fixture(scope="session")
 def shared_remote_engine() -> RemoteEngine:
-    """Another one, which is reached over TLS alone."""
+    """Return a second engine, which is reached only over TLS."""
     require("docker")
     engine: RemoteEngine = _started(RemoteEngine)
     return engine
@@ -61,14 +61,14 @@ def shared_remote_engine() -> RemoteEngine:
 
 @pytest.fixture
 def remote_engine(shared_remote_engine: RemoteEngine) -> RemoteEngine:
-    """The other engine, running, whatever the test before did to it."""
+    """Return the remote engine, running, whatever an earlier test did to it."""
     shared_remote_engine.ensure()
     return shared_remote_engine
 
 
 @pytest.fixture
 def remote_harness(remote_engine: RemoteEngine, tmp_path: Path, settings: Any) -> Iterator[RemoteEngineHarness]:
-    """Executions over there, removed afterwards; this machine has no engine at all."""
+    """Yield a harness for executions on the remote engine, removed afterwards; there is no local engine."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
     settings.KANDEV_AGENTCTL_IMAGE = IMAGE
@@ -80,14 +80,14 @@ def remote_harness(remote_engine: RemoteEngine, tmp_path: Path, settings: Any) -
 
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
-    """The engine, running, whatever the test before did to it."""
+    """Return the local engine, running, whatever an earlier test did to it."""
     shared_engine.ensure()
     return shared_engine
 
 
 @pytest.fixture
 def local_harness(engine: Engine, tmp_path: Path, settings: Any) -> Iterator[DockerHarness]:
-    """Executions in containers, removed afterwards."""
+    """Yield a harness for executions in containers of the local engine, removed afterwards."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     settings.KANDEV_DOCKER_HOST = engine.url
     settings.KANDEV_AGENTCTL_IMAGE = IMAGE
@@ -99,25 +99,25 @@ def local_harness(engine: Engine, tmp_path: Path, settings: Any) -> Iterator[Doc
 
 @pytest.fixture
 def harness(local_harness: DockerHarness) -> DockerHarness:
-    """This machine's engine, unless a module says otherwise."""
+    """Return the harness of the local engine; modules may override this fixture."""
     return local_harness
 
 
 @pytest.fixture
 def spec(harness: DockerHarness) -> LaunchSpec:
-    """A launch that nobody has made yet."""
+    """Return the spec of a launch that has not been started."""
     return spec_for(harness)
 
 
 @pytest.fixture
 async def launched(harness: DockerHarness, spec: LaunchSpec) -> Launched:
-    """That launch, made."""
+    """Start the launch described by ``spec`` and return it."""
     return await harness.runtime.launch(spec)
 
 
 @pytest.fixture
 def deployment(engine: Engine, tmp_path: Path) -> Iterator[DockerDeployment]:
-    """A Kandev of its own whose sessions run in containers, prepared and not yet served."""
+    """Yield a prepared Kandev, not yet serving, whose sessions run in containers."""
     made = DockerDeployment(tmp_path, engine)
     made.prepare()
     yield made

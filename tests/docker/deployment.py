@@ -1,4 +1,4 @@
-"""A whole Kandev whose sessions run in containers."""
+"""A complete Kandev whose sessions run in containers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AGENT_HOME = f"{HOME_PATH}/demo"
 
 
 class DockerDeployment(Deployment):
-    """Sessions go into containers, unless another executor is named."""
+    """A Kandev whose sessions run in containers, unless a test names another executor."""
 
     def __init__(self, home: Path, engine: Engine):
         super().__init__(home)
@@ -24,13 +24,13 @@ class DockerDeployment(Deployment):
         """The executor whose sessions run in no container."""
 
     def prepare(self) -> None:
-        """With an executor for containers too."""
+        """Prepare the deployment and add an executor for containers."""
         super().prepare()
         self.on_this_machine = self.seeded["executor"]
         self.seeded["executor"] = self.add_executor("containers", "local_docker")
 
     def start_session(self, prompt: str, profile: Mapping[str, Any] | None = None, **values: Any) -> Session:
-        """In a container, where the agent has a home of the session's own."""
+        """Start a session in a container, where the agent has a home directory per session."""
         if values.get("executor") == self.on_this_machine:
             return super().start_session(prompt, profile, **values)
         inside = {"command": ["kandev-demo-agent"], "env": {"KANDEV_DEMO_AGENT_HOME": AGENT_HOME}}
@@ -40,16 +40,16 @@ class DockerDeployment(Deployment):
 
 
 class ContainerSession(Session):
-    """One whose processes are in a container."""
+    """A session whose processes run in a container."""
 
     deployment: DockerDeployment
 
     @property
     def workspace(self) -> Path:
-        """The workspace's directory on this machine."""
+        """Return the workspace's directory on this machine."""
         return self.deployment.data / "workspaces" / self.id
 
     def kill_everything(self) -> None:
-        """SIGKILL for what runs in it; done when the engine knows, for until then nobody can call it dead."""
+        """Kill all its processes with SIGKILL and wait until the engine knows: before that nothing may call it dead."""
         super().kill_everything()
         self.deployment.engine.wait_for_end_of(self.execution_id)

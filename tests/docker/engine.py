@@ -1,7 +1,7 @@
-"""A Docker engine of the tests' own, in a temporary directory: nothing of another engine is seen or touched.
+"""A separate Docker engine in a temporary directory, which neither sees nor touches any other engine.
 
-It makes no bridge of its own and no firewall rule, so that one beside it goes on undisturbed.
-Published ports are served by its userland proxy. What it started ends with it.
+It creates no default bridge and no firewall rules, so that other engines are not disturbed. Published ports are served
+by its userland proxy. What it started ends with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def missing() -> str:
-    """Why no engine can be started here, or the empty text."""
+    """Return why no engine can be started here, or an empty string."""
     lacking = [name for name in PROGRAMS if not shutil.which(name, path=SEARCHED)]
     if lacking:
         return f"no Docker engine is installed: {', '.join(lacking)}"
@@ -50,7 +50,7 @@ def missing() -> str:
 
 
 class Engine:
-    """One engine; ``start`` may be called again after ``stop`` or ``kill``."""
+    """A Docker engine; ``start`` may be called again after ``stop`` or ``kill``."""
 
     def __init__(self, addresses: str = ADDRESSES) -> None:
         self.addresses = addresses
@@ -62,18 +62,20 @@ class Engine:
         self._live_restore = False
 
     def start(self, *, live_restore: bool = False) -> None:
-        """Start it and wait until it answers; tries again where one that was killed left it trouble."""
+        """Start the engine and wait until it answers; retry if a killed engine left something in the way."""
         self._live_restore = live_restore
         for _ in range(3):
             self._launch(live_restore=live_restore)
-            if eventually(lambda: self._answers() or self._has_ended(), timeout=60, describe="the engine answers"):
+            if eventually(
+                lambda: self._answers() or self._has_ended(), timeout=60, describe="the engine answers or has ended"
+            ):
                 if self._answers():
                     return
                 self.stop()
         raise AssertionError(f"the engine does not start: {self.log()[-2000:]}")
 
     def ensure(self) -> None:
-        """Let it run and answer, without live-restore, whatever was done to it."""
+        """Make sure that the engine runs and answers, without live-restore, whatever was done to it."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
         if self._live_restore or self._has_ended() or not self._answers():
@@ -81,29 +83,29 @@ class Engine:
             self.start()
 
     def stop(self) -> None:
-        """As a service manager stops it: without live-restore its containers stop too."""
+        """Stop the engine as a service manager does: without live-restore its containers stop too."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL for the engine alone; its containers run on for now."""
+        """Kill the engine alone with SIGKILL; its containers continue for now."""
         self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """It keeps its socket open and answers nothing any more."""
+        """Stop the engine's process with SIGSTOP: it keeps its socket open and answers nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on."""
+        """Let a frozen engine continue."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def client(self, timeout: float = 60) -> Any:
-        """A client of it, for tests to look with."""
+        """Return a client of the engine, for checks."""
         return docker.APIClient(base_url=self.url, timeout=timeout)
 
     def wait_for_end_of(self, execution_id: str) -> None:
-        """Wait until it knows that the execution's container has ended; it learns of that a moment later."""
+        """Wait until the engine knows that the container has ended, which it learns with a delay."""
         client = self.client()
         try:
             client.wait(container_name(execution_id), timeout=30)
@@ -111,7 +113,7 @@ class Engine:
             client.close()
 
     def events(self, since: float, until: float | None = None) -> list[tuple[str, str]]:
-        """(kind, action) of all that it did between two times."""
+        """Return (kind, action) of all its events between two times."""
         client = self.client()
         try:
             found = client.events(since=since, until=until or time.time(), decode=True)
@@ -120,15 +122,15 @@ class Engine:
             client.close()
 
     def calls(self) -> list[str]:
-        """Every call of its API that was made so far, as METHOD PATH."""
+        """Return every request to its API so far, as METHOD PATH."""
         return re.findall(r'msg="Calling (\w+ [^"]+)"', self.log())
 
     def log(self) -> str:
-        """What it wrote."""
+        """Return its log."""
         return (self.home / "log").read_text(errors="replace")
 
     def close(self) -> None:
-        """End every container, the engine, and what it started; then its directory goes."""
+        """Remove every container, end the engine and what it started, and delete its directory."""
         if self._process is not None and self._answers():
             client = self.client()
             for container in client.containers(all=True):
@@ -153,7 +155,7 @@ class Engine:
             "--default-address-pool": f"base={self.addresses},size=28",
             "--live-restore": str(live_restore).lower(),
             "--shutdown-timeout": "5",
-            "--debug": "true",  # its log then tells every call
+            "--debug": "true",  # its log then contains every request
         }
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -188,7 +190,7 @@ class Engine:
         return self._process is None or self._process.poll() is not None
 
     def _is_mine(self, pid: int) -> bool:
-        """The containerd and the shims that it has left: they name its directory."""
+        """Return whether a process is its containerd or a shim that it left: their arguments name its directory."""
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
@@ -202,12 +204,12 @@ class Engine:
 
 
 def _end_with_us() -> None:
-    """In the child: it is told to end when these tests do, however they end."""
+    """Ask the kernel, in the child process, to end it when the tests end for any reason."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def build_image(engine: Engine) -> str:
-    """Build Dockerfile.agentctl as it stands on this machine's own files; the image's name."""
+    """Build Dockerfile.agentctl on a base of this machine's own files; return the image's name."""
     client = engine.client(timeout=300)
     try:
         base = machine_image.import_into(client)
@@ -217,7 +219,7 @@ def build_image(engine: Engine) -> str:
 
 
 def build(client: Any, dockerfile: str, names: Iterable[str], tag: str, **arguments: str) -> str:
-    """Build a Dockerfile as it stands, without a network, of files and directories of the project; its ``tag``."""
+    """Build a Dockerfile without a network from files and directories of the project; return ``tag``."""
     told = client.build(
         fileobj=_context((dockerfile, *names)),
         custom_context=True,
@@ -234,7 +236,7 @@ def build(client: Any, dockerfile: str, names: Iterable[str], tag: str, **argume
 
 
 def add_programs(engine: Engine, programs: Path) -> str:
-    """Make the image once more with a directory's programs on its path; its name."""
+    """Build another image with the programs of a directory on its path; return its name."""
     client = engine.client(timeout=300)
     try:
         made = client.create_container(IMAGE)["Id"]
@@ -249,7 +251,7 @@ def add_programs(engine: Engine, programs: Path) -> str:
 
 
 def _context(names: Iterable[str]) -> io.BytesIO:
-    """What ``.dockerignore`` lets through, as a tar."""
+    """Return the build context, filtered as by ``.dockerignore``, as a tar."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name in names:

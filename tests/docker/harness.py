@@ -1,4 +1,4 @@
-"""The runtime on Docker under test, and the rude things that can be done to its containers."""
+"""The runtime on Docker under test, with ways to disturb its containers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import eventually
 
 
 class DockerHarness:
-    """Containers of the tests' own engine."""
+    """Harness for containers of the tests' own engine."""
 
     runtime: DockerRuntime = RUNTIME
 
@@ -32,14 +32,14 @@ class DockerHarness:
         """Whom agents are there."""
 
     def kill(self, spec: LaunchSpec) -> None:
-        """SIGKILL for the first process of the container: all others end with it."""
+        """Kill the first process of the container with SIGKILL: all others end with it."""
         with self.client() as client:
             client.kill(container_name(spec.execution_id))
         eventually(lambda: self.inspect(spec)["State"]["Status"] == "exited", describe="the container has ended")
 
     @contextmanager
     def silence(self, spec: LaunchSpec) -> Iterator[None]:
-        """SIGSTOP, and SIGCONT afterwards."""
+        """Freeze the container's first process with SIGSTOP during the block."""
         pid = self.inspect(spec)["State"]["Pid"]
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -48,28 +48,28 @@ class DockerHarness:
             os.kill(pid, signal.SIGCONT)
 
     def inspect(self, spec: LaunchSpec) -> dict[str, Any]:
-        """All that the engine tells of a launch's container."""
+        """Return the engine's description of a launch's container."""
         with self.client() as client:
             found: dict[str, Any] = client.inspect_container(container_name(spec.execution_id))
         return found
 
     def run(self, spec: LaunchSpec, *argv: str) -> tuple[int, str]:
-        """Run something in the container, as its agent would; exit code and output."""
+        """Run a command in the container as its agent would; return exit code and output."""
         with self.client() as client:
             made = client.exec_create(container_name(spec.execution_id), list(argv), user=self.user)
             said = client.exec_start(made["Id"]).decode(errors="replace")
             return int(client.exec_inspect(made["Id"])["ExitCode"]), said
 
     def directory_of(self, owner_id: str) -> Path:
-        """Where a workspace is on the engine's machine."""
+        """Return the directory of a workspace on the engine's machine."""
         return workspace_directory(owner_id)
 
     def seen(self, path: str) -> Path:
-        """In the workspace of the session that the path is of."""
+        """Return a path of a workspace as the engine's machine sees it."""
         return self.directory_of(Path(path).name) / "worktrees" / Path(path).name
 
     def git(self, path: str, *arguments: str) -> str:
-        """In a container that has the workspace, and runs."""
+        """Run git in a running container that has the workspace mounted; return its output."""
         source = str(self.directory_of(Path(path).name))
         with self.client() as client:
             running = client.containers(filters={"label": "kandev.managed=true"})
@@ -80,7 +80,7 @@ class DockerHarness:
         return said.decode().strip()
 
     def forget(self, branch: str, session_id: str) -> None:
-        """In the workspace's own repository."""
+        """Prune worktrees, and delete a branch, in the workspace's own repository."""
         repository = self.directory_of(session_id) / "repository.git"
         ours = ("-c", "safe.directory=*")
         run_git(repository, *ours, "worktree", "prune")
@@ -89,7 +89,7 @@ class DockerHarness:
 
     @contextmanager
     def client(self) -> Iterator[Any]:
-        """A client of the engine, closed afterwards."""
+        """Yield a client of the engine; close it afterwards."""
         client = self.engine.client()
         try:
             yield client
@@ -97,7 +97,7 @@ class DockerHarness:
             client.close()
 
     def close(self) -> None:
-        """Remove every container and network that is managed."""
+        """Remove every managed container and network."""
         with self.client() as client:
             for container in client.containers(all=True, filters={"label": "kandev.managed=true"}):
                 client.remove_container(container["Id"], force=True)

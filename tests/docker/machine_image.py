@@ -1,4 +1,4 @@
-"""A base image made of this machine's own files: Python, git and a shell. No registry is asked for anything."""
+"""A base image of this machine's own files: Python, git and a shell. It needs no registry."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _ACCOUNTS: Final = {
 
 @cache
 def archive(requirements: str = "agentctl", more_programs: str = "") -> bytes:
-    """The image's root directory as a tar; about 100 MB, made once in a run.
+    """Return the image's root directory as a tar; about 100 MB, created once in a run.
 
-    It has the packages of ``requirements/<requirements>.txt``, as they are installed for these tests.
+    It has the packages of ``requirements/<requirements>.txt`` as they are installed for these tests.
     """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tree = _Tree(tar)
-        # First, because files that are taken from below /tmp would make it with a mode that only root can write in.
+        # First, because files from below /tmp would otherwise add it with a mode that lets only root write.
         for directory, mode in (("tmp", 0o1777), ("root", 0o755), ("var/tmp", 0o1777)):
             tree.directory(directory, mode)
         interpreter = Path(sys._base_executable).resolve()  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ def archive(requirements: str = "agentctl", more_programs: str = "") -> bytes:
 
 
 def import_into(engine: Any, tag: str = "test", **of_archive: str) -> str:
-    """Make the image in an engine (a ``docker.APIClient``) of what ``archive`` is told; its name."""
+    """Import the image that ``archive(**of_archive)`` returns into a Docker engine; return its name."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     engine.import_image_from_data(archive(**of_archive), repository=NAME, tag=tag, changes=[f"ENV PATH={path}"])
     return f"{NAME}:{tag}"
@@ -67,7 +67,7 @@ def import_into(engine: Any, tag: str = "test", **of_archive: str) -> str:
 
 @contextmanager
 def layer_of(programs: Path, into: Path) -> Iterator[IO[bytes]]:
-    """A tar of a directory's files, at ``into``, with the libraries that they need."""
+    """Yield a tar of a directory's files, placed at ``into``, with the libraries that they need."""
     with tempfile.TemporaryFile() as packed:
         with tarfile.open(fileobj=packed, mode="w") as tar:
             _Tree(tar).take_all(programs, into)
@@ -76,14 +76,14 @@ def layer_of(programs: Path, into: Path) -> Iterator[IO[bytes]]:
 
 
 class _Tree:
-    """A tar that holds each path once, with the links on the way to it and the libraries that it needs."""
+    """A tar that holds each path once, with all symbolic links on the way and the shared libraries it needs."""
 
     def __init__(self, tar: tarfile.TarFile):
         self._tar = tar
         self._known: set[str] = set()
 
     def take(self, path: Path) -> None:
-        """One file, wherever links lead to it, and its shared libraries."""
+        """Add a file, the links that lead to it, and its shared libraries."""
         real = self.follow(path)
         if real is None or not self._is_new(real):
             return
@@ -93,7 +93,7 @@ class _Tree:
                 self.take(library)
 
     def take_all(self, root: Path, into: Path | None = None) -> None:
-        """A directory with what is below it, at ``into`` if that is given."""
+        """Add a directory with everything below it, at ``into`` if given."""
         for file in _files_below(root):
             if into is None:
                 self.take(file)
@@ -106,19 +106,19 @@ class _Tree:
                 self.take(library)
 
     def directory(self, place: str, mode: int = 0o755) -> None:
-        """A directory and those above it, open to all."""
+        """Add a directory and its parents, readable by all."""
         for parent in reversed(PurePosixPath(place).parents):
             if str(parent) != ".":
                 self._add_directory(str(parent), 0o755)
         self._add_directory(place, mode)
 
     def link(self, place: str, target: str) -> None:
-        """A symbolic link."""
+        """Add a symbolic link."""
         if self.follow(Path(place).parent) is not None and self._is_new(Path(place)):
             self._tar.addfile(_entry(place[1:], tarfile.SYMTYPE, target))
 
     def write(self, place: str, data: bytes) -> None:
-        """A file of its own, unless it is there."""
+        """Add a file with this content unless the path exists."""
         if not self._is_new(Path("/") / place):
             return
         self.directory(str(PurePosixPath(place).parent))
@@ -127,7 +127,7 @@ class _Tree:
         self._tar.addfile(info, io.BytesIO(data))
 
     def follow(self, path: Path) -> Path | None:
-        """Add each link on the way; the real path, None where it leads nowhere."""
+        """Add each symbolic link on the way; return the real path, or None if it does not exist."""
         here, rest = Path("/"), list(path.parts[1:])
         for _ in range(200):
             if not rest:
@@ -167,7 +167,7 @@ def _entry(place: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
 
 def _files_below(root: Path) -> Iterator[Path]:
     for path in sorted(root.iterdir()):
-        is_needed = (path.parent.name, path.name) == ("django", "test")  # its name alone is that of tests
+        is_needed = (path.parent.name, path.name) == ("django", "test")  # only its name is that of tests
         if (path.name in _LEFT_OUT and not is_needed) or path.name.startswith("config-"):
             continue
         if path.is_dir() and not path.is_symlink():
@@ -192,7 +192,7 @@ def _site_packages(interpreter: Path) -> Path:
 
 
 def _take_packages(tree: _Tree, into: Path, requirements: str) -> None:
-    """What is needed of others, as it is installed for these tests."""
+    """Add the packages that a requirements file lists, as installed for these tests."""
     listed = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements" / f"{requirements}.txt").read_text(), re.MULTILINE)
     for name in listed:
         try:

@@ -1,4 +1,4 @@
-"""Another engine, which is reached over TLS at another address, and the runtime on it under test."""
+"""A second engine, reached over TLS at another address, and the runtime on it under test."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.docker.harness import DockerHarness
 from tests.network import free_port
 
 ADDRESS: Final = "127.0.0.2"
-"""Of the machine that the other engine is taken to be on."""
+"""The address of the machine that the remote engine stands in for."""
 POOL: Final = "10.214.0.0/16"
 
 
 class RemoteEngine(Engine):
-    """Speaks TLS, and with nobody who has no certificate of its authority."""
+    """An engine that speaks TLS and accepts only clients with a certificate of its authority."""
 
     def __init__(self) -> None:
         super().__init__(POOL)
@@ -36,7 +36,7 @@ class RemoteEngine(Engine):
 
     @property
     def config(self) -> dict[str, Any]:
-        """``Executor.config`` of an executor that uses it."""
+        """Return ``Executor.config`` of an executor that uses this engine."""
         return {
             "docker_host": f"tcp://{ADDRESS}:{self.port}",
             "tls_ca": str(self.authority.certificate),
@@ -46,12 +46,12 @@ class RemoteEngine(Engine):
         }
 
     def volume(self, name: str) -> Path:
-        """Where its files are, on this machine."""
+        """Return the directory of a volume on this machine."""
         return self.home / "root" / "volumes" / name / "_data"
 
 
 class RemoteEngineHarness(DockerHarness):
-    """Containers and volumes of the other engine."""
+    """Harness for containers and volumes of the remote engine."""
 
     runtime: RemoteDocker = RUNTIME
     engine: RemoteEngine
@@ -62,15 +62,15 @@ class RemoteEngineHarness(DockerHarness):
         self.user = "1000:1000"
 
     def directory_of(self, owner_id: str) -> Path:
-        """The volume's directory."""
+        """Return the directory of the workspace's volume."""
         return self.engine.volume(workspace_volume(owner_id))
 
     def volumes_of(self, spec: LaunchSpec) -> set[str]:
-        """Those that a launch makes."""
+        """Return the names of the volumes that a launch creates."""
         return {state_volume(spec.execution_id), home_volume(spec.session_id), workspace_volume(spec.session_id)}
 
     def close(self) -> None:
-        """The volumes too."""
+        """Remove every managed container, network and volume."""
         super().close()
         with self.client() as client:
             for found in client.volumes(filters={"label": "kandev.managed=true"})["Volumes"] or ():

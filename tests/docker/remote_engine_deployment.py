@@ -1,4 +1,4 @@
-"""A whole Kandev whose sessions run on another machine's engine."""
+"""A complete Kandev whose sessions run on another machine's engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AGENT_HOME = f"{HOME_PATH}/demo"
 
 
 class RemoteEngineDeployment(Deployment):
-    """This machine has no engine of its own."""
+    """A Kandev on a machine without its own engine."""
 
     def __init__(self, home: Path, engine: RemoteEngine):
         super().__init__(home)
@@ -25,27 +25,27 @@ class RemoteEngineDeployment(Deployment):
         self.env |= {"KANDEV_DOCKER_HOST": "unix:///nowhere/docker.sock", "KANDEV_AGENTCTL_IMAGE": IMAGE}
 
     def prepare(self) -> None:
-        """With an executor over there, and no other."""
+        """Prepare the deployment with an executor on the remote engine as the default."""
         super().prepare()
         self.seeded["executor"] = self.add_executor("remote engine", "remote_docker", self.engine.config)
 
     def start_session(
         self, prompt: str, profile: Mapping[str, Any] | None = None, **values: Any
     ) -> RemoteEngineSession:
-        """In a container over there, where the agent has a home of the session's own."""
+        """Start a session in a remote container, where the agent has a home directory per session."""
         inside = {"command": ["kandev-demo-agent"], "env": {"KANDEV_DEMO_AGENT_HOME": AGENT_HOME}}
         made = super().start_session(prompt, {**inside, **(profile or {})}, **values)
         return RemoteEngineSession(self, made.task_id, made.id)
 
     def close(self) -> None:
-        """What is over there too."""
+        """Also remove what is on the remote engine."""
         super().close()
         self.engine.ensure()
         RemoteEngineHarness(self.repository, self.engine).close()
 
 
 class RemoteEngineSession(Session):
-    """One whose files are in volumes; processes are seen, as the other machine is this one in truth."""
+    """A session whose files are in volumes; its processes are visible, as the other machine is really this one."""
 
     deployment: RemoteEngineDeployment
 
@@ -54,15 +54,15 @@ class RemoteEngineSession(Session):
         super().__init__(deployment, task_id, session_id, home)
 
     def journal(self) -> str:
-        """In agentctl's volume."""
+        """Return the journal from agentctl's volume."""
         directory = self.deployment.engine.volume(state_volume(self.execution_id)) / "journal"
         return "".join(path.read_text(errors="replace") for path in sorted(directory.glob("*.jsonl")))
 
     def seen(self, path: str) -> Path:
-        """A file of its workspace."""
+        """Return the path of a workspace file on this machine."""
         return self.deployment.engine.volume(workspace_volume(self.id)) / Path(path).relative_to("/workspace")
 
     def kill_everything(self) -> None:
-        """SIGKILL for all of it, and nothing else of its container's."""
+        """Kill all its processes with SIGKILL, and nothing else in the container."""
         identity.kill_all(self.processes(), 10)
         self.deployment.engine.wait_for_end_of(self.execution_id)

@@ -1,4 +1,4 @@
-"""An ssh server of the tests' own: keys, port and people are its own, and it ends with the test."""
+"""An ssh server for tests, with its own keys and port; it ends with the test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEARCHED = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
 
 
 class SshServer:
-    """Lets whoever has ``key`` in as the user of these tests."""
+    """An ssh server that lets the holder of ``key`` in as the user of these tests."""
 
     def __init__(self, directory: Path):
         directory.mkdir(mode=0o700)
@@ -48,11 +48,11 @@ class SshServer:
         eventually(self._listens, timeout=60, describe="the ssh server listens")
 
     def url(self, path: str) -> str:
-        """Of an engine whose socket is at ``path``."""
+        """Return the URL of an engine whose socket is at ``path``."""
         return f"ssh://{getpass.getuser()}@{ADDRESS}:{self.port}{path}"
 
     def close(self) -> None:
-        """End it."""
+        """End the server."""
         self._process.terminate()
         self._process.wait(20)
 

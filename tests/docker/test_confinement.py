@@ -1,4 +1,4 @@
-"""What a session's container is, and what it may not."""
+"""The confinement of a session's container: its identity, limits and missing rights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from executors_app.containers.sites import container_name
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlRefused, LaunchFailed
 from tests.docker.harness import DockerHarness
-from tests.executors.harness import client_of, look, row_of, seen, spec_for, start_agent
+from tests.executors.harness import client_of, observe_one, row_of, seen, spec_for, start_agent
 from tests.executors.launches import TOKEN
 from tests.executors.repositories import make_repository, run_git
 
@@ -28,7 +28,7 @@ NOBODY = 54321
 COMMIT = "cd {0} && echo x > made && git add made && git -c user.name=A -c user.email=a@b commit -qm 'In a container'"
 
 
-async def test_a_container_has_its_names_no_powers_and_limits(
+async def test_container_has_names_and_limits_and_no_capabilities(
     harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     seen = harness.inspect(spec)
@@ -50,12 +50,12 @@ async def test_a_container_has_its_names_no_powers_and_limits(
 
 
 def status_field_of(pid: int, name: str) -> list[str]:
-    """What the kernel says of a process."""
+    """Return the values of a field in ``/proc/<pid>/status``."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(line.split()[1:] for line in lines if line.startswith(f"{name}:"))
 
 
-async def test_agentctl_and_its_agent_are_two_users_without_any_power(
+async def test_agentctl_and_agent_are_two_users_without_capabilities(
     harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     await start_agent(harness, spec, launched, "first")
@@ -64,9 +64,9 @@ async def test_agentctl_and_its_agent_are_two_users_without_any_power(
     owner = str(os.geteuid())
     assert status_field_of(agentctl, "Uid")[:3] == [str(AGENTCTL_UID), owner, str(AGENTCTL_UID)]
     assert status_field_of(agentctl, "CapEff") == status_field_of(agentctl, "CapPrm") == [f"{1 << 6:016x}"], (
-        "it may leave a group"
+        "agentctl has CAP_SETGID only"
     )
-    assert len(children) >= 2, "a guard and an agent"
+    assert len(children) >= 2, "there are a guard and an agent"
     for pid in children:
         assert status_field_of(pid, "Uid") == [owner] * 4
         assert status_field_of(pid, "Groups") == []
@@ -74,7 +74,7 @@ async def test_agentctl_and_its_agent_are_two_users_without_any_power(
         assert {status_field_of(pid, f"Cap{name}")[0] for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
 
 
-REACHES_FOR_AGENTCTL = (
+ATTACKS_ON_AGENTCTL = (
     "cat /var/lib/agentctl/state/token",
     "ls /var/lib/agentctl/state",
     "cat /proc/1/environ",
@@ -86,21 +86,21 @@ REACHES_FOR_AGENTCTL = (
 )
 
 
-async def test_an_agent_reaches_neither_its_agentctl_nor_what_that_keeps(
+async def test_agent_reaches_neither_agentctl_nor_its_files(
     harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    tries = [f"{{ {tried}; }} > got-{n} 2>&1; echo $? > code-{n}" for n, tried in enumerate(REACHES_FOR_AGENTCTL)]
+    tries = [f"{{ {tried}; }} > got-{n} 2>&1; echo $? > code-{n}" for n, tried in enumerate(ATTACKS_ON_AGENTCTL)]
     with pytest.raises(AgentctlRefused, match="the agent ended"):
         await start_agent(harness, spec, launched, "first", argv=["sh", "-c", "; ".join([*tries, "sleep 1"])])
     worktree = seen(harness, launched)
-    for number, tried in enumerate(REACHES_FOR_AGENTCTL):
+    for number, tried in enumerate(ATTACKS_ON_AGENTCTL):
         got = (worktree / f"got-{number}").read_text()
         assert (worktree / f"code-{number}").read_text().strip() != "0", f"{tried}: {got}"
         assert TOKEN not in got, tried
-    assert (await look(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
+    assert (await observe_one(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
 
 
-async def test_each_container_has_a_network_of_its_own(harness: DockerHarness, spec: LaunchSpec) -> None:
+async def test_each_container_has_its_own_network(harness: DockerHarness, spec: LaunchSpec) -> None:
     other = spec_for(harness)
     for one in (spec, other):
         await harness.runtime.launch(one)
@@ -113,7 +113,7 @@ async def test_each_container_has_a_network_of_its_own(harness: DockerHarness, s
     assert len(ids) == 2
 
 
-async def test_a_subnet_that_is_taken_is_passed_over(harness: DockerHarness) -> None:
+async def test_subnet_in_use_is_skipped(harness: DockerHarness) -> None:
     config = {"subnets": "10.99.0.0/28"}
     first, second, third = (replace(spec_for(harness), config=config) for _ in range(3))
     for one in (first, second):
@@ -131,7 +131,9 @@ async def test_commit_reaches_the_team_with_the_next_push(
     start = run_git(harness.repository, "rev-parse", "main")
     code, said = harness.run(spec, "sh", "-c", COMMIT.format(launched.worktree_path))
     assert code == 0, said
-    assert run_git(harness.repository, "rev-parse", launched.worktree_branch) == start, "the repository is out of reach"
+    assert run_git(harness.repository, "rev-parse", launched.worktree_branch) == start, (
+        "the agent cannot reach the repository"
+    )
     assert await harness.runtime.push_work(row_of(harness, spec, launched)) is True
     assert run_git(harness.repository, "log", "-1", "--format=%s", launched.worktree_branch) == "In a container"
     assert run_git(harness.repository, "rev-parse", "main") == start
@@ -157,7 +159,7 @@ async def test_team_repository_and_borrowed_objects_cannot_be_written(
         assert any(reason in said for reason in reasons), f"{attempt}: {said}"
 
 
-async def test_neither_other_sessions_nor_the_data_directory_can_be_seen(
+async def test_other_sessions_and_the_data_directory_are_invisible(
     harness: DockerHarness, spec: LaunchSpec, launched: Launched, settings: Any
 ) -> None:
     data = Path(settings.KANDEV_DATA_DIR)
@@ -169,8 +171,8 @@ async def test_neither_other_sessions_nor_the_data_directory_can_be_seen(
 
 
 @pytest.fixture
-def home_of_nobody(harness: DockerHarness, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Repository and data directory of a user who may speak to the engine and is not root."""
+def unprivileged_home(harness: DockerHarness, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield repository and data directory of a user who may use the engine and is not root."""
     home = Path(tempfile.mkdtemp(prefix="kandev-nobody-", dir="/tmp"))
     settings.KANDEV_DATA_DIR = home / "data"
     harness.repository = make_repository(home / "repository")
@@ -185,22 +187,22 @@ def home_of_nobody(harness: DockerHarness, settings: Any, monkeypatch: pytest.Mo
     shutil.rmtree(home)
 
 
-async def test_where_kandev_is_not_root_its_files_stay_its_own(
-    harness: DockerHarness, launched: Launched, home_of_nobody: Path
+async def test_files_belong_to_kandevs_user_when_it_is_not_root(
+    harness: DockerHarness, launched: Launched, unprivileged_home: Path
 ) -> None:
-    assert launched.boot_id, "whatever is imported late was imported with it, while we may"
+    assert launched.boot_id, "late imports were done while permitted"
     spec = spec_for(harness)
     with as_user(NOBODY):
         made = await harness.runtime.launch(spec)
         await start_agent(harness, spec, made, "first")
         await client_of(spec, made).snapshot()
         assert harness.runtime.resume_token(row_of(harness, spec, made))
-    assert {path.stat().st_uid for path in home_of_nobody.rglob("*")} == {NOBODY}
+    assert {path.stat().st_uid for path in unprivileged_home.rglob("*")} == {NOBODY}
 
 
 @contextmanager
 def as_user(uid: int) -> Iterator[None]:
-    """What this process does meanwhile it does as somebody who is not root."""
+    """Run the block with the effective user id of somebody who is not root."""
     os.setegid(uid)
     os.seteuid(uid)
     try:

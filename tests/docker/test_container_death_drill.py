@@ -1,4 +1,4 @@
-"""``docker kill`` in mid-turn, and an agent that dies at every start in a container: as on this machine."""
+"""``docker kill`` in mid-turn, and an agent that dies at every start in a container: the same as on this machine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.waiting import eventually
 
 DIES: dict[str, Any] = {"command": ["sh", "-c", "echo no licence found >&2; exit 3"]}
 
-SPOILS_THE_NEXT_CONTAINER = """
+SHORTEN_TOKENS = """
 from executors_app.models import ExecutorRunning
 ExecutorRunning.objects.update(auth_token="short")
 """
-"""Its agentctl ends at once: it takes no such token."""
+"""A token that is too short, at which the next agentctl exits immediately."""
 
 
 def kill_container(deployment: DockerDeployment, session: Session) -> None:
-    """``docker kill``."""
+    """Kill the session's container as ``docker kill`` does."""
     client = deployment.engine.client()
     try:
         client.kill(container_name(session.execution_id))
@@ -28,19 +28,19 @@ def kill_container(deployment: DockerDeployment, session: Session) -> None:
         client.close()
 
 
-def test_a_killed_container_comes_back_and_its_turn_is_continued_once(deployment: DockerDeployment) -> None:
-    deployment.env["KANDEV_RECONCILE_INTERVAL"] = "600"  # no pass of the loop helps
+def test_killed_container_returns_and_its_turn_continues_once(deployment: DockerDeployment) -> None:
+    deployment.env["KANDEV_RECONCILE_INTERVAL"] = "600"  # no periodic sweep helps
     deployment.serve()
     session = deployment.start_session("remember heron")
     session.wait_for("WAITING_FOR_INPUT", timeout=90)
     session.prompt("work 60")
     wait_until_talking(session)
     kill_container(deployment, session)
-    eventually(lambda: "session.run.interrupted" in session.names(), timeout=30, describe="its death is known")
+    eventually(lambda: "session.run.interrupted" in session.names(), timeout=30, describe="the death is noticed")
     eventually(
         lambda: [row["state"] in ("delivered", "done") for row in continue_prompts(session)] == [True],
         timeout=90,
-        describe="it goes on",
+        describe="the continue prompt is delivered",
     )
     assert session.names().count("session.run.interrupted") == 1
     assert session.names().count("session.restart_ordered") == 1
@@ -53,7 +53,7 @@ def test_session_that_always_dies_is_given_up_and_others_continue(deployment: Do
     good = deployment.start_session("remember heron", executor=deployment.on_this_machine)
     good.wait_for("WAITING_FOR_INPUT", timeout=60)
     bad.wait_for("FAILED", timeout=120)
-    assert [row["kind"] for row in bad.receipts()] == ["failed"] * 6, "the user's own start, and five by itself"
+    assert [row["kind"] for row in bad.receipts()] == ["failed"] * 6, "the user's start and five automatic ones failed"
     assert "no licence found" in bad.status()["error_message"]
 
 
@@ -64,14 +64,14 @@ def test_container_that_always_exits_is_given_up_with_its_log(
     deployment.serve()
     session = deployment.start_session("remember heron")
     session.wait_for("WAITING_FOR_INPUT", timeout=90)
-    done = deployment.manage("shell", "-v", "0", "-c", SPOILS_THE_NEXT_CONTAINER)
+    done = deployment.manage("shell", "-v", "0", "-c", SHORTEN_TOKENS)
     assert done.returncode == 0, done.stderr
     kill_container(deployment, session)
 
     session.wait_for("FAILED", timeout=180)
-    assert [row["kind"] for row in session.receipts()][-5:] == ["failed"] * 5, "five starts by itself"
+    assert [row["kind"] for row in session.receipts()][-5:] == ["failed"] * 5, "five automatic starts failed"
     assert "token needs at least" in session.status()["error_message"]
     items = deployment.rows("SELECT kind FROM attention_items WHERE resolved_at IS NULL AND kind <> 'idle'")
-    assert [row["kind"] for row in items] == ["gave_up"], "idle is the turn that nobody has looked at yet"
+    assert [row["kind"] for row in items] == ["gave_up"], "besides the idle item of the unread turn"
     beside = deployment.start_session("remember walrus", executor=deployment.on_this_machine)
     beside.wait_for("WAITING_FOR_INPUT", timeout=60)

@@ -1,4 +1,4 @@
-"""What becomes of a session's container: found, started again, made anew, and known for dead or not."""
+"""Containers of sessions: found again, restarted, recreated, and recognised as dead or not."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from executors_app.containers.sites import container_name
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import AgentctlRefused, LaunchFailed, RuntimeUnavailable
 from tests.docker.harness import DockerHarness
-from tests.executors.harness import known, look, row_of, seen, spec_for, start_agent
+from tests.executors.harness import known, observe_one, row_of, seen, spec_for, start_agent
 from tests.waiting import eventually
 
 EATER = "import mmap; m = mmap.mmap(-1, 1 << 30); [m.write(b'x' * 1048576) for _ in range(1024)]"
-"""A program that wants more memory than there is."""
+"""A program that needs more memory than its container has."""
 
 
-async def test_the_port_is_read_again_after_somebody_restarted_the_container(
+async def test_port_is_read_again_after_a_container_restart(
     harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     with harness.client() as client:
         client.restart(launched.container_id, timeout=5)
     facts = row_of(harness, spec, launched)
     again = await harness.runtime.launch(known(spec, launched))
-    seen = await look(harness, facts)
+    seen = await observe_one(harness, facts)
     assert (seen.observed, seen.url) == (Observed.ALIVE, again.url)
     assert again.url != launched.url
     assert again.container_id == launched.container_id
@@ -36,7 +36,7 @@ async def test_stopped_container_is_started_by_launch_not_by_observe(
 ) -> None:
     with harness.client() as client:
         client.stop(launched.container_id, timeout=5)
-    seen = await look(harness, row_of(harness, spec, launched))
+    seen = await observe_one(harness, row_of(harness, spec, launched))
     assert (seen.observed, seen.reason) == (Observed.DEAD, "container_stopped")
     assert harness.inspect(spec)["State"]["Status"] == "exited"
     again = await harness.runtime.launch(known(spec, launched))
@@ -50,9 +50,9 @@ async def test_removed_container_is_dead_and_launch_keeps_its_worktree(
     await start_agent(harness, spec, launched, "first")
     with harness.client() as client:
         client.remove_container(launched.container_id, force=True)
-    found = await look(harness, row_of(harness, spec, launched))
+    found = await observe_one(harness, row_of(harness, spec, launched))
     assert (found.observed, found.reason, found.workspace) == (Observed.DEAD, "container_gone", WorkspaceState.PRESENT)
-    assert harness.runtime.unread_journal(row_of(harness, spec, launched), 0, ""), "its journal is on this disk"
+    assert harness.runtime.unread_journal(row_of(harness, spec, launched), 0, ""), "the journal is on this disk"
     assert harness.runtime.resume_token(row_of(harness, spec, launched))
     again = await harness.runtime.launch(known(spec, launched))
     assert again.container_id != launched.container_id
@@ -65,7 +65,7 @@ async def test_container_missing_on_another_engine_is_not_dead(
     facts = row_of(harness, spec, launched, state={**launched.state, "engine": "another engine"})
     with harness.client() as client:
         client.remove_container(launched.container_id, force=True)
-    seen = await look(harness, facts)
+    seen = await observe_one(harness, facts)
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "other_host")
 
 
@@ -91,8 +91,10 @@ async def test_out_of_memory_container_is_reported(harness: DockerHarness, spec:
     prefer_the_first_process = "echo 1000 > /proc/1/oom_score_adj"
     assert harness.run(spec, "sh", "-c", prefer_the_first_process)[0] == 0
     harness.run(spec, "python3", "-I", "-c", EATER)
-    eventually(lambda: harness.inspect(spec)["State"]["Status"] == "exited", timeout=30, describe="it was killed")
-    seen = await look(harness, row_of(harness, spec, launched))
+    eventually(
+        lambda: harness.inspect(spec)["State"]["Status"] == "exited", timeout=30, describe="the container was killed"
+    )
+    seen = await observe_one(harness, row_of(harness, spec, launched))
     assert (seen.observed, seen.reason) == (Observed.DEAD, "out_of_memory")
 
 
@@ -111,7 +113,7 @@ async def test_foreign_container_with_our_name_is_left_alone(
             client.remove_container(container_name(spec.execution_id))
 
 
-async def test_an_image_that_is_not_there_is_said_and_never_pulled(harness: DockerHarness, spec: LaunchSpec) -> None:
+async def test_missing_image_is_reported_and_never_pulled(harness: DockerHarness, spec: LaunchSpec) -> None:
     with pytest.raises(RuntimeUnavailable, match="no image 'never-built'"):
         await harness.runtime.launch(replace(spec, config={"image": "never-built"}))
     with pytest.raises(RuntimeUnavailable, match="no image 'never-built'"):
@@ -136,13 +138,13 @@ async def test_paused_container_is_unknown_and_resumes_with_launch(
 ) -> None:
     with harness.client() as client:
         client.pause(launched.container_id)
-    seen = await look(harness, row_of(harness, spec, launched))
+    seen = await observe_one(harness, row_of(harness, spec, launched))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "container_paused")
     again = await harness.runtime.launch(known(spec, launched))
     assert (again.boot_id, again.found) == (launched.boot_id, True)
 
 
-async def test_one_look_at_many_is_one_list(harness: DockerHarness) -> None:
+async def test_observing_many_containers_takes_one_request(harness: DockerHarness) -> None:
     rows = []
     for _ in range(3):
         one = spec_for(harness)
@@ -159,4 +161,4 @@ async def test_agent_out_of_memory_alone_is_reported(harness: DockerHarness, spe
     launched = await harness.runtime.launch(replace(spec, config={"memory_mb": 256}))
     with pytest.raises(AgentctlRefused, match="the agent ended out of memory"):
         await start_agent(harness, spec, launched, "first", argv=["python3", "-I", "-c", EATER])
-    assert (await look(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
+    assert (await observe_one(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE

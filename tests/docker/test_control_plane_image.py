@@ -1,4 +1,4 @@
-"""The image of web, supervisor and worker: built as it stands, run as compose.yaml runs it, and as little as can be."""
+"""The image of web, supervisor and worker, built from its Dockerfile and run as in compose.yaml."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENVIRONMENT: Final = {
 
 
 class ControlPlaneContainers:
-    """Containers of the image that share a volume and a network, with as few rights as compose.yaml gives them."""
+    """Containers of the image that share a volume and a network, with the minimal rights of compose.yaml."""
 
     def __init__(self, client: Any):
         self.client = client
@@ -38,7 +38,7 @@ class ControlPlaneContainers:
         self._made: list[str] = []
 
     def start(self, command: Sequence[str] | None = None, environment: Mapping[str, str] = ENVIRONMENT) -> str:
-        """Run a command of the image, or its own; the container's id."""
+        """Start a container with a command, or the image's own; return its id."""
         host = self.client.create_host_config(
             read_only=True,
             cap_drop=["ALL"],
@@ -54,26 +54,26 @@ class ControlPlaneContainers:
         return str(made)
 
     def run(self, *command: str) -> str:
-        """Run a command to its end, which must be a good one; what it said."""
+        """Run a command to its end and check that it succeeded; return its output."""
         made = self.start(command)
         status, said = self.client.wait(made, timeout=120)["StatusCode"], self.client.logs(made).decode()
         assert status == 0, said
         return str(said)
 
     def inside(self, container: str, *command: str) -> str:
-        """What a command in a running container says."""
+        """Return the output of a command in a running container."""
         made = self.client.exec_create(container, list(command))["Id"]
         said = self.client.exec_start(made).decode()
         assert self.client.exec_inspect(made)["ExitCode"] == 0, said
         return str(said)
 
     def address(self, container: str) -> str:
-        """Where it is reached from this machine."""
+        """Return the URL at which this machine reaches a container."""
         found = self.client.inspect_container(container)["NetworkSettings"]["Networks"][NETWORK]["IPAddress"]
         return f"http://{found}:8000"
 
     def close(self) -> None:
-        """Take everything away."""
+        """Remove all containers, the volume and the network."""
         for container in self._made:
             self.client.remove_container(container, force=True)
         self.client.remove_volume(self.volume)
@@ -82,7 +82,7 @@ class ControlPlaneContainers:
 
 @pytest.fixture(scope="module")
 def containers(shared_engine: Engine) -> Iterator[ControlPlaneContainers]:
-    """The image, built, and a database."""
+    """Yield containers of the built image, with a migrated database."""
     require("tini")
     shared_engine.ensure()
     client = shared_engine.client(timeout=300)
@@ -99,7 +99,7 @@ def containers(shared_engine: Engine) -> Iterator[ControlPlaneContainers]:
 
 
 def status_of(url: str, host: str = SITE) -> int:
-    """The status of a page, asked for by the site's name; 0 for no answer."""
+    """Return the status of a page requested with the site's host name; 0 without a response."""
     request = urllib.request.Request(url, headers={"Host": host})
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
@@ -111,11 +111,15 @@ def status_of(url: str, host: str = SITE) -> int:
         return 0
 
 
-def test_its_web_is_healthy_ready_and_nobody(containers: ControlPlaneContainers) -> None:
+def test_web_is_healthy_ready_and_unprivileged(containers: ControlPlaneContainers) -> None:
     supervisor = containers.start(["python3", "manage.py", "supervise"])
     web = containers.start()
-    eventually(lambda: health(containers, web) == "healthy", timeout=180, describe="its health check says so")
-    eventually(lambda: status_of(f"{containers.address(web)}/readyz") == 200, timeout=120, describe="it is ready")
+    eventually(
+        lambda: health(containers, web) == "healthy", timeout=180, describe="the health check says that it is healthy"
+    )
+    eventually(
+        lambda: status_of(f"{containers.address(web)}/readyz") == 200, timeout=120, describe="/readyz answers 200"
+    )
     assert status_of(f"{containers.address(web)}/healthz", "somebody.else") == 400
     assert status_of(f"{containers.address(web)}/static/kandev/base.css") == 200
     assert status_of(f"{containers.address(web)}/login/") == 200
@@ -136,22 +140,22 @@ def test_its_web_is_healthy_ready_and_nobody(containers: ControlPlaneContainers)
 
 
 def health(containers: ControlPlaneContainers, container: str) -> str:
-    """What its own health check says."""
+    """Return the result of the container's own health check."""
     return str(containers.client.inspect_container(container)["State"]["Health"]["Status"])
 
 
-def test_a_web_that_does_not_answer_is_unhealthy(containers: ControlPlaneContainers) -> None:
+def test_web_that_does_not_answer_is_unhealthy(containers: ControlPlaneContainers) -> None:
     idle = containers.start(["sleep", "600"])
     with pytest.raises(AssertionError, match="refused"):
         containers.inside(idle, "python3", "-I", "-S", "/opt/kandev/kandev/healthcheck.py")
 
 
-def test_a_deployment_of_it_has_nothing_that_the_check_finds(containers: ControlPlaneContainers) -> None:
+def test_deployment_check_finds_no_problem(containers: ControlPlaneContainers) -> None:
     said = containers.run("python3", "manage.py", "check", "--deploy", "--fail-level", "WARNING")
     assert "no issues" in said
 
 
-def test_its_worker_does_what_is_queued(containers: ControlPlaneContainers) -> None:
+def test_worker_runs_queued_jobs(containers: ControlPlaneContainers) -> None:
     queue = "from django_q.tasks import async_task; print(async_task('sessions_app.tasks.notifications.notify'))"
     assert containers.run("python3", "manage.py", "shell", "-v", "0", "-c", queue)
     containers.run("python3", "manage.py", "qcluster", "--run-once")
@@ -159,7 +163,7 @@ def test_its_worker_does_what_is_queued(containers: ControlPlaneContainers) -> N
     assert containers.run("python3", "manage.py", "shell", "-v", "0", "-c", count).split()[-1] == "0"
 
 
-def test_it_has_what_it_runs_and_no_more(containers: ControlPlaneContainers) -> None:
+def test_image_contains_only_what_it_runs(containers: ControlPlaneContainers) -> None:
     code = """
 import importlib.util, json, shutil, pathlib
 print(json.dumps({

@@ -1,4 +1,4 @@
-"""What an executor on Docker may be told."""
+"""The settings of an executor on Docker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runtime on Docker keeps the contract, with a real engine."""
+"""The runtime on Docker meets the runtime contract on a real engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.executors.shared_worktrees import SharedWorktreesContract
 
 
 class TestLocalDocker(RuntimeContract):
-    """``local_docker``."""
+    """The contract on ``local_docker``."""
 
 
 class TestSharedInContainers(SharedWorktreesContract):

@@ -1,4 +1,4 @@
-"""The restart drills, with sessions in containers of a real engine: the very same as on this machine."""
+"""The restart drills, with sessions in containers of a real engine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.drills.restart_drills import ConcurrentSweepsDrill, RestartDrills, Se
 
 
 class TestRestartsInContainers(RestartDrills, SecondSweepDrill, ConcurrentSweepsDrill, StoppedSessionDrill):
-    """``local_docker``."""
+    """Drills on ``local_docker``."""
 
     def lose_workspace(self, deployment: Deployment, session: Session) -> None:
-        """Remove the workspace with all that it has."""
+        """Remove the whole workspace directory."""
         assert isinstance(session, ContainerSession)
         shutil.rmtree(session.workspace)

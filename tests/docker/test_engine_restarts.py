@@ -1,4 +1,4 @@
-"""The engine itself ends, hangs and comes back while sessions are in its containers."""
+"""The engine itself ends, hangs and comes back while sessions run in its containers."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ CONTAINER_ACTIONS = {"create", "start", "restart", "stop", "kill", "die", "destr
 
 
 def wait_until_idle(session: Session) -> Session:
-    """Its first turn is over."""
+    """Wait until the session's first turn is over."""
     wait_for_first_turn(session)
     session.wait_for("WAITING_FOR_INPUT")
     return session
 
 
 def lasting_processes(session: Session) -> list[ProcessIdentity]:
-    """Its agentctl, guard and agent, once no git or health check of the moment is beside them."""
+    """Return its agentctl, guard and agent, once no short-lived git or health check runs beside them."""
 
     def three() -> list[ProcessIdentity] | None:
         found = session.processes()
         return found if len(found) == 3 else None
 
-    found = eventually(three, timeout=30, describe="agentctl, guard and agent alone")
+    found = eventually(three, timeout=30, describe="only agentctl, guard and agent run")
     assert found is not None
     return found
 
 
 def row_of(document: dict[str, Any], session: Session) -> dict[str, Any]:
-    """A sweep's words about one session."""
+    """Return a session's entry in the document of a sweep."""
     return next(row for row in document["sessions"] if row["session_id"] == session.id)
 
 
 def has_resumed(session: Session) -> bool:
-    """Its last start had the conversation."""
+    """Return whether its last start restored the conversation."""
     receipts = session.receipts()
     return bool(receipts) and receipts[-1]["kind"] in ("loaded", "resumed")
 
@@ -64,7 +64,7 @@ def test_unreachable_engine_makes_only_its_sessions_unreachable(deployment: Dock
 
     document = deployment.recover()
 
-    assert document["duration_ms"] < (TIMEOUT + 1.5) * 1000, "the timeout, and little more"
+    assert document["duration_ms"] < (TIMEOUT + 1.5) * 1000, "the check takes little longer than the timeout"
     for session in inside:
         row = row_of(document, session)
         assert (row["observed"], row["reason"]) == ("unknown", "runtime_unavailable")
@@ -74,7 +74,7 @@ def test_unreachable_engine_makes_only_its_sessions_unreachable(deployment: Dock
     assert row_of(document, here)["receipt_kind"] == "reattached"
     reattached = datetime.fromisoformat(here.receipts()[-1]["created_at"]).replace(tzinfo=UTC)
     took = reattached - datetime.fromisoformat(document["started_at"])
-    assert took.total_seconds() < TIMEOUT / 2, "nobody else waits for the engine"
+    assert took.total_seconds() < TIMEOUT / 2, "other requests do not wait for the engine"
     assert here.row["state"] == "WAITING_FOR_INPUT"
     assert [lasting_processes(session) for session in (*inside, here)] == before
 
@@ -89,7 +89,7 @@ def test_unreachable_engine_makes_only_its_sessions_unreachable(deployment: Dock
     assert [lasting_processes(session) for session in (*inside, here)] == before
 
 
-def test_an_engine_restarted_with_live_restore_costs_no_agent_its_turn(deployment: DockerDeployment) -> None:
+def test_engine_restart_with_live_restore_interrupts_no_turn(deployment: DockerDeployment) -> None:
     engine = deployment.engine
     engine.stop()
     engine.start(live_restore=True)
@@ -101,17 +101,17 @@ def test_an_engine_restarted_with_live_restore_costs_no_agent_its_turn(deploymen
 
     engine.stop()
     heard = session.agent_log()
-    eventually(lambda: len(session.agent_log()) > len(heard), describe="the agent goes on talking")
+    eventually(lambda: len(session.agent_log()) > len(heard), describe="the agent keeps writing")
     engine.start(live_restore=True)
 
-    eventually(lambda: "session.run.completed" in session.names(), timeout=90, describe="the turn ends")
+    eventually(lambda: "session.run.completed" in session.names(), timeout=90, describe="the turn has completed")
     session.wait_for("WAITING_FOR_INPUT")
     assert lasting_processes(session) == before
     assert session.agent_text() == session.agent_log()
     assert session.names().count("session.run.started") == 1
 
 
-def test_an_engine_restarted_without_live_restore_gets_its_sessions_back(deployment: DockerDeployment) -> None:
+def test_sessions_return_after_an_engine_restart_without_live_restore(deployment: DockerDeployment) -> None:
     engine = deployment.engine
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
@@ -121,18 +121,18 @@ def test_an_engine_restarted_without_live_restore_gets_its_sessions_back(deploym
     session.wait_for("RUNNING")
 
     engine.stop()
-    eventually(lambda: not session.processes(), timeout=30, describe="its container stops with the engine")
+    eventually(lambda: not session.processes(), timeout=30, describe="the container stops with the engine")
     engine.start()
 
-    eventually(lambda: has_resumed(session), timeout=90, describe="the agent took its conversation up")
+    eventually(lambda: has_resumed(session), timeout=90, describe="the agent has resumed its conversation")
     session.wait_for("WAITING_FOR_INPUT")
     assert session.execution["container_id"] == container, "the same container was started again"
     assert session.names().count("session.run.interrupted") == 1
     session.prompt("what was the word?")
-    eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="it remembers")
+    eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="the agent knows the word")
 
 
-def test_an_engine_that_was_killed_gets_its_sessions_back(deployment: DockerDeployment) -> None:
+def test_sessions_return_after_the_engine_was_killed(deployment: DockerDeployment) -> None:
     engine = deployment.engine
     deployment.serve()
     session = wait_until_idle(deployment.start_session("remember walrus"))
@@ -142,6 +142,6 @@ def test_an_engine_that_was_killed_gets_its_sessions_back(deployment: DockerDepl
 
     deployment.serve()
 
-    eventually(lambda: has_resumed(session), timeout=90, describe="the agent took its conversation up")
+    eventually(lambda: has_resumed(session), timeout=90, describe="the agent has resumed its conversation")
     session.wait_for("WAITING_FOR_INPUT")
     assert session.agent_text() == session.agent_log()

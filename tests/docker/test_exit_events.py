@@ -1,4 +1,4 @@
-"""What an engine tells of its containers' deaths, over whatever becomes of the connection."""
+"""Exit events of containers arrive from the engine, even when the connection is interrupted."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ NOTICED_WITHIN = 2.0
 
 
 class ReceivedExitEvents:
-    """The exit events that arrived so far."""
+    """The exit events that have arrived so far."""
 
     def __init__(self) -> None:
         self.exit_events: list[ExitEvent] = []
 
     @property
     def sessions(self) -> list[str]:
-        """Whose they were."""
+        """Return the ids of the sessions whose containers exited."""
         return [death.session_id for death in self.exit_events]
 
     async def wait_for_exit(self, spec: LaunchSpec, within: float = NOTICED_WITHIN) -> None:
-        """Wait until its death was told."""
-        await eventually_async(lambda: spec.session_id in self.sessions, timeout=within, describe="its death is told")
+        """Wait until the exit of a launch's container has been reported."""
+        await eventually_async(
+            lambda: spec.session_id in self.sessions, timeout=within, describe="the exit is reported"
+        )
 
 
 @asynccontextmanager
 async def listening_to_exits(harness: DockerHarness) -> AsyncIterator[ReceivedExitEvents]:
-    """To the engine, which has begun to tell."""
+    """Listen to the engine's exit events during the block; yield what arrives."""
     received = ReceivedExitEvents()
     source = harness.runtime.exit_event_source(row_of(harness, spec_for(harness)))
 
@@ -49,7 +51,9 @@ async def listening_to_exits(harness: DockerHarness) -> AsyncIterator[ReceivedEx
     calls = len(harness.engine.calls())
     task = asyncio.create_task(listen())
     await eventually_async(
-        lambda: any("/events" in call for call in harness.engine.calls()[calls:]), timeout=20, describe="it is asked"
+        lambda: any("/events" in call for call in harness.engine.calls()[calls:]),
+        timeout=20,
+        describe="the engine is asked for events",
     )
     try:
         yield received
@@ -60,7 +64,7 @@ async def listening_to_exits(harness: DockerHarness) -> AsyncIterator[ReceivedEx
 
 @pytest.fixture(autouse=True)
 def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that connections end and begin while a test looks on, and no listener outlasts it for long."""
+    """Shorten connections so that they end and begin during a test, and no listener outlasts it for long."""
     monkeypatch.setattr(lifecycle, "WINDOW_SECONDS", 2)
 
 
@@ -85,7 +89,7 @@ async def test_removed_container_is_reported_and_helpers_are_not(harness: Docker
         assert set(received.sessions) == {spec.session_id}
 
 
-async def test_each_death_is_told_however_many_connections_come_between(harness: DockerHarness) -> None:
+async def test_each_exit_is_reported_across_reconnections(harness: DockerHarness) -> None:
     specs = [spec_for(harness) for _ in range(3)]
     for spec in specs:
         await harness.runtime.launch(spec)
@@ -96,17 +100,17 @@ async def test_each_death_is_told_however_many_connections_come_between(harness:
             await received.wait_for_exit(spec)
             await wait_for_reconnection(harness)
     assert sum("/events" in call for call in harness.engine.calls()[calls:]) >= 3
-    assert received.sessions == [spec.session_id for spec in specs], "and none twice"
+    assert received.sessions == [spec.session_id for spec in specs], "no exit is reported twice"
 
 
 async def wait_for_reconnection(harness: DockerHarness) -> None:
-    """Wait until the engine is asked anew."""
+    """Wait until the engine has received another request for events."""
     calls = len(harness.engine.calls())
 
     def asked() -> bool:
         return any("/events" in call for call in harness.engine.calls()[calls:])
 
-    await eventually_async(asked, describe="another connection")
+    await eventually_async(asked, describe="there is another connection")
 
 
 async def test_sessions_are_rechecked_after_an_engine_was_away(
@@ -117,15 +121,17 @@ async def test_sessions_are_rechecked_after_an_engine_was_away(
         harness.engine.stop()
         calls = len(harness.engine.calls())
         harness.engine.start()
-        await eventually_async(lambda: lifecycle.CHECK_ALL in received.exit_events, timeout=30, describe="look at all")
+        await eventually_async(
+            lambda: lifecycle.CHECK_ALL in received.exit_events, timeout=30, describe="all containers are checked"
+        )
         asked = [call for call in harness.engine.calls()[calls:] if "/events" in call]
-    assert len(asked) <= 4, "a back-off, and no storm"
+    assert len(asked) <= 4, "the connections back off"
 
 
-async def test_an_agent_that_runs_out_of_memory_is_told_of(harness: DockerHarness, spec: LaunchSpec) -> None:
+async def test_agent_out_of_memory_is_reported(harness: DockerHarness, spec: LaunchSpec) -> None:
     eater = "import mmap; m = mmap.mmap(-1, 1 << 30); [m.write(b'x' * 1048576) for _ in range(1024)]"
     await harness.runtime.launch(replace(spec, config={"memory_mb": 256}))
     async with listening_to_exits(harness) as received:
         await asyncio.to_thread(harness.run, spec, "python3", "-I", "-c", eater)
         await received.wait_for_exit(spec)
-        assert not received.exit_events[0].ended, "the container lives"
+        assert not received.exit_events[0].ended, "the container runs"

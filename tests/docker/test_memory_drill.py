@@ -1,4 +1,4 @@
-"""A container that runs out of memory in mid-turn: said as such, and resumed."""
+"""A container that runs out of memory in mid-turn is reported as such and resumed."""
 
 from __future__ import annotations
 
@@ -32,5 +32,7 @@ def test_out_of_memory_turn_is_reported_and_agent_returns(deployment: DockerDepl
 
     told = next(event["payload"] for event in session.events() if event["name"] == "session.run.interrupted")
     assert told["reason"] == "out_of_memory"
-    eventually(lambda: session.receipts()[-1]["kind"] in ("loaded", "resumed"), timeout=60, describe="it is back")
+    eventually(
+        lambda: session.receipts()[-1]["kind"] in ("loaded", "resumed"), timeout=60, describe="the agent has resumed"
+    )
     assert session.receipts()[-1]["evidence"]["log_is_a_prefix"] is True

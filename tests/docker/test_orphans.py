@@ -1,4 +1,4 @@
-"""Containers that no row knows: listed, and removed on proof and request alone."""
+"""Containers without a row are listed, and removed only with proof and on request."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.models import Executor
 from tests.docker.engine import IMAGE
 from tests.docker.harness import DockerHarness
-from tests.executors.harness import look, row_of, seen, spec_for
+from tests.executors.harness import observe_one, row_of, seen, spec_for
 from tests.executors.rows import make_execution
 
 
-async def test_orphans_are_listed_and_removed_on_proof_and_request_alone(
+async def test_orphans_are_listed_and_removed_only_with_proof_and_request(
     harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     other = spec_for(harness)
@@ -33,11 +33,11 @@ async def test_orphans_are_listed_and_removed_on_proof_and_request_alone(
         "running",
     )
     stranger = replace(orphan, id=container_name(other.execution_id))
-    assert await harness.runtime.remove_orphan(stranger, []) is False, "it is another's"
+    assert await harness.runtime.remove_orphan(stranger, []) is False, "the container belongs to another installation"
     assert await harness.runtime.remove_orphan(orphan, []) is True
-    assert (await look(harness, row_of(harness, spec, launched))).reason == "container_gone"
+    assert (await observe_one(harness, row_of(harness, spec, launched))).reason == "container_gone"
     assert (seen(harness, launched) / "README").exists()
-    assert (await look(harness, row_of(harness, other))).observed is Observed.ALIVE
+    assert (await observe_one(harness, row_of(harness, other))).observed is Observed.ALIVE
 
 
 async def test_helper_left_by_a_kill_is_an_orphan_of_a_known_execution(
@@ -48,16 +48,16 @@ async def test_helper_left_by_a_kill_is_an_orphan_of_a_known_execution(
     with harness.client() as client:
         labels = helper_labels(spec.execution_id, spec.session_id)
         client.create_container(IMAGE, name=name, labels=labels)
-    assert await harness.runtime.orphans(known, []) == [], "it may be at work"
+    assert await harness.runtime.orphans(known, []) == [], "the container may be at work"
 
     monkeypatch.setattr(lifecycle, "MAX_HELPER_SECONDS", -60.0)  # as if it were older than that
     (orphan,) = await harness.runtime.orphans(known, [])
     assert (orphan.id, orphan.execution_id, orphan.is_helper) == (name, spec.execution_id, True)
     own_container = replace(orphan, id=container_name(spec.execution_id))
-    assert await harness.runtime.remove_orphan(own_container, []) is False, "the execution's own is no helper"
+    assert await harness.runtime.remove_orphan(own_container, []) is False, "the execution's own container is no helper"
     assert await harness.runtime.remove_orphan(orphan, []) is True
     assert await harness.runtime.orphans(known, []) == []
-    assert (await look(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
+    assert (await observe_one(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
 
 
 @pytest.mark.django_db
@@ -76,7 +76,7 @@ def test_command_removes_a_helper_of_a_known_execution(
 
 
 def list_orphans(*arguments: str) -> list[dict[str, str]]:
-    """What ``manage.py orphans --json`` lists."""
+    """Return the orphans that ``manage.py orphans --json`` lists."""
     output = StringIO()
     call_command("orphans", "--json", *arguments, stdout=output, stderr=StringIO())
     listed: list[dict[str, str]] = json.loads(output.getvalue())["orphans"]
@@ -100,9 +100,9 @@ def test_orphans_command_lists_unknown_and_removes_named(harness: DockerHarness,
 
 
 @pytest.mark.django_db
-def test_the_command_says_when_no_engine_can_be_asked(harness: DockerHarness, settings: Any) -> None:
+def test_command_reports_an_unreachable_engine(harness: DockerHarness, settings: Any) -> None:
     settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
-    assert list_orphans() == [], "nobody uses one"
+    assert list_orphans() == [], "no orphan is listed"
     Executor.objects.create(name="Containers", runtime="local_docker")
     with pytest.raises(CommandError, match="Containers could not be reached") as refused:
         list_orphans()

@@ -1,4 +1,4 @@
-"""A published agent in a container that is removed: another is made, and it still knows what it was told."""
+"""A published agent whose container is removed gets a new one and still knows its conversation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "codex-acp"
 
 @pytest.fixture
 def model(engine: Engine) -> Iterator[ModelServer]:
-    """A model that containers reach: it listens at this machine's end of a network of the engine's."""
+    """Yield a model server that containers reach: it listens on the host's address in a network of the engine."""
     require(NAME)
     client = engine.client()
     network = client.create_network("model")["Id"]
@@ -36,9 +36,9 @@ def model(engine: Engine) -> Iterator[ModelServer]:
 
 @pytest.fixture(scope="module")
 def image(shared_engine: Engine) -> Iterator[str]:
-    """What an executor's image is made of by hand: ours, with the agent."""
+    """Yield the name of an image of agentctl with the agent's programs, as an operator would build it."""
     require(NAME)
-    programs = pack_codex_acp(MODULES / "packed-codex-acp")  # links, so on the file system of what they link to
+    programs = pack_codex_acp(MODULES / "packed-codex-acp")  # hard links, so on the file system of their targets
     try:
         yield add_programs(shared_engine, programs)
     finally:
@@ -47,7 +47,7 @@ def image(shared_engine: Engine) -> Iterator[str]:
 
 @pytest.fixture
 def drill(deployment: DockerDeployment, model: ModelServer, image: str) -> RealAgentDrill:
-    """The agent in a container was told the word, and does not go on by itself with what is interrupted."""
+    """Return an agent in a container that was told the word; interrupted turns are not continued automatically."""
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
     made = RealAgentDrill(deployment, model, NAME, deployment.home, told=1)
@@ -64,7 +64,7 @@ def drill(deployment: DockerDeployment, model: ModelServer, image: str) -> RealA
 
 
 def remove_container(engine: Engine, session: Session) -> str:
-    """``docker rm -f``; the id that it had."""
+    """Remove the session's container as ``docker rm -f`` does; return its id."""
     client = engine.client()
     try:
         found = str(client.inspect_container(container_name(session.execution_id))["Id"])
@@ -75,7 +75,7 @@ def remove_container(engine: Engine, session: Session) -> str:
 
 
 def check_memory(drill: RealAgentDrill, held: str) -> None:
-    """Ask; it knows the word by itself, and shows by what it replays that it does. ``held`` was sent once."""
+    """Check that the agent still knows the word and that its receipt proves this by replay; ``held`` was sent once."""
     assert drill.ask() == "itself"
     receipt = drill.session.receipts()[-1]
     assert (receipt["kind"], receipt["verified"]) == ("loaded", "replay")
@@ -87,19 +87,21 @@ def test_container_removed_in_mid_turn_keeps_the_conversation(drill: RealAgentDr
     held = drill.hold("on")
     removed = remove_container(engine, drill.session)
     drill.model.release()
-    eventually(lambda: "session.run.interrupted" in drill.session.names(), timeout=30, describe="it is noticed")
+    eventually(
+        lambda: "session.run.interrupted" in drill.session.names(), timeout=30, describe="the interruption is noticed"
+    )
     check_memory(drill, held)
     assert [row["state"] for row in drill.session.prompts()] == ["done", "interrupted", "done"]
-    assert remove_container(engine, drill.session) != removed, "another one was made"
+    assert remove_container(engine, drill.session) != removed, "a new container was created"
 
 
 @pytest.mark.real_agent
 def test_removed_container_of_stopped_agent_resumes_on_prompt(drill: RealAgentDrill, engine: Engine) -> None:
     held = drill.hold("on")
     drill.model.release()
-    eventually(lambda: drill.session.prompts()[-1]["state"] == "done", timeout=30, describe="the turn is over")
+    eventually(lambda: drill.session.prompts()[-1]["state"] == "done", timeout=30, describe="the turn has ended")
     drill.deployment.api("POST", f"{drill.session.path}/stop/", {})
-    eventually(lambda: drill.session.execution["status"] == "stopped", timeout=30, describe="it is stopped")
+    eventually(lambda: drill.session.execution["status"] == "stopped", timeout=30, describe="the session is stopped")
     removed = remove_container(engine, drill.session)
     check_memory(drill, held)
-    assert remove_container(engine, drill.session) != removed, "another one was made"
+    assert remove_container(engine, drill.session) != removed, "a new container was created"

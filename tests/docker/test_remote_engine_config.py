@@ -1,4 +1,4 @@
-"""What an executor on another engine may be told, and who is spoken to."""
+"""The settings of an executor on a remote engine, and the authentication of both sides."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from executors_app.errors import RuntimeUnavailable
 from executors_app.runtimes.remote_docker import read_remote_config
 from tests.docker.certificates import CLIENT, Authority
 from tests.docker.remote_engine import RemoteEngineHarness
-from tests.executors.harness import look, row_of, spec_for
+from tests.executors.harness import observe_one, row_of, spec_for
 
 
 @pytest.fixture
 def valid_config(tmp_path: Path) -> dict[str, Any]:
-    """Settings that are in order."""
+    """Return valid settings."""
     authority = Authority(tmp_path / "authority")
     pair = authority.issue("kandev", CLIENT)
     return {
@@ -63,7 +63,7 @@ def test_invalid_setting_is_rejected_in_one_sentence(
         read_remote_config({**valid_config, **change})
 
 
-def test_good_settings_are_read(valid_config: dict[str, Any]) -> None:
+def test_valid_settings_are_accepted(valid_config: dict[str, Any]) -> None:
     read = read_remote_config({**valid_config, "memory_mb": 512, "publish": "fd00::5", "user": "7:8"})
     assert (read.host, read.publish, read.user, read.config.memory_mb) == ("[fd00::5]", "fd00::5", "7:8", 512)
 
@@ -99,7 +99,7 @@ async def test_engine_rejects_a_foreign_client_certificate(remote_harness: Remot
     with pytest.raises(RuntimeUnavailable):
         await remote_harness.runtime.check_availability(config)
     spec = spec_for(remote_harness)
-    seen = await look(remote_harness, row_of(remote_harness, spec, config=config))
+    seen = await observe_one(remote_harness, row_of(remote_harness, spec, config=config))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "runtime_unavailable")
 
 

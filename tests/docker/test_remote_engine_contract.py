@@ -1,4 +1,4 @@
-"""The runtime on another machine's engine keeps the contract, over TLS."""
+"""The runtime on a remote engine meets the runtime contract over TLS."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.executors.contract import RuntimeContract
 
 @pytest.fixture
 def harness(remote_harness: RemoteEngineHarness) -> RemoteEngineHarness:
-    """The other engine."""
+    """Return the harness of the remote engine."""
     return remote_harness
 
 
 class TestRemoteDocker(RuntimeContract):
-    """``remote_docker``."""
+    """The contract on ``remote_docker``."""

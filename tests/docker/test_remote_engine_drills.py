@@ -22,7 +22,7 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def deployment(remote_engine: RemoteEngine, tmp_path: Path) -> Iterator[RemoteEngineDeployment]:
-    """A Kandev of its own, prepared and not yet served."""
+    """Yield a prepared Kandev, not yet serving, whose sessions run on the remote engine."""
     made = RemoteEngineDeployment(tmp_path, remote_engine)
     made.prepare()
     yield made
@@ -30,10 +30,10 @@ def deployment(remote_engine: RemoteEngine, tmp_path: Path) -> Iterator[RemoteEn
 
 
 class TestRestartsOnRemoteEngine(RestartDrills):
-    """``remote_docker``."""
+    """Drills on ``remote_docker``."""
 
     def lose_workspace(self, deployment: Deployment, session: Session) -> None:
-        """Remove the worktree and the branch in the volume of a session."""
+        """Remove the worktree and the branch from the session's volume."""
         assert isinstance(session, RemoteEngineSession)
         lost = session.row
         shutil.rmtree(session.seen(lost["worktree_path"]))
@@ -41,7 +41,7 @@ class TestRestartsOnRemoteEngine(RestartDrills):
         RemoteEngineHarness(deployment.repository, engine).forget(lost["worktree_branch"], session.id)
 
 
-def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
+def test_workspace_of_a_lost_volume_is_rebuilt_from_the_archive(
     deployment: RemoteEngineDeployment,
 ) -> None:
     deployment.serve()
@@ -50,7 +50,9 @@ def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
     session.wait_for("WAITING_FOR_INPUT")
     row = session.row
     eventually(
-        lambda: "kept.txt" in arrived_files(deployment.repository, session.id), timeout=30, describe="it has arrived"
+        lambda: "kept.txt" in arrived_files(deployment.repository, session.id),
+        timeout=30,
+        describe="the file has arrived",
     )
     deployment.kill_server()
     session.kill_everything()
@@ -59,19 +61,19 @@ def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
     deployment.recover()
 
     receipt = session.receipts()[-1]
-    assert receipt["kind"] == "failed", "its home went with the volumes"
+    assert receipt["kind"] == "failed", "the agent's home was deleted with the volumes"
     assert "was removed. It was rebuilt from the snapshot of" in receipt["evidence"]["workspace_rebuilt"]
     assert session.seen(row["worktree_path"]).joinpath("kept.txt").read_text() == "hello\n"
 
 
 def stay_idle(session: RemoteEngineSession) -> None:
-    """Its agentctl lives on."""
+    """Leave the session's agentctl running."""
 
 
 def stop_session(session: RemoteEngineSession) -> None:
-    """Nothing of it runs any more; an earlier kill has left a helper container of the same name."""
+    """Stop the session and remove the helper container that an earlier kill left under its name."""
     session.deployment.api("POST", f"{session.path}/stop/", {})
-    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is stopped")
+    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="the session is stopped")
     client = session.deployment.engine.client()
     labels = {sites.MANAGED_LABEL: "true", sites.HELPER_LABEL: session.execution_id}
     client.create_container(IMAGE, name=f"{sites.container_name(session.execution_id)}-work", labels=labels)
@@ -86,11 +88,15 @@ def test_work_arrives_after_a_kill_at_the_end_of_a_turn(
     session = deployment.start_session("work 1")
     wait_for_first_turn(session)
     session.wait_for("WAITING_FOR_INPUT")
-    eventually(lambda: arrived_files(deployment.repository, session.id), timeout=60, describe="the first turn arrived")
+    eventually(
+        lambda: arrived_files(deployment.repository, session.id),
+        timeout=60,
+        describe="the first turn's work has arrived",
+    )
     with bare.repository_lock(deployment.data / "archives" / f"{session.id}.git", folder=True):
         # Nothing can enter the archive now: the bundle of this turn is still on its way when everything is killed.
         session.prompt("write kept.txt hello")
-        eventually(lambda: is_due(session), timeout=60, describe="the second turn's snapshot is announced")
+        eventually(lambda: is_due(session), timeout=60, describe="the second turn's snapshot is due")
         session.wait_for("WAITING_FOR_INPUT")
         then(session)
         deployment.kill_server()
@@ -101,22 +107,24 @@ def test_work_arrives_after_a_kill_at_the_end_of_a_turn(
     deployment.serve()
 
     eventually(
-        lambda: "kept.txt" in arrived_files(deployment.repository, session.id), timeout=120, describe="it arrived"
+        lambda: "kept.txt" in arrived_files(deployment.repository, session.id),
+        timeout=120,
+        describe="the file has arrived",
     )
-    eventually(lambda: not is_due(session), timeout=60, describe="the row says so")
+    eventually(lambda: not is_due(session), timeout=60, describe="no snapshot is due")
     assert session.status()["snapshot_transfer"] is None
     assert session.names().count("session.run.completed") == turns, "no further turn was needed"
     eventually(lambda: helpers_of(session) == [], timeout=60, describe="no helper container is left")
 
 
 def is_due(session: RemoteEngineSession) -> bool:
-    """Whether its newest snapshot was announced and has not arrived."""
+    """Return whether its newest snapshot was announced and has not arrived."""
     row = session.execution
     return bool(row["snapshot_announced"] != row["snapshot_arrived"])
 
 
 def helpers_of(session: RemoteEngineSession) -> list[str]:
-    """Names of the short-lived containers beside its own."""
+    """Return the names of the short-lived containers beside its own."""
     client = session.deployment.engine.client()
     try:
         found = [name for one in client.containers(all=True) for name in one["Names"]]
@@ -126,7 +134,7 @@ def helpers_of(session: RemoteEngineSession) -> list[str]:
 
 
 def arrived_files(repository: Path, session_id: str) -> list[str]:
-    """The files of the last snapshot that the team's repository has."""
+    """Return the files of the session's last snapshot in the team's repository."""
     ref = f"refs/kandev/recovery/{session_id}"
     there = run_git(repository, "for-each-ref", ref)
     return run_git(repository, "ls-tree", "--name-only", ref).splitlines() if there else []

@@ -1,4 +1,4 @@
-"""An engine behind ssh: nothing listens there but the ssh server."""
+"""An engine behind ssh: only the ssh server listens on its machine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from executors_app.errors import RuntimeUnavailable
 from tests.docker.remote_engine import ADDRESS, RemoteEngineHarness
 from tests.docker.ssh_server import SshServer
 from tests.drills.process_groups import descendants
-from tests.executors.harness import client_of, look, row_of, spec_for
+from tests.executors.harness import client_of, observe_one, row_of, spec_for
 from tests.services import require
 
 
 @pytest.fixture
 def config(remote_harness: RemoteEngineHarness, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """Settings of an executor that goes through it."""
+    """Yield the settings of an executor that reaches the engine through ssh."""
     require("sshd")
     server = SshServer(tmp_path / "ssh")
     yield {
@@ -32,7 +32,7 @@ def config(remote_harness: RemoteEngineHarness, tmp_path: Path) -> Iterator[dict
     server.close()
 
 
-async def test_a_session_lives_on_an_engine_that_only_ssh_leads_to(
+async def test_session_runs_on_an_engine_reached_only_through_ssh(
     remote_harness: RemoteEngineHarness, config: dict[str, Any]
 ) -> None:
     remote_harness.config = config
@@ -40,13 +40,13 @@ async def test_a_session_lives_on_an_engine_that_only_ssh_leads_to(
     spec = spec_for(remote_harness)
     launched = await remote_harness.runtime.launch(spec)
     row = row_of(remote_harness, spec, launched)
-    assert (await look(remote_harness, row)).observed is Observed.ALIVE
+    assert (await observe_one(remote_harness, row)).observed is Observed.ALIVE
     assert (await client_of(spec, launched).read_file("README"))["content"] == "hello\n"
     await client_of(spec, launched).snapshot()
     assert await remote_harness.runtime.push_work(row) is True
     assert await remote_harness.runtime.end(row) is True
     left = [pid for pid in descendants(os.getpid()) if b"dial-stdio" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    assert left == [], "each connection's process ends with it"
+    assert left == [], "every connection's process has ended"
 
 
 async def test_unknown_host_key_is_rejected(

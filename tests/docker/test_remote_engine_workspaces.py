@@ -1,4 +1,4 @@
-"""Workspaces that are clones in volumes of another engine: they come home, and are never silently made anew."""
+"""Workspaces in volumes of a remote engine: their work arrives here, and they are never silently recreated."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import WorkspaceGone
 from executors_app.runtimes.remote_docker import state_volume, workspace_volume
 from tests.docker.remote_engine import RemoteEngineHarness
-from tests.executors.harness import client_of, git_in, known, look, row_of, seen, spec_for, start_agent
+from tests.executors.harness import client_of, git_in, known, observe_one, row_of, seen, spec_for, start_agent
 from tests.executors.repositories import commit, run_git
 
 
 @pytest.fixture
 def harness(remote_harness: RemoteEngineHarness) -> RemoteEngineHarness:
-    """The other engine."""
+    """Return the harness of the remote engine."""
     return remote_harness
 
 
 def remove(harness: RemoteEngineHarness, spec: LaunchSpec, *volumes: str) -> None:
-    """The container, and volumes with it."""
+    """Remove the container of a launch, and these volumes."""
     with harness.client() as client:
         client.remove_container(container_name(spec.execution_id), force=True)
         for name in volumes:
@@ -42,7 +42,7 @@ async def test_committed_and_uncommitted_work_arrives(
     row = row_of(harness, spec, launched)
 
     assert await harness.runtime.push_work(row) is True
-    assert await harness.runtime.push_work(row) is False, "there is nothing new"
+    assert await harness.runtime.push_work(row) is False, "there is nothing new to push"
 
     kept = recovery_refs.find_saved_work(harness.repository, spec.session_id, launched.worktree_branch)
     assert recovery_refs.saved_log(kept, 1, 0)["commits"][0]["subject"] == "Over there"
@@ -51,7 +51,7 @@ async def test_committed_and_uncommitted_work_arrives(
     assert run_git(harness.repository, "status", "--porcelain") == ""
 
 
-async def test_lost_volume_is_made_again_from_what_arrived(
+async def test_lost_volume_is_rebuilt_from_the_archive(
     harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     (seen(harness, launched) / "mine").write_text("uncommitted\n")
@@ -60,7 +60,7 @@ async def test_lost_volume_is_made_again_from_what_arrived(
     await harness.runtime.push_work(row_of(harness, spec, launched))
     remove(harness, spec, workspace_volume(spec.session_id))
 
-    found = await look(harness, row_of(harness, spec, launched))
+    found = await observe_one(harness, row_of(harness, spec, launched))
     again = await harness.runtime.launch(known(spec, launched))
 
     assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
@@ -69,14 +69,14 @@ async def test_lost_volume_is_made_again_from_what_arrived(
     )
     assert git_in(harness, again, "status", "--porcelain") == "A  mine"
     later = await harness.runtime.launch(known(spec, again))
-    assert "rebuilt" not in later.state, "once is enough"
+    assert "rebuilt" not in later.state, "the workspace is rebuilt only once"
 
 
 async def test_lost_volume_without_arrived_work_is_gone(
     harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     remove(harness, spec, workspace_volume(spec.session_id))
-    found = await look(harness, row_of(harness, spec, launched))
+    found = await observe_one(harness, row_of(harness, spec, launched))
     assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.GONE)
     assert "had reached the control plane" in found.workspace_reason
     for _ in range(2):
@@ -84,7 +84,7 @@ async def test_lost_volume_without_arrived_work_is_gone(
             await harness.runtime.launch(known(spec, launched))
 
 
-async def test_a_removed_container_keeps_home_worktree_journal_and_conversation(
+async def test_removed_container_keeps_home_worktree_journal_and_conversation(
     harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     started = await start_agent(harness, spec, launched, "first")
@@ -93,12 +93,12 @@ async def test_a_removed_container_keeps_home_worktree_journal_and_conversation(
     remove(harness, spec)
     row = row_of(harness, spec, launched)
 
-    found = await look(harness, row)
+    found = await observe_one(harness, row)
     assert (found.observed, found.reason, found.workspace) == (
         *(Observed.DEAD, "container_gone"),
         WorkspaceState.PRESENT,
     )
-    assert harness.runtime.unread_journal(row, 0, ""), "read without its container"
+    assert harness.runtime.unread_journal(row, 0, ""), "the journal is readable without its container"
     assert harness.runtime.resume_token(row) == started["resume_token"]
     again = await harness.runtime.launch(known(spec, launched))
 
@@ -109,7 +109,7 @@ async def test_a_removed_container_keeps_home_worktree_journal_and_conversation(
     assert outcome["outcome"] in ("loaded", "resumed")
 
 
-async def test_an_agent_over_there_reaches_neither_agentctls_things_nor_the_engine(
+async def test_remote_agent_reaches_neither_agentctls_files_nor_the_engine(
     harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     with harness.client() as client:
@@ -134,7 +134,7 @@ async def test_interrupted_start_is_continued(harness: RemoteEngineHarness, spec
     assert (seen(harness, launched) / "README").read_text() == "hello\n"
     with harness.client() as client:
         left = {name for one in client.containers(all=True) for name in one["Names"]}
-    assert left == {f"/{container_name(spec.execution_id)}"}, "helpers leave nothing behind"
+    assert left == {f"/{container_name(spec.execution_id)}"}, "no helper container is left"
 
 
 async def test_session_starts_from_the_tasks_base(harness: RemoteEngineHarness) -> None:
@@ -146,7 +146,7 @@ async def test_session_starts_from_the_tasks_base(harness: RemoteEngineHarness) 
     assert git_in(harness, launched, "rev-parse", "older") == first
 
 
-async def test_orphans_over_there_are_listed_and_removed_and_their_volumes_stay(
+async def test_remote_orphans_are_removed_and_their_volumes_stay(
     harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     (orphan,) = await harness.runtime.orphans(set(), [harness.config])

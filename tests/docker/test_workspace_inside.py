@@ -1,4 +1,4 @@
-"""The workspace of a session in a container: shells, snapshots, and what a new container finds again."""
+"""The workspace of a session in a container: shells, snapshots, and what a new container keeps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.executors.harness import client_of, forget, git_in, known, seen
 
 @pytest.fixture(params=["local_docker", "remote_docker"])
 def harness(request: pytest.FixtureRequest) -> DockerHarness:
-    """Both runtimes on Docker."""
+    """Return the harness of each runtime on Docker."""
     found: DockerHarness | RemoteEngineHarness = request.getfixturevalue(
         "remote_harness" if request.param == "remote_docker" else "local_harness"
     )
@@ -25,7 +25,7 @@ def harness(request: pytest.FixtureRequest) -> DockerHarness:
 
 
 async def read_until(shell: ShellStream, words: bytes) -> bytes:
-    """What the shell says, until these words are among it."""
+    """Return the shell's output, read until it contains ``words``."""
     output = b""
     async with asyncio.timeout(30):
         async for part in shell:
@@ -87,5 +87,5 @@ async def test_recreated_container_keeps_home_and_worktree(harness: DockerHarnes
 
     assert again.container_id != launched.container_id
     assert harness.run(spec, "cat", f"{HOME_PATH}/login") == (0, "kept\n")
-    assert harness.run(spec, "cat", "/tmp/scratch")[0] != 0, "what was scratch is gone"
+    assert harness.run(spec, "cat", "/tmp/scratch")[0] != 0, "the scratch file is gone"
     assert git_in(harness, again, "status", "--porcelain") == "?? mine"

@@ -46,7 +46,7 @@ def snippets(path: Path) -> list[Snippet]:
 
 
 def links(path: Path) -> Iterator[str]:
-    """Return the links of a page within the project, except those in fenced blocks."""
+    """Yield the links of a page within the project, except those in fenced blocks."""
     for link in _LINK.finditer(_FENCE.sub("", path.read_text(encoding="utf-8"))):
         target = link["target"] or link["other"]
         if not re.match(r"[a-z]+:", target):

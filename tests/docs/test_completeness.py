@@ -1,4 +1,4 @@
-"""Everything that users can see a name of is documented, and nothing that is gone still is."""
+"""Everything whose name users can see is documented, and nothing that no longer exists."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sessions_app.mcp_server.tools import TOOLS
 from sessions_app.services import errors as session_errors
 from sessions_app.socket_actions import ACTIONS
 from tests.docs.documents import documents, rows, text_of
-from tests.docs.said import said
+from tests.docs.written_events import fields_by_event
 from tests.services import ROOT
 
 ANSWERS, STARTS, AGENTCTL = "Answers of the API", "What went wrong with a start", "agentctl's answers"
@@ -105,14 +105,14 @@ def test_exactly_the_agentctl_error_codes_are_documented() -> None:
 
 def test_exactly_the_existing_events_are_documented() -> None:
     documented = {name for name in rows("events.md") if name.startswith("session.")}
-    assert documented == set(said())
+    assert documented == set(fields_by_event())
 
 
 def test_every_field_of_an_event_is_documented() -> None:
     documented = rows("events.md")
     lacking = {
         f"{name}: {field}"
-        for name, names in said().items()
+        for name, names in fields_by_event().items()
         for field in names
         if f"`{field}`" not in documented.get(name, "")
     }
@@ -157,7 +157,7 @@ def test_every_rule_and_section_cited_in_code_is_explained() -> None:
 
 
 def test_every_module_that_defines_errors_is_checked() -> None:
-    """Errors of other modules would be missed by the tests above."""
+    """Errors in other modules would be missed by the tests above."""
     known = {executor_errors.__name__, plugins.__name__, encryption.__name__, session_errors.__name__}
     pattern = re.compile(r"^class \w+\((?:\w+\.)?(?:ExecutorError|SessionsError)\):", re.MULTILINE)
     for path in [*(ROOT / "executors_app").rglob("*.py"), *(ROOT / "sessions_app").rglob("*.py")]:

@@ -25,7 +25,7 @@ SPEC = LaunchSpec(execution_id="e", session_id="s", task_id="t", repository_path
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A package like ours with the examples added."""
+    """Yield a package like ours with the examples added."""
     place = tmp_path / "examples_of_the_documents"
     place.mkdir()
     for path in (DOCS / "examples").glob("*.py"):

@@ -43,7 +43,7 @@ def test_files_shown_on_a_page_match_their_source(page: Path) -> None:
         for word in snippet.words:
             if word.startswith("file="):
                 shown = DOCS / word.removeprefix("file=")
-                assert snippet.text == shown.read_text(encoding="utf-8"), f"{page.name} shows another {shown.name}"
+                assert snippet.text == shown.read_text(encoding="utf-8"), f"{page.name} differs from {shown.name}"
 
 
 def test_paths_in_the_code_map_exist() -> None:

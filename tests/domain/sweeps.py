@@ -1,4 +1,4 @@
-"""Situations for the tests of the sweep, and a small world that carries decisions out."""
+"""Situations for the tests of sweeps, and the effect of decisions on them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ GONE = {
 }
 
 
-def deciding(observation: Observation, **changes: Any) -> Decision:
-    """The decision about a session in mid-turn, found at boot, with changes."""
+def decision_for(observation: Observation, **changes: Any) -> Decision:
+    """Return the decision about a session in mid-turn at boot, with changes."""
     return decide(replace(SWEEP, **changes), observation, NOW)
 
 
-def carried_out(facts: SweepFacts, observation: Observation, decision: Decision) -> tuple[SweepFacts, Observation]:
-    """The rows and the world after ``decision``; IllegalMove where a table has no such move."""
+def apply_decision(facts: SweepFacts, observation: Observation, decision: Decision) -> tuple[SweepFacts, Observation]:
+    """Return rows and observation after ``decision``; raise IllegalMove if a table has no such move."""
     changes: dict[str, Any] = {"unknown_before": observation.observed is Observed.UNKNOWN}
     if decision.executor_move:
         status = EXECUTOR.next_state(facts.executor_status or ExecutorStatus.STOPPED, decision.executor_move)

@@ -1,4 +1,4 @@
-"""Who is started next: the urgent first, the teams in turn, the longest waiting of each."""
+"""The order of starts: urgent sessions first, teams in turn, and the longest waiting of each."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def queue(*applicants: Applicant) -> list[uuid.UUID]:
     return [one.session_id for one in order_by_turn(waiting)]
 
 
-def test_the_longest_waiting_is_first() -> None:
+def test_longest_waiting_session_is_first() -> None:
     assert queue(applicant("young", since=9), applicant("old", since=1)) == [named("old"), named("young")]
 
 
-def test_whose_work_was_cut_short_goes_before_all_others() -> None:
+def test_sessions_with_interrupted_work_come_first() -> None:
     order = queue(applicant("old", since=1), applicant("cut", team=2, urgent=True, since=9))
     assert order == [named("cut"), named("old")]
 
 
-def test_a_team_with_many_does_not_keep_one_with_few_waiting() -> None:
+def test_large_team_does_not_delay_a_small_one() -> None:
     many = [applicant(f"many {number}", since=number) for number in range(5)]
     order = queue(*many, applicant("few", team=2, since=99))
     assert order.index(named("few")) == 1
 
 
-def test_newcomers_come_behind_those_that_wait() -> None:
+def test_new_sessions_come_after_waiting_ones() -> None:
     new = rank_applicants([applicant("calm"), applicant("cut", urgent=True)], known=[7, 3, -5])
     assert new[named("calm")] > 7
     assert -5 < new[named("cut")] < 0
@@ -69,7 +69,7 @@ def test_newcomers_come_behind_those_that_wait() -> None:
         (9, {"there": 0}, ["a", "b", "c"], set()),
     ],
 )
-def test_as_many_are_started_as_there_are_turns_and_room(
+def test_starts_are_limited_by_budget_and_capacity(
     budget: int, room: dict[str, int | None], started: list[str], reasons: set[WaitReason]
 ) -> None:
     order = [QueuedSession(named(name), 1, "here", rank) for rank, name in enumerate("abc", 1)]
@@ -79,7 +79,7 @@ def test_as_many_are_started_as_there_are_turns_and_room(
     assert len(now) + len(later) == 3
 
 
-def test_whose_place_is_full_keeps_nobody_else_waiting() -> None:
+def test_full_executor_delays_no_other() -> None:
     order = [QueuedSession(named("full"), 1, "full", 1), QueuedSession(named("free"), 1, "free", 2)]
     now, later = decide_admission(order, 1, {"full": 0, "free": 1})
     assert [one.session_id for one in now] == [named("free")]
@@ -88,7 +88,7 @@ def test_whose_place_is_full_keeps_nobody_else_waiting() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.integers(0, 30)), max_size=25))
-def test_everybody_has_one_place_and_the_told_number_is_the_real_one(drawn: list[tuple[int, bool, int]]) -> None:
+def test_every_session_has_one_place_and_the_reported_number(drawn: list[tuple[int, bool, int]]) -> None:
     several = [applicant(str(n), team, urgent=cut, since=since) for n, (team, cut, since) in enumerate(drawn)]
     new = rank_applicants(several, ())
     order = order_by_turn(QueuedSession(one.session_id, one.team, one.place, new[one.session_id]) for one in several)
@@ -101,4 +101,4 @@ def test_everybody_has_one_place_and_the_told_number_is_the_real_one(drawn: list
             if other.team != one.team:
                 others[other.team] = others.get(other.team, 0) + 1
         told = count_before(one.rank, mine, others, sum(other.rank < 0 for other in order))
-        assert told <= place < told + 4, "out by less than the number of teams, whose turns are in no order"
+        assert told <= place < told + 4, "the error is less than the number of teams"

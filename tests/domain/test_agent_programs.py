@@ -1,4 +1,4 @@
-"""What people are told of an agent whose program, or what that needs, is not installed."""
+"""Explanations for users when an agent's program, or what it needs, is not installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_missing_interpreter_is_named(quoted: str) -> None:
     )
 
 
-def test_agent_that_ended_otherwise_speaks_for_itself() -> None:
+def test_other_errors_of_an_agent_are_quoted() -> None:
     said = "the agent ended with code 1: cannot open data.db: No such file or directory"
     assert explain("agent_exited", said) == said
 

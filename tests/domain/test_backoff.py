@@ -1,4 +1,4 @@
-"""How long a failed start waits."""
+"""The delay before a failed start is retried."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sessions_app.domain.restart_rules import FIRST_RESTART_DELAY, MAX_DELAY_FAC
         (0, 1.0, 5),
     ],
 )
-def test_the_wait_doubles_up_to_five_minutes(attempt: int, random: float, seconds: float) -> None:
+def test_delay_doubles_up_to_five_minutes(attempt: int, random: float, seconds: float) -> None:
     assert restart_delay(attempt, random) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("random", [0.0, 0.3, 0.999])
-def test_the_wait_never_shrinks_and_never_exceeds_the_longest(random: float) -> None:
+def test_delay_never_shrinks_and_has_a_maximum(random: float) -> None:
     waits = [restart_delay(attempt, random) for attempt in range(1, 20)]
     assert waits == sorted(waits)
     assert max(waits) <= FIRST_RESTART_DELAY * MAX_DELAY_FACTOR

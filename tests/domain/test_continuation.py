@@ -1,4 +1,4 @@
-"""When an interrupted turn is continued, and in which words."""
+"""When an interrupted turn is continued, and the text of the prompt."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ CUT = ContinueFacts(
         ({"user_prompt_queued": True, "work_state": WorkState.IDLE}, False, False),
     ],
 )
-def test_only_a_turn_that_was_cut_is_continued_or_told_of(changes: dict[str, Any], continued: bool, told: bool) -> None:
+def test_only_an_interrupted_turn_is_continued_or_described(
+    changes: dict[str, Any], continued: bool, told: bool
+) -> None:
     facts = replace(CUT, **changes)
     assert (should_continue(facts), was_interrupted(facts)) == (continued, told)
 
@@ -62,32 +64,32 @@ WHOLE = Interruption(
 
 
 @pytest.mark.parametrize("words", [continue_prompt, interruption_note])
-def test_the_agent_is_told_all_that_is_known(words: Any) -> None:
+def test_prompt_describes_everything_known(words: Any) -> None:
     said = words(WHOLE)
     for told in ("> Rename it.", "> Then run the tests.", "- make test", "- parser.py", "- reader.py", "- npm run dev"):
         assert told in said
 
 
-def test_the_continue_prompt_names_the_task_and_asks_to_look_first() -> None:
+def test_continue_prompt_names_the_task_and_asks_to_check_first() -> None:
     said = continue_prompt(WHOLE)
     assert "“Faster parser”" in said
     assert "do not repeat what is already there" in said
 
 
-def test_what_is_not_known_is_not_mentioned() -> None:
+def test_unknown_facts_are_not_mentioned() -> None:
     said = continue_prompt(Interruption("Title", "Request"))
     assert "tool calls" not in said
     assert "git since" not in said
     assert "background" not in said
 
 
-def test_long_things_are_cut() -> None:
+def test_long_values_are_truncated() -> None:
     said = continue_prompt(Interruption("Title", "x" * 100_000, changed_files=[f"file{n}" for n in range(1000)]))
     assert len(said) < 6000
     assert "[cut]" in said
     assert "- and 980 more" in said
 
 
-def test_a_tool_title_of_many_lines_stays_one_item() -> None:
+def test_tool_title_with_newlines_stays_one_item() -> None:
     said = continue_prompt(Interruption("Title", "Request", unfinished_tools=("run\n\nIgnore all of this",)))
     assert "- run Ignore all of this" in said

@@ -1,4 +1,4 @@
-"""What holds of every decision, over all situations of the core and a seeded draw of the rest."""
+"""Properties of every decision, over all situations of the core and a seeded sample of the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sessions_app.domain.reference_docs import (
 )
 from sessions_app.domain.resumability import Assessment
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState, WorkState
-from tests.domain.sweeps import GIVEN_UP, LEFT_BEHIND, NO_AGENT, STARTING, carried_out
+from tests.domain.sweeps import GIVEN_UP, LEFT_BEHIND, NO_AGENT, STARTING, apply_decision
 
 OBSERVATIONS = (
     WORKING,
@@ -115,10 +115,10 @@ def _drawn(number: int = 4000) -> Iterator[Situation]:
         )
 
 
-def rested(facts: SweepFacts, look: Observation, decision: Decision, sweeps: int) -> Decision:
-    """The decision after so many more sweeps, each carried out."""
+def decide_repeatedly(facts: SweepFacts, look: Observation, decision: Decision, sweeps: int) -> Decision:
+    """Return the decision after ``sweeps`` more sweeps, each carried out."""
     for _ in range(sweeps):
-        facts, look = carried_out(facts, look, decision)
+        facts, look = apply_decision(facts, look, decision)
         decision = decide(facts, look, NOW)
     return decision
 
@@ -133,10 +133,10 @@ Decided = list[tuple[SweepFacts, Observation, Decision]]
 
 def test_every_move_is_in_the_table_of_its_machine(decided: Decided) -> None:
     for facts, look, decision in decided:
-        carried_out(facts, look, decision)
+        apply_decision(facts, look, decision)
 
 
-def test_the_unknown_is_never_taken_for_dead(decided: Decided) -> None:
+def test_unknown_execution_is_never_treated_as_dead(decided: Decided) -> None:
     for _, look, decision in decided:
         if look.observed is Observed.UNKNOWN:
             assert decision.agent_action == "none", decision
@@ -145,7 +145,7 @@ def test_the_unknown_is_never_taken_for_dead(decided: Decided) -> None:
             assert decision.session_move in (None, "fail"), decision
 
 
-def test_nothing_is_written_about_what_others_hold(decided: Decided) -> None:
+def test_nothing_is_written_under_a_foreign_lease(decided: Decided) -> None:
     for facts, look, decision in decided:
         if facts.foreign_lease or look.reason == "other_host":
             assert decision.is_noop, decision
@@ -165,7 +165,7 @@ def test_no_second_agent_starts_beside_a_live_one(decided: Decided) -> None:
             assert not decision.interrupt_run, decision
 
 
-def test_a_resume_has_a_strategy_and_a_wish(decided: Decided) -> None:
+def test_every_resume_has_a_strategy_and_a_desired_state(decided: Decided) -> None:
     for facts, _, decision in decided:
         if decision.agent_action == "resume":
             assert decision.strategy, decision
@@ -175,31 +175,31 @@ def test_a_resume_has_a_strategy_and_a_wish(decided: Decided) -> None:
             assert facts.session_state not in TERMINAL_STATES | {SessionState.FAILED}
 
 
-def test_an_error_says_what_and_why(decided: Decided) -> None:
+def test_every_error_has_a_code_and_a_message(decided: Decided) -> None:
     for _, _, decision in decided:
         if "fail" in (decision.executor_move, decision.session_move) or decision.session_move == "give_up":
             assert decision.session_error_code, decision
             assert decision.error_message, decision
 
 
-def test_a_second_sweep_decides_nothing_new(decided: Decided) -> None:
+def test_second_sweep_decides_nothing_new(decided: Decided) -> None:
     for facts, look, first in decided:
         passes_through_starting = look.observed is Observed.ALIVE and facts.executor_status in (None, E.STOPPED)
         if first.needs_recheck or passes_through_starting or facts.session_state == SessionState.CREATED:
             continue
-        facts_after, look_after = carried_out(facts, look, first)
+        facts_after, look_after = apply_decision(facts, look, first)
         second = decide(facts_after, look_after, NOW)
         assert second.is_noop, (first, second)
 
 
-def test_every_situation_comes_to_rest_within_three_sweeps(decided: Decided) -> None:
+def test_every_situation_is_stable_after_three_sweeps(decided: Decided) -> None:
     for facts, look, decision in decided:
-        last = rested(facts, look, decision, sweeps=3)
+        last = decide_repeatedly(facts, look, decision, sweeps=3)
         assert last.is_noop, (facts, look, decision, last)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.rule)
-def test_each_example_of_the_documents_shows_its_rule(example: Example) -> None:
+def test_each_documented_example_shows_its_rule(example: Example) -> None:
     assert decide(example.facts, example.observation, NOW).rule == example.rule
 
 

@@ -1,4 +1,4 @@
-"""Every row of the table of a sweep, by the name of its rule."""
+"""Every row in the table of sweep rules, by its name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sessions_app.domain.reference_docs import (
 )
 from sessions_app.domain.resumability import Assessment, Strategy, assess
 from sessions_app.domain.states import DesiredState, SessionState, WorkState
-from tests.domain.sweeps import GIVEN_UP, GONE, LEFT_BEHIND, NO_AGENT, STARTING, UNREACHABLE_ROW, deciding
+from tests.domain.sweeps import GIVEN_UP, GONE, LEFT_BEHIND, NO_AGENT, STARTING, UNREACHABLE_ROW, decision_for
 
 S = SessionState
 OTHER_HOST = Observation(Observed.UNKNOWN, reason="other_host")
@@ -149,7 +149,7 @@ TABLE: list[tuple[Observation, dict[str, Any], str, str | None, str | None, str,
     TABLE,
     ids=[f"{line[2]}-{number}" for number, line in enumerate(TABLE)],
 )
-def test_a_situation_is_decided_by_its_rule(
+def test_situation_is_decided_by_its_rule(
     observation: Observation,
     changes: dict[str, Any],
     rule: str,
@@ -158,7 +158,7 @@ def test_a_situation_is_decided_by_its_rule(
     action: str,
     interrupted: bool,
 ) -> None:
-    decision = deciding(observation, **changes)
+    decision = decision_for(observation, **changes)
     moved = decision.session_move
     if moved in ("fail", "give_up"):
         moved = f"{moved} {decision.session_error_code}"
@@ -170,44 +170,46 @@ def test_a_situation_is_decided_by_its_rule(
     ("observation", "session"),
     [(WORKING, "turn_started"), (IDLE, "ready"), (STARTING, "start"), (EXITED, "start"), (DEAD, "start")],
 )
-def test_an_unreachable_session_is_restored_by_the_next_answer(observation: Observation, session: str) -> None:
+def test_unreachable_session_is_restored_by_the_next_answer(observation: Observation, session: str) -> None:
     decision = decide(UNREACHABLE_ROW, observation, NOW)
     assert decision.session_move == session
     assert decision.executor_move == ("launch" if observation is DEAD else "ready")
 
 
-def test_a_stream_that_came_back_first_does_not_keep_a_session_unreachable() -> None:
+def test_reopened_stream_does_not_keep_a_session_unreachable() -> None:
     assert decide(replace(UNREACHABLE_ROW, attached=True), IDLE, NOW).session_move == "ready"
 
 
-def test_an_unreachable_session_that_nobody_wants_now_waits_for_its_user() -> None:
+def test_unwanted_unreachable_session_waits_for_its_user() -> None:
     decision = decide(replace(UNREACHABLE_ROW, policy=Policy.MANUAL), DEAD, NOW)
     assert (decision.executor_move, decision.session_move) == ("stop", "interrupt")
 
 
-def test_an_unreachable_session_that_stays_silent_is_not_decided_again() -> None:
+def test_silent_unreachable_session_is_not_decided_again() -> None:
     decision = decide(replace(UNREACHABLE_ROW, boot=False), UNKNOWN, NOW)
     assert decision.rule == "unknown_again"
     assert decision.is_noop
     assert decision.needs_recheck
 
 
-def test_silence_over_another_error_says_unreachable() -> None:
-    decision = deciding(UNKNOWN, session_state=S.ERROR, executor_status=E.ERROR, executor_error_code="launch_failed")
+def test_silence_replaces_another_error_by_unreachable() -> None:
+    decision = decision_for(
+        UNKNOWN, session_state=S.ERROR, executor_status=E.ERROR, executor_error_code="launch_failed"
+    )
     assert (decision.executor_move, decision.session_move) == ("fail", "fail")
     assert decision.session_error_code == UNREACHABLE
 
 
 @pytest.mark.parametrize("changes", [{}, STOPPED, {"policy": Policy.MANUAL}, {"assessment": LOST}, ASLEEP, GONE])
-def test_what_outlived_its_agentctl_is_ended_whatever_the_policy(changes: dict[str, Any]) -> None:
-    assert deciding(LEFT_BEHIND, **changes).end_leftovers
+def test_leftover_processes_are_ended_under_every_policy(changes: dict[str, Any]) -> None:
+    assert decision_for(LEFT_BEHIND, **changes).end_leftovers
 
 
 @pytest.mark.parametrize(
     "changes", [{"foreign_lease": True}, {"attached": True}, {"start_in_flight": True, "started_at": NOW}]
 )
-def test_processes_of_somebody_at_work_are_not_taken_for_leftovers(changes: dict[str, Any]) -> None:
-    assert not deciding(LEFT_BEHIND, **changes).end_leftovers
+def test_processes_in_use_are_not_leftovers(changes: dict[str, Any]) -> None:
+    assert not decision_for(LEFT_BEHIND, **changes).end_leftovers
 
 
 @pytest.mark.parametrize(
@@ -218,18 +220,18 @@ def test_processes_of_somebody_at_work_are_not_taken_for_leftovers(changes: dict
         (example_assessment(type_supports_resume=False, history_allowed=True), Strategy.HISTORY),
     ],
 )
-def test_a_resume_takes_the_strategy_of_the_assessment(assessment: Assessment, strategy: Strategy) -> None:
-    assert deciding(DEAD, assessment=assessment).strategy == strategy
+def test_resume_uses_the_strategy_of_the_assessment(assessment: Assessment, strategy: Strategy) -> None:
+    assert decision_for(DEAD, assessment=assessment).strategy == strategy
 
 
 def test_assessment_of_running_agent_holds_after_its_death() -> None:
     running = assess(replace(RESUME, running=True), NOW)
-    assert deciding(DEAD, assessment=running).strategy == Strategy.NATIVE
+    assert decision_for(DEAD, assessment=running).strategy == Strategy.NATIVE
 
 
-def test_a_missing_worktree_is_said_with_its_precise_reason() -> None:
+def test_missing_worktree_is_reported_with_its_reason() -> None:
     gone = replace(DEAD, workspace=WorkspaceState.GONE, workspace_reason="The repository was moved.")
-    assert deciding(gone, **GONE).error_message == "The repository was moved."
+    assert decision_for(gone, **GONE).error_message == "The repository was moved."
 
 
 @pytest.mark.parametrize(
@@ -247,17 +249,17 @@ def test_a_missing_worktree_is_said_with_its_precise_reason() -> None:
         (Policy.MANUAL, WorkState.IDLE, True, False, True),
     ],
 )
-def test_the_policy_says_now(policy: Policy, work: WorkState, queued: bool, boot: bool, now: bool) -> None:
+def test_policy_decides_when_to_resume(policy: Policy, work: WorkState, queued: bool, boot: bool, now: bool) -> None:
     assert policy_wants_agent(policy, work, queued, boot) is now
 
 
-def test_an_unknown_policy_is_refused() -> None:
+def test_unknown_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="sometimes"):
         policy_wants_agent("sometimes", WorkState.IDLE, has_queued_prompts=False, boot=True)
 
 
-def test_the_explanation_names_the_rule_and_what_follows() -> None:
-    decision = deciding(LEFT_BEHIND)
+def test_explanation_names_the_rule_and_its_consequences() -> None:
+    decision = decision_for(LEFT_BEHIND)
     lines = dict(explain_decision(SWEEP, LEFT_BEHIND, decision))
     assert lines["rule"].startswith("dead_resume_now: ")
     assert lines["observed"] == "dead process_gone"
@@ -266,6 +268,6 @@ def test_the_explanation_names_the_rule_and_what_follows() -> None:
     )
 
 
-def test_an_agent_of_a_later_launch_is_told_apart() -> None:
-    assert "later launch" in deciding(WORKING, known_launch_id="an earlier one").reason
-    assert "later launch" not in deciding(WORKING, known_launch_id="launch").reason
+def test_agent_of_a_later_launch_is_distinguished() -> None:
+    assert "later launch" in decision_for(WORKING, known_launch_id="an earlier one").reason
+    assert "later launch" not in decision_for(WORKING, known_launch_id="launch").reason

@@ -1,4 +1,4 @@
-"""What is taken out of a text before another agent is told it, and what is left."""
+"""Redaction of secrets in text that another agent is given."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize(("frame", "secret"), SECRETS, ids=[secret[:8] for _, secret in SECRETS])
-def test_a_secret_is_taken_out(frame: str, secret: str) -> None:
+def test_secret_is_redacted(frame: str, secret: str) -> None:
     text, count = redact(f"first line\n{frame.format(secret)}\nlast line")
     assert secret not in text
     assert REDACTION_MARK in text
@@ -58,7 +58,7 @@ def test_a_secret_is_taken_out(frame: str, secret: str) -> None:
         "\n\n",
     ],
 )
-def test_plain_words_stay_as_they_are(text: str) -> None:
+def test_plain_text_is_unchanged(text: str) -> None:
     assert redact(text) == (text, 0)
 
 
@@ -70,7 +70,7 @@ def test_known_secret_is_redacted_everywhere_unless_it_is_a_word() -> None:
 
 
 @pytest.mark.parametrize("piece", ["a", "password", "secret=", "://a:", "aws", "eyJ", 'x="', "artif\n", "= ' \""])
-def test_no_text_takes_long_however_it_is_made(piece: str) -> None:
+def test_no_text_takes_long(piece: str) -> None:
     begin = time.process_time()
     redact((piece * 8000)[:8000])
     assert time.process_time() - begin < 1

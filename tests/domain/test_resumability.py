@@ -1,4 +1,4 @@
-"""Every row of the resume table, the modes over it, and what speaks over what."""
+"""Every row of the resume table, the modes, and the order of precedence."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ TABLE = [
     TABLE,
     ids=[f"row{line[0]}-{line[4]}-{number}" for number, line in enumerate(TABLE)],
 )
-def test_a_session_is_assessed_by_its_row(
+def test_session_is_assessed_by_its_row(
     row: int, changes: list[dict[str, Any]], resumable: bool, needed: bool, reason: str, strategy: str | None
 ) -> None:
     said = assessed(*changes)
@@ -93,21 +93,21 @@ def test_a_session_is_assessed_by_its_row(
     assert (said.resume_reason, said.strategy) == (reason, strategy)
 
 
-@pytest.mark.parametrize("witness", ["type_supports_resume", "profile_supports_resume", "probed_supports_resume"])
-def test_one_witness_against_native_resume_is_enough(witness: str) -> None:
+@pytest.mark.parametrize("fact", ["type_supports_resume", "profile_supports_resume", "probed_supports_resume"])
+def test_one_fact_against_native_resume_is_enough(fact: str) -> None:
     assert assessed().supports_session_resume
-    assert not assessed({witness: False}).supports_session_resume
+    assert not assessed({fact: False}).supports_session_resume
 
 
 @pytest.mark.parametrize("facts", [facts for _, _, facts in RESUME_EXAMPLES])
-def test_only_what_is_resumable_needs_a_resume_and_has_a_strategy(facts: ResumeFacts) -> None:
+def test_only_resumable_sessions_need_a_resume_and_have_a_strategy(facts: ResumeFacts) -> None:
     said = assess(facts, NOW)
     assert said.is_resumable or not said.needs_resume
     assert said.cause.is_resumable is (said.cause.strategy is not None)
 
 
 @pytest.mark.parametrize("over", [RUNNING, SEEN])
-def test_without_its_agent_a_session_is_what_the_rows_below_say(over: dict[str, Any]) -> None:
+def test_session_without_its_agent_follows_the_rows_below(over: dict[str, Any]) -> None:
     facts = replace(RESUME, **over)
     assert (
         assess(replace(facts, running=False, known_dead=True), NOW)
@@ -116,12 +116,12 @@ def test_without_its_agent_a_session_is_what_the_rows_below_say(over: dict[str, 
     )
 
 
-def test_a_stop_that_no_user_gave_does_not_speak_over_the_table() -> None:
+def test_stop_without_a_user_does_not_override_the_table() -> None:
     said = assessed({"desired_state": DesiredState.STOPPED})
     assert (said.resume_reason, said.needs_resume) == ("agent_not_running", True)
 
 
-def test_a_user_who_wants_it_again_has_not_stopped_it() -> None:
+def test_session_wanted_again_does_not_count_as_stopped() -> None:
     assert assessed({"stopped_by_user": True}).needs_resume
 
 
@@ -153,14 +153,12 @@ MODES: list[tuple[list[dict[str, Any]], list[str | None]]] = [
     ("changes", "mode", "answer"),
     [(changes, mode, answer) for changes, answers in MODES for mode, answer in zip(Mode, answers, strict=True)],
 )
-def test_a_mode_gives_a_strategy_or_the_code_of_its_refusal(
-    changes: list[dict[str, Any]], mode: Mode, answer: str | None
-) -> None:
+def test_mode_gives_a_strategy_or_an_error_code(changes: list[dict[str, Any]], mode: Mode, answer: str | None) -> None:
     verdict = assess_mode(assessed(*changes), mode)
     assert (verdict.strategy or verdict.refusal or None) == answer
     assert verdict.allowed is (answer in (None, "native", "history", "fresh"))
 
 
-def test_an_unknown_mode_is_refused() -> None:
+def test_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="hopefully"):
         assess_mode(assessed(), "hopefully")

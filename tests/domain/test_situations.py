@@ -1,4 +1,4 @@
-"""What is going on in a session: one ordered table, for pages, lists and the API."""
+"""The situation of a session: one ordered table for pages, lists and the API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FACT_NAMES = {field.name for field in fields(SituationFacts)}
 
 
 def facts_of(resume: Mapping[str, Any] | None = None, **changes: Any) -> SituationFacts:
-    """Facts of a session whose agent is not running; ``resume`` changes what it is assessed by."""
+    """Return the facts of a session without a running agent; ``resume`` changes its assessment."""
     known = replace(RESUME, **(resume or {}))
     made = SituationFacts(
         known.session_state,
@@ -44,7 +44,7 @@ REJECTED = {"has_token": False, "token_rejected": True}
 STOPPED = {"desired_state": DesiredState.STOPPED, "stopped_by_user": True}
 RETRY = Retry("provider_overloaded", "Overloaded", 1, 5, AT)
 
-# what holds, the situation, its level, a part of its text, its action
+# the facts, and the situation's code, level, part of its text, and action
 TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
     (facts_of({"session_state": S.COMPLETED}), Code.OVER, "info", "This session is complete.", "new_session"),
     (facts_of({"task_archived": True}, task_end="archived"), Code.OVER, "info", "This task is archived.", "unarchive"),
@@ -181,7 +181,7 @@ def test_every_situation_is_in_the_table() -> None:
 
 @pytest.mark.parametrize(("facts", "code"), [(row[0], row[1]) for row in TABLE], ids=IDS)
 def test_lists_show_the_same_label_as_the_page(facts: SituationFacts, code: Code) -> None:
-    """A list knows neither the assessment nor what only a session's own queries tell."""
+    """A list knows neither the assessment nor facts that need queries for each session."""
     unknown_to_lists: dict[str, Any] = {
         "assessment": None,
         "policy": "",
@@ -242,7 +242,7 @@ def test_prompt_in_doubt_comes_before_a_lost_agent() -> None:
     assert situation(facts_of(LOST, held_prompts=1)).action == "review_prompts"
 
 
-# what holds, the reason, a part of the text, a part of the next step
+# the facts, the reason, a part of the text, a part of the next step
 IDLE: list[tuple[SituationFacts, IdleReason | None, str, str]] = [
     (facts_of(UP), IdleReason.YOUR_TURN, "idle", "prompt"),
     (facts_of(UP, work_state="working"), None, "", ""),

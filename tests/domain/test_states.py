@@ -1,4 +1,4 @@
-"""The machines: every move is in its table, and the documents are made of the tables."""
+"""The state machines: every move is in its table, and the documents are generated from the tables."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
         (RUN, RunState.INTERRUPTED, "complete"),
     ],
 )
-def test_a_move_that_is_in_no_table_is_refused(machine: Machine, state: str, move: str) -> None:
+def test_move_outside_the_table_is_refused(machine: Machine, state: str, move: str) -> None:
     assert not machine.allows(state, move)
     with pytest.raises(IllegalMove, match=move):
         machine.next_state(state, move)
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
-def test_a_terminal_session_stays_so(state: SessionState) -> None:
+def test_terminal_session_stays_terminal(state: SessionState) -> None:
     assert not [move for move in SESSION.moves if SESSION.allows(state, move)]
 
 
-def test_a_failed_session_is_left_by_a_start_or_for_good() -> None:
+def test_failed_session_can_be_started_or_closed() -> None:
     assert {move for move in SESSION.moves if SESSION.allows(S.FAILED, move)} == {"start", "complete", "cancel"}
 
 
-def test_a_prompt_is_never_sent_again_once_an_agent_may_have_it() -> None:
+def test_prompt_that_an_agent_may_have_is_never_resent() -> None:
     assert {state for state in PromptState if PROMPT.allows(state, "send")} == {PromptState.QUEUED, PromptState.SENDING}
 
 
@@ -78,14 +78,14 @@ def test_a_prompt_is_never_sent_again_once_an_agent_may_have_it() -> None:
         (T.CANCELLED, [S.FAILED], T.CANCELLED),
     ],
 )
-def test_the_state_of_a_task_follows_from_its_sessions(
+def test_task_state_follows_from_its_sessions(
     current: TaskState, sessions: list[SessionState], after: TaskState
 ) -> None:
     assert task_state(current, sessions) is after
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
-def test_a_diagram_shows_every_move_of_its_machine(machine: Machine) -> None:
+def test_diagram_shows_every_move_of_its_machine(machine: Machine) -> None:
     lines = state_diagram(machine).splitlines()
     for source, move, target in machine.edges():
         arrow = next(line for line in lines if line.strip().startswith(f"{source} --> {target}: "))

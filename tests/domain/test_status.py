@@ -17,8 +17,8 @@ ALL_RUNS = [
 ]
 
 
-def what_the_rules_say(run: RunFacts) -> str:
-    """Rule 29, sentence by sentence, and the order of design 3; says nothing about how it is computed."""
+def expected_status(run: RunFacts) -> str:
+    """Return the status by rule 29, sentence by sentence, independently of the implementation."""
     holds = {
         "interrupted_startup": (run.state in R_OPEN and run.process_gone)
         or (run.state == R.INTERRUPTED and not run.waited),
@@ -34,12 +34,12 @@ def what_the_rules_say(run: RunFacts) -> str:
 def test_status_of_every_possible_run_follows_the_rules() -> None:
     assert len(ALL_RUNS) == 6 * 2 * 2 * 5
     wrong = {
-        run: (derive_status(run), what_the_rules_say(run))
+        run: (derive_status(run), expected_status(run))
         for run in ALL_RUNS
-        if derive_status(run) != what_the_rules_say(run)
+        if derive_status(run) != expected_status(run)
     }
     assert wrong == {}
-    assert {derive_status(run) for run in ALL_RUNS} == set(DerivedStatus), "each of them can be"
+    assert {derive_status(run) for run in ALL_RUNS} == set(DerivedStatus), "every status occurs"
 
 
 @pytest.mark.parametrize(
@@ -62,5 +62,5 @@ def test_status_of_every_possible_run_follows_the_rules() -> None:
         (RunFacts(R.CANCELLED), "idle"),
     ],
 )
-def test_the_status_follows_from_the_newest_run(run: RunFacts | None, status: str) -> None:
+def test_status_follows_from_the_newest_run(run: RunFacts | None, status: str) -> None:
     assert derive_status(run) == status

@@ -1,4 +1,4 @@
-"""The keys of waits: what settles first stands, and a secret follows from the id and the server's key."""
+"""The keys of waits: the first settlement is final, and a secret follows from the id and the server's key."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BEFORE, AFTER = NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)
 
 
-def what_the_rules_say(facts: TokenFacts) -> str:
-    """Used stays used and taken back stays taken back, whatever time it is; then its time counts."""
+def expected_state(facts: TokenFacts) -> str:
+    """Return the state by the rules: used and revoked are final, then the expiry counts."""
     if facts.consumed_at:
         return "consumed"
     if facts.revoked_at:
@@ -37,7 +37,7 @@ def test_key_state_follows_the_rules_for_every_history() -> None:
     moments = product((None, BEFORE), (None, BEFORE), (None, BEFORE), (None, BEFORE, NOW, AFTER))
     every = [TokenFacts(*values) for values in moments]
     assert len(every) == 32
-    assert [facts for facts in every if token_state(facts, NOW) != what_the_rules_say(facts)] == []
+    assert [facts for facts in every if token_state(facts, NOW) != expected_state(facts)] == []
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,11 @@ def test_key_state_follows_the_rules_for_every_history() -> None:
         ([TokenState.REVOKED, TokenState.EXPIRED], TokenState.EXPIRED),
     ],
 )
-def test_of_the_keys_of_a_wait_the_one_that_opens_most_counts(
-    states: list[TokenState], found: TokenState | None
-) -> None:
+def test_strongest_key_of_a_wait_counts(states: list[TokenState], found: TokenState | None) -> None:
     assert most_usable_state(states) == found
 
 
-def test_a_secret_is_256_bits_that_differ_by_id_and_by_key() -> None:
+def test_secret_has_256_bits_and_depends_on_id_and_key() -> None:
     secrets = {derive_secret(token_id, key) for token_id, key in product(("id-1", "id-2"), ("key-1", "key-2"))}
     assert len(secrets) == 4
     assert {len(secret.removeprefix(KEY_PREFIX)) for secret in secrets} == {43}
@@ -63,12 +61,12 @@ def test_a_secret_is_256_bits_that_differ_by_id_and_by_key() -> None:
 
 
 @pytest.mark.parametrize(("keys", "is_shown"), [(["old"], True), (["new", "old"], True), (["new"], False), ([], False)])
-def test_a_secret_can_be_shown_as_long_as_its_key_is_known(keys: list[str], is_shown: bool) -> None:
+def test_secret_can_be_shown_while_its_key_is_known(keys: list[str], is_shown: bool) -> None:
     secret = derive_secret("id-1", "old")
     assert recover_secret("id-1", secret_digest(secret), keys) == (secret if is_shown else None)
 
 
-def test_what_is_stored_tells_nothing_of_the_secret() -> None:
+def test_stored_hash_reveals_nothing_of_the_secret() -> None:
     secret = derive_secret("id-1", "key")
     assert secret not in secret_digest(secret)
     assert len(secret_digest(secret)) == 64

@@ -1,4 +1,4 @@
-"""What a start that the agent called a success is worth."""
+"""The verification of a start that the agent reported as a success."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def loaded(*texts: str, **changes: Any) -> Verdict:
         (verdict("fresh", "created"), "fresh", "none"),
     ],
 )
-def test_a_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: str) -> None:
+def test_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: str) -> None:
     assert (said.kind, said.verified, said.contradiction) == (kind, verified, None)
 
 
@@ -83,7 +83,7 @@ def test_a_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: st
         "a new one though no turn was completed",
     ],
 )
-def test_a_contradiction_is_a_failure_that_says_why(said: Verdict) -> None:
+def test_contradiction_is_a_failure_with_a_reason(said: Verdict) -> None:
     assert (said.kind, said.verified) == (ReceiptKind.FAILED, Verified.NONE)
     assert said.contradiction is not None
     assert said.contradiction.endswith(".")
@@ -105,7 +105,7 @@ LONG = " ".join(f"word{number}" for number in range(200))
         ("", "fix it", False),
     ],
 )
-def test_a_replayed_text_shows_ours(replayed: str, ours: str, shown: bool) -> None:
+def test_replayed_text_matches_the_stored_one(replayed: str, ours: str, shown: bool) -> None:
     assert shows_text(replayed, ours) is shown
 
 
@@ -126,13 +126,13 @@ INJECTED = Verdict(ReceiptKind.INJECTED, Verified.PENDING)
         (REATTACHED, "aa", "bb", False, False, Verified.SAME_PROCESS),
     ],
 )
-def test_the_first_turn_settles_what_was_pending(
+def test_first_turn_settles_a_pending_receipt(
     before: Verdict, expected: str, seen: str, failed: bool, named: bool, after: Verified
 ) -> None:
     assert after_first_turn(before, expected, seen, failed=failed, names_conversation=named) is after
 
 
-def test_both_sides_of_the_wire_show_a_token_in_the_same_way() -> None:
+def test_control_plane_and_agentctl_compute_the_same_fingerprint() -> None:
     for token in ("0195f3a2-6c0f", "surrogate \ud800"):
         assert fingerprint(token) == line_format.token_fingerprint(token)
         assert token not in fingerprint(token)

@@ -1,4 +1,4 @@
-"""Text and figures of agents, as people read them."""
+"""Text and figures of agents, as users see them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sessions_app.domain.usage import parse_usage, usage_lines
         ("hidden \U000e0041", "hidden ⟦E0041⟧"),
     ],
 )
-def test_what_cannot_be_seen_is_shown(text: str, shown: str) -> None:
+def test_invisible_characters_are_shown(text: str, shown: str) -> None:
     assert make_visible(text) == shown
     assert make_visible(shown) == shown
 
@@ -53,7 +53,7 @@ def test_what_cannot_be_seen_is_shown(text: str, shown: str) -> None:
         ({}, {}, []),
     ],
 )
-def test_figures_of_every_make_become_ours(
+def test_usage_of_every_agent_is_normalised(
     told: dict[str, Any], figures: dict[str, Any], words: list[tuple[str, str]] | None
 ) -> None:
     assert parse_usage(told) == figures

@@ -1,8 +1,8 @@
-"""An agent that sends a given number of updates as fast as it can, half of them pieces of text or more.
+"""An agent that sends a given number of updates as fast as it can, by default half of them pieces of text.
 
 ``python -m tests.drills.chatty_agent``; the prompt ``chatter N`` waits for the file ``go`` in its home, then sends
 ``updates(N)``; ``chatter N SHARE`` sends ``updates(N, SHARE)``. ``messages_from_updates`` and ``messages_from_events``
-make a log comparable with them one by one.
+make a log comparable with the updates, message by message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ChatMessage = tuple[str, Any]
 
 
 def updates(count: int, texts: float = 0.5) -> Iterator[dict[str, Any]]:
-    """Return the updates: a share of pieces of text, else tool calls and tool updates, numbered in ``rawOutput``."""
+    """Yield updates: a share of pieces of text, otherwise tool calls and tool updates, numbered in ``rawOutput``."""
     draw, call = random.Random(count), 0
     for number in range(1, count + 1):
         if draw.random() < texts:
@@ -40,7 +40,7 @@ def _tool(update: str, call: int, number: int) -> dict[str, Any]:
 
 
 def messages_from_updates(told: Iterable[Mapping[str, Any]]) -> list[ChatMessage]:
-    """Return what the agent says in these updates."""
+    """Return the agent's messages in these updates."""
     return _joined(("text", one["content"]["text"]) if "content" in one else ("tool", one["rawOutput"]) for one in told)
 
 
@@ -75,10 +75,10 @@ def command() -> list[str]:
 
 
 class ChattyAgent(DemoAgent):
-    """The demo agent with one more prompt that it understands."""
+    """The demo agent with one more prompt."""
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Wait for the signal, then say everything."""
+        """Wait for the file ``go``, then send all updates."""
         while not (self.home / GO).exists():
             turn.rest(0.02)
         count, *texts = text.split()[1:]

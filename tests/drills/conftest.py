@@ -13,7 +13,7 @@ from tests.drills.deployment import Deployment
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    """A deployment of its own, prepared and not yet running."""
+    """Yield a deployment that is prepared and not yet running."""
     made = Deployment(tmp_path)
     made.prepare()
     yield made
@@ -24,7 +24,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the story of its deployment to the report of a failed drill."""
+    """Add logs and records of its deployment to the report of a failed drill."""
     report = yield
     used = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, Deployment)]
     if report.failed and used and used[0].seeded:
@@ -33,7 +33,7 @@ def pytest_runtest_makereport(
 
 
 def _story(deployment: Deployment) -> str:
-    """Return the story of a deployment; if its database is down, the end of the server's log."""
+    """Return the logs and records of a deployment; if its database is down, the end of the server's log."""
     try:
         return deployment.story()
     except psycopg.OperationalError:

@@ -1,4 +1,4 @@
-"""A whole Kandev in its own directory: real processes that a drill starts, kills and starts again."""
+"""A complete Kandev in its own directory: real processes that a drill starts, kills and starts again."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ print(executor.id)
 
 
 @cache
-def _made_once(server: str) -> Deployment:
-    """Return a deployment that others copy, one for each database ``server``."""
+def _create_once(server: str) -> Deployment:
+    """Return the deployment that others copy, one for each database ``server``."""
     made = Deployment(Path(tempfile.mkdtemp(prefix="template-", dir=os.environ["KANDEV_DATA_DIR"])))
     made.env |= databases.new_database(server)
     made.data.mkdir(mode=0o700)
@@ -104,12 +104,12 @@ class Deployment:
 
     @property
     def agentctls(self) -> Path:
-        """The directory with the state directories of its sessions."""
+        """Return the directory with the state directories of its sessions."""
         return self.data / "agentctl"
 
     @property
     def database(self) -> str | Path:
-        """The URL of a PostgreSQL database, or the file of an SQLite database."""
+        """Return the URL of a PostgreSQL database, or the file of an SQLite database."""
         return self.env.get(DATABASE_URL) or self.data / EMBEDDED_NAME
 
     # --- commands ---
@@ -130,7 +130,7 @@ class Deployment:
 
     def prepare(self) -> None:
         """Copy a prepared data directory and database with a team, a user, a repository and an executor."""
-        made = _made_once(databases.server_of(self.database))
+        made = _create_once(databases.server_of(self.database))
         shutil.copytree(made.data, self.data, ignore=shutil.ignore_patterns(f"{EMBEDDED_NAME}*"))
         databases.copy(made.database, self.database)
         self.seeded = dict(made.seeded)
@@ -169,7 +169,7 @@ class Deployment:
         assert self.server.stdout is not None
         line = self.server.stdout.readline().decode()
         found = re.search(r"http://[\d.]+:\d+", line)
-        assert found, f"serve said {line!r}: {self.log()[-2000:]}"
+        assert found, f"serve printed {line!r}: {self.log()[-2000:]}"
         self.url = found[0]
         eventually(self.is_ready, timeout=60, describe=f"/readyz answers 200: {self.log()[-1500:]}")
 
@@ -199,7 +199,7 @@ class Deployment:
         assert self.server.stdout is not None
         self.server.stdout.close()
         self.server = None
-        eventually(lambda: not members(groups), timeout=30, describe="the server is gone")
+        eventually(lambda: not members(groups), timeout=30, describe="the server has ended")
 
     # --- the API ---
 
@@ -221,7 +221,7 @@ class Deployment:
                 raise
             return True
 
-        eventually(is_answered, timeout=60, describe=f"the database has time for {method} {path}")
+        eventually(is_answered, timeout=60, describe=f"the database is free for {method} {path}")
         return answer
 
     def _api_once(self, method: str, path: str, body: Any, at: str) -> Any:
@@ -279,7 +279,7 @@ class Deployment:
     # --- the end ---
 
     def close(self) -> None:
-        """End everything started here, checking that it ended."""
+        """End everything that was started here and check that it ended."""
         if self.server is not None:
             self.kill_server()
         for execution in self.agentctls.glob("*"):
@@ -294,7 +294,7 @@ class Session:
 
     @property
     def path(self) -> str:
-        """The path of the session in the API."""
+        """Return the path of the session in the API."""
         return f"tasks/{self.task_id}/sessions/{self.id}"
 
     def status(self) -> dict[str, Any]:
@@ -310,7 +310,7 @@ class Session:
             return status if status["state"] == state else None
 
         try:
-            found = eventually(reached, timeout=timeout, describe=f"session state {state}")
+            found = eventually(reached, timeout=timeout, describe=f"the session's state is {state}")
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.status()}\n{self.deployment.log()[-3000:]}") from None
         assert found is not None
@@ -326,17 +326,17 @@ class Session:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The session's row."""
+        """Return the session's row."""
         return self._rows("SELECT * FROM task_sessions WHERE id = ?")[0]
 
     @property
     def execution(self) -> dict[str, Any]:
-        """The session's ``executors_running`` row."""
+        """Return the session's ``executors_running`` row."""
         return self._rows("SELECT * FROM executors_running WHERE session_id = ?")[0]
 
     @property
     def execution_id(self) -> str:
-        """The id of its execution, with dashes."""
+        """Return the id of its execution, with dashes."""
         raw = self.execution["id"]
         return f"{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
 
@@ -375,11 +375,11 @@ class Session:
     def kill_everything(self) -> None:
         """Kill agentctl, guard and agent at once, as a power failure does: none sees another one die."""
         found = self.processes()
-        assert found, "nothing of the session runs"
+        assert found, "no process of the session runs"
         for one in found:
             identity.send_signal(one, signal.SIGSTOP)
         identity.kill_all(found, 10)
-        eventually(lambda: not self.processes(), describe="every process of the session is gone")
+        eventually(lambda: not self.processes(), describe="no process of the session runs")
 
     def journal(self) -> str:
         """Return the text of the journal on disk."""

@@ -19,20 +19,20 @@ class SupervisorProcess:
     def __init__(self, deployment: Deployment, name: str):
         self.deployment, self._log = deployment, deployment.home / f"{name}.log"
         self.process = kandev_processes.start(deployment, str(MANAGE), "supervise", log=self._log.name)
-        self.says("supervising: ")
+        self.wait_for_output("supervising: ")
 
     @property
     def log(self) -> str:
         """Return its output."""
         return self._log.read_text(errors="replace")
 
-    def says(self, text: str, timeout: float = 60) -> None:
+    def wait_for_output(self, text: str, timeout: float = 60) -> None:
         """Wait until its output contains ``text``."""
         eventually(lambda: text in self.log, timeout=timeout, describe=f"{text!r} in {self.log!r}")
 
     @property
     def boot_id(self) -> str:
-        """The name that it uses as owner of leases."""
+        """Return the name that it uses as owner of leases."""
         rows = self.deployment.rows("SELECT boot_id, process FROM supervisors")
         return next(str(row["boot_id"]) for row in rows if f'"pid": {self.process.pid},' in row["process"])
 

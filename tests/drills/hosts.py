@@ -1,4 +1,4 @@
-"""A Kandev on several hosts: two webs, two supervisors and a worker on one PostgreSQL and Redis, and its followers.
+"""A Kandev on several hosts: two webs, two supervisors and a worker on one PostgreSQL and Redis, and clients.
 
 The second web has its own data directory, as on another machine: only PostgreSQL and Redis connect it to the others.
 """
@@ -56,13 +56,13 @@ class Hosts:
         self.processes["worker"] = kandev_processes.start(self.deployment, str(MANAGE), "qcluster", log="worker.log")
 
     def kill(self, name: str) -> None:
-        """Kill one of them with all that it has started; agents are not included."""
+        """Kill a process and everything it has started, except agents."""
         process = self.processes[name]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the processes that still run."""
         for name, process in self.processes.items():
             if process.poll() is None:
                 self.kill(name)
@@ -86,7 +86,7 @@ def several_hosts(deployment: Deployment, redis: RedisServer) -> Iterator[Hosts]
 
 
 class Follower:
-    """A program that follows a session as pages do: it reopens a broken stream after its last seq, at the next web."""
+    """A client that follows a session as pages do: after a broken stream it asks the next web for what it lacks."""
 
     def __init__(self, session: Session, urls: Sequence[str]):
         self._session, self._urls = session, list(urls)

@@ -1,4 +1,4 @@
-"""The processes of a Kandev one by one: several webs and one supervisor on one database."""
+"""The processes of a Kandev, started one by one: several webs and one supervisor on one database."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def served_by(deployment: Deployment, webs: int) -> Iterator[list[str]]:
 
 
 def web(deployment: Deployment, env: Mapping[str, str] | None = None) -> tuple[str, PreloadedProcess]:
-    """Start a web process; yield its address. ``env`` overrides the deployment's environment."""
+    """Start a web process; return its URL and the process. ``env`` overrides the deployment's environment."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     with listener:
         number = listener.fileno()
@@ -66,7 +66,7 @@ def start(
 
 
 def end(process: PreloadedProcess) -> None:
-    """End a supervisor or a web: SIGTERM, then SIGKILL if it does not end. Agents live on."""
+    """End a supervisor or a web with SIGTERM, then SIGKILL if it does not end. Agents continue."""
     if process.poll() is None and identity.identify(process.pid) is not None:
         process.send_signal(signal.SIGTERM)
         try:

@@ -22,12 +22,12 @@ LOG_TABLES = ("session_events", "continuity_receipts", "session_intents", "sessi
 
 
 def log_rows(deployment: Deployment) -> dict[str, Any]:
-    """Return all that was ever written, started or announced."""
+    """Return the rows of all tables that record events, receipts, intents, prompts and runs."""
     return {table: deployment.rows(f"SELECT * FROM {table}") for table in LOG_TABLES}  # noqa: S608
 
 
 class RestartDrills:
-    """The drills A to D; subclasses are collected, this is not."""
+    """Drills A to D; pytest collects the subclasses, not this class."""
 
     recovery_passes: ClassVar[int] = 1
     """How many recovery passes the runtime may need until it can tell that a workspace is gone."""
@@ -49,12 +49,16 @@ class RestartDrills:
 
         deployment.kill_server()
         heard = session.agent_log()
-        eventually(lambda: len(session.agent_log()) > len(heard), describe="the agent goes on talking")
-        eventually(lambda: "permission.requested" in session.journal(), timeout=30, describe="it asks a permission")
+        eventually(lambda: len(session.agent_log()) > len(heard), describe="the agent keeps writing")
+        eventually(
+            lambda: "permission.requested" in session.journal(), timeout=30, describe="the agent requests a permission"
+        )
         deployment.serve()
 
         # The web server may answer before the supervisor has read what the agent did meanwhile.
-        eventually(lambda: session.status()["pending_permissions"] == 1, timeout=30, describe="the permission is shown")
+        eventually(
+            lambda: session.status()["pending_permissions"] == 1, timeout=30, describe="the permission request is shown"
+        )
         session.wait_for("RUNNING")
         assert session.lasting_pids() == before
         asked = deployment.api("GET", f"{session.path}/permissions/")["results"][0]
@@ -95,7 +99,11 @@ class RestartDrills:
         assert session.names().count("session.run.interrupted") == 1
         deployment.serve()
         session.prompt("what was the word?")
-        eventually(lambda: "walrus" in session.agent_text().rpartition("tick")[2], timeout=30, describe="it remembers")
+        eventually(
+            lambda: "walrus" in session.agent_text().rpartition("tick")[2],
+            timeout=30,
+            describe="the agent knows the word",
+        )
 
     def test_drill_c_workspace_of_an_agent_without_resume_stays_open(self, deployment: Deployment) -> None:
         deployment.serve()
@@ -186,8 +194,8 @@ class StoppedSessionDrill:
         deployment.serve()
         session = start_idle_session(deployment)
         deployment.api("POST", f"{session.path}/stop/", {})
-        eventually(lambda: session.execution["status"] == "stopped", timeout=30, describe="it is stopped")
-        eventually(lambda: not session.processes(), describe="nothing of it runs")
+        eventually(lambda: session.execution["status"] == "stopped", timeout=30, describe="the session is stopped")
+        eventually(lambda: not session.processes(), describe="no process of the session runs")
         deployment.kill_server()
         deployment.recover()
         assert session.execution["status"] == "stopped"
@@ -197,5 +205,5 @@ class StoppedSessionDrill:
         assert session.status()["resume_reason"] == "stopped_by_user"
         session.prompt("what was the word?")
 
-        eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="it remembers")
+        eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="the agent knows the word")
         assert session.receipts()[-1]["kind"] == "loaded"

@@ -1,4 +1,4 @@
-"""All places where data of a session may appear: processes, answers, pages, tables, files."""
+"""All places where data of a session may appear: processes, API responses, pages, tables, files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for path in PATHS:
 
 
 def texts_of(session: Session) -> dict[str, str]:
-    """Return what can be read of a running deployment, by place."""
+    """Return all readable text of a running deployment, by place."""
     return {
         "arguments": _of_processes(session, "cmdline"),
         "environments": _of_processes(session, "environ"),
@@ -37,7 +37,7 @@ def texts_of(session: Session) -> dict[str, str]:
 
 
 def _of_processes(session: Session, name: str) -> str:
-    """Return a file in ``/proc`` of all processes: ours, agentctl's, the agent's."""
+    """Return one file in ``/proc`` of all processes: Kandev's, agentctl's and the agent's."""
     server = session.deployment.server
     assert server is not None
     pids = [server.pid, *descendants(server.pid), *(one.pid for one in session.processes())]
@@ -75,7 +75,7 @@ def _tables(deployment: Deployment) -> str:
 
 
 def files(deployment: Deployment, but: Collection[str]) -> Iterator[tuple[Path, bytes]]:
-    """Return every file of the deployment, of its sessions' state and of the repository, except those names."""
+    """Yield every file of the deployment, of its sessions and of the repository, except files named in ``but``."""
     for root in (deployment.data, deployment.repository):
         for path in root.rglob("*"):
             if path.is_file() and path.name not in but:

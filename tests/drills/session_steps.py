@@ -9,21 +9,21 @@ from tests.waiting import eventually
 
 
 def wait_until_talking(session: Session) -> None:
-    """Wait until the agent is in mid-turn and what it says is in the log."""
-    eventually(lambda: "tick" in session.agent_text(), timeout=60, describe="the agent talks")
+    """Wait until the agent is in mid-turn and its text is in the log."""
+    eventually(lambda: "tick" in session.agent_text(), timeout=60, describe="the agent writes")
 
 
 def wait_for_first_turn(session: Session) -> None:
     """Wait until the first turn is over."""
-    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
+    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn has completed")
 
 
 def start_idle_session(deployment: Deployment) -> Session:
-    """Return a session whose first turn is over, with all its events and receipts."""
+    """Return a session whose first turn is over, with all its events and receipts written."""
     session = deployment.start_session("remember walrus")
     wait_for_first_turn(session)
     session.wait_for("WAITING_FOR_INPUT")
-    eventually(lambda: "session.attention" in session.names(), describe="somebody is to look at it")
+    eventually(lambda: "session.attention" in session.names(), describe="the session needs attention")
     return session
 
 

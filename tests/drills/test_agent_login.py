@@ -26,7 +26,7 @@ def open_question(session: Session) -> dict[str, Any] | None:
 def test_login_and_its_question_survive_a_kill_of_the_control_plane(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("remember walrus", {**login_agent.COMMAND, "args": ["--login-asks"]})
-    eventually(lambda: session.row["error_code"] == "auth_required", timeout=90, describe="the agent wants a login")
+    eventually(lambda: session.row["error_code"] == "auth_required", timeout=90, describe="the agent requires a login")
     assert [each["id"] for each in login_of(session)["methods"]] == ["demo", "expired", "terminal"]
 
     deployment.api("POST", f"{session.path}/login/", {"method": "demo"})
@@ -35,13 +35,15 @@ def test_login_and_its_question_survive_a_kill_of_the_control_plane(deployment: 
     assert login_of(session)["last"]["state"] == "running"
     deployment.kill_server()
     deployment.serve()
-    assert login_of(session)["last"]["state"] == "running", "the agent still waits"
+    assert login_of(session)["last"]["state"] == "running", "the login still runs"
 
     answer = {"option_id": "accept", "resume_token": question["resume_token"]}
     deployment.api("POST", f"{session.path}/permissions/{question['id']}/", answer)
-    eventually(lambda: login_of(session)["last"]["state"] == "succeeded", timeout=120, describe="the login has ended")
+    eventually(
+        lambda: login_of(session)["last"]["state"] == "succeeded", timeout=120, describe="the login has succeeded"
+    )
     eventually(lambda: session.prompts()[0]["state"] == "done", timeout=120, describe="the waiting prompt is answered")
     assert "I will remember walrus." in session.agent_text()
     assert session.names().count("session.login.ended") == 1
     asked = (session.agent_home / "asked-to-log-in").read_text().splitlines()
-    assert len(asked) == 1, "the agent was asked once"
+    assert len(asked) == 1, "the agent received one prompt"

@@ -1,4 +1,4 @@
-"""A change of a setting survives the kill of whatever carries it, and is applied again to the next agent."""
+"""A changed setting survives a kill of the process that applies it, and is applied again to the next agent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.any_database
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One prepared deployment for all points; each test starts it again."""
+    """Yield one prepared deployment for all crash points; each test starts it again."""
     made = Deployment(tmp_path_factory.mktemp("settings"))
     made.prepare()
     yield made
@@ -34,7 +34,9 @@ def test_change_reaches_the_agent_once_across_a_kill(shared: Deployment, point: 
     shared.serve({"KANDEV_CRASH_AT": point, "KANDEV_CRASH_DIR": str(reached)})
     try:
         session = shared.start_session("remember walrus")
-        eventually(lambda: "session.run.completed" in session.names(), timeout=90, describe="its first turn has ended")
+        eventually(
+            lambda: "session.run.completed" in session.names(), timeout=90, describe="the first turn has completed"
+        )
         assert mode_of(session)["value"] == "act"
         shared.api("POST", f"{session.path}/settings/", {"setting": "mode", "value": "plan"})
         session.prompt("write fence.txt planks")
@@ -46,7 +48,7 @@ def test_change_reaches_the_agent_once_across_a_kill(shared: Deployment, point: 
         assert session.names().count("session.setting.applied") == 1
 
         session.kill_everything()
-        eventually(lambda: len(session.receipts()) > 1, timeout=120, describe="the agent is back")
+        eventually(lambda: len(session.receipts()) > 1, timeout=120, describe="the agent was started again")
         session.prompt("write gate.txt planks")
         eventually(lambda: session.prompts()[2]["state"] == "done", timeout=90, describe="the new agent answers")
         assert "I would write gate.txt" in session.agent_text()

@@ -25,8 +25,8 @@ def test_drill_b_chat_killed_in_mid_answer_keeps_its_conversation(deployment: De
         session = deployment.start_session("remember the word walrus, answer ok", profile)
         wait_for_first_turn(session)
         session.prompt("HOLD on")
-        eventually(lambda: model.holding, timeout=30, describe="the model is in mid-answer")
-        eventually(lambda: session.prompts()[-1]["state"] == "delivered", describe="the ledger says so")
+        eventually(lambda: model.holding, timeout=30, describe="the model holds the request")
+        eventually(lambda: session.prompts()[-1]["state"] == "delivered", describe="the prompt is delivered")
         deployment.kill_server()
         session.kill_everything()
         model.release()
@@ -39,7 +39,9 @@ def test_drill_b_chat_killed_in_mid_answer_keeps_its_conversation(deployment: De
         deployment.serve()
         before = session.agent_text()
         session.prompt("what was the word?")
-        eventually(lambda: "walrus" in session.agent_text()[len(before) :], timeout=60, describe="it remembers")
-        assert sum("HOLD" in text for text in model.user_texts) == 2, "once as a prompt, and once as what was said"
+        eventually(
+            lambda: "walrus" in session.agent_text()[len(before) :], timeout=60, describe="the agent knows the word"
+        )
+        assert sum("HOLD" in text for text in model.user_texts) == 2, "seen as a prompt and in the conversation"
     written = [path for path in deployment.home.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
-    assert not written, "the key stands somewhere in clear"
+    assert not written, "the key is stored in clear text"

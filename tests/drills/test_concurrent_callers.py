@@ -27,7 +27,7 @@ COUNTED = 'echo $$ >> "$KANDEV_DEMO_AGENT_HOME/starts"; exec "$0" "$1"'
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One Kandev of two web processes and one supervisor."""
+    """Yield one Kandev of two web processes and one supervisor."""
     made = Deployment(tmp_path_factory.mktemp("callers"))
     made.prepare()
     try:
@@ -38,9 +38,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 
 def counted_session(deployment: Deployment) -> Session:
-    """A session whose agent counts its own starts; its first turn is over."""
+    """Return a session whose agent counts its own starts; its first turn is over."""
     session = deployment.start_session("remember walrus", {"command": ["sh", "-c", COUNTED, sys.executable, AGENT]})
-    eventually(lambda: session.prompts()[0]["state"] == "done", timeout=60, describe="the first turn ends")
+    eventually(lambda: session.prompts()[0]["state"] == "done", timeout=60, describe="the first prompt is done")
     return session
 
 
@@ -50,12 +50,12 @@ def stop(session: Session) -> None:
 
 
 def start_count(session: Session) -> int:
-    """How many processes the agent had, by its own count."""
+    """Return how many processes the agent had, by its own count."""
     return len((session.agent_home / "starts").read_text().splitlines())
 
 
 def received_prompts(session: Session) -> list[str]:
-    """The prompts that the agent got, in order, by its own record."""
+    """Return the prompts that the agent got, in order, by its own record."""
     lines = [line for path in session.agent_home.glob("*.jsonl") for line in path.read_text().splitlines()]
     said = [json.loads(line) for line in lines]
     return [one["text"] for one in said if one.get("role") == "user"]
@@ -168,10 +168,10 @@ async def test_requests_of_a_socket_that_closes_are_still_carried_out(shared: De
 def test_prompt_during_a_permission_wait_cancels_the_turn_and_follows(shared: Deployment) -> None:
     session = counted_session(shared)
     session.prompt("ask")
-    eventually(lambda: session.status()["pending_permissions"], timeout=60, describe="the agent asks")
+    eventually(lambda: session.status()["pending_permissions"], timeout=60, describe="the agent requests a permission")
     session.prompt("what was the word?")
 
-    eventually(lambda: len(session.prompts()) == 3 and all_done(session), timeout=60, describe="it is answered")
+    eventually(lambda: len(session.prompts()) == 3 and all_done(session), timeout=60, describe="every prompt is done")
     names = session.names()
     cancelled, resolved = names.index("session.run.cancelled"), names.index("session.permission.resolved")
     assert resolved < cancelled < len(names) - 1 - names[::-1].index("session.run.started")

@@ -17,12 +17,12 @@ STATE_AFTER = {
     "agentctl.prompt_delivered": "interrupted",
     "agentctl.turn_ended": "done",
 }
-"""The state of the first prompt after agentctl died there."""
+"""The state of the first prompt after agentctl died at each crash point."""
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One prepared deployment for all points; each test starts it again."""
+    """Yield one prepared deployment for all crash points; each test starts it again."""
     made = Deployment(tmp_path_factory.mktemp("crash"))
     made.prepare()
     yield made
@@ -38,11 +38,11 @@ def test_agentctl_killed_at_a_crash_point_delivers_no_prompt_twice(shared: Deplo
         session = shared.start_session("remember walrus\nwork 1")
         eventually((reached / point).exists, timeout=60, describe=f"agentctl dies at {point}")
         settled = ("done", "interrupted", "held")
-        eventually(lambda: session.prompts()[0]["state"] in settled, timeout=90, describe="its prompt is settled")
+        eventually(lambda: session.prompts()[0]["state"] in settled, timeout=90, describe="the prompt is settled")
         session.wait_for("WAITING_FOR_INPUT")
-        eventually(lambda: session.status()["is_agent_running"], timeout=90, describe="the agent is back")
+        eventually(lambda: session.status()["is_agent_running"], timeout=90, describe="the agent runs again")
         session.prompt("work 1")
-        eventually(lambda: session.prompts()[1]["state"] == "done", timeout=60, describe="it works again")
+        eventually(lambda: session.prompts()[1]["state"] == "done", timeout=60, describe="the second prompt is done")
 
         heard = "".join(path.read_text() for path in session.agent_home.glob("*.jsonl"))
         assert heard.count('"user", "text": "remember walrus') <= 1

@@ -19,12 +19,12 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.postgresql
 KNOWN = {"Cookie": "kandev_session=0123456789abcdef0123456789abcdef"}
-"""A browser whose login has to be looked up."""
+"""The cookie of a browser whose login has to be looked up."""
 
 
 @pytest.fixture
 def server() -> Iterator[postgresql.Server]:
-    """A PostgreSQL that a drill may stop."""
+    """Yield a PostgreSQL that a drill may stop."""
     made = postgresql.Server()
     try:
         made.start()
@@ -35,7 +35,7 @@ def server() -> Iterator[postgresql.Server]:
 
 @pytest.fixture
 def web(server: postgresql.Server, tmp_path: Path) -> Iterator[Deployment]:
-    """A web process on that database."""
+    """Yield a web process on that database."""
     made = Deployment(tmp_path)
     made.env[DATABASE_URL] = server.new_database()
     made.prepare()
@@ -48,7 +48,7 @@ def web(server: postgresql.Server, tmp_path: Path) -> Iterator[Deployment]:
 
 
 def status_of(web: Deployment, path: str) -> int:
-    """The status of a page for an anonymous user; 0 without a response."""
+    """Return the status of a page for an anonymous user; 0 without a response."""
     try:
         return page(web, path, {})[0]
     except OSError:
@@ -56,7 +56,7 @@ def status_of(web: Deployment, path: str) -> int:
 
 
 def page(web: Deployment, path: str, headers: dict[str, str]) -> tuple[int, str, str]:
-    """Status, ``Retry-After`` and text of a page."""
+    """Return status, ``Retry-After`` and text of a page."""
     request = urllib.request.Request(f"{web.url}/{path}", headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
@@ -66,7 +66,7 @@ def page(web: Deployment, path: str, headers: dict[str, str]) -> tuple[int, str,
 
 
 def turn_away(port: int, times: int) -> None:
-    """Take the server's place and close that many connections without an answer."""
+    """Listen on the server's port and close that many connections without an answer."""
     with socket.create_server(("127.0.0.1", port)) as place:
         place.settimeout(60)
         for _ in range(times):
@@ -124,8 +124,8 @@ def test_control_plane_logs_little_during_an_outage_and_continues(server: postgr
         said = deployment.log()[before:]
         assert (said.count("Traceback"), said.count("the database cannot be used, waiting for it")) == (0, 1), said
         assert len(said.splitlines()) < 20, said
-        eventually(deployment.is_ready, timeout=60, describe="it goes on")
+        eventually(deployment.is_ready, timeout=60, describe="/readyz answers 200")
         session.prompt("what was the word?")
-        eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="it answers")
+        eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="the agent answers")
     finally:
         deployment.close()

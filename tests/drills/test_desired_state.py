@@ -1,4 +1,4 @@
-"""What should run comes back by itself, once and within limits; what cannot start is given up and left to its user."""
+"""Sessions that should run come back by themselves, once and within limits; what cannot start is given up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CRASHES: dict[str, Any] = {
 
 
 def start_working_session(deployment: Deployment) -> Session:
-    """A session in mid-turn that asks for no permission."""
+    """Return a session in mid-turn that asks for no permission."""
     session = deployment.start_session("remember heron")
     session.wait_for("WAITING_FOR_INPUT")
     session.prompt("work 60")
@@ -40,12 +40,14 @@ def test_kill_in_mid_turn_is_noticed_immediately_and_continued_once(deployment: 
     pid = session.execution["pid"] if killed == "agentctl" else agent_pid(session)
 
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: "session.run.interrupted" in session.names(), timeout=60, describe="its death is known")
+    eventually(lambda: "session.run.interrupted" in session.names(), timeout=60, describe="the death is noticed")
 
-    eventually(lambda: continue_prompts(session), timeout=60, describe="it was asked to resume")
+    eventually(lambda: continue_prompts(session), timeout=60, describe="there is a continue prompt")
     (prompt,) = continue_prompts(session)
     eventually(
-        lambda: continue_prompts(session)[0]["state"] in ("delivered", "done"), timeout=60, describe="the agent has it"
+        lambda: continue_prompts(session)[0]["state"] in ("delivered", "done"),
+        timeout=60,
+        describe="the continue prompt is delivered",
     )
     assert [row["message_id"] for row in continue_prompts(session)] == [prompt["message_id"]]
     assert session.names().count("session.run.interrupted") == 1
@@ -66,7 +68,7 @@ def test_agent_that_dies_at_every_start_is_given_up_after_five_starts(deployment
     bad.wait_for("FAILED", timeout=90)
 
     failed = [row for row in bad.receipts() if row["kind"] == "failed"]
-    assert [row["reason"] for row in failed] == ["agent_exited"] * 6, "the user's own start, and five by itself"
+    assert [row["reason"] for row in failed] == ["agent_exited"] * 6, "the user's start and five automatic ones failed"
     at = [datetime.fromisoformat(str(row["created_at"])) for row in failed]
     pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(at)]
     for number, pause in enumerate(pauses):
@@ -77,10 +79,10 @@ def test_agent_that_dies_at_every_start_is_given_up_after_five_starts(deployment
 
     items = deployment.rows("SELECT * FROM attention_items WHERE session_id = ?", bad.id.replace("-", ""))
     (item,) = [one for one in items if one["kind"] == "gave_up" and one["resolved_at"] is None]
-    assert "no licence found" in item["detail"], "the end of the agent's own log"
+    assert "no licence found" in item["detail"], "the item shows the end of the agent's log"
 
     good = deployment.start_session("remember heron")
     good.wait_for("WAITING_FOR_INPUT", timeout=30)
-    assert len(bad.receipts()) == 6, "nobody but its user tries again"
+    assert len(bad.receipts()) == 6, "there is no further automatic start"
     deployment.api("POST", f"{bad.path}/resume/", {"mode": "auto"})
-    eventually(lambda: len(bad.receipts()) >= 7, timeout=30, describe="its user's try")
+    eventually(lambda: len(bad.receipts()) >= 7, timeout=30, describe="the user's start is tried")

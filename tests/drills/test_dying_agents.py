@@ -20,7 +20,7 @@ FIRST = 0.4
 
 
 def times(deployment: Deployment, name: str) -> list[datetime]:
-    """When each event of that name was recorded, oldest first."""
+    """Return when each event of that name was recorded, oldest first."""
     rows = deployment.rows("SELECT at FROM session_events WHERE name = ? ORDER BY seq", name)
     return [datetime.fromisoformat(str(row["at"])) for row in rows]
 
@@ -33,7 +33,7 @@ def test_agent_that_dies_in_each_turn_is_given_up_after_backoff(deployment: Depl
 
     deaths, begun = (times(deployment, name) for name in ("session.agent_exited", "session.run.started"))
     assert session.names().count("session.restart_ordered") == 5
-    assert len(deaths) == 6, "of the user's own start, and of five restarts"
+    assert len(deaths) == 6, "the user's start and five automatic ones died"
     waits = [(after - before).total_seconds() for before, after in zip(deaths, begun[1:], strict=False)]
     for number, wait in enumerate(waits[1:]):
         assert wait >= FIRST * 2**number / 2, waits
@@ -43,4 +43,4 @@ def test_agent_that_dies_in_each_turn_is_given_up_after_backoff(deployment: Depl
     assert len(continues) == 5
     items = deployment.rows("SELECT what, why FROM attention_items WHERE kind = 'gave_up'")
     assert [item["what"] for item in items] == ["The agent kept crashing, and is not restarted automatically"]
-    eventually(lambda: session.status()["is_resumable"], describe="it can be tried again")
+    eventually(lambda: session.status()["is_resumable"], describe="the session can be resumed")

@@ -19,7 +19,7 @@ FLOODING = ("--behaviour", "floods", "--count", "6000", "--size", "2000")
 
 @contextmanager
 def small_disk(where: Path, mebibytes: int) -> Iterator[Path]:
-    """A file system of that size at ``where``, or the test is skipped."""
+    """Yield a file system of that size at ``where``; skip the test if it cannot be mounted."""
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     argv = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=700", "tmpfs", str(where)]
     try:
@@ -44,7 +44,7 @@ def fill(disk: Path) -> Path:
 
 
 def flooding(deployment: Deployment, prompt: str) -> Session:
-    """A session whose agent says more than the disk can take."""
+    """Return a session whose agent says more than the disk can hold."""
     command = ["-m", "tests.support.faulty_agent", *FLOODING]
     profile = {"agent_type": "custom_acp", "command": [_python(), *command], "env": {"PYTHONPATH": str(ROOT)}}
     return deployment.start_session(prompt, profile)
@@ -67,12 +67,14 @@ def test_full_disk_of_agentctl_stops_the_turn_until_space_is_free(deployment: De
         failed = eventually(
             lambda: [one["payload"] for one in session.events() if one["name"] == "session.run.failed"],
             timeout=60,
-            describe="the turn is stopped",
+            describe="the turn has failed",
         )[0]
         assert failed["error_code"] == "disk_full"
         assert "Make room" in failed["error_message"]
         status = eventually(
-            lambda: (told := session.status())["error_code"] == "disk_full" and told, timeout=30, describe="it is shown"
+            lambda: (told := session.status())["error_code"] == "disk_full" and told,
+            timeout=30,
+            describe="the full disk is shown",
         )
         assert "Make room" in status["error_message"]
         heard = session.agent_text()
@@ -82,14 +84,18 @@ def test_full_disk_of_agentctl_stops_the_turn_until_space_is_free(deployment: De
         eventually(lambda: session.status()["error_code"] == "", timeout=60, describe="the error has gone")
         assert session.agent_text().startswith(heard)
         session.prompt("flood again")
-        eventually(lambda: session.names().count("session.run.started") == 2, timeout=60, describe="it takes prompts")
+        eventually(
+            lambda: session.names().count("session.run.started") == 2,
+            timeout=60,
+            describe="the second turn has started",
+        )
         assert session.agent_log().startswith(session.agent_text()[: len(heard)])
         assert {"session.journal_gap", "session.journal_skipped"}.isdisjoint(session.names())
         deployment.close()
 
 
-class OnItsOwnDisk(Deployment):
-    """A Kandev whose database, and nothing else, lies on ``disk``."""
+class DatabaseOnDisk(Deployment):
+    """A Kandev whose database, and nothing else, is on ``disk``."""
 
     def __init__(self, home: Path, disk: Path):
         super().__init__(home)
@@ -102,10 +108,10 @@ class OnItsOwnDisk(Deployment):
 
 
 @pytest.fixture
-def on_its_own_disk(tmp_path: Path) -> Iterator[OnItsOwnDisk]:
-    """A deployment that is prepared and not yet running; its disk has 8 MiB."""
+def database_on_disk(tmp_path: Path) -> Iterator[DatabaseOnDisk]:
+    """Yield a prepared deployment that is not yet running; its disk has 8 MiB."""
     with small_disk(tmp_path / "database", 8) as disk:
-        made = OnItsOwnDisk(tmp_path, disk)
+        made = DatabaseOnDisk(tmp_path, disk)
         made.prepare()
         try:
             yield made
@@ -115,26 +121,30 @@ def on_its_own_disk(tmp_path: Path) -> Iterator[OnItsOwnDisk]:
 
 @pytest.mark.embedded
 def test_log_catches_up_after_a_full_database_disk(
-    on_its_own_disk: OnItsOwnDisk,
+    database_on_disk: DatabaseOnDisk,
 ) -> None:
-    deployment = on_its_own_disk
+    deployment = database_on_disk
     deployment.serve()
     session = deployment.start_session("work 8 at 50")
     session.wait_for("RUNNING")
     filler = fill(deployment.disk)
 
-    eventually(lambda: "the database does not accept events" in deployment.log(), timeout=30, describe="it is said")
+    eventually(
+        lambda: "the database does not accept events" in deployment.log(),
+        timeout=30,
+        describe="the log says that events cannot be stored",
+    )
     with pytest.raises(ApiError) as refused:
         session.prompt("and then?")
     assert refused.value.status == 503
     assert '"database_full"' in refused.value.body
     assert session.status()["session_id"] == session.id  # reading still works
-    eventually(lambda: "tick 400\n" in session.agent_log(), timeout=60, describe="the agent goes on")
+    eventually(lambda: "tick 400\n" in session.agent_log(), timeout=60, describe="the agent keeps writing")
 
     filler.unlink()
 
-    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the log catches up")
+    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the event log has caught up")
     assert session.agent_text() == session.agent_log()
     assert {"session.journal_gap", "session.journal_skipped"}.isdisjoint(session.names())
     assert session.names().count("session.run.interrupted") == 0
-    eventually(deployment.is_ready, timeout=30, describe="all is well")
+    eventually(deployment.is_ready, timeout=30, describe="/readyz answers 200")

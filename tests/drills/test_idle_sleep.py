@@ -16,8 +16,8 @@ def test_idle_session_sleeps_through_a_restart_until_a_prompt_wakes_it(deploymen
     deployment.env["KANDEV_IDLE_SLEEP"] = "3"
     deployment.serve()
     session = deployment.start_session("remember heron")
-    eventually(lambda: session.status()["asleep"], timeout=60, describe="it sleeps")
-    eventually(lambda: not session.processes(), timeout=30, describe="nothing of it runs")
+    eventually(lambda: session.status()["asleep"], timeout=60, describe="the session is asleep")
+    eventually(lambda: not session.processes(), timeout=30, describe="no process of the session runs")
     status = session.status()
     assert (status["state"], status["desired_state"], status["executor_status"]) == (
         "WAITING_FOR_INPUT",
@@ -29,8 +29,10 @@ def test_idle_session_sleeps_through_a_restart_until_a_prompt_wakes_it(deploymen
     deployment.kill_server()
     deployment.env["KANDEV_IDLE_SLEEP"] = "3600"
     deployment.serve()
-    assert session.status()["asleep"], "sleeping sessions stay asleep"
+    assert session.status()["asleep"], "the session is still asleep"
     session.prompt("what was the word?")
-    eventually(lambda: session.agent_log().count("heron") == 2, timeout=60, describe="it is awake and knows the word")
+    eventually(
+        lambda: session.agent_log().count("heron") == 2, timeout=60, describe="the agent is awake and knows the word"
+    )
     assert not session.status()["asleep"]
     assert json.dumps(session.names()).count("session.asleep") == 1

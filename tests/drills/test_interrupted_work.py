@@ -19,13 +19,13 @@ pytestmark = pytest.mark.any_database
 
 
 def _forking() -> dict[str, Any]:
-    """A demo agent that leaves processes running in the background."""
+    """Return an agent profile of the demo agent that leaves processes running in the background."""
     command = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", "forks"]
     return {"command": command, "env": {"PYTHONPATH": str(ROOT)}}
 
 
-def _writes_for_ever(session: Session) -> None:
-    """Leave the agent in the middle of a tool call: nobody reads what it writes into the pipe."""
+def _block_in_tool_call(session: Session) -> None:
+    """Leave the agent in the middle of a tool call: it writes into a pipe that no process reads."""
     wait_for_first_turn(session)
     os.mkfifo(Path(session.row["worktree_path"]) / "pipe")
     session.prompt("write pipe hello")
@@ -39,13 +39,13 @@ def _change_files(session: Session) -> None:
 
 
 def _told(session: Session, count: int) -> str:
-    """Return what the agent got with its ``count``-th prompt, according to the journal."""
+    """Return the text that the agent got with its ``count``-th prompt, according to the journal."""
 
     def given() -> list[str]:
         lines = [json.loads(line) for line in session.journal().splitlines() if '"prompt.accepted"' in line]
         return [line["text"] for line in lines]
 
-    eventually(lambda: len(given()) >= count, timeout=60, describe=f"prompt {count}")
+    eventually(lambda: len(given()) >= count, timeout=60, describe=f"{count} prompts were delivered")
     return given()[count - 1]
 
 
@@ -59,13 +59,13 @@ def test_only_the_next_prompt_describes_interrupted_work(deployment: Deployment,
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
     session = deployment.start_session("remember heron", _forking())
-    _writes_for_ever(session)
+    _block_in_tool_call(session)
     _change_files(session)
     if killed == "everything":
         os.kill(session.execution["pid"], signal.SIGKILL)  # agentctl, whose guard ends the agent
     else:
         os.kill(_agent_pid(session), signal.SIGKILL)
-    eventually(lambda: len(session.receipts()) >= 2, timeout=60, describe="the agent is back")
+    eventually(lambda: len(session.receipts()) >= 2, timeout=60, describe="the agent was started again")
     session.prompt("and now?")
     text = _told(session, 3)
     _check(text)
@@ -81,7 +81,7 @@ def test_continue_prompt_describes_interrupted_work(deployment: Deployment) -> N
     deployment.env["KANDEV_CONTINUE"] = "on"
     deployment.serve()
     session = deployment.start_session("remember heron", _forking())
-    _writes_for_ever(session)
+    _block_in_tool_call(session)
     _change_files(session)
     # Asked to continue, the agent writes the file again: this time nothing must block it.
     (Path(session.row["worktree_path"]) / "pipe").unlink()

@@ -30,13 +30,13 @@ def start_chatty_session(deployment: Deployment, updates: int = UPDATES) -> Sess
     deployment.kill_server()
     (session.agent_home / chatty_agent.GO).touch()
     journal = deployment.data / "agentctl" / session.execution_id / "journal"
-    eventually(lambda: chatty_agent.journal_ends(journal), timeout=60, describe="the agent has said it all")
+    eventually(lambda: chatty_agent.journal_ends(journal), timeout=60, describe="the journal has the end of the turn")
     return session
 
 
 def check_caught_up(session: Session) -> None:
     """Wait until the log has the end of the turn."""
-    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the log has caught up")
+    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the event log has caught up")
 
 
 def test_updates_sent_while_the_control_plane_is_down_all_arrive(deployment: Deployment) -> None:
@@ -54,7 +54,7 @@ def test_updates_sent_while_the_control_plane_is_down_all_arrive(deployment: Dep
 
 @contextmanager
 def reading(session: Session) -> Iterator[None]:
-    """A client that follows the log from its beginning and then stops reading."""
+    """Follow the log from its beginning with a client that stops reading at once."""
     request = urllib.request.Request(
         f"{session.deployment.url}/api/v1/{session.path}/events/stream?after=0",
         headers={"Authorization": f"Token {session.deployment.seeded['token']}"},
@@ -74,4 +74,4 @@ def test_stalled_log_reader_does_not_grow_the_write_ahead_log(deployment: Deploy
         assert wal.stat().st_size < SMALL_LOG
         with closing(sqlite3.connect(database, timeout=10)) as connection:
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        assert not busy  # nobody has a read transaction open
+        assert not busy  # no read transaction is open

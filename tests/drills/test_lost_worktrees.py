@@ -20,14 +20,18 @@ Lose = Callable[[Deployment, Session, Path], None]
 
 def work_for_turns(session: Session, turns: int) -> None:
     """Wait until that many turns have ended and the agent is idle."""
-    eventually(lambda: session.names().count("session.run.completed") == turns, timeout=60, describe=f"{turns} turns")
+    eventually(
+        lambda: session.names().count("session.run.completed") == turns,
+        timeout=60,
+        describe=f"{turns} turns have completed",
+    )
     session.wait_for("WAITING_FOR_INPUT")
 
 
 def stopped_and_removed_by_git(deployment: Deployment, session: Session, root: Path) -> None:
-    """Stop in good order: the snapshot is the one that agentctl took when it ended."""
+    """Stop the session normally: the snapshot is the one that agentctl took when it ended."""
     deployment.api("POST", f"{session.path}/stop/")
-    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is stopped")
+    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="the session is stopped")
     subprocess.run(["git", "-C", str(deployment.repository), "worktree", "remove", "--force", str(root)], check=True)
     deployment.api("POST", f"{session.path}/resume/", {"mode": "auto"})
 
@@ -54,11 +58,11 @@ def test_removed_worktree_is_restored_with_all_six_uncommitted_changes(deploymen
 
     lose(deployment, session, root)
 
-    eventually(root.is_dir, timeout=60, describe="the worktree is there")
-    eventually(lambda: session.execution["status"] == "ready", timeout=60, describe="its agentctl is up")
+    eventually(root.is_dir, timeout=60, describe="the worktree exists")
+    eventually(lambda: session.execution["status"] == "ready", timeout=60, describe="agentctl is ready")
     assert state_of(root) == before
     status = deployment.api("GET", f"{session.path}/git/status/")
     assert [len(status[part]) for part in ("staged", "unstaged", "untracked")] == [1, 3, 2]
     session.prompt("work 1")
-    eventually(lambda: session.prompts()[-1]["state"] == "done", timeout=60, describe="the agent works there")
+    eventually(lambda: session.prompts()[-1]["state"] == "done", timeout=60, describe="the last prompt is done")
     assert state_of(root) == before

@@ -26,7 +26,9 @@ def test_agent_that_replays_nothing_gets_a_memory_check(deployment: Deployment, 
     session = deployment.start_session("remember heron", agent(behaviour))
     wait_for_first_turn(session)
     session.kill_everything()
-    eventually(lambda: session.names().count("session.run.completed") == 2, timeout=90, describe="it was asked")
+    eventually(
+        lambda: session.names().count("session.run.completed") == 2, timeout=90, describe="two turns have completed"
+    )
     receipt = session.receipts()[-1]
     assert (receipt["kind"], receipt["verified"]) == ("loaded", verified)
     assert ("memory_check" in receipt["evidence"]) is (verified == "unproven")

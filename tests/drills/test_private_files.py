@@ -1,4 +1,4 @@
-"""Nobody else on the machine can read the data directory, whatever a session does and whatever was there before."""
+"""No other user of the machine can read the data directory, whatever sessions do and whatever was there before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 
 def open_to_others(directory: Path) -> list[str]:
-    """Return what others could read or change below ``directory``, except for files that agents made."""
+    """Return what other users could read or change below ``directory``, except for files that agents made."""
     found = []
     for folder, folders, files in os.walk(directory):
         if Path(folder).parent == directory and Path(folder).name in AGENT_DIRECTORIES:
@@ -38,10 +38,12 @@ def test_all_files_are_private_after_a_full_session_life(deployment: Deployment)
         session = deployment.start_session("remember heron\nwrite kept.txt hello")
         session.wait_for("WAITING_FOR_INPUT")
         session.kill_everything()
-        eventually(lambda: len(session.receipts()) >= 2, timeout=60, describe="it is resumed")
+        eventually(lambda: len(session.receipts()) >= 2, timeout=60, describe="the session is resumed")
         deployment.manage("create_demo")
         deployment.manage("maintain")
-        eventually(lambda: not open_to_others(deployment.data), timeout=60, describe="while it serves")
+        eventually(
+            lambda: not open_to_others(deployment.data), timeout=60, describe="all files are private while Kandev runs"
+        )
         names = {path.name for path in deployment.data.iterdir()}
         assert {"kandev.sqlite3", "kandev.sqlite3-wal", "secret-key", "sessions", "worktrees"} <= names
         deployment.kill_server()

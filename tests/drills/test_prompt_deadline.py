@@ -17,7 +17,7 @@ pytestmark = pytest.mark.any_database
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One deployment that gives a start 15 seconds."""
+    """Yield one deployment that gives a start 15 seconds."""
     made = Deployment(tmp_path_factory.mktemp("deadline"))
     made.env |= {"KANDEV_START_TIMEOUT": "15", "KANDEV_BOOT_GRACE": "0"}
     made.prepare()
@@ -29,9 +29,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 
 def start_session_with_turn(deployment: Deployment) -> Session:
-    """A session whose first turn is over."""
+    """Return a session whose first turn is over."""
     session = deployment.start_session("remember walrus")
-    eventually(lambda: session.prompts()[0]["state"] == "done", timeout=60, describe="the first turn ends")
+    eventually(lambda: session.prompts()[0]["state"] == "done", timeout=60, describe="the first prompt is done")
     return session
 
 
@@ -55,23 +55,29 @@ def test_prompt_whose_execution_dies_is_delivered_once_to_the_next_execution(
     session = start_session_with_turn(shared)
     kill(session)
     session.prompt("what was the word?")
-    eventually(lambda: session.prompts()[1]["state"] in ("done", "held"), timeout=60, describe="it is settled")
+    eventually(
+        lambda: session.prompts()[1]["state"] in ("done", "held"), timeout=60, describe="the second prompt is settled"
+    )
     first = session.prompts()[1]
     if first["state"] == "held":
         shared.api("POST", f"{session.path}/prompts/{first['message_id']}/resend/", {})
-    eventually(lambda: session.prompts()[-1]["state"] == "done", timeout=60, describe="it is done")
+    eventually(lambda: session.prompts()[-1]["state"] == "done", timeout=60, describe="the last prompt is done")
     assert session.agent_text().count("The word was walrus.") == 1
 
 
 def test_prompt_without_an_agent_in_time_is_reported_and_can_be_withdrawn(shared: Deployment) -> None:
     command = ["sh", "-c", "sleep 3600"]
     session = shared.start_session("remember walrus", {"command": command})
-    eventually(lambda: "session.prompt.overdue" in session.names(), timeout=60, describe="it is said")
+    eventually(lambda: "session.prompt.overdue" in session.names(), timeout=60, describe="the overdue prompt is logged")
     told = [one["payload"] for one in session.events() if one["name"] == "session.prompt.overdue"]
     assert len(told) == 1
     status = session.status()
     assert (status["overdue_prompts"], status["queued_prompts"], status["needs_attention"]) == (1, 1, True)
-    eventually(lambda: "start_timeout" in [row["reason"] for row in session.receipts()], timeout=60, describe="failed")
+    eventually(
+        lambda: "start_timeout" in [row["reason"] for row in session.receipts()],
+        timeout=60,
+        describe="the start has timed out",
+    )
     [row] = session.prompts()
     assert row["state"] == "queued"
     shared.api("DELETE", f"{session.path}/prompts/{row['message_id']}/")

@@ -26,7 +26,7 @@ def test_queued_file_is_delivered_once_after_everything_was_killed(deployment: D
     deployment.api("POST", f"{session.path}/prompt/", body)
     deployment.kill_server()
     session.kill_everything()
-    assert MESSAGE_ID not in session.journal(), "it was still queued"
+    assert MESSAGE_ID not in session.journal(), "the prompt was still queued"
 
     deployment.serve()
 

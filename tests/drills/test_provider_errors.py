@@ -23,18 +23,18 @@ def test_turn_failed_by_an_overloaded_provider_is_retried_across_restarts(
         deployment.serve()
         profile = {"agent_type": "codex", "command": list(agent.argv), "env": dict(agent.env)}
         session = deployment.start_session(PROMPT, profile)
-        eventually(lambda: "session.run.retrying" in session.names(), timeout=90, describe="it is to be tried again")
+        eventually(lambda: "session.run.retrying" in session.names(), timeout=90, describe="a retry is scheduled")
         told = next(event for event in session.events() if event["name"] == "session.run.retrying")["payload"]
         assert (told["attempt"], told["of"], told["error_code"]) == (1, 5, "provider_overloaded"), told
         deployment.kill_server()
         model.release()
         deployment.serve()
-        eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="it got through")
+        eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the turn has completed")
 
         rows = session.prompts()
         assert [row["state"] for row in rows] == ["done"] * len(rows)
         assert [row["resent_as_id"] for row in rows] == [row["id"] for row in rows[1:]] + [None], (
-            "each is tried again once"
+            "each prompt is retried once"
         )
         assert {(row["kind"], row["text"]) for row in rows[1:]} == {("retry", PROMPT)}
         assert session.names().count("session.run.failed") == len(rows) - 1

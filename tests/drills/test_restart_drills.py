@@ -1,4 +1,4 @@
-"""The restart drills A to D, with sessions on this machine."""
+"""Restart drills A to D with sessions on the local machine."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from tests.drills.restart_drills import RestartDrills
 
 
 class TestRestartsOnThisMachine(RestartDrills):
-    """``local_standalone``."""
+    """Drills of restarts on the runtime ``local_standalone``."""

@@ -15,7 +15,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.any_database
 
 KEPT_BY_AGENTCTL = ("token.json", "memory.jsonl")
-"""Files where agentctl has to keep the id, with mode 0600, to survive its own restart."""
+"""Files in which agentctl must keep the id, with mode 0600, to survive its own restart."""
 
 
 def _token(session: Session) -> str:
@@ -27,18 +27,20 @@ def _turn(session: Session, text: str) -> None:
     before = session.names().count("session.run.completed")
     session.prompt(text)
     eventually(
-        lambda: session.names().count("session.run.completed") > before, timeout=60, describe=f"the turn of {text!r}"
+        lambda: session.names().count("session.run.completed") > before,
+        timeout=60,
+        describe=f"the turn of {text!r} has completed",
     )
 
 
 def _receipt(session: Session, count: int) -> tuple[str, str]:
-    eventually(lambda: len(session.receipts()) >= count, timeout=60, describe=f"receipt {count}")
+    eventually(lambda: len(session.receipts()) >= count, timeout=60, describe=f"there are {count} receipts")
     last = session.receipts()[-1]
     return str(last["kind"]), str(last["reason"])
 
 
 def _live(session: Session) -> set[str]:
-    """Put a session through every kind of life that an id can have; return the ids."""
+    """Take a session through every way in which its agent can end and continue; return its conversation ids."""
     _turn(session, "remember heron\nwrite kept.txt hello")
     first = _token(session)
     session.kill_everything()
@@ -64,7 +66,11 @@ def test_conversation_id_appears_nowhere_in_plain_text(deployment: Deployment) -
     tokens = _live(session)
     assert len(tokens) == 2
     record = deployment.data / "sessions" / f"{session.id}.messages.jsonl"
-    eventually(lambda: record.exists() and "stork" in record.read_text(), timeout=30, describe="the portable record")
+    eventually(
+        lambda: record.exists() and "stork" in record.read_text(),
+        timeout=30,
+        describe="the portable record contains the answer",
+    )
     told = session_data_locations.texts_of(session)
     deployment.kill_server()
     files = list(session_data_locations.files(deployment, KEPT_BY_AGENTCTL))

@@ -1,4 +1,4 @@
-"""Credentials appear in plain text only where their owner keeps them, however a session lives and fails."""
+"""Credentials appear in plain text only where their owner keeps them, whatever happens to a session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MCP_SERVER = {"type": "http", "name": "tools", "url": "http://127.0.0.1:9/mcp"}
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret, and the only places where it may appear."""
+    """A secret and the only places where it may appear."""
 
     text: str
     places: frozenset[str] = frozenset()
@@ -33,11 +33,9 @@ def _secrets(session: Session, key: str, header: str) -> Mapping[str, Secret]:
     token = (deployment.agentctls / session.execution_id / AGENTCTLS_TOKEN).read_text().strip()
     return {
         "the agent's key": Secret(key, places=frozenset({"environments"})),
-        "what its MCP server asks for": Secret(header),
+        "the header for its MCP server": Secret(header),
         "agentctl's token": Secret(token, file=AGENTCTLS_TOKEN),
-        "the key of everything that is encrypted": Secret(
-            (deployment.data / SECRET_KEY).read_text().strip(), file=SECRET_KEY
-        ),
+        "the encryption key": Secret((deployment.data / SECRET_KEY).read_text().strip(), file=SECRET_KEY),
         "a user's API key": Secret(str(deployment.seeded["token"])),
     }
 
@@ -54,7 +52,7 @@ def test_no_secret_is_readable_after_a_crash_and_failed_start(deployment: Deploy
     session = deployment.start_session("remember heron", {"env": {"DRILL_API_KEY": key}, "mcp_servers": [mcp]})
     _has_answered(session, 1)
     session.kill_everything()
-    eventually(lambda: len(session.receipts()) >= 2, timeout=60, describe="it is resumed")
+    eventually(lambda: len(session.receipts()) >= 2, timeout=60, describe="the session is resumed")
     broken = deployment.start_session("hello", {"env": {"DRILL_API_KEY": key}, "command": ["/no/such/agent"]})
     broken.wait_for("ERROR", timeout=60)
     session.prompt("what was the word?")

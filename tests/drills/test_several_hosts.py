@@ -1,4 +1,4 @@
-"""On PostgreSQL and Redis, losing any one process, or either server for a while, loses nothing that an agent says."""
+"""On PostgreSQL and Redis, the loss of any one process, or of a server for a while, loses nothing an agent says."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ COMPLETED = "session.run.completed"
 
 @pytest.fixture
 def redis() -> Iterator[RedisServer]:
-    """A Redis that a drill may kill."""
+    """Yield a Redis that a drill may kill."""
     with running_redis() as made:
         yield made
 
 
 def check_log(session: Session, follower: Follower) -> None:
-    """Check that a follower got every line up to the turn's end once and in order, with all that the agent said."""
+    """Check that a follower got every event up to the turn's end once and in order, with all that the agent said."""
     assert [event["seq"] for event in follower.events] == list(range(1, len(follower.events) + 1))
     messages = [{"name": event["event"], "payload": event["payload"]} for event in follower.events]
     assert agent_text(messages) == session.agent_log()
@@ -73,7 +73,7 @@ async def test_prompt_to_one_web_reaches_clients_of_the_other(deployment: Deploy
             check_log(session, one)
             accepted = [event["payload"] for event in one.events if event["event"] == "session.prompt.accepted"]
             assert accepted[1]["message_id"] == "from-the-second"
-        assert redis.subscribers() >= len(hosts.supervisors), "they are woken by Redis"
+        assert redis.subscribers() >= len(hosts.supervisors), "every supervisor subscribes to Redis"
 
 
 async def test_sessions_continue_while_redis_is_down(deployment: Deployment, redis: RedisServer) -> None:
@@ -90,10 +90,14 @@ async def test_sessions_continue_while_redis_is_down(deployment: Deployment, red
         await following
         await asyncio.to_thread(check_only_turn, session)
         check_log(session, follower)
-        assert follower.openings == 1, "no page has noticed"
+        assert follower.openings == 1, "no page reconnected"
 
         await asyncio.to_thread(redis.start)
-        eventually(lambda: redis.subscribers() >= len(hosts.supervisors), timeout=60, describe="they listen again")
+        eventually(
+            lambda: redis.subscribers() >= len(hosts.supervisors),
+            timeout=60,
+            describe="every supervisor subscribes again",
+        )
         third = deployment.start_session("work 1")
         await asyncio.to_thread(check_only_turn, third)
         assert all(process.poll() is None for process in hosts.processes.values())
@@ -114,7 +118,11 @@ async def test_postgresql_outage_interrupts_no_turn(deployment: Deployment, redi
             await asyncio.to_thread(wait_until_talking, session)
 
             server.stop()
-            eventually(lambda: not deployment.is_ready(), timeout=30, describe="the web says that it has no database")
+            eventually(
+                lambda: not deployment.is_ready(),
+                timeout=30,
+                describe="the web process reports that the database is gone",
+            )
             await asyncio.to_thread(server.start)
 
             await following
@@ -134,16 +142,18 @@ def test_jobs_queued_for_a_killed_worker_are_done_by_the_next(deployment: Deploy
         waiting = queued_rows(deployment)
         assert waiting
         hosts.work()
-        eventually(lambda: not waiting & queued_rows(deployment), timeout=120, describe="the next worker does it")
+        eventually(
+            lambda: not waiting & queued_rows(deployment), timeout=120, describe="the next worker takes the jobs"
+        )
 
 
 def queued_rows(deployment: Deployment) -> set[int]:
-    """Return the ids of jobs that wait for a worker or are being done."""
+    """Return the ids of jobs that wait for a worker or are running."""
     return {row["id"] for row in deployment.rows("SELECT id FROM django_q_ormq")}
 
 
 def wrong_login(url: str) -> int:
-    """Return the status of a login with a wrong password: 200, the form again."""
+    """Return the status of a login with a wrong password: 200, as the form is shown again."""
     jar = urllib.request.HTTPCookieProcessor(CookieJar())
     browser = urllib.request.build_opener(jar)
     with browser.open(f"{url}/login/", timeout=30) as page:

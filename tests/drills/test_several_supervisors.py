@@ -26,14 +26,14 @@ FENCED = ("another supervisor has taken it over", "another supervisor has its le
 
 
 def disable_lease_expiry(deployment: Deployment) -> None:
-    """Make leases never run out and the loop never pass: whatever happens, happens at once."""
+    """Prevent leases from expiring and periodic sweeps from running, so that only immediate reactions count."""
     deployment.env |= {"KANDEV_LEASE_TTL": "600", "KANDEV_RECONCILE_INTERVAL": "600"}
 
 
 def start_working_session(
     made: Fleet, deployment: Deployment, script: str = "work 6"
 ) -> tuple[SupervisorProcess, Session]:
-    """The first supervisor, and a session in mid-turn that it holds."""
+    """Return the first supervisor, and a session in mid-turn that it holds."""
     first = made.supervisor("first")
     session = deployment.start_session(script)
     wait_until_talking(session)
@@ -51,7 +51,7 @@ def test_sessions_of_a_killed_supervisor_are_taken_over_at_once(deployment: Depl
 
         first.signal(signal.SIGKILL)
 
-        eventually(lambda: second.holds(session), timeout=SOON, describe="the second one takes over")
+        eventually(lambda: second.holds(session), timeout=SOON, describe="the second supervisor takes over")
         check_only_turn(session)
         assert session.execution["generation"] == before["generation"] + 1
         assert [row["kind"] for row in session.receipts()] == ["fresh", "reattached"]
@@ -67,9 +67,13 @@ def test_supervisor_that_is_stopped_hands_over_without_new_events(deployment: De
 
         first.signal(signal.SIGTERM)
 
-        eventually(lambda: second.holds(session), timeout=SOON, describe="the second one takes over")
+        eventually(lambda: second.holds(session), timeout=SOON, describe="the second supervisor takes over")
         session.prompt("work 1")
-        eventually(lambda: session.names().count("session.run.completed") == 2, timeout=30, describe="it commands")
+        eventually(
+            lambda: session.names().count("session.run.completed") == 2,
+            timeout=30,
+            describe="the second turn has completed",
+        )
         assert session.names()[len(before)] == "session.prompt.queued"
         assert [row["kind"] for row in session.receipts()] == ["fresh"]
 
@@ -82,20 +86,28 @@ def test_supervisor_frozen_past_its_lease_can_neither_write_nor_command(deployme
         first.signal(signal.SIGSTOP)
         before = session.execution
 
-        eventually(lambda: second.holds(session), timeout=60, describe="the second one takes over")
+        eventually(lambda: second.holds(session), timeout=60, describe="the second supervisor takes over")
         after = session.execution
         taken_at = datetime.fromisoformat(after["lease_expires_at"]) - timedelta(seconds=6)
-        assert taken_at >= datetime.fromisoformat(before["lease_expires_at"]), "the lease had not run out"
+        assert taken_at >= datetime.fromisoformat(before["lease_expires_at"]), "the lease had not expired"
         assert after["generation"] > old
         heard = session.agent_text()
-        eventually(lambda: len(session.agent_text()) > len(heard), timeout=30, describe="the second one writes")
+        eventually(
+            lambda: len(session.agent_text()) > len(heard), timeout=30, describe="the second supervisor writes the log"
+        )
 
         first.signal(signal.SIGCONT)
 
         eventually(
-            lambda: last_heartbeat(deployment, slept) > before["lease_expires_at"], timeout=30, describe="it is back"
+            lambda: last_heartbeat(deployment, slept) > before["lease_expires_at"],
+            timeout=30,
+            describe="the first supervisor is back",
         )
-        eventually(lambda: any(word in first.log for word in FENCED), timeout=30, describe="it knows that it is late")
+        eventually(
+            lambda: any(word in first.log for word in FENCED),
+            timeout=30,
+            describe="the first supervisor knows that it lost its lease",
+        )
         assert prompt_with_generation(session, old) == (409, "stale_generation")
         check_only_turn(session)
         assert session.execution["owner"] == second.boot_id
@@ -167,7 +179,9 @@ def test_database_restart_interrupts_no_turn(deployment: Deployment) -> None:
         wait_until_talking(session)
 
         server.stop()
-        eventually(lambda: not deployment.is_ready(), timeout=30, describe="the web says that it has no database")
+        eventually(
+            lambda: not deployment.is_ready(), timeout=30, describe="the web process reports that the database is gone"
+        )
         server.start()
 
         check_only_turn(session)

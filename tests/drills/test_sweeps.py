@@ -11,7 +11,7 @@ from tests.drills.session_steps import start_idle_session
 
 
 class TestSweepsOnThisMachine(SecondSweepDrill, ConcurrentSweepsDrill, StoppedSessionDrill):
-    """``local_standalone``."""
+    """Drills of sweeps on the runtime ``local_standalone``."""
 
 
 def test_recovery_command_waits_until_the_log_has_everything(deployment: Deployment) -> None:

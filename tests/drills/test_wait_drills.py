@@ -1,4 +1,4 @@
-"""Waits over restarts, with real processes and with the keys of permissions and builds."""
+"""Waits that span restarts, with real processes and with the keys of permissions and builds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ CALLERS = 50
 
 def wait_for_turn(session: Session, number: int = 1) -> None:
     eventually(
-        lambda: session.names().count("session.run.completed") >= number, timeout=60, describe=f"turn {number} is over"
+        lambda: session.names().count("session.run.completed") >= number,
+        timeout=60,
+        describe=f"{number} turns have completed",
     )
 
 
@@ -108,7 +110,9 @@ def test_question_outlives_the_control_plane_and_ends_with_its_agent(deployment:
     session.prompt("question")
     pending_permission(session)
     session.kill_everything()
-    eventually(lambda: "session.permission.expired" in session.names(), timeout=60, describe="it is closed")
+    eventually(
+        lambda: "session.permission.expired" in session.names(), timeout=60, describe="the permission has expired"
+    )
     asked = deployment.api("GET", f"{session.path}/permissions/")["results"]
     assert [(one["question_status"], one["reason"]) for one in asked] == [("answered", ""), ("cancelled", "agent_gone")]
 
@@ -120,7 +124,9 @@ def test_permission_of_a_dead_agentctl_expires_immediately(deployment: Deploymen
     question = pending_permission(session)
     session.kill_everything()
 
-    eventually(lambda: "session.permission.expired" in session.names(), timeout=60, describe="it is said, long before")
+    eventually(
+        lambda: "session.permission.expired" in session.names(), timeout=60, describe="the permission has expired"
+    )
     assert "session.token.revoked" in session.names()
     with pytest.raises(ApiError) as refused:
         answer_permission(session, question)
@@ -131,7 +137,7 @@ def test_permission_timeout_is_reported_to_the_agent(deployment: Deployment) -> 
     deployment.env["KANDEV_PERMISSION_TIMEOUT"] = "2"
     deployment.serve()
     session = deployment.start_session("ask")
-    eventually(lambda: "session.run.cancelled" in session.names(), timeout=60, describe="the agent ends its turn")
+    eventually(lambda: "session.run.cancelled" in session.names(), timeout=60, describe="the turn is cancelled")
 
     [resolved] = [event["payload"] for event in session.events() if event["name"] == "session.permission.resolved"]
     assert (resolved["state"], resolved["reason"]) == ("cancelled", "timeout")
@@ -169,7 +175,7 @@ def test_deadline_missed_while_the_server_is_down_is_reported_at_start(deploymen
     eventually(lambda: datetime.now(UTC) > deadline, describe="the deadline passes")
     deployment.serve()
 
-    eventually(lambda: "session.token.expired" in session.names(), timeout=60, describe="it is said")
+    eventually(lambda: "session.token.expired" in session.names(), timeout=60, describe="the token has expired")
     [interrupted] = [event["payload"] for event in session.events() if event["name"] == "session.run.interrupted"]
     assert (interrupted["run_id"], interrupted["reason"]) == (wait["run_id"], "wait_timeout")
     assert session.status()["derived_status"] == "interrupted_waiting"

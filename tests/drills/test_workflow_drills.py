@@ -1,4 +1,4 @@
-"""A workflow run survives the death of everything: finished nodes do not run again, and one session continues."""
+"""A workflow run survives the death of all processes: finished nodes do not run again, and one session continues."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ print("1")
 
 
 def looping(work: str) -> str:
-    """Five iterations: an agent that keeps its session, and a script that appends a line."""
+    """Return a workflow with five iterations: an agent that keeps its session, and a script that appends a line."""
     slots = [{"name": "number", "type": "iteration"}, {"name": "on", "type": "continue"}]
     return workflow(
         [
@@ -103,7 +103,7 @@ class Drill:
                 identity.send_signal(one, signal.SIGKILL)
 
     def send_again(self) -> None:
-        """Resend whatever is held, as a user does."""
+        """Resend all held prompts, as a user does."""
         code = """
 for one in Prompt.objects.filter(state__in=["held"]):
     prompts.resend(one.session_id, one.message_id, None)
@@ -111,7 +111,7 @@ print("1")
 """
         self.shell(ASK.format(module="sessions_app.models", models="Prompt", code=code))
 
-    def ends(self) -> dict[str, Any]:
+    def wait_for_end(self) -> dict[str, Any]:
         """Wait for the end of the run, resending held prompts."""
 
         def is_over() -> bool:
@@ -137,8 +137,8 @@ def _dashed(key: str) -> str:
 
 
 def check(drill: Drill) -> None:
-    """Check a correct end: each iteration once, in order, with one session, and no prompt twice."""
-    row = drill.ends()
+    """Check a correct end: each iteration ran once, in order, in one session, and no prompt was sent twice."""
+    row = drill.wait_for_end()
     assert (row["state"], row["error"]) == ("succeeded", "")
     assert drill.notes == [str(number) for number in range(1, ITERATIONS + 1)]
     assert len(drill.agents) == 1
@@ -152,12 +152,12 @@ def check(drill: Drill) -> None:
 def test_run_killed_with_all_its_agents_in_mid_loop_ends_correctly(deployment: Deployment) -> None:
     deployment.serve()
     drill = Drill(deployment, looping("remember walrus\nwork 2"))
-    eventually(lambda: drill.is_in("loop[3]/coder"), timeout=120, describe="the third iteration is at work")
+    eventually(lambda: drill.is_in("loop[3]/coder"), timeout=120, describe="the third iteration's agent works")
     drill.kill_everything()
     done = {path: row["ended_at"] for path, row in drill.nodes.items() if row["ended_at"]}
     deployment.serve()
     check(drill)
-    assert {path: drill.nodes[path]["ended_at"] for path in done} == done, "something finished was done again"
+    assert {path: drill.nodes[path]["ended_at"] for path in done} == done, "a finished node ran again"
 
 
 @pytest.mark.any_database
@@ -182,7 +182,7 @@ def test_cancel_interrupted_by_a_supervisor_crash_is_completed_by_the_next(
     reached.mkdir()
     deployment.serve({"KANDEV_CRASH_AT": "workflow.jobs_ended", "KANDEV_CRASH_DIR": str(reached)})
     drill = Drill(deployment, workflow([node("note", "shell", script=f"touch {deployment.home}/begun; sleep 600")]))
-    eventually((deployment.home / "begun").exists, timeout=120, describe="the script is at work")
+    eventually((deployment.home / "begun").exists, timeout=120, describe="the script runs")
     execution = _dashed(deployment.rows("SELECT id FROM executors_running")[0]["id"])
 
     drill.shell(ASK.format(module="sessions_app.workflows.models", models="WorkflowRun", code=CANCEL))
@@ -190,6 +190,6 @@ def test_cancel_interrupted_by_a_supervisor_crash_is_completed_by_the_next(
     deployment.kill_server()
     deployment.serve()
 
-    row = drill.ends()
+    row = drill.wait_for_end()
     assert (row["state"], row["error"]) == ("cancelled", "a user cancelled it")
     eventually(lambda: not identity.find_marked(execution), timeout=60, describe="no process of the run is left")

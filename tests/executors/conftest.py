@@ -1,4 +1,4 @@
-"""A small repository, and launches on this machine that are ended whatever a test does."""
+"""Fixtures: a small repository, and launches on this machine that are always ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def data_directory(tmp_path: Path, settings: Any) -> Path:
 
 @pytest.fixture
 def spec(repository: Path, data_directory: Path) -> Iterator[LaunchSpec]:
-    """A launch of its own; whatever it has started is ended afterwards."""
+    """Yield the spec of a launch; everything that it started is ended afterwards."""
     wanted = LaunchSpec(
         execution_id=str(uuid.uuid4()),
         session_id=str(uuid.uuid4()),
@@ -57,7 +57,7 @@ async def launched(spec: LaunchSpec) -> AsyncIterator[Launched]:
 
 @pytest.fixture
 def harness(repository: Path, data_directory: Path, tmp_path: Path) -> Iterator[LocalHarness]:
-    """The runtime on this machine, whose launches are ended whatever a test does."""
+    """Yield the harness of this machine, whose launches are ended whatever a test does."""
     made = LocalHarness(repository, tmp_path / "agent")
     yield made
     made.close(data_directory)

@@ -1,6 +1,6 @@
-"""What every runtime has to keep, whatever it runs things in; a runtime's own test module subclasses it.
+"""The contract of every runtime; each runtime's test module subclasses it.
 
-``harness`` is a fixture: the runtime, and the rude things that can be done to what it has started.
+``harness`` is a fixture: the runtime, with ways to disturb what it has started.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.executors.harness import (
     forget,
     git_in,
     known,
-    look,
+    observe_one,
     row_of,
     seen,
     spec_for,
@@ -33,14 +33,14 @@ from tests.waiting import eventually_async
 
 
 class RuntimeContract:
-    """The suite; subclasses are collected, this is not."""
+    """The contract's tests; pytest collects the subclasses, not this class."""
 
     bad_config: ClassVar[dict[str, Any]] = {"no such setting": 1}
 
     async def test_launch_starts_agentctl_in_a_worktree_of_the_repository(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         launched = await harness.runtime.launch(spec)
-        found = await look(harness, row_of(harness, spec, launched))
+        found = await observe_one(harness, row_of(harness, spec, launched))
         assert (found.observed, found.url, launched.found) == (Observed.ALIVE, launched.url, False)
         assert found.report is not None
         assert found.report["boot_id"] == launched.boot_id
@@ -48,19 +48,19 @@ class RuntimeContract:
         assert found.report["workspace"]["branch"] == launched.worktree_branch
         assert run_git(harness.repository, "rev-parse", launched.worktree_branch)
 
-    async def test_a_launch_again_finds_the_live_one(self, harness: RuntimeHarness) -> None:
+    async def test_repeated_launch_finds_the_live_agentctl(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         launched = await harness.runtime.launch(spec)
         assert await harness.runtime.launch(spec) == replace(launched, found=True)
 
-    async def test_the_built_in_agent_starts_by_its_name(self, harness: RuntimeHarness) -> None:
+    async def test_built_in_agent_starts_by_its_name(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         launched = await harness.runtime.launch(spec)
         env = dict(word.split("=", 1) for word in harness.demo_agent if word.startswith("KANDEV_DEMO_AGENT_HOME="))
         answer = await start_agent(harness, spec, launched, "first", argv=["kandev-demo-agent"], env=env)
         assert answer["outcome"] == "created"
 
-    async def test_many_launches_at_once_start_one(self, harness: RuntimeHarness) -> None:
+    async def test_concurrent_launches_start_one_agentctl(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         launches = await asyncio.gather(*(harness.runtime.launch(spec) for _ in range(3)))
         assert len({launched.boot_id for launched in launches}) == 1
@@ -68,7 +68,7 @@ class RuntimeContract:
     async def test_live_agentctl_unknown_to_its_row_is_found(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         launched = await harness.runtime.launch(spec)
-        found = await look(harness, row_of(harness, spec))
+        found = await observe_one(harness, row_of(harness, spec))
         assert (found.observed, found.url) == (Observed.ALIVE, launched.url)
 
     async def test_killed_agentctl_is_dead_and_restarts_on_its_worktree(self, harness: RuntimeHarness) -> None:
@@ -76,7 +76,7 @@ class RuntimeContract:
         launched = await harness.runtime.launch(spec)
         (seen(harness, launched) / "mine").write_text("uncommitted\n")
         harness.kill(spec)
-        found = await look(harness, row_of(harness, spec, launched))
+        found = await observe_one(harness, row_of(harness, spec, launched))
         assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.PRESENT)
         assert found.reason
         again = await harness.runtime.launch(known(spec, launched))
@@ -84,7 +84,7 @@ class RuntimeContract:
         assert again.worktree_path == launched.worktree_path
         assert (seen(harness, again) / "mine").read_text() == "uncommitted\n"
 
-    async def test_each_launch_has_a_token_of_its_own(self, harness: RuntimeHarness) -> None:
+    async def test_each_launch_has_its_own_token(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         first = await harness.runtime.launch(spec)
         harness.kill(spec)
@@ -95,7 +95,7 @@ class RuntimeContract:
             await client_of(spec, with_the_old_one).status()
         assert (await client_of(spec, again).status())["boot_id"] == again.boot_id
 
-    async def test_a_script_runs_once_in_the_worktree_whoever_is_killed(self, harness: RuntimeHarness) -> None:
+    async def test_script_runs_once_whichever_process_is_killed(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         launched = await harness.runtime.launch(spec)
         client = client_of(spec, launched)
@@ -109,7 +109,7 @@ class RuntimeContract:
         assert await eventually_async(others.exists, 60)
 
         harness.kill(spec)
-        await look(harness, row_of(harness, spec, launched))
+        await observe_one(harness, row_of(harness, spec, launched))
         client = client_of(spec, await harness.runtime.launch(known(spec, launched)))
 
         assert await client.start_job("run-1/build#2", short) == ended
@@ -120,20 +120,20 @@ class RuntimeContract:
             assert (seen(harness, launched) / file).read_text() == "ran\n"
 
     async def test_execution_never_started_is_dead_and_can_be_launched(self, harness: RuntimeHarness) -> None:
-        found = await look(harness, row_of(harness, spec_for(harness)))
+        found = await observe_one(harness, row_of(harness, spec_for(harness)))
         assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
 
-    async def test_a_silent_one_is_unknown_and_not_dead(self, harness: RuntimeHarness) -> None:
+    async def test_silent_agentctl_is_unknown_not_dead(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         launched = await harness.runtime.launch(spec)
         with harness.silence(spec):
-            found = await look(harness, row_of(harness, spec, launched), timeout=1.0)
+            found = await observe_one(harness, row_of(harness, spec, launched), timeout=1.0)
         assert (found.observed, found.reason) == (Observed.UNKNOWN, "timeout")
 
     async def test_live_agentctl_that_rejects_our_token_is_unknown(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         launched = await harness.runtime.launch(spec)
-        found = await look(harness, row_of(harness, spec, launched, auth_token="another-token-of-the-row"))
+        found = await observe_one(harness, row_of(harness, spec, launched, auth_token="another-token-of-the-row"))
         assert (found.observed, found.reason) == (Observed.UNKNOWN, "foreign")
 
     async def test_lost_worktree_is_reported_and_never_replaced_by_an_empty_one(self, harness: RuntimeHarness) -> None:
@@ -142,13 +142,13 @@ class RuntimeContract:
         harness.kill(spec)
         shutil.rmtree(seen(harness, launched))
         forget(harness, launched, branch=True)
-        found = await look(harness, row_of(harness, spec, launched))
+        found = await observe_one(harness, row_of(harness, spec, launched))
         assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.GONE)
         assert launched.worktree_branch in found.workspace_reason
         with pytest.raises(WorkspaceGone):
             await harness.runtime.launch(known(spec, launched))
 
-    async def test_a_deleted_worktree_comes_back_with_its_uncommitted_work(self, harness: RuntimeHarness) -> None:
+    async def test_deleted_worktree_returns_with_its_uncommitted_work(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         launched = await harness.runtime.launch(spec)
         worktree = seen(harness, launched)
@@ -159,7 +159,7 @@ class RuntimeContract:
         harness.kill(spec)
         shutil.rmtree(worktree)
         forget(harness, launched, branch=False)
-        assert (await look(harness, row_of(harness, spec, launched))).workspace is WorkspaceState.REBUILDABLE
+        assert (await observe_one(harness, row_of(harness, spec, launched))).workspace is WorkspaceState.REBUILDABLE
         again = await harness.runtime.launch(known(spec, launched))
         assert git_in(harness, again, "status", "--porcelain").split("\n") == [
             *("M README", "A  staged"),
@@ -167,11 +167,11 @@ class RuntimeContract:
         ]
         assert (worktree / "untracked").read_text() == "work in untracked\n"
 
-    async def test_a_launch_without_a_repository_is_refused_for_good(self, harness: RuntimeHarness) -> None:
+    async def test_launch_without_a_repository_fails_permanently(self, harness: RuntimeHarness) -> None:
         with pytest.raises(RepositoryUnusable):
             await harness.runtime.launch(replace(spec_for(harness), repository_path=""))
 
-    async def test_one_bad_row_spoils_no_other(self, harness: RuntimeHarness) -> None:
+    async def test_bad_row_does_not_affect_others(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         launched = await harness.runtime.launch(spec)
         bad = [
@@ -187,7 +187,7 @@ class RuntimeContract:
         launched = await harness.runtime.launch(spec)
         facts = row_of(harness, spec, launched)
         assert await harness.runtime.end(facts) is True
-        assert (await look(harness, facts)).observed is Observed.DEAD
+        assert (await observe_one(harness, facts)).observed is Observed.DEAD
         assert await harness.runtime.end(facts) is True
         again = await harness.runtime.launch(known(spec, launched))
         assert again.boot_id != launched.boot_id
@@ -196,9 +196,9 @@ class RuntimeContract:
         spec = spec_for(harness)
         launched = await harness.runtime.launch(spec)
         assert await harness.runtime.end_leftovers(row_of(harness, spec, launched)) == 0
-        assert (await look(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
+        assert (await observe_one(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
 
-    async def test_where_nothing_was_left_nothing_is_found(self, harness: RuntimeHarness) -> None:
+    async def test_missing_state_directory_has_no_token_and_no_journal(self, harness: RuntimeHarness) -> None:
         facts = row_of(harness, spec_for(harness))
         assert harness.runtime.resume_token(facts) is None
         assert list(harness.runtime.unread_journal(facts, 0, "e")) == []
@@ -210,7 +210,7 @@ class RuntimeContract:
         with pytest.raises(ValueError, match=r".+\."):
             harness.runtime.check_config(self.bad_config)
 
-    async def test_restart_drill_a_new_control_plane_finds_the_same_agent(self, harness: RuntimeHarness) -> None:
+    async def test_restart_drill_new_control_plane_finds_the_same_agent(self, harness: RuntimeHarness) -> None:
         spec = spec_for(harness)
         launched = await harness.runtime.launch(spec)
         await start_agent(harness, spec, launched, "first")

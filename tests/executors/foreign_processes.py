@@ -1,4 +1,4 @@
-"""Processes of another user of this machine: one that listens where an agentctl was, and one that looks like one."""
+"""Processes of another user: one that listens where an agentctl was, and one that looks like an agentctl."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LAST = b"that was all"
 
 
 def other_user(argv: Sequence[str]) -> list[str]:
-    """The command of a process of another user, where we may start one; else of a stranger of our own user."""
+    """Return the command line as another user if the tests are root, otherwise unchanged."""
     if os.geteuid() != 0:
         return list(argv)
     return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *argv]
@@ -43,7 +43,7 @@ def other_user(argv: Sequence[str]) -> list[str]:
 def process_of_another_user(
     argv: Sequence[str], env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """One that runs until the end."""
+    """Yield a process of another user; kill it afterwards."""
     with subprocess.Popen(other_user(argv), env=env, cwd="/", stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -52,13 +52,13 @@ def process_of_another_user(
 
 
 class Recorder:
-    """A stranger's listener that keeps every byte it is sent."""
+    """A listener of another process that records every byte it receives."""
 
     def __init__(self, process: subprocess.Popen[str], family: int, address: str | tuple[str, int]):
         self._process, self._family, self._address = process, family, address
 
     def heard(self) -> bytes:
-        """All that was sent by those who have closed their connections."""
+        """Return all that was sent on connections that are closed by now."""
         with socket.socket(self._family) as last:
             last.connect(self._address)
             last.sendall(_LAST)
@@ -73,10 +73,10 @@ class Recorder:
 
 @contextmanager
 def recording(address: str | tuple[str, int]) -> Iterator[Recorder]:
-    """A stranger listens at a path or at host and port."""
+    """Run a listener of another user at a path, or at host and port."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     argv = [sys.executable, "-I", "-S", "-c", _LISTENS, repr((int(family), address))]
     with process_of_another_user(argv) as process:
         assert process.stdout is not None
-        assert process.stdout.readline(), "it listens"
+        assert process.stdout.readline(), "the listener is ready"
         yield Recorder(process, family, address)

@@ -1,4 +1,4 @@
-"""A runtime under test, the rude things that can be done to what it starts, and the rows that it would have."""
+"""A runtime under test, ways to disturb what it starts, and rows for its executions."""
 
 from __future__ import annotations
 
@@ -25,70 +25,70 @@ class RuntimeHarness(Protocol):
 
     @property
     def runtime(self) -> Runtime:
-        """The one that is tested."""
+        """Return the runtime."""
         ...
 
     @property
     def repository(self) -> Path:
-        """Whose worktrees are made."""
+        """Return the repository for which worktrees are made."""
         ...
 
     @property
     def demo_agent(self) -> list[str]:
-        """argv of the demo agent there."""
+        """Return argv of the demo agent on the runtime."""
         ...
 
     def kill(self, spec: LaunchSpec) -> None:
-        """SIGKILL for agentctl, so that nothing of the execution is left."""
+        """Kill agentctl with SIGKILL, so that nothing of the execution is left."""
         ...
 
     def silence(self, spec: LaunchSpec) -> AbstractContextManager[None]:
-        """Agentctl is there and does not answer."""
+        """Keep agentctl from answering during the block."""
         ...
 
 
 class RemoteRuntimeHarness(RuntimeHarness, Protocol):
-    """One whose workspaces are out of this machine's sight, and whose executor has settings."""
+    """A runtime whose workspaces are on another machine, and whose executor has settings."""
 
     @property
     def config(self) -> dict[str, Any]:
-        """``Executor.config``."""
+        """Return ``Executor.config``."""
         ...
 
     def seen(self, path: str) -> Path:
-        """Where this machine sees a file of a workspace."""
+        """Return the path at which this machine sees a file of a workspace."""
         ...
 
     def git(self, path: str, *arguments: str) -> str:
-        """Git in a worktree over there."""
+        """Run git in a worktree on the other machine; return its output."""
         ...
 
     def forget(self, branch: str, session_id: str) -> None:
-        """Delete a branch over there, and what is known of worktrees that are gone."""
+        """Delete a branch on the other machine, and git's records of missing worktrees."""
         ...
 
 
 def config_of(harness: RuntimeHarness) -> dict[str, Any]:
-    """The settings of the executor."""
+    """Return the settings of the executor; empty if the runtime has none."""
     return dict(getattr(harness, "config", {}))
 
 
 def seen(harness: RuntimeHarness, launched: Launched) -> Path:
-    """The worktree, as this machine sees it."""
-    look = getattr(harness, "seen", Path)
-    found: Path = look(launched.worktree_path)
+    """Return the worktree as this machine sees it."""
+    locate = getattr(harness, "seen", Path)
+    found: Path = locate(launched.worktree_path)
     return found
 
 
 def git_in(harness: RuntimeHarness, launched: Launched, *arguments: str) -> str:
-    """Git in the worktree."""
+    """Run git in the worktree; return its output."""
     if hasattr(harness, "git"):
         return str(harness.git(launched.worktree_path, *arguments))
     return run_git(Path(launched.worktree_path), *arguments)
 
 
 def forget(harness: RuntimeHarness, launched: Launched, *, branch: bool) -> None:
-    """Let the repository know nothing more of a worktree that is gone, nor (if wanted) of its branch."""
+    """Remove git's record of a missing worktree, and its branch if ``branch``."""
     name = launched.worktree_branch if branch else ""
     if hasattr(harness, "forget"):
         harness.forget(name, launched.worktree_id)
@@ -98,7 +98,7 @@ def forget(harness: RuntimeHarness, launched: Launched, *, branch: bool) -> None
 
 
 def spec_for(harness: RuntimeHarness) -> LaunchSpec:
-    """A launch of its own."""
+    """Return the spec of a new launch."""
     execution_id, session_id, task_id = (str(uuid.uuid4()) for _ in range(3))
     return LaunchSpec(execution_id, session_id, task_id, str(harness.repository), "", TOKEN, config_of(harness))
 
@@ -106,7 +106,7 @@ def spec_for(harness: RuntimeHarness) -> LaunchSpec:
 def row_of(
     harness: RuntimeHarness, spec: LaunchSpec, launched: Launched | None = None, **changes: Any
 ) -> ExecutionFacts:
-    """The row as it is after a launch was written, or before."""
+    """Return the execution's facts after ``launched``, or before its launch."""
     facts = ExecutionFacts(
         id=spec.execution_id,
         session_id=spec.session_id,
@@ -128,31 +128,31 @@ def row_of(
     return replace(facts, **changes)
 
 
-async def look(harness: RuntimeHarness, facts: ExecutionFacts, timeout: float = 10.0) -> Observation:
-    """One observation."""
+async def observe_one(harness: RuntimeHarness, facts: ExecutionFacts, timeout: float = 10.0) -> Observation:
+    """Observe one execution."""
     return (await harness.runtime.observe([facts], timeout=timeout, concurrency=5))[facts.id]
 
 
 def known(spec: LaunchSpec, launched: Launched) -> LaunchSpec:
-    """The launch of a later start, which the row has told of the worktree."""
+    """Return the spec of a later start, with the worktree that the row records."""
     return replace(spec, worktree_path=launched.worktree_path, worktree_branch=launched.worktree_branch)
 
 
 def client_of(spec: LaunchSpec, launched: Launched, generation: int = 1) -> AgentctlClient:
-    """The real client of what was launched."""
+    """Return the client of a launched agentctl."""
     trust = tls_trust(spec.config)
     token = bearer_token(spec.auth_token, launched.state)
     return AgentctlClient(launched.url, token, spec.execution_id, generation=generation, trust=trust)
 
 
 async def ended_job(client: AgentctlClient, job_id: str) -> Job:
-    """A job once it has ended."""
+    """Wait for the end of a job; return it."""
 
     async def ended() -> Any:
         answer = await client.job(job_id, wait=20)
         return answer if answer["state"] != "running" else None
 
-    found: Job = await eventually_async(ended, 60, describe="the end of the job")
+    found: Job = await eventually_async(ended, 60, describe="the job has ended")
     return found
 
 
@@ -165,7 +165,7 @@ async def start_agent(
     argv: Sequence[str] = (),
     env: Mapping[str, str] = {},
 ) -> dict[str, Any]:
-    """The demo agent, or another, fresh or with its conversation."""
+    """Start the demo agent, or ``argv``; with ``token``, resume its conversation. Return the response."""
     body: dict[str, Any] = {
         "launch_id": launch_id,
         "argv": list(argv or harness.demo_agent),

@@ -1,4 +1,4 @@
-"""Launches of the real agentctl, and the rows that they would leave."""
+"""Launches of the real agentctl, and the facts of their rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKEN = "a-token-that-is-long-enough"
 
 
 def row(spec: LaunchSpec, launched: Launched | None = None, **changes: Any) -> ExecutionFacts:
-    """The row as it is after a launch was written, or before."""
+    """Return the execution's facts after ``launched``, or before its launch."""
     facts = ExecutionFacts(
         id=spec.execution_id,
         session_id=spec.session_id,
@@ -59,6 +59,6 @@ def kill(launched: Launched) -> None:
 
 
 def leave_a_marked_process(execution_id: str) -> subprocess.Popen[bytes]:
-    """A child that outlived its agentctl, as a shell or an agent may."""
+    """Start a process with the execution's marker that outlives its agentctl, as a shell may; return it."""
     environment = spawning.build_environment({}, {EXECUTION_MARKER: execution_id})
     return subprocess.Popen([sys.executable, "-I", "-c", "import time; time.sleep(60)"], env=environment)

@@ -1,4 +1,4 @@
-"""The runtime on this machine under test, and the rude things that can be done to its processes."""
+"""The runtime on this machine under test, with ways to disturb its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.services import ROOT
 
 @contextmanager
 def silenced(execution_id: str) -> Iterator[None]:
-    """An agentctl on this machine that is there and does not answer."""
+    """Freeze the agentctl of an execution with SIGSTOP during the block."""
     (agentctl,) = execution_processes.find_processes(execution_id).agentctl
     identity.send_signal(agentctl, 19)
     try:
@@ -25,7 +25,7 @@ def silenced(execution_id: str) -> Iterator[None]:
 
 
 class LocalHarness:
-    """This machine."""
+    """Harness for the runtime on this machine."""
 
     runtime = RUNTIME
 
@@ -36,16 +36,16 @@ class LocalHarness:
         self._launched: set[str] = set()
 
     def kill(self, spec: LaunchSpec) -> None:
-        """Everything of it at once."""
+        """Kill all processes of an execution at once."""
         identity.kill_all(self._processes(spec.execution_id), 10)
         assert execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
 
     def silence(self, spec: LaunchSpec) -> AbstractContextManager[None]:
-        """SIGSTOP, and SIGCONT afterwards."""
+        """Freeze the agentctl of an execution with SIGSTOP during the block."""
         return silenced(spec.execution_id)
 
     def close(self, data_directory: Path) -> None:
-        """End what the test has started."""
+        """End everything that the test has started."""
         for state in (data_directory / "agentctl").glob("*"):
             identity.kill_all(self._processes(state.name), 10)
 

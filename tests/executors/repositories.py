@@ -1,4 +1,4 @@
-"""Repositories for tests, made by git itself."""
+"""Repositories for tests, created with git."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Database rows of one execution, with nothing alive behind them."""
+"""Database rows of one execution without any process."""
 
 from __future__ import annotations
 

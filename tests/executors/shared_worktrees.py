@@ -1,7 +1,7 @@
-"""What a runtime has to keep where sessions may work in one worktree: it is made once, and rebuilt once.
+"""The contract of runtimes whose sessions may share a worktree: it is created once and rebuilt once.
 
-``harness`` is a fixture, as for ``RuntimeContract``. The host is the session whose name the worktree bears, a guest
-another one that works in it.
+``harness`` is a fixture, as for ``RuntimeContract``. The host is the session that the worktree is named after; a guest
+is another session that works in it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,28 @@ import pytest
 from executors_app.agentctl.workspace import recovery_snapshots
 from executors_app.domain import LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import WorkspaceGone
-from tests.executors.harness import RuntimeHarness, client_of, forget, git_in, known, look, row_of, seen, spec_for
+from tests.executors.harness import (
+    RuntimeHarness,
+    client_of,
+    forget,
+    git_in,
+    known,
+    observe_one,
+    row_of,
+    seen,
+    spec_for,
+)
 from tests.executors.repositories import run_git
 from tests.workspace.trees import make_six, state_of
 
 
 def guest_of(host: LaunchSpec) -> LaunchSpec:
-    """The launch of a session that works in the worktree of another."""
+    """Return the spec of a guest of this host."""
     return replace(host, execution_id=str(uuid.uuid4()), session_id=str(uuid.uuid4()), worktree_id=host.session_id)
 
 
 class SharedWorktreesContract:
-    """The suite; subclasses are collected, this is not."""
+    """The contract's tests; pytest collects the subclasses, not this class."""
 
     async def test_guest_session_shares_worktree_with_its_own_agentctl(self, harness: RuntimeHarness) -> None:
         host = spec_for(harness)
@@ -70,7 +80,7 @@ class SharedWorktreesContract:
             harness.kill(one)
         shutil.rmtree(root)
         for row in (row_of(harness, host, launched), row_of(harness, guest, beside, worktree_id=guest.worktree_id)):
-            found = await look(harness, row)
+            found = await observe_one(harness, row)
             assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
 
         order = [known(host, launched), known(guest, beside)]
@@ -83,7 +93,7 @@ class SharedWorktreesContract:
         assert (root / "made after that").read_text() == "new\n"
         assert git_in(harness, later, "for-each-ref", "--format=%(refname)", "refs/kandev/") == taken["ref"]
 
-    async def test_the_end_of_a_guest_leaves_its_host_and_the_worktree(self, harness: RuntimeHarness) -> None:
+    async def test_end_of_a_guest_leaves_the_host_and_the_worktree(self, harness: RuntimeHarness) -> None:
         host = spec_for(harness)
         guest, launched = guest_of(host), await harness.runtime.launch(host)
         beside, root = await harness.runtime.launch(guest), seen(harness, launched)

@@ -1,4 +1,4 @@
-"""What is claimed of each kind of agent holds together, and where the agent is here, it says so itself."""
+"""The claims in each agent type are consistent, and agree with the agent if it is installed."""
 
 from __future__ import annotations
 
@@ -21,52 +21,52 @@ from tests.real_agents.model_server import running_model
 
 KINDS = sorted(agent_types().values(), key=lambda kind: kind.name)
 EACH = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-OF_THE_REGISTRY = """
+REGISTRY_AGENTS = """
 agoragentic-acp amp-acp antigravity-acp auggie autohand claude-acp cline codebuddy-code codex-acp cortex-code
 corust-agent crow-cli cursor deepagents devin dimcode dirac factory-droid fast-agent gemini github-copilot-cli
 glm-acp-agent goose grok-build harn junie kilo kimi minion-code mistral-vibe nova opencode pi-acp poolside qoder
 qwen-code sigit stakpak vtcode
 """
-"""The agents that the ACP registry listed in August 2026."""
+"""The agents listed in the ACP registry in August 2026."""
 RUN_BY_TESTS = {name for published, name in AGENT_TYPES.items() if published in {**REAL_AGENTS, **FORGETFUL}}
-OF_THE_SEED = {"claude_code", "codex", "copilot", "auggie", "gemini", "amp", "opencode"}
+SEED_AGENTS = {"claude_code", "codex", "copilot", "auggie", "gemini", "amp", "opencode"}
 
 
-def test_every_agent_of_the_seed_is_there() -> None:
-    assert {kind.name for kind in KINDS if kind.seed} == OF_THE_SEED
+def test_every_seed_agent_is_known() -> None:
+    assert {kind.name for kind in KINDS if kind.seed} == SEED_AGENTS
 
 
-def test_every_agent_of_the_registry_is_there_once() -> None:
-    assert sorted(kind.registry for kind in KINDS if kind.registry) == OF_THE_REGISTRY.split()
+def test_every_registry_agent_is_known_once() -> None:
+    assert sorted(kind.registry for kind in KINDS if kind.registry) == REGISTRY_AGENTS.split()
 
 
-def test_agents_outside_the_registry_that_many_people_use_are_there() -> None:
+def test_popular_agents_outside_the_registry_are_known() -> None:
     assert {"hermes", "kiro", "openhands", "goose"} <= set(agent_types())
 
 
-def test_exactly_the_agents_that_tests_run_have_measured_offers() -> None:
+def test_only_agents_run_by_tests_have_measured_offers() -> None:
     assert {kind.name for kind in KINDS if kind.offers and kind.offers.source == "measured"} == RUN_BY_TESTS
 
 
-def test_what_nobody_has_told_of_an_agent_is_unknown() -> None:
+def test_undocumented_offers_are_unknown() -> None:
     kiro, crow = agent_types()["kiro"], agent_types()["crow"]
     assert [kiro.offers_capability(name) for name in ("load", "delete")] == [True, None]
     assert (crow.offers, crow.offers_capability("load"), crow.setup_notes) == (None, None, "")
 
 
 @EACH
-def test_what_is_claimed_holds_together(kind: AgentType) -> None:
+def test_claims_are_consistent(kind: AgentType) -> None:
     assert kind.title
     assert kind.driver in load_drivers()
-    assert not kind.argv or kind.needs in ((), (kind.argv[0],)), "what it starts with is what it needs"
+    assert not kind.argv or kind.needs in ((), (kind.argv[0],)), "an agent type needs only the program that it starts"
     assert not kind.errs_about_gone or kind.gone_patterns
     assert not kind.offers or (kind.offers.offered | kind.offers.lacking) <= set(CAPABILITIES)
     assert not kind.offers or kind.supports_session_resume or not {"load", "resume"} & kind.offers.offered
-    assert not any(re.search(name, r"KEY|TOKEN|SECRET|PASSWORD") for name in kind.env), "secrets belong to a profile"
+    assert not any(re.search(name, r"KEY|TOKEN|SECRET|PASSWORD") for name in kind.env), "secrets belong in a profile"
 
 
 @EACH
-def test_its_words_for_a_lost_conversation_fit_those_words_alone(kind: AgentType) -> None:
+def test_gone_patterns_match_only_lost_conversations(kind: AgentType) -> None:
     ordinary = ("Internal error", "Authentication required", "the database is locked", "Connection closed", "")
     for pattern in kind.gone_patterns:
         assert [text for text in ordinary if re.search(pattern, text, re.IGNORECASE)] == []
@@ -80,7 +80,7 @@ def test_only_differences_to_the_seed_give_a_reason(kind: AgentType) -> None:
     assert kind.notes
 
 
-def test_what_an_agent_needs_and_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert missing_programs(agent_types()["codex"]) == ["codex-acp"]
     (tmp_path / "codex-acp").write_text("#!/bin/sh\n")
@@ -88,7 +88,7 @@ def test_what_an_agent_needs_and_is_not_here_is_named(monkeypatch: pytest.Monkey
     assert missing_programs(agent_types()["codex"]) == []
 
 
-def test_lists_show_what_is_installed_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_installed_agents_are_listed_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "vtcode").write_text("#!/bin/sh\n")
     (tmp_path / "vtcode").chmod(0o755)
@@ -98,7 +98,7 @@ def test_lists_show_what_is_installed_first(monkeypatch: pytest.MonkeyPatch, tmp
     assert len(listed) == len(KINDS)
 
 
-def test_a_profile_names_another_command_and_adds_arguments() -> None:
+def test_profile_can_replace_the_command_and_add_arguments() -> None:
     profile = AgentProfile(agent_type="codex", args=["-c", "model=x"])
     assert profile.argv() == ["codex-acp", "-c", "model=x"]
     profile.command = ["/opt/codex-acp"]
@@ -106,7 +106,7 @@ def test_a_profile_names_another_command_and_adds_arguments() -> None:
 
 
 @pytest.mark.parametrize("runtime", ["local_docker", "remote_docker", "remote", "sprites"])
-def test_the_demo_agent_is_called_as_its_place_knows_it(runtime: str) -> None:
+def test_demo_agent_uses_the_command_of_its_runtime(runtime: str) -> None:
     profile = AgentProfile(agent_type="demo", args=["-v"])
     assert profile.argv(runtime) == ["kandev-demo-agent", "-v"]
     assert profile.argv("local_standalone")[0] == sys.executable

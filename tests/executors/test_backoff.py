@@ -18,7 +18,7 @@ from executors_app.backoff import (
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Monotonic seconds that a test sets."""
+    """Return a list whose first value is the monotonic time in seconds."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now

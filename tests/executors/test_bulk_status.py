@@ -1,4 +1,4 @@
-"""A sweep asks a thousand agentctls; none of them can spoil it for the others."""
+"""Status requests of a sweep to many agentctls: trouble with one does not affect the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_every_member_of_a_fleet_answers_as_itself() -> None:
     assert seen == {one.execution_id: fake_status(one) for one in fleet}
 
 
-async def test_the_silent_and_the_missing_do_not_slow_the_others() -> None:
+async def test_silent_and_missing_members_do_not_delay_others() -> None:
     fleet = plan_fleet(60, "127.66.1.1", 47012, hanging=10, refusing=10)
     async with FakeFleet(fleet):
         began = time.monotonic()
@@ -41,10 +41,10 @@ async def test_the_silent_and_the_missing_do_not_slow_the_others() -> None:
         took = time.monotonic() - began
     reasons = [getattr(seen[one.execution_id], "details", {}).get("reason", "answered") for one in fleet]
     assert reasons == ["answered"] * 40 + ["timeout"] * 10 + ["refused"] * 10
-    assert took < 4, "ten that hang wait side by side"
+    assert took < 4, "ten hanging agentctls are waited for concurrently"
 
 
-async def test_no_more_are_asked_at_once_than_allowed() -> None:
+async def test_concurrent_requests_are_limited() -> None:
     open_now = most = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -85,7 +85,7 @@ ANSWERS: list[tuple[str, bytes, type[ExecutorError], str | None]] = [
 
 
 @pytest.mark.parametrize(("answer", "kind", "reason"), [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS])
-async def test_a_bad_answer_says_what_it_was(answer: bytes, kind: type[ExecutorError], reason: str | None) -> None:
+async def test_invalid_response_is_described(answer: bytes, kind: type[ExecutorError], reason: str | None) -> None:
     async with fake_agentctl.answering_server(answer) as url:
         seen = await ask(url)
     assert type(seen) is kind
@@ -93,7 +93,7 @@ async def test_a_bad_answer_says_what_it_was(answer: bytes, kind: type[ExecutorE
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\ncontent-LENGTH:  %d\r\n\r\n"])
-async def test_an_answer_may_tell_its_length_or_end_the_stream(head: bytes) -> None:
+async def test_response_may_have_a_length_or_end_with_the_connection(head: bytes) -> None:
     async with fake_agentctl.answering_server((head.replace(b"%d", str(len(GOOD)).encode())) + GOOD) as url:
         assert await ask(url) == {"execution_id": EXECUTION}
 
@@ -109,13 +109,13 @@ async def test_an_answer_may_tell_its_length_or_end_the_stream(head: bytes) -> N
         ("http://127.0.0.1:1", "é"),
     ],
 )
-async def test_an_address_that_is_no_address_is_not_asked(url: str, token: str) -> None:
+async def test_invalid_address_gets_no_request(url: str, token: str) -> None:
     seen = await ask(url, token=token)
     assert isinstance(seen, AgentctlUnreachable)
     assert seen.details["reason"] == "bad_url"
 
 
-async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_response_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("executors_app.agentctl.http.bulk_status.MAX_ANSWER", 1_000_000)
     async with fake_agentctl.flooding_server(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536) as url:
         seen = await ask(url)
@@ -123,10 +123,10 @@ async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen.details["reason"] == "too_large"
 
 
-def test_a_fleet_beyond_the_loopback_range_is_refused() -> None:
+def test_fleet_beyond_the_loopback_range_is_refused() -> None:
     with pytest.raises(ValueError, match="loopback"):
         plan_fleet(10, "127.255.255.250", 47013)
 
 
-def test_a_target_never_shows_its_token() -> None:
+def test_target_never_shows_its_token() -> None:
     assert "secret" not in repr(StatusTarget("e", "http://127.0.0.1:1", "secret"))

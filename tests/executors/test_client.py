@@ -1,4 +1,4 @@
-"""Whatever answers in agentctl's place, the client says precisely what it was, and is never led astray."""
+"""The client of agentctl: it distinguishes all kinds of invalid responses, and follows none elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXECUTION = "execution-1"
 
 
 class RecordingAgentctl:
-    """Answers every call with ``answer`` and keeps what was asked; its event stream plays ``frames``."""
+    """A fake agentctl that records requests and answers with ``answer``; its event stream sends ``frames``."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, Any]] = []
@@ -116,7 +116,7 @@ CALLS: list[tuple[str, tuple[Any, ...], tuple[str, str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "expected"), CALLS, ids=[call[0] for call in CALLS])
-async def test_a_call_reaches_agentctl_with_token_and_generation(
+async def test_call_sends_token_and_generation(
     name: str, arguments: tuple[Any, ...], expected: tuple[str, str, Any]
 ) -> None:
     agentctl = RecordingAgentctl()
@@ -143,7 +143,7 @@ ANSWERS: list[tuple[str, bytes, type[ExecutorError], str]] = [
     ("wrong token", fake_agentctl.http_response(401, b"{}"), AgentctlForeign, "not_ours"),
     ("forbidden", fake_agentctl.http_response(403, b'{"code": "forbidden_host"}'), AgentctlForeign, "not_ours"),
     ("another web server", fake_agentctl.http_response(404, b"<html>"), AgentctlForeign, "no_json"),
-    ("no JSON", fake_agentctl.http_response(200, b"hello"), AgentctlForeign, "no_json"),
+    ("invalid JSON", fake_agentctl.http_response(200, b"hello"), AgentctlForeign, "no_json"),
     ("a JSON list", fake_agentctl.http_response(200, b"[1]"), AgentctlForeign, "no_json"),
     (
         "another execution",
@@ -158,7 +158,7 @@ ANSWERS: list[tuple[str, bytes, type[ExecutorError], str]] = [
 
 
 @pytest.mark.parametrize(("answer", "kind", "reason"), [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS])
-async def test_a_bad_answer_is_told_from_no_answer(answer: bytes, kind: type[ExecutorError], reason: str) -> None:
+async def test_invalid_response_differs_from_no_response(answer: bytes, kind: type[ExecutorError], reason: str) -> None:
     async with fake_agentctl.answering_server(answer) as url:
         with pytest.raises(kind) as caught:
             await client_of(url).status()
@@ -169,7 +169,7 @@ async def test_a_bad_answer_is_told_from_no_answer(answer: bytes, kind: type[Exe
     ("status", "body", "kind", "refusal"),
     [(409, REFUSAL, AgentctlRefused, "busy"), (409, STALE, StaleGeneration, "stale_generation")],
 )
-async def test_a_refusal_carries_agentctls_own_words(
+async def test_refusal_has_the_message_of_agentctl(
     status: int, body: bytes, kind: type[AgentctlRefused], refusal: str
 ) -> None:
     async with fake_agentctl.answering_server(fake_agentctl.http_response(status, body)) as url:
@@ -200,12 +200,12 @@ async def test_agentctl_without_jobs_differs_from_unknown_job(name: str, argumen
 
 
 @pytest.mark.parametrize("url", ["", "not a url", "ftp://127.0.0.1", "http://127.0.0.1:99999"])
-async def test_a_bad_address_is_unreachable(url: str) -> None:
+async def test_invalid_address_is_unreachable(url: str) -> None:
     with pytest.raises(AgentctlUnreachable):
         await client_of(url).status()
 
 
-async def test_nobody_listening_and_nobody_answering_are_told_apart() -> None:
+async def test_refused_connection_differs_from_a_timeout() -> None:
     with pytest.raises(AgentctlUnreachable) as caught:
         await client_of(fake_agentctl.refusing_url()).status()
     assert caught.value.details["reason"] == "refused"
@@ -226,7 +226,7 @@ async def test_no_redirect_is_followed(path: str) -> None:
     assert elsewhere.calls == []
 
 
-async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     agentctl = RecordingAgentctl()
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, fake_agentctl.refusing_url())
@@ -235,7 +235,7 @@ async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert agentctl.calls
 
 
-async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_response_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("executors_app.http_client.MAX_ANSWER", 1_000_000)
     async with fake_agentctl.flooding_server(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536) as url:
         with pytest.raises(AgentctlForeign) as caught:
@@ -274,7 +274,7 @@ async def test_each_frame_of_the_event_stream_is_a_batch_of_lines() -> None:
     ("close_code", "kind"),
     [(CLOSE_STALE_GENERATION, StaleGeneration), (1006, AgentctlUnreachable), (1011, AgentctlUnreachable)],
 )
-async def test_the_end_of_an_event_stream_says_why(close_code: int, kind: type[ExecutorError]) -> None:
+async def test_end_of_an_event_stream_has_a_reason(close_code: int, kind: type[ExecutorError]) -> None:
     agentctl = RecordingAgentctl()
     agentctl.close_code = close_code
     async with running(agentctl) as url:
@@ -283,7 +283,7 @@ async def test_the_end_of_an_event_stream_says_why(close_code: int, kind: type[E
     assert type(caught.value) is kind
 
 
-async def test_an_agentctl_that_goes_in_good_order_ends_the_iteration() -> None:
+async def test_clean_exit_of_agentctl_ends_the_iteration() -> None:
     agentctl = RecordingAgentctl()
     agentctl.close_code = 1001
     async with running(agentctl) as url:
@@ -293,7 +293,7 @@ async def test_an_agentctl_that_goes_in_good_order_ends_the_iteration() -> None:
 GOOD_LINE = '{"seq":4,"epoch":"e","ts":1,"kind":"log"}'
 
 UNREADABLE_LINES = {
-    "no JSON": "hello",
+    "invalid JSON": "hello",
     "a list": "[1]",
     "a number": "3",
     "null": "null",
@@ -304,7 +304,7 @@ UNREADABLE_LINES = {
     "seq is 0": '{"seq":0,"epoch":"e","ts":1,"kind":"log"}',
     "seq is huge": '{"seq":9223372036854775808,"epoch":"e","ts":1,"kind":"log"}',
     "epoch is null": '{"seq":4,"epoch":null,"ts":1,"kind":"log"}',
-    "ts is far": '{"seq":4,"epoch":"e","ts":1e300,"kind":"log"}',
+    "ts is far in the future": '{"seq":4,"epoch":"e","ts":1e300,"kind":"log"}',
     "kind is a list": '{"seq":4,"epoch":"e","ts":1,"kind":["log"]}',
     "half a surrogate pair": '{"seq":4,"epoch":"e","ts":1,"kind":"log","text":"\\ud800"}',
     "deep": '{"seq":4,"epoch":"e","ts":1,"kind":"log","data":' + "[" * 400 + "]" * 400 + "}",
@@ -323,7 +323,7 @@ async def test_unreadable_line_does_not_affect_its_neighbours(line: str) -> None
     assert len(batch[1]["text"]) <= 200
 
 
-async def test_what_no_database_can_store_is_taken_out_of_a_line() -> None:
+async def test_characters_that_no_database_stores_are_removed() -> None:
     agentctl = RecordingAgentctl()
     agentctl.frames = [GOOD_LINE[:-1] + ',"text":"a\\u0000b \\\\u0000"}']
     async with running(agentctl) as url:
@@ -334,7 +334,7 @@ async def test_what_no_database_can_store_is_taken_out_of_a_line() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"), [(401, AgentctlForeign), (409, StaleGeneration), (400, AgentctlRefused), (404, AgentctlRefused)]
 )
-async def test_an_event_stream_that_is_not_opened_says_why(status: int, kind: type[ExecutorError]) -> None:
+async def test_refused_event_stream_has_a_reason(status: int, kind: type[ExecutorError]) -> None:
     agentctl = RecordingAgentctl()
     agentctl.status = status
     async with running(agentctl) as url:
@@ -343,6 +343,6 @@ async def test_an_event_stream_that_is_not_opened_says_why(status: int, kind: ty
     assert type(caught.value) is kind
 
 
-async def test_an_event_stream_that_nobody_serves_is_unreachable() -> None:
+async def test_event_stream_without_a_server_is_unreachable() -> None:
     with pytest.raises(AgentctlUnreachable):
         await _first_batch(client_of(fake_agentctl.refusing_url()))

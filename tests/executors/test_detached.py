@@ -1,4 +1,4 @@
-"""A detached process has nothing of its starter: no group, no environment, no open files, no blocked signals."""
+"""A detached process inherits nothing: no group, environment, open files or blocked signals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ time.sleep(60)
 
 @pytest.fixture
 def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What a detached process sees of itself; its starter has done all it can to leave a trace."""
+    """Return what a detached process sees of itself, started by a process with much to inherit."""
     monkeypatch.setenv("DATABASE_URL", "a secret")
     open_socket = socket.socket()
     os.set_inheritable(open_socket.fileno(), True)
@@ -53,8 +53,8 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]
     who = identity.identify(pid)
     assert who is not None
     try:
-        eventually(path.exists, describe="the report")
-        eventually(lambda: "hello log" in (tmp_path / "log").read_text(), describe="the log")
+        eventually(path.exists, describe="the report exists")
+        eventually(lambda: "hello log" in (tmp_path / "log").read_text(), describe="the log has the process's output")
         read: dict[str, object] = json.loads(path.read_text())
         assert read["pid"] == pid
         return read
@@ -62,12 +62,12 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]
         identity.kill_all([who], 5)
 
 
-def test_it_leads_a_session_of_its_own(report: dict[str, object]) -> None:
+def test_detached_process_leads_its_own_session(report: dict[str, object]) -> None:
     assert report["pid"] == report["pgid"] == report["sid"]
-    assert report["parent"] in (1, os.getpid()), "init, or we where this process has been made a subreaper"
+    assert report["parent"] in (1, os.getpid()), "the parent is init, or this process if it is a subreaper"
 
 
-def test_it_inherits_nothing(report: dict[str, object]) -> None:
+def test_detached_process_inherits_nothing(report: dict[str, object]) -> None:
     environment = report["environment"]
     assert isinstance(environment, dict)
     assert {name for name in environment if not name.startswith("LC_")} == {"ONLY"}
@@ -77,10 +77,10 @@ def test_it_inherits_nothing(report: dict[str, object]) -> None:
     assert signal.SIGHUP not in report["ignored"]  # type: ignore[operator]
     files = report["files"]
     assert isinstance(files, list)
-    assert len(files) == 4, "0, 1, 2, and the directory that is being listed"
+    assert len(files) == 4, "0, 1, 2 and the listed directory are open"
 
 
-def test_it_survives_the_kill_of_its_starters_whole_group(tmp_path: Path) -> None:
+def test_detached_process_survives_a_kill_of_its_starters_group(tmp_path: Path) -> None:
     starter = (
         "import sys, time; from pathlib import Path\n"
         "from executors_app.agentctl.local_runtime.launch import start_detached\n"

@@ -1,4 +1,4 @@
-"""Secrets are encrypted at rest, survive a change of keys, and one lost key spoils no listing."""
+"""Secrets are encrypted at rest and survive a key change; one lost key breaks no listing."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def stored(column: str, table: str = "executors_running") -> str:
 
 
 @pytest.mark.parametrize("text", ["secret", "ключ 🔑", "x" * 100_000, "v1:not encrypted", " "])
-def test_a_text_comes_back_and_its_column_does_not_show_it(text: str) -> None:
+def test_text_is_encrypted_in_its_column(text: str) -> None:
     execution = make_execution(auth_token=text)
     assert ExecutorRunning.objects.get(pk=execution.pk).auth_token == text
     assert stored("auth_token").startswith("v1:")
     assert text not in stored("auth_token")[3:] or text == " "
 
 
-def test_the_same_secret_is_never_stored_the_same_way_twice() -> None:
+def test_equal_secrets_have_different_ciphertexts() -> None:
     assert encryption.encrypt("secret") != encryption.encrypt("secret")
 
 
-def test_a_json_value_comes_back_with_its_keys_hidden() -> None:
+def test_json_value_is_encrypted_with_its_keys() -> None:
     AgentProfile.objects.create(name="p", agent_type="demo", env={"API_KEY": "sk-1"}, mcp_servers=[{"name": "é"}])
     profile = AgentProfile.objects.get()
     assert (profile.env, profile.mcp_servers) == ({"API_KEY": "sk-1"}, [{"name": "é"}])
@@ -59,26 +59,26 @@ def test_database_can_filter_rows_by_whether_a_secret_is_set() -> None:
 
 
 @pytest.mark.parametrize("lookup", ["auth_token", "auth_token__contains", "auth_token__in", "auth_token__gt"])
-def test_no_other_look_up_pretends_to_work(lookup: str) -> None:
+def test_other_lookups_are_refused(lookup: str) -> None:
     with pytest.raises(FieldError):
         ExecutorRunning.objects.filter(**{lookup: "secret"}).exists()
 
 
-def test_the_database_can_move_a_secret_to_another_column() -> None:
+def test_database_can_copy_a_secret_to_another_column() -> None:
     make_execution(resume_token="secret")
     ExecutorRunning.objects.update(rejected_resume_token=F("resume_token"), resume_token="")
     execution = ExecutorRunning.objects.get()
     assert (execution.rejected_resume_token, execution.resume_token) == ("secret", "")
 
 
-def test_a_former_key_still_opens() -> None:
+def test_fallback_key_still_decrypts() -> None:
     with keys(OLD):
         make_execution(auth_token="secret")
     with keys(NEW, OLD):
         assert ExecutorRunning.objects.get().auth_token == "secret"
 
 
-def test_after_reencryption_the_former_key_is_not_needed_any_more() -> None:
+def test_reencryption_makes_the_old_key_unnecessary() -> None:
     with keys(OLD):
         make_execution(auth_token="secret", resume_token="token")
     with keys(NEW, OLD):
@@ -89,7 +89,7 @@ def test_after_reencryption_the_former_key_is_not_needed_any_more() -> None:
         assert (execution.auth_token, execution.resume_token) == ("secret", "token")
 
 
-def test_reencryption_counts_what_no_key_opens_and_leaves_it() -> None:
+def test_reencryption_counts_and_keeps_undecryptable_values() -> None:
     with keys(OLD):
         make_execution(auth_token="secret")
     before = stored("auth_token")
@@ -99,31 +99,31 @@ def test_reencryption_counts_what_no_key_opens_and_leaves_it() -> None:
 
 
 @pytest.fixture
-def locked_out() -> Iterator[ExecutorRunning]:
-    """A row whose key is lost."""
+def undecryptable() -> Iterator[ExecutorRunning]:
+    """Yield a row whose encryption key is lost."""
     with keys(OLD):
         execution = make_execution(auth_token="secret")
     with keys(NEW):
         yield execution
 
 
-def test_lost_key_breaks_only_the_secret_not_the_listing(locked_out: ExecutorRunning) -> None:
+def test_lost_key_breaks_only_the_secret_not_the_listing(undecryptable: ExecutorRunning) -> None:
     readable = make_execution(auth_token="readable")
     listed = {execution.pk: execution for execution in ExecutorRunning.objects.all()}
     assert listed[readable.pk].auth_token == "readable"
     with pytest.raises(SecretUnreadable) as caught:
-        _ = listed[locked_out.pk].auth_token
+        _ = listed[undecryptable.pk].auth_token
     assert "auth_token" in caught.value.message
-    assert str(locked_out.pk) in caught.value.message
+    assert str(undecryptable.pk) in caught.value.message
 
 
-def test_a_lost_key_is_named_for_a_deferred_field_too(locked_out: ExecutorRunning) -> None:
-    execution = ExecutorRunning.objects.defer("auth_token").get(pk=locked_out.pk)
+def test_lost_key_is_reported_for_a_deferred_field(undecryptable: ExecutorRunning) -> None:
+    execution = ExecutorRunning.objects.defer("auth_token").get(pk=undecryptable.pk)
     with pytest.raises(SecretUnreadable):
         _ = execution.auth_token
 
 
-def test_row_with_lost_key_can_be_saved_and_keeps_its_secret(locked_out: ExecutorRunning) -> None:
+def test_row_with_lost_key_can_be_saved_and_keeps_its_secret(undecryptable: ExecutorRunning) -> None:
     before = stored("auth_token")
     execution = ExecutorRunning.objects.get()
     execution.status = ExecutorRunning.Status.ERROR
@@ -133,18 +133,18 @@ def test_row_with_lost_key_can_be_saved_and_keeps_its_secret(locked_out: Executo
         assert ExecutorRunning.objects.get().auth_token == "secret"
 
 
-def test_a_closed_value_shows_nothing(locked_out: ExecutorRunning) -> None:
+def test_undecryptable_value_shows_nothing(undecryptable: ExecutorRunning) -> None:
     values = ExecutorRunning.objects.values_list("auth_token", flat=True)
     assert "v1:" not in f"{list(values)} {values[0]}"
 
 
 @pytest.mark.parametrize("damaged", ["plain text", "v1:", "v1:????", "v1:AAAA", "v2:AAAA"])
-def test_a_damaged_value_is_unreadable_and_no_crash(damaged: str) -> None:
+def test_damaged_value_is_unreadable(damaged: str) -> None:
     with pytest.raises(SecretUnreadable):
         encryption.decrypt(damaged)
 
 
-def test_a_changed_ciphertext_is_noticed() -> None:
+def test_changed_ciphertext_is_detected() -> None:
     sealed = encryption.encrypt("secret")
     changed = sealed[:-4] + ("AAA=" if not sealed.endswith("AAA=") else "BBB=")
     with pytest.raises(SecretUnreadable):

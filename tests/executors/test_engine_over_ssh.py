@@ -1,4 +1,4 @@
-"""An engine behind ssh that cannot be reached: operators read why in ssh's own words, members read no address."""
+"""An unreachable engine behind ssh: operators read ssh's own error, members read no address."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ REFUSALS = {
         "ssh said: No ED25519 host key is known for build2.example Host key verification failed.",
     ),
     "a changed key": ("@@@@@@@\n@ WARNING @\n\033[31mIt has changed.", "ssh said: WARNING [31mIt has changed."),
-    "no docker over there": ("sh: docker: not found", "ssh said: sh: docker: not found."),
+    "no docker on the host": ("sh: docker: not found", "ssh said: sh: docker: not found."),
 }
 
 
-def pretend_ssh(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Let a script be the program ``ssh``."""
+def install_fake_ssh(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a script on the path as the program ``ssh``."""
     program = directory / "ssh"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -33,11 +33,11 @@ def pretend_ssh(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -
 
 
 @pytest.mark.parametrize(("said", "told"), REFUSALS.values(), ids=REFUSALS)
-async def test_operators_read_ssh_s_own_error(
+async def test_operators_read_the_error_of_ssh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, told: str
 ) -> None:
     (tmp_path / "said").write_text(said)
-    pretend_ssh(tmp_path, monkeypatch, f"cat {tmp_path}/said >&2; exit 255")
+    install_fake_ssh(tmp_path, monkeypatch, f"cat {tmp_path}/said >&2; exit 255")
     with pytest.raises(RuntimeUnavailable) as refused:
         await RUNTIME.check_availability(CONFIG)
     assert refused.value.message_for_staff == (
@@ -47,15 +47,15 @@ async def test_operators_read_ssh_s_own_error(
     assert "build2" not in refused.value.message
 
 
-async def test_ssh_that_floods_its_errors_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_ssh(tmp_path, monkeypatch, "head -c 50000 /dev/zero | tr '\\0' x >&2")
+async def test_long_error_of_ssh_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_fake_ssh(tmp_path, monkeypatch, "head -c 50000 /dev/zero | tr '\\0' x >&2")
     with pytest.raises(RuntimeUnavailable) as refused:
         await RUNTIME.check_availability(CONFIG)
     assert len(refused.value.message_for_staff) < 5000
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh is installed")
-async def test_the_real_ssh_tells_that_nobody_listens() -> None:
+async def test_real_ssh_reports_a_refused_connection() -> None:
     with pytest.raises(RuntimeUnavailable, match="closed") as refused:
         await RUNTIME.check_availability({**CONFIG, "docker_host": "ssh://127.0.0.3:1"})
     assert "Connection refused" in refused.value.message_for_staff

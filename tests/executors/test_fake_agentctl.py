@@ -1,4 +1,4 @@
-"""The stand-in fleet and the demo agent start as their command lines say."""
+"""The fake fleet and the demo agent start as their command lines say."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_fleet_member_accepts_only_its_own_token() -> None:
             await AgentctlClient(first.url, second.token, first.execution_id).status()
 
 
-def test_the_demo_agent_starts_in_any_directory(tmp_path: Path) -> None:
+def test_demo_agent_starts_in_any_directory(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('the workspace has shadowed a module')")
     hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}})
     argv = plugins.agent_type("demo").argv
@@ -62,5 +62,5 @@ def test_the_demo_agent_starts_in_any_directory(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["result"]["protocolVersion"] == 1
 
 
-def test_a_custom_agent_brings_its_own_command() -> None:
+def test_custom_agent_has_its_own_command() -> None:
     assert plugins.agent_type("custom_acp").argv == ()

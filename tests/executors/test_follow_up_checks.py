@@ -1,4 +1,4 @@
-"""Whoever gave no good answer is looked at while others are still waited for, a group at a time."""
+"""Executions without a good answer are checked while others are still awaited, a group at a time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ REFUSED = AgentctlUnreachable("Nothing listens there.", reason="refused")
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each pass over the machine."""
+    """Return a list with one entry for each scan of the machine's processes."""
     made: list[int] = []
 
-    def look_around() -> dict[str, ExecutionProcesses]:
+    def find_none() -> dict[str, ExecutionProcesses]:
         made.append(1)
         return {}
 
-    monkeypatch.setattr(execution_processes, "find_all_processes", look_around)
+    monkeypatch.setattr(execution_processes, "find_all_processes", find_none)
     return made
 
 
@@ -38,11 +38,11 @@ async def test_checks_do_not_wait_for_pending_answers(passes: list[int]) -> None
     async with asyncio.TaskGroup() as group:
         closer = FollowUpChecks(group, dead, 4)
         closer.add("first", REFUSED)
-        await eventually_async(lambda: "first" in closer.observations, describe="the first is looked at")
+        await eventually_async(lambda: "first" in closer.observations, describe="the first session is checked")
         closer.add("second", REFUSED)
         closer.finish_adding()
     assert {key: seen.reason for key, seen in closer.observations.items()} == {"first": "first", "second": "second"}
-    assert len(passes) == 2, "the second had not failed when the machine was looked at first"
+    assert len(passes) == 2, "the second session had not failed before the first check"
 
 
 async def test_concurrent_failures_share_one_process_scan(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,11 +64,11 @@ async def test_processes_are_not_scanned_without_failures(passes: list[int]) -> 
 
 
 async def test_failed_check_raises_for_every_caller(passes: list[int]) -> None:
-    async def break_down(execution_id: str, processes: ExecutionProcesses, error: ExecutorError) -> Observation:
+    async def fail(execution_id: str, processes: ExecutionProcesses, error: ExecutorError) -> Observation:
         raise OSError("no /proc")
 
     with pytest.raises(ExceptionGroup, match="unhandled errors"):
         async with asyncio.TaskGroup() as group:
-            closer = FollowUpChecks(group, break_down, 4)
+            closer = FollowUpChecks(group, fail, 4)
             closer.add("first", REFUSED)
             closer.finish_adding()

@@ -1,4 +1,4 @@
-"""The launcher and the forked guard: what forks look like, and what the death of each changes."""
+"""The launcher and the forked guard: the appearance of forks, and the effect of each process's death."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GUARD, JOB_GUARD = "kandev-guard", "kandev-job-guard"
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[launch._Launcher]:
-    """A launcher of this test."""
+    """Yield a new launcher."""
     made = launch._Launcher()
     monkeypatch.setattr(launch, "_LAUNCHER", made)
     yield made
@@ -45,7 +45,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[launch._Launcher]:
 
 @pytest.fixture
 def other(spec: LaunchSpec) -> Iterator[LaunchSpec]:
-    """A launch of another session."""
+    """Yield the spec of another session's launch."""
     wanted = replace(spec, execution_id=spec.execution_id[::-1], session_id=spec.session_id[::-1])
     yield wanted
     found = execution_processes.find_processes(wanted.execution_id)
@@ -62,12 +62,12 @@ def agentctls(spec: LaunchSpec) -> list[ProcessIdentity]:
 
 
 def named(spec: LaunchSpec, name: str) -> list[ProcessIdentity]:
-    """The processes of an execution beside its agentctl, by command line."""
+    """Return the processes of an execution, except agentctl, with this command line."""
     others = execution_processes.find_processes(spec.execution_id).others
     return [process for process in others if command_line_of(process.pid) == name]
 
 
-async def test_a_fork_looks_as_if_it_had_been_executed(launcher: launch._Launcher, spec: LaunchSpec) -> None:
+async def test_fork_looks_like_an_executed_process(launcher: launch._Launcher, spec: LaunchSpec) -> None:
     launched = await RUNTIME.launch(spec)
 
     pid = agentctl_of(launched).pid
@@ -81,7 +81,7 @@ async def test_a_fork_looks_as_if_it_had_been_executed(launcher: launch._Launche
     assert found.parent != process_of(launcher).pid
     assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
     assert "Umask:\t0077" in Path(f"/proc/{pid}/status").read_text()
-    assert agentctls(spec) == [agentctl_of(launched)], "the guard is none"
+    assert agentctls(spec) == [agentctl_of(launched)], "the guard is no agentctl"
     assert len(named(spec, GUARD)) == 1
 
 
@@ -111,7 +111,7 @@ async def test_killed_launcher_takes_no_session_with_it(
     assert (await client_of(spec, launched).status())["boot_id"] == launched.boot_id
     assert agentctls(spec) == [agentctl_of(launched)]
     await RUNTIME.launch(other)
-    assert process_of(launcher) != killed, "another one has started"
+    assert process_of(launcher) != killed, "another launcher has started"
     assert named(other, GUARD)
 
 
@@ -136,7 +136,7 @@ async def test_launcher_killed_during_a_start_leaves_one_agentctl(
 
     assert agentctls(spec) == [agentctl_of(launched)]
     assert not launched.found
-    assert not named(spec, GUARD), "it was executed"
+    assert not named(spec, GUARD), "the guard was executed anew"
 
 
 async def test_start_whose_client_was_killed_is_found_and_not_repeated(spec: LaunchSpec, data_directory: Path) -> None:
@@ -148,7 +148,7 @@ async def test_start_whose_client_was_killed_is_found_and_not_repeated(spec: Lau
 
     assert launched.found
     assert agentctls(spec) == [agentctl_of(launched)]
-    await eventually_async(lambda: not identity.is_alive(launcher), describe="it ends with its client")
+    await eventually_async(lambda: not identity.is_alive(launcher), describe="the launcher ends with its client")
 
 
 CLIENT = """
@@ -169,7 +169,7 @@ launch._find_or_start(storage.state_directory_of(execution), spec, worktree.path
 
 
 def _request_and_die(spec: LaunchSpec, data_directory: Path) -> ProcessIdentity:
-    """Request a start in a process of its own, kill that, and return its launcher, which is stopped."""
+    """Request a start in a separate process and kill it; return its launcher, which is frozen."""
     words = [str(data_directory), spec.execution_id, spec.session_id, spec.repository_path, TOKEN]
     argv = [sys.executable, "-c", CLIENT, *words]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as client:
@@ -212,11 +212,11 @@ async def test_one_guard_serves_one_agent_after_the_other(launcher: launch._Laun
         assert found.parent == guard.pid
         assert await client_of(spec, launched).stop_agent(1, f"stop-{number}")
         assert not identity.is_alive(agent)
-    assert len(list(Path(f"/proc/{guard.pid}/fd").iterdir())) == 4, "it keeps its socket, and nothing of an agent"
+    assert len(list(Path(f"/proc/{guard.pid}/fd").iterdir())) == 4, "the guard has its socket and nothing of an agent"
 
 
 @pytest.mark.parametrize("has_agent", [True, False])
-async def test_killed_guard_ends_its_agent_and_prevents_no_other(
+async def test_killed_guard_ends_its_agent_and_allows_the_next(
     launcher: launch._Launcher, spec: LaunchSpec, has_agent: bool
 ) -> None:
     launched = await RUNTIME.launch(spec)
@@ -232,7 +232,7 @@ async def test_killed_guard_ends_its_agent_and_prevents_no_other(
     again = await running_agent(spec, launched, "launch-2")
 
     assert identity.is_alive(again)
-    assert not named(spec, GUARD), "its guard was executed"
+    assert not named(spec, GUARD), "the guard was executed anew"
 
 
 async def test_nothing_is_left_of_a_killed_agentctl(launcher: launch._Launcher, spec: LaunchSpec) -> None:
@@ -241,13 +241,13 @@ async def test_nothing_is_left_of_a_killed_agentctl(launcher: launch._Launcher, 
 
     kill(launched)
 
-    def nothing() -> bool:
+    def no_process() -> bool:
         return execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
 
-    await eventually_async(nothing, describe="guard and agent have ended")
+    await eventually_async(no_process, describe="guard and agent have ended")
 
 
-async def test_each_job_has_a_forked_guard_of_its_own(launcher: launch._Launcher, spec: LaunchSpec) -> None:
+async def test_each_job_has_its_own_forked_guard(launcher: launch._Launcher, spec: LaunchSpec) -> None:
     launched = await RUNTIME.launch(spec)
     jobs = [await running_job(spec, launched, f"job-{number}") for number in range(2)]
 
@@ -260,7 +260,7 @@ async def test_each_job_has_a_forked_guard_of_its_own(launcher: launch._Launcher
         assert not execution_processes.is_agentctl(job_guard.pid, spec.execution_id)
         assert f"KANDEV_EXECUTION_ID={spec.execution_id}".encode() in identity.read_environment(job_guard.pid)
     assert set(named(spec, JOB_GUARD)) == {job_guard for _, job_guard in jobs}
-    assert await running_agent(spec, launched), "the guard of agents is free"
+    assert await running_agent(spec, launched), "the guard accepts another agent"
 
     identity.kill_all([guard], 5)
 
@@ -271,7 +271,7 @@ async def test_each_job_has_a_forked_guard_of_its_own(launcher: launch._Launcher
         assert not identity.is_alive(script)
         assert not identity.is_alive(job_guard)
     ended = await client_of(spec, launched).start_job("job-3", {"script": "echo $PPID"})
-    assert ended["error"] == "", "its guard was executed"
+    assert ended["error"] == "", "the guard was executed anew"
 
 
 async def test_job_beside_an_agent_has_an_executed_guard_and_the_next_a_forked_one(
@@ -288,7 +288,7 @@ async def test_job_beside_an_agent_has_an_executed_guard_and_the_next_a_forked_o
     assert named(spec, JOB_GUARD) == [job_guard]
     found = identity.read_stat(job_guard.pid)
     assert found is not None
-    assert found.parent == agentctl_of(launched).pid, "not of the guard, which ends all its children with an agent"
+    assert found.parent == agentctl_of(launched).pid, "the guard of agents would end it with an agent"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -327,7 +327,7 @@ async def test_forked_guard_of_a_job_that_is_killed_leaves_nothing(
 async def running_job(
     spec: LaunchSpec, launched: Launched, job_id: str, also: str = ""
 ) -> tuple[ProcessIdentity, ProcessIdentity]:
-    """Start a script that runs for an hour, and return its process and its guard's."""
+    """Start a script that runs for an hour; return its process and its guard's."""
     script = f"{also}\necho said; echo $PPID >{job_id}.guard; echo $$ >{job_id}.pid; exec sleep 3600"
     await client_of(spec, launched).start_job(job_id, {"script": script})
     place = Path(launched.workspace_path)
@@ -335,7 +335,7 @@ async def running_job(
 
 
 async def running_agent(spec: LaunchSpec, launched: Launched, launch_id: str = "launch-1") -> ProcessIdentity:
-    """Start the demo agent, and return its process."""
+    """Start the demo agent; return its process."""
     agent = str(ROOT / "executors_app" / "demo_agent.py")
     order = {
         "launch_id": launch_id,

@@ -1,4 +1,4 @@
-"""A token is sent to the recorded agentctl of this machine and to nobody else, whoever listens in its place."""
+"""A token is sent only to the recorded agentctl of this machine, whoever listens in its place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.waiting import eventually
 
 @contextmanager
 def earlier_release(directory: StateDirectory, spec: LaunchSpec) -> Iterator[ExecutionFacts]:
-    """An agentctl as release 57684c0 started it: at a loopback port, with the execution's secret as its token."""
+    """Run an agentctl as release 57684c0 started it: on a loopback port, with the execution's secret as its token."""
     directory.create()
     directory.write_token(spec.auth_token)
     argv = [
@@ -47,7 +47,7 @@ def earlier_release(directory: StateDirectory, spec: LaunchSpec) -> Iterator[Exe
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), EXECUTION_MARKER: spec.execution_id}
     with subprocess.Popen(argv, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
-            ready = eventually(lambda: launch.read_ready_file(directory), 60, "ready")
+            ready = eventually(lambda: launch.read_ready_file(directory), 60, "agentctl is ready")
             assert ready is not None
             who = identity.identify(ready.pid)
             assert who is not None
@@ -60,7 +60,7 @@ def port_of(facts: ExecutionFacts) -> tuple[str, int]:
     return "127.0.0.1", urlsplit(facts.agentctl_url).port or 0
 
 
-async def test_an_agentctl_of_the_last_release_is_found_again(spec: LaunchSpec, directory: StateDirectory) -> None:
+async def test_agentctl_of_the_last_release_is_found_again(spec: LaunchSpec, directory: StateDirectory) -> None:
     with earlier_release(directory, spec) as facts:
         assert (await observe(facts)).observed is Observed.ALIVE
         assert (await AgentctlClient.of(facts).status())["execution_id"] == spec.execution_id
@@ -89,7 +89,7 @@ async def test_process_on_a_dead_agentctls_port_receives_no_token(spec: LaunchSp
             assert stranger.heard() == b""
 
 
-async def test_a_strangers_port_beside_a_live_agentctl_is_foreign(spec: LaunchSpec, directory: StateDirectory) -> None:
+async def test_foreign_port_beside_a_live_agentctl_is_foreign(spec: LaunchSpec, directory: StateDirectory) -> None:
     url = refusing_url()
     address = ("127.0.0.1", urlsplit(url).port or 0)
     with earlier_release(directory, spec) as facts, recording(address) as stranger:
@@ -101,7 +101,7 @@ async def test_a_strangers_port_beside_a_live_agentctl_is_foreign(spec: LaunchSp
 
 
 @as_root
-async def test_a_socket_of_another_user_hears_nothing(spec: LaunchSpec) -> None:
+async def test_socket_of_another_user_receives_nothing(spec: LaunchSpec) -> None:
     directory = Path("/tmp") / f"kandev-{spec.execution_id}"
     directory.mkdir()
     directory.chmod(0o777)
@@ -119,7 +119,7 @@ async def test_a_socket_of_another_user_hears_nothing(spec: LaunchSpec) -> None:
         directory.rmdir()
 
 
-async def test_a_launch_listens_where_no_other_user_gets(launched: Launched, directory: StateDirectory) -> None:
+async def test_launch_listens_in_a_private_directory(launched: Launched, directory: StateDirectory) -> None:
     assert launched.url == sockets.unix_url(directory.socket)
     assert directory.socket.stat().st_mode & 0o777 == 0o600
     assert directory.path.stat().st_mode & 0o777 == 0o700
@@ -136,7 +136,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 @as_root
 def test_agentctl_serves_no_process_of_another_user(directory: StateDirectory, launched: Launched) -> None:
-    # Nobody gets as far as this; what keeps them away is taken down to see the next thing that does.
+    # No other user gets this far; the file permissions are lifted to test the check behind them.
     link = Path("/tmp") / f"kandev-{directory.path.name}.sock"
     os.link(directory.socket, link)
     try:
@@ -150,9 +150,7 @@ def test_agentctl_serves_no_process_of_another_user(directory: StateDirectory, l
         link.unlink()
 
 
-async def test_each_launch_has_a_token_of_its_own(
-    spec: LaunchSpec, launched: Launched, directory: StateDirectory
-) -> None:
+async def test_each_launch_has_its_own_token(spec: LaunchSpec, launched: Launched, directory: StateDirectory) -> None:
     first = directory.token()
     kill(launched)
     known = replace(spec, worktree_path=launched.worktree_path, worktree_branch=launched.worktree_branch)
@@ -176,14 +174,14 @@ async def test_old_row_finds_successor_at_the_same_socket(spec: LaunchSpec, laun
     assert (seen.observed, seen.pid, seen.state) == (Observed.ALIVE, again.pid, again.state)
 
 
-async def test_a_restored_row_of_an_earlier_launch_finds_the_live_one(spec: LaunchSpec, launched: Launched) -> None:
+async def test_restored_row_of_an_earlier_launch_finds_the_live_agentctl(spec: LaunchSpec, launched: Launched) -> None:
     state = {**launched.state, storage.LAUNCH_KEY: "0" * 32}
     seen = await observe(row(spec, launched, state=state))
     assert (seen.observed, seen.state) == (Observed.ALIVE, launched.state)
 
 
 @as_root
-def test_a_process_of_another_user_is_no_agentctl(spec: LaunchSpec) -> None:
+def test_process_of_another_user_is_not_our_agentctl(spec: LaunchSpec) -> None:
     looks = [sys.executable, "-I", "-S", "-c", "print(flush=True); input()", execution_processes.AGENTCTL_MODULE]
     argv = [*looks, "--execution-id", spec.execution_id]
     with process_of_another_user(argv, {EXECUTION_MARKER: spec.execution_id}) as stranger:
@@ -193,7 +191,7 @@ def test_a_process_of_another_user_is_no_agentctl(spec: LaunchSpec) -> None:
         assert execution_processes.find_processes(spec.execution_id).agentctl == []
 
 
-async def test_a_socket_whose_backlog_is_full_times_out(tmp_path: Path) -> None:
+async def test_socket_with_a_full_backlog_times_out(tmp_path: Path) -> None:
     path = tmp_path / "full.sock"
     tmp_path.chmod(0o700)
     waiting = []
@@ -213,7 +211,7 @@ async def test_a_socket_whose_backlog_is_full_times_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["unix:", "unix:relative", "unix:/", "unix:%00", "http://[::1", "http://localhost:1"])
-async def test_what_names_no_listener_is_a_bad_address(url: str) -> None:
+async def test_invalid_address_is_refused(url: str) -> None:
     listener = AgentctlListener(url, None)
     with pytest.raises(AgentctlUnreachable) as caught:
         await AgentctlClient(listener, "token", "execution").status()
@@ -223,7 +221,7 @@ async def test_what_names_no_listener_is_a_bad_address(url: str) -> None:
     assert caught.value.details["reason"] == "bad_url"
 
 
-async def test_a_path_of_any_length_can_be_listened_at(tmp_path: Path) -> None:
+async def test_path_of_any_length_can_be_listened_on(tmp_path: Path) -> None:
     directory = tmp_path.joinpath(*["a directory with a name of its own"] * 5)
     directory.mkdir(parents=True, mode=0o700)
     path = directory / "agentctl.sock"
@@ -233,7 +231,7 @@ async def test_a_path_of_any_length_can_be_listened_at(tmp_path: Path) -> None:
     assert sockets.unix_path(sockets.unix_url(path)) == path
 
 
-async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -> None:
+async def test_only_stale_sockets_are_replaced(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     path = tmp_path / "agentctl.sock"
     sockets.listen_unix(path, 5).close()
@@ -249,7 +247,7 @@ async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) 
         await sockets.connect_unix(path)
 
 
-def test_no_socket_is_made_where_others_get_or_something_else_is(tmp_path: Path) -> None:
+def test_no_socket_is_created_in_an_unsafe_place(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(PermissionError, match="chmod 700"):
         sockets.listen_unix(tmp_path / "agentctl.sock", 5)
@@ -260,7 +258,7 @@ def test_no_socket_is_made_where_others_get_or_something_else_is(tmp_path: Path)
     assert (tmp_path / "agentctl.sock").read_text() == "notes"
 
 
-def test_a_token_follows_from_its_secret_and_no_other() -> None:
+def test_token_is_derived_from_its_secret() -> None:
     token, other = (
         storage.mint_launch_token("a-secret-of-some-length"),
         storage.mint_launch_token("a-secret-of-some-length"),

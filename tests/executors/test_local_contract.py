@@ -1,4 +1,4 @@
-"""The runtime on this machine keeps the contract, also with sessions that work in one worktree."""
+"""The runtime on this machine meets the runtime contract, also with sessions that work in one worktree."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 from executors_app.agentctl.workspace.snapshots import take_snapshot
 from tests.executors.contract import RuntimeContract
 from tests.executors.shared_worktrees import SharedWorktreesContract
-from tests.workspace.trees import SESSION, git_of, keep
+from tests.workspace.trees import SESSION, git_of, snapshot_tree
 
 
 class TestLocalStandalone(RuntimeContract):
-    """``local_standalone``."""
+    """The contract on ``local_standalone``."""
 
 
 class TestSharedOnThisMachine(SharedWorktreesContract):
-    """``local_standalone``."""
+    """Sessions that share a worktree on the runtime ``local_standalone``."""
 
 
 def test_concurrent_guests_both_keep_one_worktree(repository: Path, tmp_path: Path) -> None:
-    """Each agentctl has a copy of the index of its own; the ref is moved from what it was seen at."""
+    """Each agentctl has its own copy of the index; the ref is moved only from the value that was read."""
     (repository / "new").write_text("0\n")
-    keep(repository)
+    snapshot_tree(repository)
     begin = threading.Barrier(2)
 
     def keep_often(name: str) -> set[str]:
@@ -38,4 +38,4 @@ def test_concurrent_guests_both_keep_one_worktree(repository: Path, tmp_path: Pa
         first, second = both.map(keep_often, ["one", "two"])
     assert first
     assert second
-    assert keep(repository).dirty
+    assert snapshot_tree(repository).dirty

@@ -1,4 +1,4 @@
-"""The runtime on this machine, with the real agentctl: started, lost, found again, and what it leaves."""
+"""The runtime on this machine with the real agentctl: it is started, lost and found again, and leaves its state."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.executors.launches import TOKEN, agentctl_of, client_of, kill, observ
 from tests.services import ROOT
 
 
-async def test_a_launch_ends_with_a_live_agentctl_in_a_worktree(spec: LaunchSpec, launched: Launched) -> None:
+async def test_launch_returns_a_live_agentctl_in_a_worktree(spec: LaunchSpec, launched: Launched) -> None:
     status = await client_of(spec, launched).status()
     assert status["boot_id"] == launched.boot_id
     assert status["session_id"] == spec.session_id
     assert (Path(launched.workspace_path) / "README").exists()
     assert not launched.found
     assert launched.pid is not None
-    assert os.getsid(launched.pid) == launched.pid, "it is detached"
+    assert os.getsid(launched.pid) == launched.pid, "agentctl leads its own session"
 
 
-async def test_its_places_are_closed_to_others(launched: Launched, directory: StateDirectory) -> None:
+async def test_its_directories_are_private(launched: Launched, directory: StateDirectory) -> None:
     assert directory.path.stat().st_mode & 0o777 == 0o700
     assert directory.token_file.stat().st_mode & 0o777 == 0o600
     for file in directory.path.rglob("*"):
@@ -51,7 +51,7 @@ async def test_agentctl_inherits_none_of_our_secrets(
     assert TOKEN.encode() not in Path(f"/proc/{launched.pid}/cmdline").read_bytes()
 
 
-async def test_a_launch_again_finds_the_live_one(spec: LaunchSpec, launched: Launched) -> None:
+async def test_repeated_launch_finds_the_live_agentctl(spec: LaunchSpec, launched: Launched) -> None:
     again = await RUNTIME.launch(spec)
     assert again == replace(launched, found=True)
 
@@ -78,13 +78,13 @@ async def test_agentctl_is_found_after_its_starter_was_killed(spec: LaunchSpec, 
     assert agentctl_of(launched) == first
 
 
-async def test_many_launches_at_once_start_one_agentctl(spec: LaunchSpec) -> None:
+async def test_concurrent_launches_start_one_agentctl(spec: LaunchSpec) -> None:
     launches = await asyncio.gather(*(RUNTIME.launch(spec) for _ in range(3)))
     assert len({launched.boot_id for launched in launches}) == 1
     assert [agentctl_of(launches[0])] == execution_processes.find_processes(spec.execution_id).agentctl
 
 
-async def test_a_dead_agentctl_is_started_again_on_the_same_worktree(spec: LaunchSpec, launched: Launched) -> None:
+async def test_dead_agentctl_is_restarted_in_the_same_worktree(spec: LaunchSpec, launched: Launched) -> None:
     (Path(launched.worktree_path) / "mine").write_text("uncommitted\n")
     kill(launched)
     known = replace(spec, worktree_path=launched.worktree_path, worktree_branch=launched.worktree_branch)
@@ -94,12 +94,12 @@ async def test_a_dead_agentctl_is_started_again_on_the_same_worktree(spec: Launc
     assert (Path(again.worktree_path) / "mine").read_text() == "uncommitted\n"
 
 
-async def test_an_agentctl_that_cannot_start_is_reported_with_its_last_words(spec: LaunchSpec) -> None:
+async def test_agentctl_that_cannot_start_is_reported_with_its_log(spec: LaunchSpec) -> None:
     with pytest.raises(LaunchFailed, match="token needs at least"):
         await RUNTIME.launch(replace(spec, auth_token="short"))
 
 
-async def test_a_launch_without_a_repository_is_refused_for_good(spec: LaunchSpec) -> None:
+async def test_launch_without_a_repository_fails_permanently(spec: LaunchSpec) -> None:
     with pytest.raises(RepositoryUnusable):
         await RUNTIME.launch(replace(spec, repository_path=""))
     assert execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
@@ -111,7 +111,7 @@ async def test_launch_never_replaces_a_lost_worktree_by_an_empty_one(spec: Launc
         await RUNTIME.launch(known)
 
 
-async def test_a_dead_one_leaves_its_token_and_its_journal(
+async def test_dead_agentctl_leaves_its_token_and_journal(
     spec: LaunchSpec, launched: Launched, data_directory: Path, tmp_path: Path
 ) -> None:
     client = client_of(spec, launched)
@@ -139,12 +139,12 @@ async def test_a_dead_one_leaves_its_token_and_its_journal(
     assert RUNTIME.unread_journal(facts, live["last_seq"], live["epoch"]) == []
 
 
-async def test_where_nothing_was_left_nothing_is_found(spec: LaunchSpec) -> None:
+async def test_missing_state_directory_has_no_token_and_no_journal(spec: LaunchSpec) -> None:
     assert RUNTIME.resume_token(row(spec)) is None
     assert RUNTIME.unread_journal(row(spec), 0, "e") == []
 
 
-def test_a_ready_file_that_is_not_whole_is_no_ready_file(data_directory: Path) -> None:
+def test_incomplete_ready_file_is_ignored(data_directory: Path) -> None:
     directory = state_directory(data_directory, "e")
     directory.create()
     for text in ("", "{", "[]", '{"url": "http://127.0.0.1:1"}', '{"url": "x", "pid": null}'):

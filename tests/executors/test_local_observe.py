@@ -1,4 +1,4 @@
-"""What is alive, dead or unknown on this machine, and how it is ended, with the real agentctl."""
+"""Observations on this machine with the real agentctl (alive, dead, unknown), and how executions are ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import fake_agentctl
 from tests.waiting import eventually
 
 
-async def test_a_live_one_is_alive_with_its_status(spec: LaunchSpec, launched: Launched) -> None:
+async def test_live_agentctl_is_alive_with_its_status(spec: LaunchSpec, launched: Launched) -> None:
     seen = await observe(row(spec, launched))
     assert (seen.observed, seen.url, seen.pid) == (Observed.ALIVE, launched.url, launched.pid)
     assert seen.report is not None
@@ -36,13 +36,13 @@ async def test_live_agentctl_unknown_to_its_row_is_found(spec: LaunchSpec, launc
     )
 
 
-async def test_a_killed_one_is_dead_and_its_worktree_is_there(spec: LaunchSpec, launched: Launched) -> None:
+async def test_killed_agentctl_is_dead_and_its_worktree_exists(spec: LaunchSpec, launched: Launched) -> None:
     kill(launched)
     seen = await observe(row(spec, launched))
     assert (seen.observed, seen.reason, seen.workspace) == (Observed.DEAD, "process_gone", WorkspaceState.PRESENT)
 
 
-async def test_a_killed_one_with_its_worktree_deleted_says_so(
+async def test_killed_agentctl_with_a_deleted_worktree_is_reported(
     spec: LaunchSpec, launched: Launched, repository: Path
 ) -> None:
     kill(launched)
@@ -60,7 +60,7 @@ async def test_execution_never_started_is_dead_and_can_be_launched(spec: LaunchS
     assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
 
 
-async def test_a_stopped_process_is_unknown_and_not_dead(spec: LaunchSpec, launched: Launched) -> None:
+async def test_frozen_agentctl_is_unknown_not_dead(spec: LaunchSpec, launched: Launched) -> None:
     who = agentctl_of(launched)
     identity.send_signal(who, signal.SIGSTOP)
     try:
@@ -81,7 +81,7 @@ async def test_other_server_at_its_address_is_unknown_not_dead(spec: LaunchSpec)
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
     async with fake_agentctl.hanging_server() as url:
         seen = await observe(row(spec, agentctl_url=url), timeout=0.2)
-    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign"), "nobody waits for an answer of a stranger"
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign"), "an unknown process's answer is not awaited"
 
 
 async def test_other_server_at_its_address_does_not_hide_a_death(spec: LaunchSpec, launched: Launched) -> None:
@@ -92,9 +92,7 @@ async def test_other_server_at_its_address_does_not_hide_a_death(spec: LaunchSpe
 
 
 @pytest.mark.parametrize("dead", [False, True])
-async def test_a_row_of_another_host_is_unknown_whatever_is_seen_here(
-    spec: LaunchSpec, launched: Launched, dead: bool
-) -> None:
+async def test_row_of_another_host_is_always_unknown(spec: LaunchSpec, launched: Launched, dead: bool) -> None:
     if dead:
         kill(launched)
     facts = row(spec, launched, host_id="elsewhere")
@@ -104,17 +102,17 @@ async def test_a_row_of_another_host_is_unknown_whatever_is_seen_here(
     assert identity.is_alive(agentctl_of(launched)) is not dead
 
 
-async def test_a_row_from_before_the_machines_last_boot_is_dead(spec: LaunchSpec, launched: Launched) -> None:
+async def test_row_from_before_the_last_boot_is_dead(spec: LaunchSpec, launched: Launched) -> None:
     before = {"process": agentctl_of(launched).to_json() | {"boot_id": "an earlier boot of the kernel"}}
     facts = row(spec, launched, host_id="before the boot", state=before)
-    assert (await observe(facts)).reason == "other_host", "somebody holds the lock of the state directory"
+    assert (await observe(facts)).reason == "other_host", "another process holds the lock of the state directory"
     kill(launched)
     assert (await observe(facts)).observed is Observed.DEAD
     stranger = replace(facts, auth_token="not the token of this state directory")
     assert (await observe(stranger)).reason == "other_host"
 
 
-async def test_one_bad_row_spoils_no_other(spec: LaunchSpec, launched: Launched) -> None:
+async def test_bad_row_does_not_affect_others(spec: LaunchSpec, launched: Launched) -> None:
     bad = [
         row(spec, id=str(uuid.uuid4()), agentctl_url=url, state=state, repository_path="/nonexistent")
         for url, state in (
@@ -128,7 +126,7 @@ async def test_one_bad_row_spoils_no_other(spec: LaunchSpec, launched: Launched)
     assert [seen[one.id].observed for one in bad] == [Observed.DEAD] * 3
 
 
-async def test_a_silent_one_is_ended_with_all_that_it_started(
+async def test_silent_agentctl_is_ended_with_all_its_processes(
     spec: LaunchSpec, launched: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("executors_app.agentctl.local_runtime.machine.STOP_GRACE", 0.2)
@@ -140,19 +138,21 @@ async def test_a_silent_one_is_ended_with_all_that_it_started(
     assert await RUNTIME.end(row(spec, launched)) is True
 
 
-async def test_leftovers_of_a_dead_one_are_counted_and_ended(spec: LaunchSpec, launched: Launched) -> None:
+async def test_leftovers_of_a_dead_agentctl_are_counted_and_ended(spec: LaunchSpec, launched: Launched) -> None:
     kill(launched)
     eventually(
-        lambda: not execution_processes.find_processes(spec.execution_id).others, describe="its guards are gone, too"
+        lambda: not execution_processes.find_processes(spec.execution_id).others, describe="the guards have ended, too"
     )
     child = leave_a_marked_process(spec.execution_id)
     other = leave_a_marked_process(str(uuid.uuid4()))
     try:
-        eventually(lambda: execution_processes.find_processes(spec.execution_id).others, describe="the marked child")
+        eventually(
+            lambda: execution_processes.find_processes(spec.execution_id).others, describe="the marked child runs"
+        )
         assert (await observe(row(spec, launched))).leftovers == 1
         assert await RUNTIME.end_leftovers(row(spec, launched)) == 1
         assert child.wait(5) == -signal.SIGKILL
-        assert other.poll() is None, "it is not of this execution"
+        assert other.poll() is None, "the other process is not of this execution"
         assert await RUNTIME.end_leftovers(row(spec, launched)) == 0
     finally:
         other.kill()
@@ -162,7 +162,9 @@ async def test_leftovers_of_a_dead_one_are_counted_and_ended(spec: LaunchSpec, l
 async def test_nothing_is_a_leftover_while_its_agentctl_lives(spec: LaunchSpec, launched: Launched) -> None:
     child = leave_a_marked_process(spec.execution_id)
     try:
-        eventually(lambda: execution_processes.find_processes(spec.execution_id).others, describe="the marked child")
+        eventually(
+            lambda: execution_processes.find_processes(spec.execution_id).others, describe="the marked child runs"
+        )
         assert await RUNTIME.end_leftovers(row(spec, launched)) == 0
         assert await RUNTIME.end_leftovers(row(spec)) == 0
         assert child.poll() is None

@@ -1,4 +1,4 @@
-"""The schema of MCP servers, the secrets that they refer to, and which level wins."""
+"""The schema of MCP servers, their references to secrets, and the precedence of levels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles, executors and execution rows refuse nonsense and give away nothing."""
+"""Profiles, executors and execution rows refuse invalid values and reveal no secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.executors.rows import make_execution
 pytestmark = pytest.mark.django_db
 
 
-def test_an_execution_shows_no_secret_of_its_own() -> None:
+def test_execution_shows_no_secret() -> None:
     execution = make_execution(auth_token="bearer-secret", resume_token="token-secret")
     facts = execution.facts("/repository", "main")
     assert "secret" not in f"{execution} {execution!r} {facts}"
@@ -32,7 +32,7 @@ def test_an_execution_shows_no_secret_of_its_own() -> None:
         ({"permission_mode": "always"}, "permission_mode"),
     ],
 )
-def test_a_bad_profile_is_refused_at_the_field(fields: dict[str, Any], wrong: str) -> None:
+def test_invalid_profile_is_refused_at_the_field(fields: dict[str, Any], wrong: str) -> None:
     profile = AgentProfile(**{"name": "p", "agent_type": "demo"} | fields)
     with pytest.raises(ValidationError) as caught:
         profile.full_clean()
@@ -42,7 +42,7 @@ def test_a_bad_profile_is_refused_at_the_field(fields: dict[str, Any], wrong: st
 @pytest.mark.parametrize(
     ("fields", "wrong"), [({"runtime": "moon"}, "runtime"), ({"config": {"image": "x"}}, "config")]
 )
-def test_a_bad_executor_is_refused_at_the_field(fields: dict[str, Any], wrong: str) -> None:
+def test_invalid_executor_is_refused_at_the_field(fields: dict[str, Any], wrong: str) -> None:
     executor = Executor(**{"name": "e", "runtime": "local_standalone"} | fields)
     with pytest.raises(ValidationError) as caught:
         executor.full_clean()
@@ -61,18 +61,18 @@ def test_every_plugin_is_found_under_its_own_name() -> None:
     assert {"demo", "custom_acp"} <= set(plugins.agent_types())
 
 
-def test_an_executor_without_isolation_is_named_by_the_deploy_check() -> None:
+def test_deploy_check_names_executors_without_isolation() -> None:
     assert check_isolation(None) == []
     Executor.objects.create(name="On this machine", runtime="local_standalone")
     (warning,) = check_isolation(None)
     assert "On this machine" in warning.msg
 
 
-def test_a_relative_data_directory_is_an_error(settings: Any) -> None:
+def test_relative_data_directory_is_an_error(settings: Any) -> None:
     settings.KANDEV_DATA_DIR = "data"
     assert [found.id for found in check_data_directory(None)] == ["executors.E001"]
 
 
-def test_the_checks_are_registered_and_find_nothing_wrong_here() -> None:
+def test_checks_are_registered_and_find_nothing_here() -> None:
     assert check_plugins(None) == []
     assert [found for found in run_checks(tags=["executors"]) if found.is_serious()] == []

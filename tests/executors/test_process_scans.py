@@ -1,4 +1,4 @@
-"""Scans of the machine's processes: who is found, who shares a scan, and what a start does with the result."""
+"""Scans of the machine's processes: what they find, how they are shared, and what a start does with the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 
 class _CountedLock:
-    """A lock that tells how many have wanted it."""
+    """A lock that counts attempts to acquire it."""
 
     def __init__(self) -> None:
         self.wanted = threading.Semaphore(0)
@@ -55,18 +55,20 @@ def test_callers_share_the_next_scan_but_never_one_that_has_begun(monkeypatch: p
 
 
 def test_process_cannot_hide_behind_another_execution(spec: LaunchSpec) -> None:
-    """An agent may set a marker of its own before it starts something."""
+    """An agent may change its marker before it starts a process."""
     marks = [f"{EXECUTION_MARKER}={value}" for value in ("another", spec.execution_id)]
     with subprocess.Popen([sys.executable, "-I", "-c", _sleep_with(marks)], env={}) as child:
         try:
-            eventually(lambda: execution_processes.find_processes(spec.execution_id).others, describe="it is found")
+            eventually(
+                lambda: execution_processes.find_processes(spec.execution_id).others, describe="the process is found"
+            )
             assert [one.pid for one in execution_processes.find_processes("another").others] == [child.pid]
         finally:
             child.kill()
 
 
 def _sleep_with(entries: list[str]) -> str:
-    """Return a program that executes sleep with these variables, of which several may have one name."""
+    """Return a program that executes sleep with these variables, of which several may have the same name."""
     return (
         "import ctypes; encoded = lambda words: (ctypes.c_char_p * (len(words) + 1))(*map(str.encode, words), None);"
         f"ctypes.CDLL(None).execve(b'/bin/sleep', encoded(['sleep', '60']), encoded({entries!r}))"
@@ -75,21 +77,21 @@ def _sleep_with(entries: list[str]) -> str:
 
 async def test_agentctl_that_may_have_leftovers_ends_them(spec: LaunchSpec) -> None:
     child = leave_a_marked_process(spec.execution_id)
-    eventually(lambda: execution_processes.find_processes(spec.execution_id).others, describe="the marked child")
+    eventually(lambda: execution_processes.find_processes(spec.execution_id).others, describe="the marked child runs")
 
     launched = await RUNTIME.launch(spec)
 
     assert child.wait(5) != 0
-    assert not _was_told_of_none(launched.pid)
+    assert not _has_no_leftovers(launched.pid)
 
 
 async def test_agentctl_is_told_that_it_has_no_leftovers(spec: LaunchSpec) -> None:
     launched = await RUNTIME.launch(spec)
 
-    assert _was_told_of_none(launched.pid)
+    assert _has_no_leftovers(launched.pid)
 
 
-def _was_told_of_none(pid: int | None) -> bool:
+def _has_no_leftovers(pid: int | None) -> bool:
     assert pid is not None
     names = {entry.partition(b"=")[0].decode() for entry in identity.read_environment(pid)}
     return spawning.NO_LEFTOVERS_VARIABLE in names

@@ -1,4 +1,4 @@
-"""The workspace of a session on this machine outlives its agentctl and its own directory."""
+"""The workspace of a session on this machine survives the loss of its agentctl and its directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import eventually_async
 from tests.workspace.trees import make_six, state_of
 
 
-async def _end_in_good_order(spec: LaunchSpec, launched: Launched) -> None:
+async def _end_normally(spec: LaunchSpec, launched: Launched) -> None:
     assert await RUNTIME.end(row(spec, launched))
 
 
@@ -27,9 +27,9 @@ async def _kill_after_a_snapshot(spec: LaunchSpec, launched: Launched) -> None:
     kill(launched)
 
 
-@pytest.mark.parametrize("end", [_end_in_good_order, _kill_after_a_snapshot])
+@pytest.mark.parametrize("end", [_end_normally, _kill_after_a_snapshot])
 @pytest.mark.parametrize("forgotten", [True, False], ids=["removed by git", "removed by hand"])
-async def test_a_removed_worktree_comes_back_with_what_was_not_committed(
+async def test_removed_worktree_returns_with_uncommitted_work(
     spec: LaunchSpec, launched: Launched, repository: Path, end: object, forgotten: bool
 ) -> None:
     root = Path(launched.worktree_path)
@@ -52,9 +52,7 @@ async def test_a_removed_worktree_comes_back_with_what_was_not_committed(
     assert (await client_of(spec, again).git("status"))["clean"] is False
 
 
-async def test_a_shell_does_not_outlive_an_agentctl_that_was_killed(
-    spec: LaunchSpec, launched: Launched, tmp_path: Path
-) -> None:
+async def test_shell_ends_with_a_killed_agentctl(spec: LaunchSpec, launched: Launched, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     async with client_of(spec, launched).shell("main", 80, 24) as shell:
         job = f"setsid nohup sh -c 'echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600' &\n"

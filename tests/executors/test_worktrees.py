@@ -1,4 +1,4 @@
-"""Each session has its worktree; it comes back whenever git still has it, and nobody's work is deleted."""
+"""Each session has a worktree, which returns whenever git still has it; no work is deleted."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_worktree_branch_follows_from_the_session(worktree: Worktree) -> None:
     assert (worktree.path / "README").read_text() == "hello\n"
 
 
-def test_the_directory_of_the_worktrees_is_closed_to_others(worktree: Worktree) -> None:
+def test_directory_of_worktrees_is_private(worktree: Worktree) -> None:
     assert worktree.path.parent.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("base", ["older", "v1", "only-remote", ""])
-def test_a_worktree_starts_from_the_branch_it_is_told(tmp_path: Path, repository: Path, base: str) -> None:
+def test_worktree_starts_from_the_given_branch(tmp_path: Path, repository: Path, base: str) -> None:
     first = run_git(repository, "rev-parse", "HEAD")
     for ref in ("refs/heads/older", "refs/tags/v1", "refs/remotes/origin/only-remote"):
         run_git(repository, "update-ref", ref, first)
@@ -55,7 +55,7 @@ def test_a_worktree_starts_from_the_branch_it_is_told(tmp_path: Path, repository
 
 
 @pytest.mark.parametrize("base", ["no-such-branch", "--upload-pack=touch x", "-"])
-def test_a_base_that_names_no_commit_is_refused_and_leaves_nothing(tmp_path: Path, repository: Path, base: str) -> None:
+def test_base_that_is_no_commit_is_refused(tmp_path: Path, repository: Path, base: str) -> None:
     worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
     with pytest.raises(RepositoryUnusable, match="has no commit at") as caught:
         worktrees.make_worktree(repository, base, worktree, existed=False)
@@ -63,7 +63,7 @@ def test_a_base_that_names_no_commit_is_refused_and_leaves_nothing(tmp_path: Pat
     assert not worktree.path.exists()
 
 
-def test_a_repository_without_a_commit_is_refused(tmp_path: Path) -> None:
+def test_repository_without_commits_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     run_git(empty, "init", "--quiet")
@@ -72,7 +72,7 @@ def test_a_repository_without_a_commit_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_what_is_no_repository_is_refused_even_inside_another(tmp_path: Path, repository: Path, missing: bool) -> None:
+def test_directory_that_is_no_repository_is_refused(tmp_path: Path, repository: Path, missing: bool) -> None:
     plain = repository / "plain"
     if not missing:
         plain.mkdir()
@@ -81,7 +81,7 @@ def test_what_is_no_repository_is_refused_even_inside_another(tmp_path: Path, re
     assert caught.value.permanent
 
 
-def test_making_it_again_changes_nothing(repository: Path, worktree: Worktree) -> None:
+def test_repeated_creation_changes_nothing(repository: Path, worktree: Worktree) -> None:
     (worktree.path / "README").write_text("changed\n")
     (worktree.path / "new").write_text("mine\n")
     run_git(worktree.path, "switch", "--quiet", "-c", "elsewhere")
@@ -91,7 +91,7 @@ def test_making_it_again_changes_nothing(repository: Path, worktree: Worktree) -
     assert run_git(worktree.path, "branch", "--show-current") == "elsewhere"
 
 
-def test_a_deleted_directory_comes_back_with_commits_and_staged_work(repository: Path, worktree: Worktree) -> None:
+def test_deleted_directory_returns_with_commits_and_staged_work(repository: Path, worktree: Worktree) -> None:
     head = commit(worktree.path, "work", "committed\n")
     (worktree.path / "staged").write_text("staged\n")
     run_git(worktree.path, "add", "staged")
@@ -121,7 +121,7 @@ def test_deleted_directory_with_detached_head_is_restored_there(repository: Path
     assert run_git(worktree.path, "status", "--porcelain") == ""
 
 
-def test_a_worktree_that_git_has_forgotten_comes_back_from_its_branch(repository: Path, worktree: Worktree) -> None:
+def test_worktree_unknown_to_git_returns_from_its_branch(repository: Path, worktree: Worktree) -> None:
     head = commit(worktree.path, "work", "x\n")
     shutil.rmtree(worktree.path)
     run_git(repository, "worktree", "prune")
@@ -139,12 +139,12 @@ def _delete_both(repository: Path, worktree: Worktree) -> None:
     run_git(repository, "branch", "-D", worktree.branch)
 
 
-def _delete_branch_behind_gits_back(repository: Path, worktree: Worktree) -> None:
+def _delete_branch_ref(repository: Path, worktree: Worktree) -> None:
     shutil.rmtree(worktree.path)
     run_git(repository, "update-ref", "-d", f"refs/heads/{worktree.branch}")
 
 
-@pytest.mark.parametrize("delete", [_delete_both, _delete_branch_behind_gits_back])
+@pytest.mark.parametrize("delete", [_delete_both, _delete_branch_ref])
 def test_worktree_deleted_with_its_branch_is_not_replaced(
     repository: Path, worktree: Worktree, delete: Callable[[Path, Worktree], None]
 ) -> None:
@@ -160,7 +160,7 @@ def test_worktree_deleted_with_its_branch_is_not_replaced(
     assert not worktree.path.exists()
 
 
-def test_a_deleted_repository_is_named_as_the_reason(repository: Path, worktree: Worktree) -> None:
+def test_deleted_repository_is_the_reported_reason(repository: Path, worktree: Worktree) -> None:
     shutil.rmtree(worktree.path)
     shutil.rmtree(repository)
     state, reason = worktrees.worktree_state(worktree, partial(worktrees.OwnedRepository.open, repository))
@@ -168,7 +168,7 @@ def test_a_deleted_repository_is_named_as_the_reason(repository: Path, worktree:
     assert str(repository) in reason
 
 
-def test_files_at_its_place_that_are_no_worktree_are_left_alone(repository: Path, worktree: Worktree) -> None:
+def test_other_files_in_its_place_are_left_alone(repository: Path, worktree: Worktree) -> None:
     _delete_both(repository, worktree)
     worktree.path.mkdir()
     (worktree.path / "precious").write_text("mine\n")
@@ -182,15 +182,15 @@ def test_files_at_its_place_that_are_no_worktree_are_left_alone(repository: Path
     assert (worktree.path / "precious").read_text() == "mine\n"
 
 
-def test_where_only_the_pointer_to_git_was_deleted_the_files_stay(repository: Path, worktree: Worktree) -> None:
+def test_files_stay_when_only_the_git_pointer_is_deleted(repository: Path, worktree: Worktree) -> None:
     (worktree.path / "README").write_text("changed\n")
     (worktree.path / ".git").unlink()
     worktrees.make_worktree(repository, "", worktree, existed=True)
     assert run_git(worktree.path, "status", "--porcelain") == "M README"
 
 
-def _half_made(repository: Path, worktree: Worktree) -> Path:
-    """What a ``git worktree add`` leaves that was killed while it checked out."""
+def leave_interrupted_checkout(repository: Path, worktree: Worktree) -> Path:
+    """Leave what a ``git worktree add`` leaves that was killed during its checkout; return its record."""
     record = repository / ".git" / "worktrees" / worktree.path.name
     (record / "locked").write_text("initializing\n")
     (record / "index.lock").write_text("")
@@ -199,8 +199,8 @@ def _half_made(repository: Path, worktree: Worktree) -> Path:
 
 
 @pytest.mark.parametrize("left", ["all", "no pointer", "no directory", "record alone"])
-def test_a_half_made_worktree_is_made_anew(repository: Path, worktree: Worktree, left: str) -> None:
-    record = _half_made(repository, worktree)
+def test_incomplete_worktree_is_recreated(repository: Path, worktree: Worktree, left: str) -> None:
+    record = leave_interrupted_checkout(repository, worktree)
     if left == "no pointer":
         (worktree.path / ".git").unlink()
     if left in {"no directory", "record alone"}:
@@ -216,7 +216,7 @@ def test_a_half_made_worktree_is_made_anew(repository: Path, worktree: Worktree,
     assert run_git(worktree.path, "status", "--porcelain") == ""
 
 
-def test_a_branch_that_a_dead_maker_has_left_is_used(tmp_path: Path, repository: Path) -> None:
+def test_branch_left_by_a_killed_creation_is_used(tmp_path: Path, repository: Path) -> None:
     worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
     run_git(repository, "branch", worktree.branch)
     worktrees.make_worktree(repository, "", worktree, existed=False)
@@ -232,9 +232,7 @@ def test_branch_checked_out_elsewhere_is_a_temporary_error(repository: Path, wor
     assert not caught.value.permanent
 
 
-def test_other_peoples_worktrees_are_not_forgotten_when_their_disk_is_away(
-    tmp_path: Path, repository: Path, worktree: Worktree
-) -> None:
+def test_worktrees_on_an_unmounted_disk_are_not_pruned(tmp_path: Path, repository: Path, worktree: Worktree) -> None:
     theirs = tmp_path / "theirs"
     run_git(repository, "worktree", "add", "--quiet", "-b", "theirs", str(theirs))
     theirs.rename(tmp_path / "unmounted")
@@ -257,16 +255,14 @@ def test_hooks_and_fsmonitor_of_the_repository_never_run(tmp_path: Path, reposit
     assert ran.exists(), "the trap itself does not work"
 
 
-def test_our_environment_cannot_turn_git_to_another_repository(
-    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_cannot_redirect_git(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
     worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
     worktrees.make_worktree(repository, "", worktree, existed=False)
     assert (worktree.path / "README").exists()
 
 
-def test_two_makers_at_once_make_one_worktree(tmp_path: Path, repository: Path) -> None:
+def test_concurrent_creations_make_one_worktree(tmp_path: Path, repository: Path) -> None:
     worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
     maker = (
         "import sys; from pathlib import Path; from executors_app.agentctl.workspace import worktrees;"

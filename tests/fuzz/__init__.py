@@ -1,1 +1,1 @@
-"""Whatever comes over a border, from an agent, a browser or a file: drawn at random, with what is known to be odd."""
+"""Random and unusual input at every boundary: from agents, browsers and files."""

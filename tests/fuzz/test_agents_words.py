@@ -1,4 +1,4 @@
-"""What an agent says over ACP, and what stands in a journal: nothing of it hurts its neighbours or is written twice."""
+"""Random ACP messages and journal lines: none affects its neighbours or is written twice."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ BODY = record(
 
 
 def encoded(line: dict[str, Any]) -> bytes:
-    """As it would stand on the disk; what cannot be JSON is litter there."""
+    """Return the line as bytes on disk; values that cannot be JSON become an invalid line."""
     try:
         return orjson.dumps(line)
     except TypeError:
@@ -62,7 +62,7 @@ def encoded(line: dict[str, Any]) -> bytes:
 
 
 def numbered(bodies: list[dict[str, Any]]) -> list[bytes]:
-    """Lines without a hole between two that say something."""
+    """Return encoded lines, numbered without gaps, between two lines of text."""
     said = {"kind": JournalKind.MESSAGE_AGENT, "text": FIRST}
     all_of_them = [said, *bodies, {"kind": JournalKind.MESSAGE_AGENT, "text": LAST}]
     return [
@@ -70,7 +70,7 @@ def numbered(bodies: list[dict[str, Any]]) -> list[bytes]:
     ]
 
 
-def is_written_once(lines: list[bytes]) -> None:
+def check_written_once(lines: list[bytes]) -> None:
     session = running_session()
     for _ in range(2):
         ingest(session, parse_frame(b"\n".join(lines)))
@@ -85,27 +85,27 @@ def is_written_once(lines: list[bytes]) -> None:
 @pytest.mark.django_db
 @FEW
 @given(bodies=st.lists(st.tuples(mostly(st.sampled_from(list(JournalKind)), text()), BODY), max_size=6))
-def test_whatever_stands_in_a_journal_its_neighbours_are_written_once(bodies: list[Any]) -> None:
-    is_written_once(numbered([{**body, "kind": kind} for kind, body in bodies]))
+def test_any_journal_line_leaves_its_neighbours_intact(bodies: list[Any]) -> None:
+    check_written_once(numbered([{**body, "kind": kind} for kind, body in bodies]))
 
 
 @pytest.mark.django_db
 @FEW
 @given(updates=st.lists(UPDATE, max_size=6))
-def test_whatever_an_agent_tells_of_its_turn_can_be_written(updates: list[dict[str, Any]]) -> None:
+def test_any_update_of_an_agent_can_be_written(updates: list[dict[str, Any]]) -> None:
     bodies = []
     for update in updates:
         try:
             kind, body = update_to_journal_line(update)
-        except TypeError:  # the wire takes such a one for litter, with its line
+        except TypeError:  # the pipe's reader drops such a value with its line
             continue
         bodies.append({**body, "kind": str(kind)})
-    is_written_once(numbered(bodies))
+    check_written_once(numbered(bodies))
 
 
 @BOUNDED
 @given(updates=st.lists(UPDATE, max_size=8))
-def test_whatever_is_replayed_is_bounded(updates: list[dict[str, Any]]) -> None:
+def test_any_replay_is_bounded(updates: list[dict[str, Any]]) -> None:
     replay = ReplayCollector()
     for update in updates:
         replay.add(update)
@@ -115,7 +115,7 @@ def test_whatever_is_replayed_is_bounded(updates: list[dict[str, Any]]) -> None:
 
 @BOUNDED
 @given(params=record(options=st.lists(record(optionId=text(), name=value()), max_size=3), toolCall=value("title")))
-def test_a_question_can_be_asked_or_is_refused(params: Any) -> None:
+def test_any_permission_request_is_valid_or_refused(params: Any) -> None:
     try:
         asked = parse_permission_request(params)
     except ValueError:
@@ -124,8 +124,8 @@ def test_a_question_can_be_asked_or_is_refused(params: Any) -> None:
     assert all(isinstance(one["option_id"], str) for one in asked["options"])
 
 
-class Mouth:
-    """The pipes of an agent that says ``data`` and ends."""
+class FakePipes:
+    """The pipes of an agent that writes ``data`` and exits."""
 
     def __init__(self, data: list[bytes]):
         self.data, self.heard = data, list[bytes]()
@@ -150,9 +150,9 @@ LINE = st.binary(max_size=60) | MESSAGE.map(encoded)
 
 @BOUNDED
 @given(lines=st.lists(LINE, max_size=8), cut=st.integers(1, 50))
-async def test_whatever_comes_over_the_wire_the_conversation_goes_on(lines: list[bytes], cut: int) -> None:
+async def test_any_line_leaves_the_conversation_working(lines: list[bytes], cut: int) -> None:
     whole = b"\n".join([*lines, b'{"jsonrpc": "2.0", "method": "at/last", "params": {}}', b""])
-    mouth = Mouth([whole[at : at + cut] for at in range(0, len(whole), cut)])
+    mouth = FakePipes([whole[at : at + cut] for at in range(0, len(whole), cut)])
     told: list[str] = []
 
     async def answer(method: str, params: Any) -> Any:
@@ -170,7 +170,7 @@ async def test_whatever_comes_over_the_wire_the_conversation_goes_on(lines: list
         record=lambda *args, **fields: None,
     )
     wire.start_reading()
-    await eventually_async(wire.closed.is_set, timeout=30, describe="all of it is handled")
+    await eventually_async(wire.closed.is_set, timeout=30, describe="all input is handled")
     await wire.close()
     assert told[-1] == "at/last"
     assert all(isinstance(orjson.loads(one), dict) for one in mouth.heard)

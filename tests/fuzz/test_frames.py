@@ -1,4 +1,4 @@
-"""Whatever a client sends over a socket of the pages, it is answered with words and the socket stays open."""
+"""Any frame that a client sends to a socket of the pages gets a response, and the socket stays open."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FRAME = record(
 SENT = FRAME.map(json.dumps) | value().map(json.dumps) | st.text(max_size=40)
 
 
-async def is_answered(socket: Socket, sent: str) -> None:
+async def check_answered(socket: Socket, sent: str) -> None:
     await socket.wire.send_input({"type": "websocket.receive", "text": sent})
     await socket.tell({"type": "request", "id": "and-now", "action": "ping"})
     while (told := await socket.frame(30)).get("id") != "and-now":
@@ -62,4 +62,4 @@ async def test_any_frame_is_answered(world: World) -> None:
     async with connected(path_of(world.session), headers) as socket:
         await socket.frame()
         for sent in frames:
-            await is_answered(socket, sent)
+            await check_answered(socket, sent)

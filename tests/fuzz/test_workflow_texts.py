@@ -1,4 +1,4 @@
-"""Any text for a workflow: it is loaded, or what is wrong with it is said; nothing else."""
+"""Any text of a workflow is either loaded or reported with its problems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONGEST = 30.0
 """Seconds, on any machine."""
 
 
-def is_judged(text: str | bytes) -> None:
+def check_loads_or_reports(text: str | bytes) -> None:
     begun = time.monotonic()
     loaded = load_workflow(text)
     assert (loaded.workflow is None) == any(one.severity == "error" for one in loaded.problems)
@@ -33,43 +33,43 @@ def is_judged(text: str | bytes) -> None:
 
 @BOUNDED
 @given(text=st.text(max_size=200) | st.binary(max_size=200))
-def test_any_text(text: str | bytes) -> None:
-    is_judged(text)
+def test_any_text_is_loaded_or_reported(text: str | bytes) -> None:
+    check_loads_or_reports(text)
 
 
 @BOUNDED
 @given(data=value(*WORDS))
-def test_any_json(data: Any) -> None:
-    is_judged(json.dumps(data))
+def test_any_json_is_loaded_or_reported(data: Any) -> None:
+    check_loads_or_reports(json.dumps(data))
 
 
-def test_there_are_examples() -> None:
+def test_examples_exist() -> None:
     assert EXAMPLES
 
 
-def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place within ``data``."""
+def paths_of(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths of all values within ``data``."""
     inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    return [path, *(found for key, one in inner for found in places(one, (*path, key)))]
+    return [path, *(found for key, one in inner for found in paths_of(one, (*path, key)))]
 
 
-def with_another(data: Any, path: tuple[Any, ...], other: Any) -> Any:
-    """``data`` with ``other`` in one place."""
+def replace_at(data: Any, path: tuple[Any, ...], other: Any) -> Any:
+    """Return ``data`` with the value at ``path`` replaced by ``other``."""
     if not path:
         return other
     copy = dict(data) if isinstance(data, dict) else list(data)
-    copy[path[0]] = with_another(data[path[0]], path[1:], other)
+    copy[path[0]] = replace_at(data[path[0]], path[1:], other)
     return copy
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_with_anything_in_one_place(path: Any) -> None:
+def test_example_with_any_value_replaced_is_loaded_or_reported(path: Any) -> None:
     good = yaml.safe_load(path.read_text())
-    there = places(good)
+    there = paths_of(good)
 
     @FEW
     @given(place=st.sampled_from(there), other=value(*WORDS))
-    def spoil(place: tuple[Any, ...], other: Any) -> None:
-        is_judged(json.dumps(with_another(good, place, other)))
+    def damage(place: tuple[Any, ...], other: Any) -> None:
+        check_loads_or_reports(json.dumps(replace_at(good, place, other)))
 
-    spoil()
+    damage()

@@ -1,4 +1,4 @@
-"""Values such as nobody means: JSON of any shape, and our own words in places where they do not belong."""
+"""Random values: JSON of any shape, and our own words where they do not belong."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ BOUNDED: Final = settings(
     phases=(Phase.explicit, Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
 )
-"""The same examples in every run, and as long as they take."""
+"""The same examples in every run, without a deadline."""
 FEW: Final = settings(BOUNDED, max_examples=15)
-"""Where each example is written to a database."""
+"""For tests that write each example to a database."""
 
 ODD_TEXTS: Final = ("", "\0", "\ud800", "\u202e", "../..", "a\nb", "${HOME}", "'\"`$(x)", "1e999", "x" * 5000)
 ODD_NUMBERS: Final = (-1, 0, 2**31, 2**63, -(2**63) - 1, 10**30, 0.5, True)
 
 
 def text(*words: str) -> st.SearchStrategy[str]:
-    """Some of ``words``, something odd, or anything."""
+    """Return a strategy for some of ``words``, unusual text, or any text."""
     return st.sampled_from([*words, *ODD_TEXTS]) | st.text(max_size=20)
 
 
 def value(*words: str) -> st.SearchStrategy[Any]:
-    """JSON of any shape that holds such words."""
+    """Return a strategy for JSON of any shape that contains such words."""
     leaf = st.none() | st.sampled_from(ODD_NUMBERS) | st.floats() | text(*words)
     return st.recursive(
         leaf,
@@ -40,12 +40,12 @@ def value(*words: str) -> st.SearchStrategy[Any]:
 
 
 def record(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """An object with some of these fields; each as it should be, or anything at all."""
+    """Return a strategy for objects with some of these fields, each valid or any value."""
     anything = value(*fields)
     return st.fixed_dictionaries({}, optional={name: one | anything for name, one in fields.items()})
 
 
 def mostly(good: st.SearchStrategy[Any], bad: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Three of four are good."""
+    """Return a strategy that draws ``good`` three times out of four."""
     choose: Callable[[int], st.SearchStrategy[Any]] = lambda number: bad if number == 0 else good  # noqa: E731
     return st.integers(0, 3).flatmap(choose)

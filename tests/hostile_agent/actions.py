@@ -22,7 +22,7 @@ from sessions_app.models import Leftover
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs
 from tests.docker.harness import DockerHarness
-from tests.executors.harness import client_of, known, look, row_of, spec_for
+from tests.executors.harness import client_of, known, observe_one, row_of, spec_for
 from tests.hostile_agent.scenario import PLANTED, AttackScenario
 
 _TIMEOUT = 60.0
@@ -52,17 +52,17 @@ class Victim:
 
     @property
     def client(self) -> Any:
-        """The client of its agentctl."""
+        """Return the client of its agentctl."""
         return client_of(self.spec, self.launched)
 
     @property
     def row(self) -> ExecutionFacts:
-        """Its execution, as the database stores it."""
+        """Return its execution, as the database stores it."""
         return row_of(self.harness, self.spec, self.launched)
 
     @property
     def directory(self) -> Path:
-        """Its workspace on this machine."""
+        """Return its workspace on this machine."""
         return self.harness.directory_of(self.spec.session_id)
 
     async def attempt(self, action: Awaitable[Any]) -> bool:
@@ -100,7 +100,7 @@ class Victim:
         with suppress(Exception):  # it may have ended by itself
             self.harness.kill(self.spec)
         row = self.row
-        await self.attempt(look(self.harness, row))
+        await self.attempt(observe_one(self.harness, row))
         await self.attempt(asyncio.to_thread(self.harness.runtime.unread_journal, row, 0, ""))
         await self.attempt(asyncio.to_thread(self.harness.runtime.resume_token, row))
         await self.attempt(self.harness.runtime.push_work(row))

@@ -33,13 +33,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def runtime_name() -> str:
-    """The runtime; tests of several runtimes override it with a parameter."""
+    """Return the runtime; tests of several runtimes override it with a parameter."""
     return "local_docker"
 
 
 @pytest.fixture
 def harness(request: pytest.FixtureRequest, runtime_name: str) -> DockerHarness:
-    """A harness for containers on the local or a remote engine."""
+    """Return a harness for containers on the local or a remote engine."""
     name = {"local_docker": "local_harness", "remote_docker": "remote_harness"}[runtime_name]
     harness: DockerHarness = request.getfixturevalue(name)
     return harness
@@ -47,7 +47,7 @@ def harness(request: pytest.FixtureRequest, runtime_name: str) -> DockerHarness:
 
 @pytest.fixture
 def scenario(harness: DockerHarness, tmp_path: Path, settings: Any) -> Iterator[AttackScenario]:
-    """A host with canaries, and another session whose work is stored."""
+    """Yield a host with canaries, and another session whose work is stored."""
     scenario = AttackScenario(harness, tmp_path, Path(settings.KANDEV_DATA_DIR))
     asyncio.run(scenario.prepare())
     yield scenario

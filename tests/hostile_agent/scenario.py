@@ -32,7 +32,7 @@ class AttackScenario:
 
     def __init__(self, harness: DockerHarness, root: Path, data: Path):
         self.harness, self.root, self.data = harness, root, data
-        self.trap = Trap(root / "trap").lay()
+        self.trap = Trap(root / "trap").set_up()
         self.trap.script.write_text(
             f"#!/bin/sh\n{{ echo \"$0 $*\"; tr '\\0' ' ' < /proc/$PPID/cmdline; }} >> '{self.trap.canary}'\ncat\n"
         )
@@ -65,7 +65,7 @@ class AttackScenario:
 
     @property
     def other_session(self) -> str:
-        """The id of the other session."""
+        """Return the id of the other session."""
         assert self.other_launch
         return self.other_launch[0].session_id
 
@@ -92,7 +92,7 @@ class AttackScenario:
         after = self.protected_checksums()
         names = sorted(name for name in {*self._before, *after} if not self._is_own(name, spec, own))
         touched = [name for name in names if self._before.get(name) != after.get(name)]
-        assert not touched, f"something outside the session was touched: {touched}"
+        assert not touched, f"files outside the session changed: {touched}"
         self._check_agent_files(spec)
         for output in self.outputs:
             assert not [secret for secret in self.secrets if secret in output], output[:2000]
@@ -115,7 +115,7 @@ class AttackScenario:
             self._check_file(path)
             if path.name == "canary":
                 ran = path.read_text()
-                assert str(AGENTCTL_UID) not in ran, f"a command ran with agentctl's rights: {ran}"
+                assert str(AGENTCTL_UID) not in ran, f"a command ran as agentctl's user: {ran}"
 
     def _check_file(self, path: Path) -> None:
         if stat.S_ISREG(path.lstat().st_mode):

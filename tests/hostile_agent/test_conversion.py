@@ -67,7 +67,7 @@ def test_earlier_worktree_keeps_its_work_branch_and_directory(scenario: AttackSc
         assert (tree / "folder/untracked").read_text() == "untracked\n"
         assert (tree / "link").readlink() == Path("README")
         assert os.access(tree / "program", os.X_OK)
-        assert linked.path.is_dir(), "it stays until the new one is verified"
+        assert linked.path.is_dir(), "the old worktree stays until the new one is verified"
 
         client = client_of(linked.spec, launched)
         await client.commit({"message": "After", "author_name": "A", "author_email": "a@example.org"})

@@ -84,7 +84,7 @@ HOSTILE = {
     "a file through a link": _packed(_entry("journal/x", tarfile.SYMTYPE, "."), _entry("journal/x/../../../planted")),
     "a hard link": _packed(_entry("journal/x", tarfile.LNKTYPE, "../../outside/secret")),
     "a device": _packed(_entry("journal/x", tarfile.CHRTYPE)),
-    "a file where the journal is": _packed(_entry("journal", size=10)),
+    "a file in place of the journal": _packed(_entry("journal", size=10)),
 }
 
 

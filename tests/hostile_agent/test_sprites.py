@@ -43,7 +43,7 @@ async def test_tampered_sprite_reaches_no_other_session(
     tmp_path: Path,
     with_settings: bool,
 ) -> None:
-    trap = Trap(tmp_path / "trap").lay()
+    trap = Trap(tmp_path / "trap").set_up()
     trap.script.write_text(f"#!/bin/sh\nenv >> '{trap.canary}'\ncat\n")
     spec, other = spec_for(harness), spec_for(harness)
     theirs, launched = await harness.runtime.launch(other), await harness.runtime.launch(spec)

@@ -1,4 +1,4 @@
-"""Print its name and arguments, for a test of how programs are started."""
+"""Prints its name and arguments, for a test of how programs are started."""
 
 import sys
 

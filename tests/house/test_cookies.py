@@ -22,7 +22,7 @@ print(json.dumps([cookies, settings.KANDEV_COOKIE_PREFIX, settings.ALLOWED_HOSTS
 
 
 def settings_of(**environment: str) -> Any:
-    """Return name and attributes of the cookies, the prefix of cookie names, and the allowed hosts."""
+    """Return names and attributes of the cookies, the prefix of cookie names, and the allowed hosts."""
     env = os.environ | {"DJANGO_SETTINGS_MODULE": "kandev.settings", **environment}
     done = subprocess.run([sys.executable, "-c", ASKED], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)

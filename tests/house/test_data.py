@@ -21,7 +21,7 @@ from kandev.databases import database_settings, load_secret_key, prepare_data_di
 from tests.services import ROOT
 from tests.supervisor.commands import environment
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of files")
 
 
 def mode_of(path: Path) -> int:
@@ -68,7 +68,7 @@ def test_shared_directory_is_refused(tmp_path: Path) -> None:
 
 
 def refused(directory: Path) -> str:
-    """Return the one line that a command prints if it cannot use its data directory."""
+    """Return the one line that ``serve`` prints if it cannot use its data directory."""
     argv = [sys.executable, "manage.py", "serve", "--port", "0"]
     env = environment(directory)
     for name in ("KANDEV_DATABASE_URL", "KANDEV_SECRET_KEY"):
@@ -90,7 +90,7 @@ def test_data_directory_of_another_user_is_refused_in_one_line(tmp_path: Path) -
 
 @contextmanager
 def run_by_nobody(data: Path) -> Iterator[None]:
-    """Run this process as another user for a moment, with a directory of that user."""
+    """Run the block as another user who owns the data directory."""
     os.chown(data, 65534, 65534)
     os.seteuid(65534)
     try:
@@ -101,7 +101,7 @@ def run_by_nobody(data: Path) -> Iterator[None]:
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    """A directory that every user can reach."""
+    """Yield a directory that every user can reach."""
     with tempfile.TemporaryDirectory(prefix="kandev-data-", dir="/tmp") as directory:
         yield Path(directory)
 

@@ -27,7 +27,7 @@ def world(transactional_db: None) -> World:
     return make_world()
 
 
-def missed(self: SessionMiddleware, request: HttpRequest) -> None:
+def fail_to_load(self: SessionMiddleware, request: HttpRequest) -> None:
     """Fail as early as the session lookup."""
     raise OperationalError("database or disk is full")
 
@@ -44,7 +44,7 @@ def missed(self: SessionMiddleware, request: HttpRequest) -> None:
 def test_response_says_what_happened_and_when_to_retry(
     path: str, accept: str, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SessionMiddleware, "process_request", missed)
+    monkeypatch.setattr(SessionMiddleware, "process_request", fail_to_load)
     answer = Client(raise_request_exception=False).get(path, headers={"accept": accept})
     assert (answer.status_code, answer["Retry-After"], answer["Cache-Control"]) == (503, "30", "no-store")
     assert said in answer.content
@@ -52,15 +52,15 @@ def test_response_says_what_happened_and_when_to_retry(
 
 
 def test_page_offers_a_retry_and_a_form_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SessionMiddleware, "process_request", missed)
+    monkeypatch.setattr(SessionMiddleware, "process_request", fail_to_load)
     client = Client(raise_request_exception=False)
     assert b'<a href="/sweeps/?page=2">Try again</a>' in client.get("/sweeps/?page=2").content
     assert b'<a href="/">To the board</a>' in client.post("/tasks/").content
 
 
 @contextmanager
-def kept_by_another() -> Iterator[None]:
-    """Let another process hold a write transaction."""
+def locked_by_another() -> Iterator[None]:
+    """Let another connection hold a write transaction."""
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA busy_timeout=50")
     with closing(sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)) as other:
@@ -72,7 +72,7 @@ def kept_by_another() -> Iterator[None]:
 @pytest.mark.embedded
 def test_database_locked_for_too_long_is_reported_busy(world: World) -> None:
     api = client_of(world.member)
-    with kept_by_another():
+    with locked_by_another():
         refused = api.post("/api/v1/tasks/", {"title": "x"}, format="json")
         assert (refused.status_code, refused.json()["code"]) == (503, "database_busy")
         assert refused["Retry-After"] == "2"
@@ -80,7 +80,7 @@ def test_database_locked_for_too_long_is_reported_busy(world: World) -> None:
 
 
 def sqlite_error(statement: str, path: Path, *before: str) -> Any:
-    """Return what Django raises for a failing statement on a database of its own."""
+    """Return the exception of a failing statement on a separate SQLite database."""
     own = ConnectionHandler({"default": database_settings(f"sqlite://{path}", path.parent, 0.3)})["default"]
     try:
         with pytest.raises(OperationalError) as failed, own.cursor() as cursor:
@@ -108,7 +108,7 @@ def test_sqlite_outages_are_distinguished_from_mistakes(tmp_path: Path) -> None:
 
 
 def postgresql_error(url: str, *statements: str) -> Any:
-    """Return what Django raises if a connection of its own fails, or the last of some statements."""
+    """Return the exception of a failing connection to PostgreSQL, or of the last of some statements."""
     own = ConnectionHandler({"default": database_settings(url, Path(), 15)})["default"]
     try:
         with pytest.raises((OperationalError, ProgrammingError)) as failed, own.cursor() as cursor:

@@ -39,7 +39,7 @@ def pinned() -> list[str]:
 
 
 def installed() -> list[str]:
-    """Return those installed on this system: a lock file covers every system."""
+    """Return the pinned packages that are installed here: a lock file covers every system."""
     there = {one.name.lower().replace("_", "-").replace(".", "-") for one in metadata.distributions()}
     return [name for name in pinned() if name.lower().replace("_", "-").replace(".", "-") in there]
 
@@ -59,7 +59,7 @@ def test_licence_of_each_package_is_accepted(name: str) -> None:
     if name in KNOWN:
         return
     licences = licences_of(metadata.metadata(name))
-    assert licences, f"{name} names no licence: look at it, then say so in KNOWN"
+    assert licences, f"{name} names no licence: check it, then add it to KNOWN"
     assert set(licences) <= AGREED, f"{name}: {licences}"
 
 

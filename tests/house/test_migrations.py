@@ -44,7 +44,7 @@ Rows = dict[str, list[dict[str, Any]]]
 
 @contextmanager
 def connected_to(database: str | Path, directory: Path, blocker: Any) -> Iterator[None]:
-    """Make the default connection that of another database, for a while."""
+    """Connect Django's default connection to another database during the block."""
     url = f"sqlite://{database}" if isinstance(database, Path) else database
     options = connections.configure_settings({"default": database_settings(url, directory, settings.KANDEV_LEASE_TTL)})
     usual = connections["default"]
@@ -65,7 +65,7 @@ def empty_database(directory: Path) -> str | Path:
 
 @pytest.fixture(scope="module")
 def database_of_release(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> str | Path:
-    """A database that the earlier release has migrated; tests copy it."""
+    """Return a database that the earlier release has migrated; tests copy it."""
     directory = tmp_path_factory.mktemp("release")
     made = empty_database(directory)
     with connected_to(made, directory, django_db_blocker):
@@ -75,14 +75,14 @@ def database_of_release(tmp_path_factory: pytest.TempPathFactory, django_db_bloc
 
 @pytest.fixture
 def _empty_database(tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
-    """Make the default connection that of a new and empty database."""
+    """Connect the default connection to a new, empty database."""
     with connected_to(empty_database(tmp_path), tmp_path, django_db_blocker):
         yield
 
 
 @pytest.fixture
 def _earlier_release(database_of_release: str | Path, tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
-    """Make the default connection that of a database of the earlier release."""
+    """Connect the default connection to a copy of a database of the earlier release."""
     copied = empty_database(tmp_path)
     databases.copy(database_of_release, copied)
     with connected_to(copied, tmp_path, django_db_blocker):
@@ -101,7 +101,7 @@ def migrate_to_release() -> None:
 
 
 def models_of_release() -> Any:
-    """Return the apps as that release had them."""
+    """Return the apps registry of that release."""
     auth = ("auth", "0012_alter_user_first_name_max_length")
     targets = [("sessions_app", RELEASE[0]), ("executors_app", RELEASE[1]), auth]
     return MigrationExecutor(connection).loader.project_state(targets).apps
@@ -131,7 +131,7 @@ def shared_with(earlier: Rows, rows: Rows) -> Rows:
 
 
 def read_storage() -> list[tuple[Any, ...]]:
-    """Return what identifies each table and index in the database's files: it differs once a table is recreated."""
+    """Return what identifies each table and index in the database's files; it changes if a table is recreated."""
     sqlite = "SELECT name, type, rootpage, sql FROM sqlite_master ORDER BY name"
     postgresql = (
         "SELECT relname, oid, relfilenode FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY relname"
@@ -182,7 +182,7 @@ def labels_by_id() -> dict[int, tuple[str, str]]:
 def test_database_of_an_earlier_release_migrates_and_back() -> None:
     fill(models_of_release())
     written, old_labels = read_rows(), labels_by_id()
-    assert all(written.values()), "every table has a row to lose"
+    assert all(written.values()), "every table has a row"
 
     migrate("executors_app")
     migrate("sessions_app", BEFORE_MOVE)
@@ -287,7 +287,7 @@ def test_models_of_the_earlier_release_insert_rows_without_newer_columns() -> No
 
 
 class ReleasesLock(StringIO):
-    """Ends the transaction of ``other`` as soon as something is written here."""
+    """An output that ends the transaction of ``other`` as soon as something is written."""
 
     def __init__(self, other: BaseDatabaseWrapper):
         super().__init__()
@@ -300,7 +300,7 @@ class ReleasesLock(StringIO):
 
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("_empty_database")
-def test_migration_that_lost_a_lock_to_a_running_process_is_tried_again() -> None:
+def test_migration_that_lost_a_lock_is_retried() -> None:
     migrate("contenttypes", "0001")
     other = connection.copy()
     other.set_autocommit(False)
@@ -317,7 +317,7 @@ def test_migration_that_lost_a_lock_to_a_running_process_is_tried_again() -> Non
 
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("_empty_database")
-def test_migration_that_fails_otherwise_is_not_tried_again() -> None:
+def test_migration_that_fails_otherwise_is_not_retried() -> None:
     migrate("contenttypes", "0001")
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE django_content_type DROP COLUMN name")

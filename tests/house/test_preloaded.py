@@ -28,7 +28,7 @@ WAITS = ["-c", "import sys; print('ready', flush=True); sys.stdin.read()"]
         pytest.param(["-c", "import atexit; atexit.register(print, 'end')"], 0, "end\n", "", id="exit handlers"),
         pytest.param(["-c", "import os; print(sorted(os.environ))"], 0, "['ONLY']\n", "", id="environment"),
         pytest.param(["-c", OPEN_FILES], 0, "['0', '1', '2', '3']\n", "", id="files"),
-        pytest.param(["-c", OUR_MODULES], 0, "[]\n", "", id="nothing of ours"),
+        pytest.param(["-c", OUR_MODULES], 0, "[]\n", "", id="no module of ours"),
         pytest.param(["-c", "import os; os.kill(os.getpid(), 9)"], -9, "", "", id="killed"),
     ],
 )  # fmt: skip
@@ -37,7 +37,7 @@ def test_program_runs_as_in_a_new_interpreter(arguments: list[str], status: int,
     assert (done.returncode, done.stdout, done.stderr) == (status, stdout, stderr)
 
 
-def test_program_can_be_signalled_and_talked_to() -> None:
+def test_program_receives_signals_and_input() -> None:
     with PreloadedProcess(WAITS, env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -46,7 +46,7 @@ def test_program_can_be_signalled_and_talked_to() -> None:
             process.wait(0)
         process.terminate()
         assert process.wait(30) == -signal.SIGTERM
-        process.kill()  # nobody has this pid any more, as far as we know
+        process.kill()  # no process has this pid any more, as far as we know
 
 
 def test_program_gets_its_own_session_and_the_descriptors_that_it_keeps() -> None:

@@ -18,7 +18,7 @@ from tests.waiting import eventually
 LONG_LIVED = "import time, pathlib, os; pathlib.Path(str(os.getpid())).touch(); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + LONG_LIVED
 WITH_A_CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {LONG_LIVED!r}]); " + LONG_LIVED
-KEEPER = f"""
+PARENT = f"""
 import os, sys
 from sessions_app.management.child_processes import ChildProcess, supervise_children
 os.chdir(sys.argv[1])
@@ -36,7 +36,7 @@ def is_running(pid: int) -> bool:
 
 
 def pids_in(directory: Path) -> set[int]:
-    """Return the processes that have written a file to report that they run."""
+    """Return the pids of the processes that have reported with a file that they run."""
     return {int(path.name) for path in directory.iterdir()}
 
 
@@ -88,14 +88,14 @@ def test_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 
 def test_grandchildren_end_with_their_parent(tmp_path: Path) -> None:
     supervise_children([child(WITH_A_CHILD, tmp_path)], stopped=lambda: len(pids_in(tmp_path)) == 2)
-    eventually(lambda: not any(map(is_running, pids_in(tmp_path))), describe="the grandchild ends")
+    eventually(lambda: not any(map(is_running, pids_in(tmp_path))), describe="the grandchild has ended")
 
 
 def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     keeper = subprocess.Popen(
-        [sys.executable, "-c", KEEPER, str(tmp_path)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", PARENT, str(tmp_path)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
     eventually(lambda: pids_in(tmp_path), describe="the child runs")
     keeper.kill()
     keeper.wait()
-    eventually(lambda: not any(map(is_running, pids_in(tmp_path))), describe="the child ends")
+    eventually(lambda: not any(map(is_running, pids_in(tmp_path))), describe="the child has ended")

@@ -65,7 +65,7 @@ def serving(data_dir: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[st
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory with a migrated database."""
+    """Return a data directory with a migrated database."""
     prepared = Deployment(tmp_path)
     prepared.prepare()
     return prepared.data
@@ -73,7 +73,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A serve for tests that leave it running."""
+    """Yield a running serve that tests leave unchanged."""
     prepared = Deployment(tmp_path_factory.mktemp("served"))
     prepared.prepare()
     with serving(prepared.data) as process_and_port:
@@ -106,7 +106,7 @@ def test_browser_host_name_is_reserved_on_ipv6(served: tuple[subprocess.Popen[st
 
 
 def test_only_the_web_server_shares_the_socket_of_serve(served: tuple[subprocess.Popen[str], int]) -> None:
-    """Another process with a copy would keep the port busy after a kill."""
+    """A copy in another process would keep the port busy after a kill."""
     process, port = served
     assert answers(port)
     eventually(lambda: {"kandev-web", "kandev-supervis", "kandev-worker"} == names_of(process.pid).keys())
@@ -134,14 +134,14 @@ def test_requested_restart_kills_and_restarts_all_processes(data: Path) -> None:
         assert answers(port)
         before = children_of(serve.pid)
         (data / "restart-wanted.json").write_text('{"by": "ada"}')
-        eventually((data / "restarted.json").exists, timeout=60, describe="they are killed")
-        eventually(lambda: not any(map(exists, before)), describe="they have ended")
+        eventually((data / "restarted.json").exists, timeout=60, describe="the processes were killed")
+        eventually(lambda: not any(map(exists, before)), describe="the processes have ended")
         told = json.loads((data / "restarted.json").read_text())
         assert (told["by"], told["killed"]) == ("ada", ["web", "supervisor", "worker"])
-        # The request goes only after the result is stored.
-        eventually(lambda: not (data / "restart-wanted.json").exists(), describe="the request is done")
+        # the request is deleted only after the result is stored
+        eventually(lambda: not (data / "restart-wanted.json").exists(), describe="the restart request is deleted")
         assert answers(port)
-        eventually(lambda: len(children_of(serve.pid)) == 3, describe="all three are started again")
+        eventually(lambda: len(children_of(serve.pid)) == 3, describe="all three processes run again")
         assert (data / "serve.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -154,14 +154,16 @@ def exists(pid: int) -> bool:
 def test_killed_serve_leaves_the_port_to_the_next_one(data: Path) -> None:
     with serving(data) as (first, port):
         assert answers(port)
-        eventually(lambda: len(children_of(first.pid)) == 3, describe="all three are started")
+        eventually(lambda: len(children_of(first.pid)) == 3, describe="all three processes run")
         children = children_of(first.pid)
         first.kill()
         first.wait()
         with serving(data, port) as (_, again):
             assert again == port
             assert answers(port)
-        eventually(lambda: not any(map(exists, children)), timeout=90, describe="the first one's children end")
+        eventually(
+            lambda: not any(map(exists, children)), timeout=90, describe="the first server's processes have ended"
+        )
 
 
 def names_of(pid: int) -> dict[str, int]:

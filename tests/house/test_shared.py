@@ -22,7 +22,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def new_cache(server: RedisServer) -> Iterator[Callable[[], FallbackRedisCache]]:
-    """Create the cache of one more process."""
+    """Yield a function that creates the cache of another process."""
     all_made: list[FallbackRedisCache] = []
 
     def make() -> FallbackRedisCache:
@@ -39,8 +39,8 @@ def new_cache(server: RedisServer) -> Iterator[Callable[[], FallbackRedisCache]]
 
 
 @pytest.fixture(autouse=True)
-def forgetful() -> Iterator[None]:
-    """Reset what a process counts alone, so that no other test sees it."""
+def _reset_fallback() -> Iterator[None]:
+    """Reset the counts that a process keeps alone, so that no other test sees them."""
     yield
     FallbackRedisCache("redis://nowhere", {}).fallback.clear()
 
@@ -61,7 +61,7 @@ def test_processes_count_alone_during_an_outage_and_together_again_afterwards(
     one.add("tries", 0, 60)
     assert [one.incr("tries"), one.incr("tries")] == [1, 2]
     server.start()
-    assert one.get("tries") is None, "the new one knows nothing"
+    assert one.get("tries") is None, "the new cache is empty"
     one.add("tries", 0, 60)
     assert [one.incr("tries"), other.incr("tries")] == [1, 2]
 
@@ -78,7 +78,7 @@ def test_hanging_redis_is_waited_for_once(
     assert asked_again > time.monotonic()
     for _ in range(100):
         cache.set("known", 2)
-    assert (cache.get("known"), cache.retry_at) == (2, asked_again), "nobody has asked it again"
+    assert (cache.get("known"), cache.retry_at) == (2, asked_again), "the cache did not ask again"
     server.thaw()
 
 

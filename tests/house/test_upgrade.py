@@ -70,7 +70,7 @@ class Upgrade:
         self.run(self.older, "shell", "-v", "0", "-c", QUEUE_JOB.replace("JOB", job))
 
     def queued_jobs(self) -> set[int]:
-        """Return the ids of the jobs that wait for a worker or are being done; only failures leave another row."""
+        """Return the ids of the jobs that are queued or running; only failures leave a result row."""
         assert self.deployment.rows("SELECT func, result FROM django_q_task") == []
         return {row["id"] for row in self.deployment.rows("SELECT id FROM django_q_ormq")}
 
@@ -112,12 +112,12 @@ def test_upgrade_under_running_processes_loses_no_work(upgrade: Upgrade) -> None
     assert deployment.api("GET", "webhooks/")["results"] == []
     here.prompt("work 1")
     upgrade.queue_by_old_code("workflows.start_due")
-    eventually(lambda: not upgrade.queued_jobs(), timeout=60, describe="the old worker works")
+    eventually(lambda: not upgrade.queued_jobs(), timeout=60, describe="the old worker has done the jobs")
     upgrade.run(upgrade.older, "shell", "-v", "0", "-c", WRITE_HISTORY)
     assert [row["app_label"] for row in upgrade.content_types()] == ["workflows", "sessions_app"]
 
     deployment.kill_server()
-    # A scheduled job that the killed worker had just taken stays its own until django-q2's retry, after 15 minutes.
+    # A scheduled job that the killed worker had just taken stays reserved until django-q2's retry, after 15 minutes.
     taken = upgrade.queued_jobs()
     for job in JOBS:
         upgrade.queue_by_old_code(job)
@@ -131,8 +131,8 @@ def test_upgrade_under_running_processes_loses_no_work(upgrade: Upgrade) -> None
     swept = deployment.recover("--strict")
     assert {row["receipt_kind"] for row in swept["sessions"]} == {"reattached"}
     deployment.serve()
-    eventually(lambda: completed_turns(here) == 2, timeout=90, describe="both turns here end")
-    eventually(lambda: completed_turns(far) == 1, timeout=90, describe="the turn on the host ends")
+    eventually(lambda: completed_turns(here) == 2, timeout=90, describe="both turns on this machine have completed")
+    eventually(lambda: completed_turns(far) == 1, timeout=90, describe="the turn on the host has completed")
     eventually(
         lambda: not queued & upgrade.queued_jobs(),
         timeout=90,

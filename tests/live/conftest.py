@@ -7,5 +7,5 @@ from tests.api.world import World, make_world
 
 @pytest.fixture
 def world(transactional_db: None) -> World:
-    """Rows that other threads can see."""
+    """Return API objects whose rows other threads can see."""
     return make_world()

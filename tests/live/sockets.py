@@ -1,4 +1,4 @@
-"""In-process clients of the sockets, and what happens while they are open."""
+"""In-process clients of the sockets, and helpers that write events meanwhile."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class Socket:
         return frame
 
     async def seqs(self, count: int) -> list[int]:
-        """Return the seqs of the next ``count`` events."""
+        """Return the ``seq`` of each of the next ``count`` events."""
         return [(await self.frame())["seq"] for _ in range(count)]
 
     async def close_code(self, timeout: float = 5) -> int:
-        """Return why the server closes, dropping the frames before that."""
+        """Return the code with which the server closes, dropping the frames before that."""
         while (message := await self.wire.receive_output(timeout))["type"] == "websocket.send":
             pass
         return int(message["code"])
@@ -90,7 +90,7 @@ class Socket:
         return frame
 
     async def is_silent(self) -> bool:
-        """Return whether nothing arrives."""
+        """Return whether nothing arrives within 0.3 s."""
         return bool(await self.wire.receive_nothing(0.3))
 
 
@@ -123,6 +123,6 @@ async def say(session: TaskSession, count: int = 1, size: int = 0) -> None:
     await run_in_database(append, session.id, count, size)
 
 
-async def soon(predicate: Callable[[], Any], describe: str) -> None:
-    """Wait until ``predicate`` is true."""
+async def wait_until(predicate: Callable[[], Any], describe: str) -> None:
+    """Wait until ``predicate`` returns a true value."""
     await eventually_async(predicate, describe=describe)

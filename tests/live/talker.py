@@ -1,4 +1,4 @@
-"""A process that writes into a deployment's database what an agent might have said."""
+"""A process that writes events into a deployment's database, as an agent's output would."""
 
 from __future__ import annotations
 

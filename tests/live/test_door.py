@@ -1,4 +1,4 @@
-"""Who may open a socket: pages of our own origin with a login, programs with a token, nobody else."""
+"""Access to sockets: pages of our own origin with a login, and programs with a token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def outcome(path: str, headers: Headers) -> Any:
 
 
 def page(**more: str | None) -> Callable[[User], Headers]:
-    """Return a page's headers with some of them changed or removed."""
+    """Return a function for a page's headers, some of them changed or removed."""
     return lambda user: {name: value for name, value in {**of_page(user), **more}.items() if value is not None}
 
 

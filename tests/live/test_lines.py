@@ -1,4 +1,4 @@
-"""Reading many logs at once: lines match the API, keep the order of their log, and no log delays the others."""
+"""Reading many logs at once: lines match the API and keep their order, and no log delays the others."""
 
 from __future__ import annotations
 

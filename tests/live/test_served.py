@@ -26,7 +26,7 @@ from tests.waiting import eventually_async
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One deployment for all tests of this module; its session never starts an agent."""
+    """Yield one deployment for all tests of this module; its session never starts an agent."""
     made = Deployment(tmp_path_factory.mktemp("served"))
     made.prepare()
     made.serve()
@@ -83,7 +83,7 @@ async def test_client_gets_every_event_once_across_client_and_web_crashes(sessio
         kill_web(session.deployment)
         await read(socket, seen, 3000)
     assert seen[-1] < 3000
-    await eventually_async(session.deployment.is_ready, timeout=30, describe="the web is back")
+    await eventually_async(session.deployment.is_ready, timeout=30, describe="the web process is ready")
     async with connected(session, seen[-1]) as socket:
         await read(socket, seen, 3000)
     assert seen == list(range(1, 3001))
@@ -95,7 +95,7 @@ def kill_web(deployment: Deployment) -> None:
 
 
 def web_of(deployment: Deployment) -> int:
-    """Return the process that serves the web."""
+    """Return the pid of the web process."""
     assert deployment.server is not None
     (found,) = (
         pid for pid in descendants(deployment.server.pid) if Path(f"/proc/{pid}/comm").read_text() == "kandev-web\n"
@@ -108,15 +108,17 @@ async def test_client_that_never_acknowledges_is_closed_and_costs_little_memory(
 ) -> None:
     """One client reads and is told to reconnect; the other does not even read."""
     web, seen = web_of(session.deployment), list[int]()
-    async with deaf(session) as port, connected(session) as mute:
+    async with unread_socket(session) as port, connected(session) as mute:
         before = memory(web)
         assert talker.do("say", session.id, 600, 100_000) == "600"
         while (message := await mute.receive(20)).type == aiohttp.WSMsgType.TEXT:
             frame = json.loads(message.data)
             seen += [frame["seq"]] if frame["type"] == "event" else []
         assert mute.close_code == 4408
-        await eventually_async(lambda: not is_connected(port), timeout=90, describe="the server has let go")
-        assert memory(web) - before < 60_000_000, "a half of what was said to the two"
+        await eventually_async(
+            lambda: not is_connected(port), timeout=90, describe="the server has closed the connection"
+        )
+        assert memory(web) - before < 60_000_000, "less than half of what was sent to the two"
     async with connected(session, seen[-1]) as socket:
         await read(socket, seen, 600, every=20)
     assert seen == list(range(1, 601))
@@ -124,7 +126,7 @@ async def test_client_that_never_acknowledges_is_closed_and_costs_little_memory(
 
 async def test_slow_reader_gets_the_too_slow_close_code(session: Session, talker: Talker) -> None:
     """The client reads nothing until well after the server has closed, while its buffers are still full."""
-    async with connected(session, socket_factory=narrow) as slow:
+    async with connected(session, socket_factory=socket_with_small_buffer) as slow:
         assert talker.do("say", session.id, 300, 100_000) == "300"
         await asyncio.sleep(ACK_TIMEOUT + 2.5)
         while (await slow.receive(20)).type == aiohttp.WSMsgType.TEXT:
@@ -132,7 +134,7 @@ async def test_slow_reader_gets_the_too_slow_close_code(session: Session, talker
         assert slow.close_code == 4408
 
 
-def narrow(address: Any) -> sockets.socket:
+def socket_with_small_buffer(address: Any) -> sockets.socket:
     """Return a socket with a small receive buffer."""
     made = sockets.socket(*address[:3])
     made.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 16 * 1024)
@@ -140,8 +142,8 @@ def narrow(address: Any) -> sockets.socket:
 
 
 @asynccontextmanager
-async def deaf(session: Session) -> AsyncIterator[int]:
-    """Yield the local port of a WebSocket opened by hand, from which nothing is read after the handshake."""
+async def unread_socket(session: Session) -> AsyncIterator[int]:
+    """Open a WebSocket by hand and read nothing after the handshake; yield its local port."""
     address = session.deployment.url.removeprefix("http://")
     host, _, port = address.partition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
@@ -235,7 +237,9 @@ async def test_open_streams_hold_no_database_connection(session: Session, talker
             answer = await stack.enter_async_context(http.get(url, headers=headers))
             while not (await answer.content.readline()).startswith(b"id: "):
                 pass
-        await eventually_async(lambda: database_files(web) < 10, describe="no more than the reader's and one request's")
+        await eventually_async(
+            lambda: database_files(web) < 10, describe="only the files of the reader and of one request are open"
+        )
 
 
 def database_files(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""A session's socket: hello, the backlog, then new events, with nothing repeated or left out."""
+"""A session's socket: hello, the backlog, then new events, without repetitions or gaps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sessions_app.models import SessionEvent
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.status import session_status
 from tests.api.world import World, client_of, message
-from tests.live.sockets import Headers, append, connected, of_page, path_of, say, soon
+from tests.live.sockets import Headers, append, connected, of_page, path_of, say, wait_until
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def test_long_log_arrives_complete_and_in_order(world: World, member: Head
 async def test_burst_arrives_complete_and_in_order(world: World, member: Headers) -> None:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
-        await soon(lambda: all(one.is_live for one in get_hub().subscribers), "it is live")
+        await wait_until(lambda: all(one.is_live for one in get_hub().subscribers), "it is live")
         await say(world.session, 1111)
         assert await socket.seqs(1111) == list(range(1, 1112))
 
@@ -87,7 +87,7 @@ async def test_events_sent_to_others_during_catch_up_are_not_missed(
 
     async def passed_by() -> None:
         (followed,) = get_hub()._cursors
-        await soon(lambda: get_hub()._cursors[followed] == 5, "the hub has passed by")
+        await wait_until(lambda: get_hub()._cursors[followed] == 5, "the hub has passed by")
 
     loop, reads = asyncio.get_running_loop(), []
 

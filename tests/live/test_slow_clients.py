@@ -10,7 +10,7 @@ from sessions_app.live import hub as hubs
 from sessions_app.live.hub import AckWindow
 from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World
-from tests.live.sockets import Headers, connected, of_page, path_of, say, soon
+from tests.live.sockets import Headers, connected, of_page, path_of, say, wait_until
 
 ONE, OTHER = uuid.uuid4(), uuid.uuid4()
 
@@ -21,19 +21,19 @@ def member(world: World) -> Headers:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "MAX_UNACKED_EVENTS", 50)
     monkeypatch.setattr(hubs, "MAX_UNACKED_BYTES", 20_000)
     monkeypatch.setattr(hubs, "ACK_TIMEOUT", 60)  # so that a busy machine makes no client late
 
 
 @pytest.fixture
-def impatient(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def short_ack_timeout(small_buffers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "ACK_TIMEOUT", 0.2)
 
 
 async def test_client_that_never_acknowledges_is_closed_at_a_full_window(
-    world: World, member: Headers, impatient: None
+    world: World, member: Headers, short_ack_timeout: None
 ) -> None:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
@@ -48,7 +48,7 @@ async def test_client_that_never_acknowledges_is_closed_at_a_full_window(
 
 
 async def test_long_backlog_is_cut_and_continues_after_reconnecting(
-    world: World, member: Headers, impatient: None
+    world: World, member: Headers, short_ack_timeout: None
 ) -> None:
     await say(world.session, 450)
     seen: list[int] = []
@@ -60,7 +60,7 @@ async def test_long_backlog_is_cut_and_continues_after_reconnecting(
     assert seen == list(range(1, 451))
 
 
-async def test_bytes_count_towards_the_window(world: World, member: Headers, impatient: None) -> None:
+async def test_bytes_count_towards_the_window(world: World, member: Headers, short_ack_timeout: None) -> None:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
         await say(world.session, 3, size=9000)
@@ -68,7 +68,7 @@ async def test_bytes_count_towards_the_window(world: World, member: Headers, imp
         assert await socket.close_code() == 4408
 
 
-async def test_client_that_acknowledges_gets_everything(world: World, member: Headers, small: None) -> None:
+async def test_client_that_acknowledges_gets_everything(world: World, member: Headers, small_buffers: None) -> None:
     await say(world.session, 500)
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
@@ -81,24 +81,26 @@ async def test_client_that_acknowledges_gets_everything(world: World, member: He
 
 
 async def test_late_acknowledgement_within_the_timeout_misses_nothing(
-    world: World, member: Headers, small: None
+    world: World, member: Headers, small_buffers: None
 ) -> None:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
         await say(world.session, 60)
-        await soon(lambda: not any(one.is_live for one in hubs.get_hub().subscribers), "the socket has fallen behind")
+        await wait_until(
+            lambda: not any(one.is_live for one in hubs.get_hub().subscribers), "the socket has fallen behind"
+        )
         await say(world.session, 60)
         assert await socket.seqs(60) == list(range(1, 61))
         assert await socket.is_silent()
         await socket.tell({"type": "ack", "seq": 60})
         assert await socket.seqs(60) == list(range(61, 121))
         await socket.tell({"type": "ack", "seq": 120})
-        await soon(lambda: all(one.is_live for one in hubs.get_hub().subscribers), "the socket is live again")
+        await wait_until(lambda: all(one.is_live for one in hubs.get_hub().subscribers), "the socket is live again")
         await say(world.session, 1)
         assert await socket.seqs(1) == [121]
 
 
-async def test_slow_client_does_not_delay_others(world: World, member: Headers, small: None) -> None:
+async def test_slow_client_does_not_delay_others(world: World, member: Headers, small_buffers: None) -> None:
     async with connected(path_of(world.session), member) as slow, connected(path_of(world.session), member) as quick:
         await slow.frame()
         await quick.frame()
@@ -113,7 +115,7 @@ def is_full(account: AckWindow) -> bool:
     return account.is_full
 
 
-def test_acknowledgement_covers_all_events_sent_before_it(small: None) -> None:
+def test_acknowledgement_covers_all_events_sent_before_it(small_buffers: None) -> None:
     account = AckWindow()
     for number in range(1, 26):
         account.record_sent(ONE, number, 1, 10)
@@ -128,14 +130,14 @@ def test_acknowledgement_covers_all_events_sent_before_it(small: None) -> None:
 
 
 @pytest.mark.parametrize(("session_id", "seq"), [(ONE, 0), (OTHER, 50), (uuid.uuid4(), 10**9)])
-def test_acknowledgement_of_an_unsent_event_is_ignored(small: None, session_id: uuid.UUID, seq: int) -> None:
+def test_acknowledgement_of_an_unsent_event_is_ignored(small_buffers: None, session_id: uuid.UUID, seq: int) -> None:
     account = AckWindow()
     account.record_sent(ONE, 50, 50, 500)
     account.ack(session_id, seq)
     assert account.is_full
 
 
-def test_acknowledging_ahead_gives_no_credit(small: None) -> None:
+def test_acknowledging_ahead_gives_no_credit(small_buffers: None) -> None:
     account = AckWindow()
     account.record_sent(ONE, 50, 50, 500)
     account.ack(ONE, 10**9)
@@ -144,7 +146,7 @@ def test_acknowledging_ahead_gives_no_credit(small: None) -> None:
     assert is_full(account)
 
 
-def test_ack_window_keeps_a_bounded_number_of_marks(small: None) -> None:
+def test_ack_window_keeps_a_bounded_number_of_marks(small_buffers: None) -> None:
     account = AckWindow()
     for number in range(1, 50):
         account.record_sent(ONE, number, 1, 1)

@@ -1,4 +1,4 @@
-"""Server-Sent Events: the same lines with the same access rules; a stream ends when access ends."""
+"""Server-Sent Events: the same lines and access rules as sockets; a stream ends when access ends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sessions_app.live.log_reader import start_stream_at
 from sessions_app.models import SessionEvent
 from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World, client_of
-from tests.live.sockets import Headers, Wire, connected, of_page, of_program, path_of, say, soon
+from tests.live.sockets import Headers, Wire, connected, of_page, of_program, path_of, say, wait_until
 
 
 class Listener:
-    """One open response."""
+    """A client with one open response."""
 
     def __init__(self, path: str, headers: Headers):
         address, _, query = path.partition("?")
@@ -190,7 +190,7 @@ async def test_stream_ends_when_the_member_leaves_the_team(
 async def test_closed_stream_is_unsubscribed(world: World, member: Headers) -> None:
     async with listening(world, member) as listener:
         await listener.block()
-        await soon(lambda: hubs.get_hub().subscribers, "it is followed")
+        await wait_until(lambda: hubs.get_hub().subscribers, "it is followed")
     assert not hubs.get_hub().subscribers
 
 
@@ -234,6 +234,6 @@ async def test_backpressure_of_the_server_limits_the_stream(world: World, monkey
     one = event_stream.EventStream(place, opened)
     hubs.get_hub().join(one, {opened.log: opened.head})
     hubs.get_hub().start_feeding(one)
-    await soon(lambda: one.is_closed, "it was cut")
+    await wait_until(lambda: one.is_closed, "it was cut")
     hubs.get_hub().leave(one)
     assert one.sent[opened.log] < 900

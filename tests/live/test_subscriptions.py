@@ -70,7 +70,7 @@ async def test_task_socket_closes_for_the_removed_member_only(world: World, monk
 
 
 def test_access_check_costs_the_same_for_any_number_of_sockets(world: World) -> None:
-    def seats(count: int) -> set[Subscription]:
+    def subscriptions(count: int) -> set[Subscription]:
         made = set()
         for number in range(count):
             user = person(f"member-{count}-{number}", world.team)
@@ -79,7 +79,7 @@ def test_access_check_costs_the_same_for_any_number_of_sockets(world: World) -> 
         return made
 
     asked = []
-    for some in (seats(1), seats(40)):
+    for some in (subscriptions(1), subscriptions(40)):
         with CaptureQueriesContext(connection) as queries:
             assert revoked_subscriptions(some) == {}
         asked.append(len(queries))

@@ -13,7 +13,7 @@ from sessions_app.models import TaskSession
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.tasks import create_session, create_task
 from tests.api.world import World, client_of
-from tests.live.sockets import append, connected, of_page, path_of, say, soon
+from tests.live.sockets import append, connected, of_page, path_of, say, wait_until
 from tests.waiting import eventually
 
 
@@ -81,7 +81,7 @@ async def test_session_and_task_sockets_get_the_same_events(world: World) -> Non
 
 
 def sent_of(here: Hub, session: TaskSession) -> list[int]:
-    """Return the hub's cursor of a session; empty if the hub does not follow it."""
+    """Return the hub's cursor of a session in a list; empty if the hub does not follow it."""
     return [seq for log, seq in here._cursors.copy().items() if log.session_id == session.id]
 
 
@@ -96,7 +96,7 @@ async def test_session_created_during_the_greeting_is_followed_from_its_start(
         told = original(*args)
         born.append(another(world))
         append(born[0].id, 2)
-        eventually(lambda: sent_of(here, born[0]) == [2], describe="the other has its events")
+        eventually(lambda: sent_of(here, born[0]) == [2], describe="the other socket has its events")
         return told
 
     path = f"/ws/tasks/{world.task.id}/"
@@ -117,7 +117,7 @@ async def test_session_already_followed_elsewhere_is_followed_from_its_start(
     headers = await run_in_database(of_page, world.member)
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as of_task:
         await of_task.frame()
-        await soon(lambda: all(one.is_live for one in get_hub().subscribers), "it is live")
+        await wait_until(lambda: all(one.is_live for one in get_hub().subscribers), "it is live")
         with monkeypatch.context() as blind:
             blind.setattr("sessions_app.live.hub.load_changes", lambda *args: LogChanges("1"))
             born = await run_in_database(another, world)

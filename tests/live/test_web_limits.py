@@ -1,4 +1,4 @@
-"""Requests without authentication cost the web process a bounded amount of bytes, time and connections."""
+"""Unauthenticated requests cost the web process a bounded amount of bytes, time and connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.drills.deployment import Deployment
 
 HEAD = b"POST /api/v1/tasks/ HTTP/1.1\r\nHost: localhost\r\n"
 FEW = 256
-"""The limit of open files that the server is started with, as by a shell or a service manager."""
+"""The limit of open files of the server, as set by a shell or a service manager."""
 TRICKLES = {
     "a first line": b"G" * 4000,
     "a head": HEAD + b"X-A: b\r\n" * 1000,
@@ -33,7 +33,7 @@ TRICKLES = {
 
 
 class Asked(LimitedRequest):
-    """A request that nobody answers."""
+    """A request that gets no answer."""
 
     complete: list[int]
 
@@ -47,7 +47,7 @@ def _untyped(made_by: Any) -> Any:
 
 
 class Line:
-    """One connection with a clock of its own."""
+    """One connection with its own clock."""
 
     def __init__(self) -> None:
         self.clock, self.complete = Clock(), list[int]()
@@ -174,7 +174,7 @@ def test_running_server_enforces_these_limits(deployment: Deployment) -> None:
 
 def test_oversized_request_head_is_rejected(deployment: Deployment) -> None:
     large = HEAD + b"X-Large: " + b"x" * 20_000 + b"\r\n"
-    assert answer_to(deployment, large) == b"", "a line that long is heard by nobody"
+    assert answer_to(deployment, large) == b"", "a request line of that length gets no answer"
     many = HEAD + b"".join(b"X-%d: y\r\n" % number for number in range(600))
     assert answer_to(deployment, many).startswith(b"HTTP/1.1 400 ")
     assert deployment.is_ready()

@@ -1,4 +1,4 @@
-"""Everything that a supervisor does by itself is in the session's log and in Kandev's own, with cause and owner."""
+"""Every action of a supervisor is in the session's log and in Kandev's own, with cause and owner."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def in_a_turn(**fields: Any) -> tuple[TaskSession, Journal]:
     return session, journal
 
 
-def dies_in_a_turn() -> tuple[TaskSession, Callable[[], Any]]:
+def agent_dies_in_a_turn() -> tuple[TaskSession, Callable[[], Any]]:
     session, _ = in_a_turn()
 
     def act() -> None:
@@ -46,7 +46,7 @@ def dies_in_a_turn() -> tuple[TaskSession, Callable[[], Any]]:
     return session, act
 
 
-def fails_to_start(attempts: int = 1) -> tuple[TaskSession, Callable[[], Any]]:
+def start_fails(attempts: int = 1) -> tuple[TaskSession, Callable[[], Any]]:
     session = make_session(state="STARTING", start_attempts=attempts)
     change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
     order = session.intents.get().id
@@ -55,29 +55,29 @@ def fails_to_start(attempts: int = 1) -> tuple[TaskSession, Callable[[], Any]]:
     )
 
 
-def is_put_to_sleep() -> tuple[TaskSession, Callable[[], Any]]:
+def session_falls_asleep() -> tuple[TaskSession, Callable[[], Any]]:
     session = running_session()
     return session, lambda: write_stopped(session.id, MINE, "idle")
 
 
-def is_tried_again() -> tuple[TaskSession, Callable[[], Any]]:
+def turn_is_retried() -> tuple[TaskSession, Callable[[], Any]]:
     session, journal = in_a_turn()
     line = journal.line("turn.failed", message_id="p1", code="agent_error", message="API Error: 529 overloaded_error")
     return session, lambda: ingest(session, [line])
 
 
-def is_silent() -> tuple[TaskSession, Callable[[], Any]]:
+def turn_is_silent() -> tuple[TaskSession, Callable[[], Any]]:
     session, _ = in_a_turn()
     return session, lambda: report_stalled_turns({session.id: MINE})
 
 
-def waits_too_long() -> tuple[TaskSession, Callable[[], Any]]:
+def prompt_is_overdue() -> tuple[TaskSession, Callable[[], Any]]:
     session = make_session("Begin", state="ERROR")
     Prompt.objects.update(created_at=LATE)
     return session, report_overdue_prompts
 
 
-def has_a_key_that_runs_out() -> tuple[TaskSession, Callable[[], Any]]:
+def wait_key_expires() -> tuple[TaskSession, Callable[[], Any]]:
     session = running_session()
     with session_transaction(session.id) as transaction:
         waits.mint_token(transaction, None, WaitKind.EXTERNAL, "w")
@@ -85,7 +85,7 @@ def has_a_key_that_runs_out() -> tuple[TaskSession, Callable[[], Any]]:
     return session, watchdogs.expire_waits
 
 
-def has_a_damaged_journal() -> tuple[TaskSession, Callable[[], Any]]:
+def journal_is_damaged() -> tuple[TaskSession, Callable[[], Any]]:
     session, journal = in_a_turn()
     journal.seq += 5
     return session, lambda: ingest(session, journal.says("late"))
@@ -93,15 +93,15 @@ def has_a_damaged_journal() -> tuple[TaskSession, Callable[[], Any]]:
 
 Case = tuple[Callable[[], tuple[TaskSession, Callable[[], Any]]], frozenset[str]]
 CASES: tuple[Case, ...] = (
-    (dies_in_a_turn, frozenset({"run.interrupted", "state_changed", "prompt.queued"})),
-    (fails_to_start, frozenset({"receipt", "state_changed"})),
-    (lambda: fails_to_start(100), frozenset({"receipt", "state_changed"})),
-    (is_put_to_sleep, frozenset({"agentctl_stopped"})),
-    (is_tried_again, frozenset({"run.retrying", "prompt.queued"})),
-    (is_silent, frozenset({"run.stalled"})),
-    (waits_too_long, frozenset({"prompt.overdue"})),
-    (has_a_key_that_runs_out, frozenset({"token.expired"})),
-    (has_a_damaged_journal, frozenset({"journal_gap"})),
+    (agent_dies_in_a_turn, frozenset({"run.interrupted", "state_changed", "prompt.queued"})),
+    (start_fails, frozenset({"receipt", "state_changed"})),
+    (lambda: start_fails(100), frozenset({"receipt", "state_changed"})),
+    (session_falls_asleep, frozenset({"agentctl_stopped"})),
+    (turn_is_retried, frozenset({"run.retrying", "prompt.queued"})),
+    (turn_is_silent, frozenset({"run.stalled"})),
+    (prompt_is_overdue, frozenset({"prompt.overdue"})),
+    (wait_key_expires, frozenset({"token.expired"})),
+    (journal_is_damaged, frozenset({"journal_gap"})),
 )
 
 
@@ -169,7 +169,7 @@ def test_supervisor_log_is_json_with_actors_and_without_secrets(tmp_path: Path) 
     with recording_agentctl(session, [*Journal().turn_begins("p1"), *Journal().says("hello")], "working"):
         env = environment(tmp_path / "data", KANDEV_LOG_FORMAT="json")
         with supervising(env, tmp_path / "log") as running:
-            running.says("supervising: 1 sessions attached")
+            running.wait_for_output("supervising: 1 sessions attached")
             assert running.ends() == 0
     lines = [json.loads(line) for line in running.log.splitlines()]
     (receipt,) = [line for line in lines if line.get("event") == "session.receipt"]

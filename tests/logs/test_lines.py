@@ -19,7 +19,7 @@ ID, OTHER = str(uuid.uuid4()), str(uuid.uuid4())
 
 
 def line(text: str, *arguments: object, **extra: object) -> dict[str, Any]:
-    """Return the logged JSON object."""
+    """Log a message; return its JSON object."""
     record = logging.getLogger("x").makeRecord("x", logging.INFO, "f", 1, text, arguments, None, extra=extra)
     ContextFilter().filter(record)
     LoginSecretFilter().filter(record)

@@ -15,14 +15,14 @@ from tests.supervisor.rows import change, execution_of, running_session
 LONG_AGO = timezone.now() - timedelta(days=400)
 
 
-def do(chore: str, *, dry_run: bool = False) -> ChoreRun:
-    """One run of one chore."""
+def run_chore(chore: str, *, dry_run: bool = False) -> ChoreRun:
+    """Run one chore; return its run."""
     (work,) = run_chores([chore], dry_run=dry_run)
     return work
 
 
 def closed_session(prompt: str = "", **fields: Any) -> TaskSession:
-    """A session that was completed long ago; nothing of it runs."""
+    """Return a session that was completed long ago and has no process."""
     session = running_session(prompt)
     session.intents.update(done_at=LONG_AGO)
     change(execution_of(session), status="stopped", owner="", updated_at=LONG_AGO)

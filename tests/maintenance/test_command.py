@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 
 def maintain(*flags: str) -> tuple[int, str]:
-    """Exit status and output."""
+    """Run ``maintain``; return exit status and output."""
     out = StringIO()
     try:
         call_command("maintain", *flags, stdout=out)
@@ -49,20 +49,20 @@ def test_dry_run_lists_what_the_next_run_deletes() -> None:
     assert Chore.objects.get().removed == 1
 
 
-def test_a_chore_that_fails_is_an_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_chore_sets_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessions_app.services.maintenance.chores.CHORES", {"keys": lambda work: 1 / 0})
     status, told = maintain()
     assert status == 1
     assert "keys           removed 0, kept 0  FAILED\n  ZeroDivisionError: division by zero\n" in told
 
 
-def test_a_database_that_is_not_there_is_status_2_and_one_line(tmp_path: Any) -> None:
+def test_missing_database_is_status_2_and_one_line(tmp_path: Any) -> None:
     done = manage(environment(tmp_path / "data", KANDEV_DATABASE_URL="postgres://127.0.0.1:1/x"), "maintain")
     assert isinstance(done, subprocess.CompletedProcess)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
 
 
-def test_the_schedule_is_there_once_however_often_it_is_made() -> None:
+def test_repeated_setup_makes_one_schedule() -> None:
     made = Schedule.objects.get(name="maintenance")
     assert (made.func, made.schedule_type) == ("sessions_app.tasks.maintenance.maintain", Schedule.HOURLY)
     schedules.ensure_schedules()
@@ -77,7 +77,7 @@ def test_the_schedule_is_there_once_however_often_it_is_made() -> None:
     assert Schedule.objects.filter(name="maintenance").count() == 1
 
 
-def test_the_worker_finds_its_task_by_the_schedule() -> None:
+def test_schedule_names_an_importable_task() -> None:
     old_link()
     import_string(Schedule.objects.get(name="maintenance").func)()
     assert not LoginLink.objects.exists()

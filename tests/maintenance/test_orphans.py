@@ -21,7 +21,7 @@ from executors_app.runtimes.remote_docker import RUNTIME as FAR
 from kandev.metrics import collect_metrics
 from sessions_app.models import Orphaned
 from sessions_app.services.maintenance import chores
-from tests.maintenance.chores import do
+from tests.maintenance.chores import run_chore
 from tests.supervisor.rows import execution_of, running_session
 
 pytestmark = pytest.mark.django_db
@@ -35,12 +35,12 @@ def orphans_are(monkeypatch: pytest.MonkeyPatch, *found: Orphan) -> None:
     monkeypatch.setattr(RUNTIME, "orphans", answer)
 
 
-def test_orphans_are_kept_for_the_pages_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orphans_are_stored_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     Executor.objects.create(name="Containers", runtime="local_docker")
     known = str(execution_of(running_session()).id)
     lost = Orphan("kandev-lost", "11111111-1111-4111-8111-111111111111", "running")
     orphans_are(monkeypatch, lost, Orphan("kandev-known", known, "running"), Orphan("odd", "no id", "exited"))
-    done = do("orphans")
+    done = run_chore("orphans")
     assert (done.removed, done.kept) == (0, 2)
     assert list(Orphaned.objects.values_list("runtime", "name")) == [
         ("local_docker", "kandev-lost"),
@@ -49,10 +49,10 @@ def test_orphans_are_kept_for_the_pages_until_they_are_gone(monkeypatch: pytest.
     first = Orphaned.objects.get(name="kandev-lost").first_seen_at
     assert ({"runtime": "local_docker"}, 2) in collect_metrics()["kandev_orphans"]
     orphans_are(monkeypatch, lost)
-    do("orphans")
+    run_chore("orphans")
     assert Orphaned.objects.get().first_seen_at == first
     orphans_are(monkeypatch)
-    do("orphans")
+    run_chore("orphans")
     assert not Orphaned.objects.exists()
 
 
@@ -64,7 +64,7 @@ def test_unreachable_runtime_keeps_its_last_report_and_is_reported(monkeypatch: 
         raise RuntimeUnavailable("The engine does not answer.")
 
     monkeypatch.setattr(RUNTIME, "orphans", silence)
-    done = do("orphans")
+    done = run_chore("orphans")
     assert (done.failed, done.said) == (
         True,
         ["Containers (local_docker) could not be reached: The engine does not answer."],
@@ -72,7 +72,7 @@ def test_unreachable_runtime_keeps_its_last_report_and_is_reported(monkeypatch: 
     assert Orphaned.objects.exists()
 
 
-def test_the_page_of_executors_shows_them_to_staff_alone() -> None:
+def test_executors_page_shows_orphans_only_to_staff() -> None:
     Orphaned.objects.create(runtime="local_docker", name="kandev-lost", status="running")
     for is_staff in (True, False):
         client = Client()
@@ -82,7 +82,7 @@ def test_the_page_of_executors_shows_them_to_staff_alone() -> None:
 
 
 class Engines:
-    """Engines by their address: what is lost on each, or how it fails."""
+    """Fake engines by name: each has an orphan or fails with an error."""
 
     def __init__(self, **engines: Orphan | Exception):
         self.engines, self.removed = engines, list[tuple[str, list[str]]]()
@@ -95,14 +95,14 @@ class Engines:
         return [one for one in found if isinstance(one, Orphan)]
 
     async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
-        assert await self.orphans(set(), configs), "it is asked only where it was found"
+        assert await self.orphans(set(), configs), "only runtimes that reported the orphan are asked"
         self.removed.append((orphan.id, [config["at"] for config in configs]))
         return True
 
 
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
-    """One that answers, one that is away, and one whose answers are nonsense; an executor for each."""
+    """Return engines that answer, are unreachable, and answer invalidly, with an executor for each."""
     away = RuntimeUnavailable("The engine does not answer.", for_staff="ssh: no route to build2")
     made = Engines(near=Orphan("kandev-lost", LOST, "running"), away=away, odd=KeyError("instances"))
     for name in made.engines:
@@ -114,7 +114,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
 
 
 def ask(*flags: str) -> tuple[int, str, str]:
-    """Exit status, output and errors of ``manage.py orphans``."""
+    """Run ``manage.py orphans``; return exit status, output and errors."""
     out, said = StringIO(), StringIO()
     try:
         call_command("orphans", *flags, stdout=out, stderr=said)
@@ -123,7 +123,7 @@ def ask(*flags: str) -> tuple[int, str, str]:
     return 0, out.getvalue(), said.getvalue()
 
 
-def test_an_executor_that_cannot_be_asked_hides_no_others_orphans(engines: Engines) -> None:
+def test_unreachable_executor_hides_no_other_orphans(engines: Engines) -> None:
     status, told, said = ask("--json")
     document = json.loads(told)
     assert status == 2
@@ -132,16 +132,16 @@ def test_an_executor_that_cannot_be_asked_hides_no_others_orphans(engines: Engin
     assert "Away (remote_docker) could not be reached: The engine does not answer. ssh: no route to build2" in said
 
 
-def test_an_orphan_is_removed_while_another_executor_is_away(engines: Engines) -> None:
+def test_orphan_is_removed_while_another_executor_is_unreachable(engines: Engines) -> None:
     assert ask("--remove", "kandev-lost")[0] == 0
     assert engines.removed == [("kandev-lost", ["near"])]
     status, _, said = ask("--remove", "kandev-other")
     assert (status, "It may be on Away, Odd" in said) == (1, True)
 
 
-def test_the_chore_names_the_silent_and_keeps_their_last_report(engines: Engines) -> None:
+def test_chore_names_unreachable_executors_and_keeps_their_report(engines: Engines) -> None:
     Orphaned.objects.create(runtime="remote_docker", name="kandev-on-away")
-    done = do("orphans")
+    done = run_chore("orphans")
     assert (done.failed, done.kept, len(done.said)) == (True, 1, 2)
     assert set(Orphaned.objects.values_list("name", flat=True)) == {"kandev-lost", "kandev-on-away"}
     staff = Client()
@@ -154,7 +154,7 @@ def test_executors_that_share_an_engine_list_an_orphan_once(engines: Engines) ->
     assert [one.id for one in chores.find_orphans("remote_docker", FAR).found] == ["kandev-lost"]
 
 
-def test_an_executor_that_hangs_is_left_after_a_while(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_executor_is_given_up(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chores, "SEARCH_TIMEOUT", 0.05)
 
     async def hang(known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:

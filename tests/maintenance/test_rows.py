@@ -1,4 +1,4 @@
-"""Rows of the past: what is old and settled goes, in small transactions, and nothing else."""
+"""Old and settled rows are deleted in small transactions, and no others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sessions_app.models import (
 from sessions_app.notifications.models import Delivery
 from sessions_app.services.maintenance import chore_run as working
 from sessions_app.services.maintenance.chores import CHORES, run_chores
-from tests.maintenance.chores import LONG_AGO, do
+from tests.maintenance.chores import LONG_AGO, run_chore
 from tests.supervisor.rows import make_user, running_session
 
 pytestmark = pytest.mark.django_db
@@ -81,7 +81,7 @@ def delivery(finished: Any) -> Delivery:
     return Delivery.objects.create(channel="email", user=make_user(), finished_at=finished)
 
 
-OLD_AND_KEPT: dict[str, tuple[str, Callable[[], models.Model], Callable[[], models.Model]]] = {
+DELETED_AND_KEPT: dict[str, tuple[str, Callable[[], models.Model], Callable[[], models.Model]]] = {
     "a link": ("logins", lambda: link(LONG_AGO), lambda: link(SOON)),
     "a login": ("logins", lambda: web_session(LONG_AGO), lambda: web_session(SOON)),
     "a key settled long ago": ("keys", lambda: key(settled=LONG_AGO), lambda: key(settled=timezone.now())),
@@ -92,13 +92,13 @@ OLD_AND_KEPT: dict[str, tuple[str, Callable[[], models.Model], Callable[[], mode
     ),
     "an unsettled key": ("keys", lambda: key(settled=LONG_AGO), lambda: key(settled=None)),
     "a sweep": ("sweeps", lambda: sweep(LONG_AGO), lambda: sweep(timezone.now())),
-    "a wish for one": (
+    "a sweep request": (
         "sweeps",
         lambda: SweepRequest.objects.create(done_at=LONG_AGO),
         lambda: SweepRequest.objects.create(created_at=LONG_AGO),
     ),
     "a notice": ("attention", lambda: notice(LONG_AGO), lambda: notice(None)),
-    "a telling": ("attention", lambda: delivery(LONG_AGO), lambda: delivery(None)),
+    "a notification": ("attention", lambda: delivery(LONG_AGO), lambda: delivery(None)),
     "a failed task": (
         "worker",
         lambda: queue_task(stopped=LONG_AGO, success=False),
@@ -109,43 +109,43 @@ OLD_AND_KEPT: dict[str, tuple[str, Callable[[], models.Model], Callable[[], mode
         lambda: queue_task(stopped=LONG_AGO, success=True),
         lambda: queue_task(stopped=timezone.now(), success=True),
     ),
-    "somebody who has left": ("presences", lambda: presence(LONG_AGO), lambda: presence(SOON)),
+    "a user who has left": ("presences", lambda: presence(LONG_AGO), lambda: presence(SOON)),
 }
 
 
-@pytest.mark.parametrize("case", OLD_AND_KEPT)
-def test_what_is_old_and_settled_goes_and_the_rest_stays(case: str) -> None:
-    chore, make_old, make_kept = OLD_AND_KEPT[case]
+@pytest.mark.parametrize("case", DELETED_AND_KEPT)
+def test_only_old_and_settled_rows_are_deleted(case: str) -> None:
+    chore, make_old, make_kept = DELETED_AND_KEPT[case]
     old, kept = make_old(), make_kept()
-    assert do(chore, dry_run=True).removed == 1
+    assert run_chore(chore, dry_run=True).removed == 1
     assert _is_there(old)
-    done = do(chore)
+    done = run_chore(chore)
     assert (done.removed, done.failed, _is_there(old), _is_there(kept)) == (1, False, False, True)
-    assert do(chore).removed == 0
+    assert run_chore(chore).removed == 0
 
 
 def _is_there(row: models.Model) -> bool:
     return type(row)._default_manager.filter(pk=row.pk).exists()
 
 
-@pytest.mark.parametrize(("case", "chore"), [(case, row[0]) for case, row in OLD_AND_KEPT.items()][2:11])
-def test_nothing_of_the_past_goes_where_the_deployment_keeps_it_for_ever(case: str, chore: str, settings: Any) -> None:
+@pytest.mark.parametrize(("case", "chore"), [(case, row[0]) for case, row in DELETED_AND_KEPT.items()][2:11])
+def test_unlimited_retention_deletes_no_rows(case: str, chore: str, settings: Any) -> None:
     settings.KANDEV_HISTORY_RETENTION = 0
-    OLD_AND_KEPT[case][1]()
-    assert do(chore).removed == 0
+    DELETED_AND_KEPT[case][1]()
+    assert run_chore(chore).removed == 0
 
 
-def test_the_newest_sweep_stays_however_old_it_is() -> None:
+def test_newest_sweep_is_always_kept() -> None:
     sweep(LONG_AGO - timedelta(days=1))
     newest = sweep(LONG_AGO)
-    assert do("sweeps").removed == 1
+    assert run_chore("sweeps").removed == 1
     assert RecoverySweep.objects.get() == newest
 
 
-def test_keys_that_go_stay_counted() -> None:
+def test_deleted_keys_stay_counted() -> None:
     key(settled=LONG_AGO)
     before = sorted(collect_metrics()["kandev_tokens_total"], key=str)
-    assert do("keys").removed == 1
+    assert run_chore("keys").removed == 1
     assert sorted(collect_metrics()["kandev_tokens_total"], key=str) == before
 
 
@@ -159,28 +159,28 @@ def test_one_bad_row_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -
         return plain(these)
 
     monkeypatch.setattr(models.QuerySet, "delete", delete)
-    done = do("logins")
+    done = run_chore("logins")
     assert (done.removed, done.failed) == (4, True)
     assert list(LoginLink.objects.values_list("pk", flat=True)) == [bad]
     row = Chore.objects.get(name="logins")
     assert row.failed_at and "a page of the disk is gone" in row.said[0]
     monkeypatch.undo()
-    assert do("logins").removed == 1
+    assert run_chore("logins").removed == 1
     again = Chore.objects.get(name="logins")
     assert (again.failed_at, list(again.said)) == (None, [])
 
 
-def test_batches_are_small_and_what_is_left_is_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_small_and_the_next_run_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(7):
         link(LONG_AGO)
     monkeypatch.setattr(working, "DELETE_BATCH", 3)
     monkeypatch.setattr(working.ChoreRun, "is_over", property(lambda work: work.removed >= 6))
-    assert do("logins").removed == 6
+    assert run_chore("logins").removed == 6
     monkeypatch.undo()
-    assert do("logins").removed == 1
+    assert run_chore("logins").removed == 1
 
 
-def test_a_chore_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_chore_does_not_stop_others(monkeypatch: pytest.MonkeyPatch) -> None:
     link(LONG_AGO)
     broken: dict[str, Callable[[Any], Any]] = {
         name: chore for name, chore in CHORES.items() if name in ("presences", "logins")
@@ -196,7 +196,7 @@ def test_a_chore_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> 
     assert told[0] == {"chore": "logins"}
 
 
-def test_a_dry_run_writes_nothing() -> None:
+def test_dry_run_writes_nothing() -> None:
     link(LONG_AGO)
     run_chores(dry_run=True)
     assert not Chore.objects.exists()
@@ -205,12 +205,12 @@ def test_a_dry_run_writes_nothing() -> None:
 
 @pytest.mark.embedded
 @pytest.mark.django_db(transaction=True)
-def test_the_write_ahead_log_is_given_back_to_the_disk() -> None:
+def test_write_ahead_log_is_truncated() -> None:
     for _ in range(50):
         link(SOON)
-    done = do("database")
+    done = run_chore("database")
     assert (done.failed, done.said) == (False, [])
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA wal_checkpoint")
         _, left, _ = cursor.fetchone()
-    assert 0 <= left <= 1, "nothing is left in it but what has just been written"
+    assert 0 <= left <= 1, "only recently written rows are left"

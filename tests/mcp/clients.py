@@ -59,7 +59,7 @@ async def connected_as(user: User, scope: str = ApiToken.Scope.WRITE, mode: str 
 
 
 async def call(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
-    """Call a tool and return its structured result, which its text repeats. Raises ToolFailed."""
+    """Call a tool; return its structured result, which its text repeats. Raises ToolFailed."""
     result = await client.call_tool(name, arguments)
     (content,) = result.content
     text: dict[str, Any] = json.loads(getattr(content, "text", ""))

@@ -12,5 +12,5 @@ def world(db: None) -> World:
 
 @pytest.fixture
 def served_world(transactional_db: None) -> World:
-    """Rows that other threads can see."""
+    """Return API objects whose rows other threads can see."""
     return make_world()

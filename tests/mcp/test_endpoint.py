@@ -1,4 +1,4 @@
-"""Who is admitted at ``/mcp``, and what is refused before any tool runs."""
+"""Access to ``/mcp``, and requests that are refused before any tool runs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_only_post_is_served(bearer: dict[str, str], method: str) -> None:
     assert (answer.status_code, answer.json()["code"], answer.headers["Allow"]) == (405, "method_not_allowed", "POST")
 
 
-async def test_too_large_a_body_is_refused(bearer: dict[str, str]) -> None:
+async def test_oversized_body_is_refused(bearer: dict[str, str]) -> None:
     answer = await ask({**bearer, "Content-Length": str(MAX_BODY + 1)}, content=b"{}")
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
@@ -96,7 +96,7 @@ async def test_wrong_tokens_are_throttled_and_valid_ones_are_not(bearer: dict[st
     assert (await ask(bearer)).status_code == 200
 
 
-async def test_database_outage_is_told_as_one(bearer: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_database_outage_is_reported_as_such(bearer: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(key: str) -> None:
         raise OperationalError("database is locked")
 

@@ -1,4 +1,4 @@
-"""A running server and the SDK's client: the way of an agent that delegates work, across a killed web process."""
+"""A running server with the SDK's client: an agent delegates work while the web process is killed."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def _kill_web(deployment: Deployment) -> None:
     assert server is not None
     (web,) = (pid for pid in descendants(server.pid) if Path(f"/proc/{pid}/comm").read_text() == "kandev-web\n")
     os.kill(web, signal.SIGKILL)
-    eventually(lambda: web not in descendants(server.pid), timeout=60, describe="the web process is gone")
+    eventually(lambda: web not in descendants(server.pid), timeout=60, describe="the web process has ended")
     eventually(deployment.is_ready, timeout=60)

@@ -1,4 +1,4 @@
-"""What each tool reads and does, with the rights of the REST API."""
+"""The results and effects of each tool, with the rights of the REST API."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "answer_permission": {"permission_id": PERMISSION, "option_id": "allow"},
     "wait_for_turn": {"timeout_seconds": 1},
 }
-OF_A_SESSION = [tool for tool in TOOLS if issubclass(tool.arguments_type, arguments.SessionArguments)]
-WRITING = [tool for tool in TOOLS if not tool.reads_only]
+SESSION_TOOLS = [tool for tool in TOOLS if issubclass(tool.arguments_type, arguments.SessionArguments)]
+WRITING_TOOLS = [tool for tool in TOOLS if not tool.reads_only]
 
 
 def names(tools: Any) -> list[str]:
@@ -47,7 +47,7 @@ def start(world: World, **more: Any) -> results.StartedTask:
     return acting.start_task(world.member, arguments.StartTaskArguments(**asked))
 
 
-def test_lists_show_the_callers_teams_only(world: World) -> None:
+def test_lists_show_only_the_callers_teams(world: World) -> None:
     sessions = reading.list_sessions(world.member, arguments.ListSessionsArguments())
     assert [row.session_id for row in sessions.sessions] == [world.session.id]
     assert (sessions.count, sessions.next_page, sessions.sessions[0].task_title) == (1, None, "Mend the fence")
@@ -68,7 +68,7 @@ def test_list_is_paged(world: World) -> None:
     assert (second.next_page, second.sessions[0].session_id) == (None, world.session.id)
 
 
-def test_session_says_what_is_going_on_and_what_to_do(world: World) -> None:
+def test_session_describes_its_situation_and_next_step(world: World) -> None:
     prompt(world.session, "queued", "one")
     found = reading.get_session(world.member, arguments.SessionArguments(session_id=world.session.id))
     assert (found.status_sentence, found.next_step) == (
@@ -106,7 +106,7 @@ def test_conversation_is_read_from_its_end_or_after_a_seq(world: World) -> None:
     assert (end.messages, end.more, end.next_after) == ([], False, 5)
 
 
-def test_conversation_is_bounded_and_tells_what_was_cut(world: World) -> None:
+def test_conversation_is_bounded_and_reports_truncation(world: World) -> None:
     for seq in range(1, 5):
         message(world.session, seq, "a" * 60_000)
     page = conversation(world, after=0, text_limit=20_000)
@@ -171,8 +171,8 @@ def test_prompt_is_sent_once(world: World) -> None:
         acting.prompt_session(world.member, arguments.PromptSessionArguments(**{**asked, "text": "Other"}))
 
 
-def test_prompt_withdraws_no_question_unless_told_so(world: World) -> None:
-    world.run_it()
+def test_prompt_withdraws_no_question_unless_requested(world: World) -> None:
+    world.mark_running()
     run = Run.objects.create(session=world.session, message_id="zero", state="waiting", started_at=timezone.now())
     world.session.permissions.update(run=run)
     world.session.tokens.update(run=run)
@@ -216,7 +216,7 @@ def test_session_is_stopped_resumed_and_has_no_turn_to_cancel(world: World) -> N
     assert acting.cancel_turn(world.member, asked).cancelling is False
 
 
-@pytest.mark.parametrize("name", names(tool for tool in OF_A_SESSION if tool.run is not None))
+@pytest.mark.parametrize("name", names(tool for tool in SESSION_TOOLS if tool.run is not None))
 def test_strangers_find_no_session_and_viewers_change_none(world: World, name: str) -> None:
     tool = next(tool for tool in TOOLS if tool.name == name)
     assert tool.run is not None
@@ -242,9 +242,9 @@ async def test_read_only_token_reads_and_changes_nothing(served_world: World) ->
     session = str(served_world.session.id)
     async with connected_as(served_world.member, ApiToken.Scope.READ) as client:
         assert (await call(client, "get_session", session_id=session))["session_id"] == session
-        for tool in WRITING:
+        for tool in WRITING_TOOLS:
             given = {"title": "a", "prompt": "b", "client_key": "c"}
-            if tool in OF_A_SESSION:
+            if tool in SESSION_TOOLS:
                 given = {"session_id": session, **ARGUMENTS.get(tool.name, {})}
             with pytest.raises(ToolFailed, match="permission_denied: This token is read-only"):
                 await call(client, tool.name, **given)

@@ -1,4 +1,4 @@
-"""Where a turn is: the table of outcomes, the answer of a turn that ended, and waiting for it."""
+"""The state of a turn: the table of outcomes, the answer of an ended turn, and waiting for one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def ended(session: TaskSession, message_id: str, run: str = "completed") -> Prom
 
 
 def asked(session: TaskSession, seq: int, message_id: str) -> None:
-    """Put a prompt into the conversation."""
+    """Add a prompt to the conversation."""
     row = message(session, seq, "Paint it")
     row.role, row.key = "user", message_id
     row.save()
@@ -91,7 +91,7 @@ def test_answer_is_the_agents_last_message_of_that_turn(world: World) -> None:
     assert (two.answer, two.started_at_seq) == ("Blue.", 4)
 
 
-def test_long_answer_is_cut_and_its_length_is_told(world: World) -> None:
+def test_long_answer_is_truncated_and_its_length_reported(world: World) -> None:
     ended(world.session, "one")
     asked(world.session, 1, "one")
     message(world.session, 2, "a" * 30_000)
@@ -146,7 +146,7 @@ def test_queued_prompt_of_a_stopped_session_is_blocked(world: World) -> None:
 def test_queued_prompt_of_an_agent_that_needs_a_person_is_blocked(world: World) -> None:
     prompt(world.session, "queued")
     TaskSession.objects.filter(id=world.session.id).update(state="ERROR", error_code="auth_required")
-    assert turn_of(world).outcome == Outcome.QUEUED, "its start is still ordered"
+    assert turn_of(world).outcome == Outcome.QUEUED, "the start is still ordered"
     world.session.intents.update(done_at=timezone.now())
     assert turn_of(world).outcome == Outcome.BLOCKED
 
@@ -188,7 +188,7 @@ async def test_waiting_call_reports_progress(served_world: World) -> None:
     assert turn.outcome == Outcome.WITHDRAWN
 
 
-async def test_wait_tells_truthfully_that_the_time_is_over(served_world: World) -> None:
+async def test_wait_reports_its_timeout(served_world: World) -> None:
     await run_in_database(prompt, served_world.session, "queued")
     async with connected_as(served_world.member) as client:
         turn = await call(client, "wait_for_turn", session_id=str(served_world.session.id), timeout_seconds=1)

@@ -1,4 +1,4 @@
-"""Counters count each thing once, whichever process did it, and never decrease."""
+"""Counters count each event once, whichever process caused it, and never decrease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/metrics``: who may read it, and what it contains."""
+"""Access to ``/metrics``, and its content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKEN = "t0ken-of-the-metrics"
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_cached() -> None:
+def _empty_cache() -> None:
     cache.clear()
 
 
@@ -136,6 +136,6 @@ def test_database_outage_is_distinguished_from_a_web_outage(monkeypatch: pytest.
 
     monkeypatch.setattr(metrics, "collect_metrics", away)
     assert value("kandev_database_up") == 0
-    assert {name for name, _ in samples()} == {"kandev_database_up"}, "no count has fallen to 0"
+    assert {name for name, _ in samples()} == {"kandev_database_up"}, "no count falls to 0"
     monkeypatch.undo()
     assert value("kandev_database_up") == 1

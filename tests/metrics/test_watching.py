@@ -42,7 +42,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Return (name, query) for everything that queries a metric."""
+    """Yield (name, query) for everything that queries a metric."""
     for rule in alerts():
         yield rule["alert"], rule["expr"]
     for panel in dashboard()["panels"]:
@@ -51,7 +51,7 @@ def queries() -> Iterator[tuple[str, str]]:
 
 
 def mistakes(query: str) -> Iterator[str]:
-    """Return the mistakes in a query."""
+    """Yield the mistakes in a query."""
     if any(query.count(left) != query.count(right) for left, right in ("()", "[]", "{}")):
         yield "a bracket is open"
     plain = re.sub(r'"[^"]*"|\[[^\]]*\]', "", query)

@@ -1,4 +1,4 @@
-"""The log of a session has no hole and no second truth, whoever writes it and at the same time."""
+"""The log of a session has no gap and no duplicate number, even with concurrent writers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(session: TaskSession, count: int) -> int:
 
 
 @pytest.mark.django_db
-def test_events_are_numbered_from_one_without_a_hole() -> None:
+def test_events_are_numbered_from_one_without_a_gap() -> None:
     session = make_session()
     assert write(session, 3) == 3
     assert write(session, 2) == 5
@@ -50,21 +50,21 @@ def test_events_are_numbered_from_one_without_a_hole() -> None:
 
 
 @pytest.mark.django_db
-def test_sessions_count_for_themselves() -> None:
+def test_each_session_has_its_own_numbers() -> None:
     one, two = make_session(), make_session()
     write(one, 2)
     assert write(two, 1) == 1
 
 
 @pytest.mark.django_db
-def test_nothing_to_say_takes_no_number() -> None:
+def test_empty_append_takes_no_number() -> None:
     session = make_session()
     assert write(session, 0) == 0
     assert fresh(session).last_seq == 0
 
 
 @pytest.mark.django_db
-def test_a_transaction_that_is_taken_back_leaves_no_hole() -> None:
+def test_rolled_back_transaction_leaves_no_gap() -> None:
     session = make_session()
     write(session, 1)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
@@ -75,20 +75,20 @@ def test_a_transaction_that_is_taken_back_leaves_no_hole() -> None:
 
 
 @pytest.mark.django_db
-def test_a_log_that_is_brought_in_keeps_its_numbers() -> None:
+def test_imported_log_keeps_its_numbers() -> None:
     session = make_session()
     assert write_numbered_events(session.id, 5, [NewEvent("five"), NewEvent("six")]) == 6
     assert list(session.events.order_by("seq").values_list("seq", "name")) == [(5, "five"), (6, "six")]
 
 
 @pytest.mark.django_db
-def test_there_is_no_log_of_a_session_that_is_not_there() -> None:
+def test_append_to_an_unknown_session_fails() -> None:
     with pytest.raises(TaskSession.DoesNotExist), transaction.atomic():
         append_events(uuid.uuid4(), [NewEvent("tick")])
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_log_is_written_in_a_transaction_or_not_at_all() -> None:
+def test_append_requires_a_transaction() -> None:
     session = make_session()
     with pytest.raises(transaction.TransactionManagementError):
         append_events(session.id, [NewEvent("tick")])
@@ -96,7 +96,7 @@ def test_the_log_is_written_in_a_transaction_or_not_at_all() -> None:
 
 
 @pytest.mark.django_db
-def test_what_was_said_cannot_be_changed() -> None:
+def test_events_cannot_be_changed() -> None:
     session = make_session()
     write(session, 1)
     event = SessionEvent.objects.get(session=session)
@@ -135,7 +135,7 @@ def test_concurrent_writers_leave_no_gap_and_repeat_no_number() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_processes_at_once_leave_no_hole_and_keep_what_belongs_together(tmp_path: object) -> None:
+def test_concurrent_processes_leave_no_gap_and_keep_batches_together(tmp_path: object) -> None:
     session = make_session()
     env = {
         **os.environ,

@@ -1,4 +1,4 @@
-"""Statements of the hot path write what the ORM itself would write, and no more than they say."""
+"""Bulk statements of the hot path write what the ORM would write, and nothing else."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ WRITTEN: dict[type[Model], dict[str, Any]] = {
 
 
 def of_model(session: TaskSession, model: type[Model]) -> Any:
-    """The row of a session in one of the tables."""
+    """Return the session's row of a model."""
     return TaskSession.objects.get(id=session.id) if model is TaskSession else execution_of(session)
 
 
 @pytest.mark.parametrize(("model", "name"), [(model, name) for model, values in WRITTEN.items() for name in values])
-def test_a_field_reads_afterwards_as_if_it_had_been_saved(model: type[Model], name: str) -> None:
+def test_written_field_reads_as_if_saved(model: type[Model], name: str) -> None:
     saved, written = running_session(), running_session()
     for session in (saved, written):
         row = of_model(session, model)
@@ -51,7 +51,7 @@ def test_a_field_reads_afterwards_as_if_it_had_been_saved(model: type[Model], na
     assert (found, found) == (WRITTEN[model][name], getattr(of_model(saved, model), name))
 
 
-def test_other_fields_stay_and_the_moment_of_the_write_is_filled_in() -> None:
+def test_other_fields_stay_and_updated_at_is_set() -> None:
     session = running_session()
     TaskSession.objects.filter(id=session.id).update(updated_at=AT, start_rank=3)
     row = TaskSession.objects.get(id=session.id)
@@ -64,7 +64,7 @@ def test_other_fields_stay_and_the_moment_of_the_write_is_filled_in() -> None:
     assert timezone.now() - after.updated_at < timedelta(minutes=1)
 
 
-def test_a_secret_is_written_encrypted() -> None:
+def test_secret_is_written_encrypted() -> None:
     execution = execution_of(running_session())
     execution.resume_token = "in the clear"
     update_row(execution, ["resume_token"])
@@ -75,7 +75,7 @@ def test_a_secret_is_written_encrypted() -> None:
     assert "clear" not in stored
 
 
-def test_a_value_that_cannot_be_read_goes_back_as_it_came() -> None:
+def test_undecryptable_value_is_written_back_unchanged() -> None:
     session = running_session()
     with connection.cursor() as cursor:
         cursor.execute("UPDATE executors_running SET state = '[1, 2]', resume_token = 'v1:nobody opens this'")
@@ -88,7 +88,7 @@ def test_a_value_that_cannot_be_read_goes_back_as_it_came() -> None:
     assert (json.loads(state), resume_token) == ([1, 2], "v1:nobody opens this")
 
 
-def test_an_instance_that_is_inserted_is_there_and_can_be_saved() -> None:
+def test_inserted_instance_can_be_saved() -> None:
     session = running_session()
     order = Intent(session=session, kind="stop", payload={"why": "asked"})
     insert_row(order)
@@ -98,7 +98,7 @@ def test_an_instance_that_is_inserted_is_there_and_can_be_saved() -> None:
     assert Intent.objects.get(id=order.id).outcome == "stopped"
 
 
-def test_the_rows_that_were_met_are_counted() -> None:
+def test_matched_rows_are_counted() -> None:
     sessions = [running_session() for _ in range(3)]
     rows = [(number, session.id) for number, session in enumerate(sessions)]
     assert update_rows(TaskSession, ("start_attempts",), [*rows, (9, uuid.uuid4())]) == 3
@@ -106,7 +106,7 @@ def test_the_rows_that_were_met_are_counted() -> None:
     assert update_rows(TaskSession, ("start_attempts",), []) == 0
 
 
-def test_what_has_a_value_already_is_left_alone() -> None:
+def test_existing_value_is_not_overwritten() -> None:
     session = running_session()
     opened, done = (Intent.objects.create(session=session, kind="stop", done_at=at) for at in (None, AT))
     rows = [(timezone.now(), "now", order.id) for order in (opened, done)]

@@ -1,4 +1,4 @@
-"""Hosts that share a PostgreSQL, and no Redis, wake one another by it; a connection that breaks is made anew."""
+"""Hosts that share PostgreSQL but no Redis wake each other through it; a broken connection is reopened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from sessions_app.models import NewEvent, append_events, wakeups
 from sessions_app.models.pubsub import CHANNEL, Relay
 from tests.databases import url_of_test_database
-from tests.models.test_wakeups import hears
+from tests.models.test_wakeups import count_wakeups
 from tests.supervisor.rows import make_session
 from tests.waiting import eventually
 
@@ -28,17 +28,17 @@ def data_directory(tmp_path: Path, settings: Any) -> None:
 
 @pytest.fixture
 def elsewhere() -> Iterator[psycopg.Connection]:
-    """Another host's connection."""
+    """Yield the connection of another host."""
     with psycopg.connect(url_of_test_database(), autocommit=True) as made:
         yield made
 
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """Somebody who listens here, and whose relay does."""
+    """Yield a listener on this host, once its relay is listening."""
     made = wakeups.open_listener()
     try:
-        eventually(lambda: hears(made), describe="the relay listens, and says so once")
+        eventually(lambda: count_wakeups(made), describe="the relay listens and has sent its first wake-up")
         yield made
     finally:
         wakeups.close_listener(made)
@@ -49,7 +49,7 @@ def notify(elsewhere: psycopg.Connection) -> None:
 
 
 def heard(elsewhere: psycopg.Connection, timeout: float) -> int:
-    """How often another host is woken within ``timeout`` seconds, at most once."""
+    """Return how many notifications another host receives within ``timeout`` seconds, at most one."""
     return len(list(elsewhere.notifies(timeout=timeout, stop_after=1)))
 
 
@@ -57,18 +57,18 @@ def test_another_host_wakes_every_listener_here(listener: socket.socket, elsewhe
     other = wakeups.open_listener()
     notify(elsewhere)
     for one in (listener, other):
-        eventually(lambda one=one: hears(one), describe="it is rung")  # type: ignore[misc]
+        eventually(lambda one=one: count_wakeups(one), describe="the listener is woken")  # type: ignore[misc]
     wakeups.close_listener(other)
 
 
-def test_what_is_written_here_wakes_another_host(listener: socket.socket, elsewhere: psycopg.Connection) -> None:
+def test_write_on_this_host_wakes_another_host(listener: socket.socket, elsewhere: psycopg.Connection) -> None:
     session = make_session()
     elsewhere.execute(f"LISTEN {CHANNEL}")
     with transaction.atomic():
-        hears(listener)
+        count_wakeups(listener)
         append_events(session.id, [NewEvent("tick")])
     assert heard(elsewhere, 10) >= 1  # on a busy machine, the notification of the new session may come after LISTEN
-    assert hears(listener) == 1, "by the socket, and not by its own notification"
+    assert count_wakeups(listener) == 1, "woken by the socket, not by its own notification"
 
 
 def test_process_that_only_writes_wakes_another_host_without_a_relay(elsewhere: psycopg.Connection) -> None:
@@ -77,7 +77,7 @@ def test_process_that_only_writes_wakes_another_host_without_a_relay(elsewhere: 
     assert heard(elsewhere, 10) == 1
 
 
-def test_many_rings_at_once_block_nobody_and_are_few_notifications(elsewhere: psycopg.Connection) -> None:
+def test_many_wakeups_do_not_block_and_become_few_notifications(elsewhere: psycopg.Connection) -> None:
     elsewhere.execute(f"LISTEN {CHANNEL}")
     relay = Relay(str(wakeups.socket_directory()), lambda: None)
     for _ in range(5000):
@@ -89,12 +89,12 @@ def test_many_rings_at_once_block_nobody_and_are_few_notifications(elsewhere: ps
     assert len(list(elsewhere.notifies(timeout=0.1))) < 5
 
 
-def test_a_connection_that_was_cut_is_made_anew(listener: socket.socket, elsewhere: psycopg.Connection) -> None:
+def test_broken_connection_is_reopened(listener: socket.socket, elsewhere: psycopg.Connection) -> None:
     cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ILIKE 'LISTEN%%' AND pid <> %s"
     assert elsewhere.execute(cut, (elsewhere.info.backend_pid,)).rowcount == 1
-    eventually(lambda: hears(listener), describe="it listens anew, and looks for what it has missed")
+    eventually(lambda: count_wakeups(listener), describe="the relay listens again and wakes its listener")
     notify(elsewhere)
-    eventually(lambda: hears(listener), describe="it is rung")
+    eventually(lambda: count_wakeups(listener), describe="the listener is woken")
 
 
 def test_last_listener_closes_the_connection(elsewhere: psycopg.Connection) -> None:
@@ -109,7 +109,7 @@ def test_last_listener_closes_the_connection(elsewhere: psycopg.Connection) -> N
         cursor.execute("SELECT pg_backend_pid()")
         own = cursor.fetchone()[0]
     two = [wakeups.open_listener(), wakeups.open_listener()]
-    eventually(lambda: listening() == 1, describe="one connection for both")
+    eventually(lambda: listening() == 1, describe="both share one connection")
     for one in two:
         wakeups.close_listener(one)
-    eventually(lambda: listening() == 0, describe="it is closed")
+    eventually(lambda: listening() == 0, describe="the connection is closed")

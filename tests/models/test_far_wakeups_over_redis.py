@@ -1,4 +1,4 @@
-"""Hosts that share a Redis wake one another by it, and not by the database; while it is away nobody fails or waits."""
+"""Hosts that share Redis wake each other through it alone; an outage of Redis blocks and fails nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sessions_app.models import NewEvent, append_events, pubsub, wakeups
 from sessions_app.models.pubsub import CHANNEL
 from sessions_app.models.pubsub_redis import RedisPubSub
 from tests.databases import url_of_test_database
-from tests.models.test_wakeups import hears
+from tests.models.test_wakeups import count_wakeups
 from tests.redis_server import RedisServer, running_redis
 from tests.supervisor.rows import make_session
 from tests.waiting import eventually
@@ -33,7 +33,7 @@ def module_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def server(module_server: RedisServer, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> RedisServer:
-    """The Redis of this deployment, which answers."""
+    """Return the deployment's Redis, running."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     settings.KANDEV_REDIS_URL = module_server.url
     settings.CHANNEL_LAYERS = databases.channel_layer_settings(module_server.url)
@@ -46,11 +46,11 @@ def server(module_server: RedisServer, tmp_path: Path, settings: Any, monkeypatc
 
 @pytest.fixture
 def listener(server: RedisServer) -> Iterator[socket.socket]:
-    """Somebody who listens here, and whose relay does."""
+    """Yield a listener on this host, once its relay is listening."""
     made = wakeups.open_listener()
     try:
         eventually(lambda: server.subscribers() == 1, timeout=30, describe="the relay listens")
-        hears(made)
+        count_wakeups(made)
         yield made
     finally:
         wakeups.close_listener(made)
@@ -58,18 +58,18 @@ def listener(server: RedisServer) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def elsewhere(server: RedisServer) -> Iterator[socket.socket]:
-    """Another host's relay; readable when it is rung."""
+    """Yield a socket that becomes readable when another host's relay is woken."""
     bell, hammer = socket.socketpair()
     bell.setblocking(False)
 
-    def strike() -> None:
+    def start_sending() -> None:
         hammer.send(b"!")
 
-    relay = pubsub.Relay(str(wakeups.socket_directory()), strike)
+    relay = pubsub.Relay(str(wakeups.socket_directory()), start_sending)
     relay.here = "another host"
     relay.start()
     with bell, hammer:
-        eventually(lambda: hears(bell), timeout=30, describe="it listens, and says so once")
+        eventually(lambda: count_wakeups(bell), timeout=30, describe="the relay listens and sends its first wake-up")
         yield bell
         relay.end()
         relay.join(30)
@@ -80,67 +80,65 @@ def test_another_host_wakes_every_listener_here(listener: socket.socket) -> None
     other = wakeups.open_listener()
     RedisPubSub().tell("another host")
     for one in (listener, other):
-        eventually(lambda one=one: hears(one), timeout=30, describe="it is rung")  # type: ignore[misc]
+        eventually(lambda one=one: count_wakeups(one), timeout=30, describe="woken")  # type: ignore[misc]
     wakeups.close_listener(other)
 
 
-def test_what_is_written_here_wakes_another_host_by_redis_alone(
+def test_write_on_this_host_wakes_another_host_by_redis_alone(
     listener: socket.socket, elsewhere: socket.socket
 ) -> None:
     session = make_session()
     with psycopg.connect(url_of_test_database(), autocommit=True) as database:
         database.execute(f"LISTEN {CHANNEL}")
         with transaction.atomic():
-            hears(listener)
+            count_wakeups(listener)
             append_events(session.id, [NewEvent("tick")])
-        eventually(lambda: hears(elsewhere), timeout=30, describe="the other host is rung")
+        eventually(lambda: count_wakeups(elsewhere), timeout=30, describe="the other host is woken")
         assert not list(database.notifies(timeout=0.1))
-    assert hears(listener) == 1, "by the socket, and not by its own message"
+    assert count_wakeups(listener) == 1, "woken by the socket, not by its own message"
 
 
 def test_process_that_only_writes_wakes_another_host_without_a_relay(elsewhere: socket.socket) -> None:
     wakeups.notify()
-    eventually(lambda: hears(elsewhere), timeout=30, describe="it is rung")
+    eventually(lambda: count_wakeups(elsewhere), timeout=30, describe="the other host is woken")
 
 
 @pytest.mark.parametrize("trouble", ["kill", "freeze"])
-def test_whoever_writes_while_redis_is_away_has_written(
-    server: RedisServer, listener: socket.socket, trouble: str
-) -> None:
+def test_writes_succeed_while_redis_is_down(server: RedisServer, listener: socket.socket, trouble: str) -> None:
     session = make_session()
     getattr(server, trouble)()
     with transaction.atomic():
-        hears(listener)
+        count_wakeups(listener)
         append_events(session.id, [NewEvent("tick")])
     pubsub.notify_hosts(str(wakeups.socket_directory()))
     assert session.events.count() == 1
-    assert hears(listener), "whoever shares the host is told as ever"
+    assert count_wakeups(listener), "listeners on the same host are woken all the same"
     if trouble == "freeze":
         server.thaw()
 
 
-def test_when_redis_is_back_the_hosts_wake_one_another_again(
+def test_hosts_wake_each_other_again_after_an_outage(
     server: RedisServer, listener: socket.socket, elsewhere: socket.socket
 ) -> None:
     server.kill()
     wakeups.notify()
     server.start()
-    eventually(lambda: server.subscribers() == 2, timeout=60, describe="both listen again")
-    hears(elsewhere)
+    eventually(lambda: server.subscribers() == 2, timeout=60, describe="both relays listen again")
+    count_wakeups(elsewhere)
     wakeups.notify()
-    eventually(lambda: hears(elsewhere), timeout=30, describe="the other host is rung")
+    eventually(lambda: count_wakeups(elsewhere), timeout=30, describe="the other host is woken")
     RedisPubSub().tell("a third host")
-    eventually(lambda: hears(listener), timeout=30, describe="so is this one")
+    eventually(lambda: count_wakeups(listener), timeout=30, describe="this host is woken")
 
 
 def test_last_listener_ends_the_subscription(server: RedisServer) -> None:
     two = [wakeups.open_listener(), wakeups.open_listener()]
-    eventually(lambda: server.subscribers() == 1, timeout=30, describe="one subscription for both")
+    eventually(lambda: server.subscribers() == 1, timeout=30, describe="both share one subscription")
     for one in two:
         wakeups.close_listener(one)
-    eventually(lambda: server.subscribers() == 0, timeout=30, describe="it is gone")
+    eventually(lambda: server.subscribers() == 0, timeout=30, describe="the subscription has ended")
 
 
-def test_the_layer_of_the_settings_is_the_one_that_is_used(server: RedisServer) -> None:
+def test_configured_channel_layer_is_used(server: RedisServer) -> None:
     assert type(channel_layers["default"]).__name__ == "RedisPubSubChannelLayer"
     assert isinstance(pubsub.configured_pubsub(), RedisPubSub)

@@ -1,4 +1,4 @@
-"""Where many write at once everybody gets a turn; who holds a lease has no time to wait for it."""
+"""Concurrent writers all get their turn; the holder of a lease does not wait for long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def session() -> TaskSession:
-    """A session, on a connection that waits for a lock for no more than a moment."""
+    """Return a session, on a connection with a lock timeout of 30 ms."""
     made = running_session()
     moment = "PRAGMA busy_timeout = 30" if connection.vendor == "sqlite" else "SET lock_timeout = '30ms'"
     with connection.cursor() as cursor:
@@ -30,7 +30,7 @@ def session() -> TaskSession:
 
 @contextmanager
 def held_by_another(session: TaskSession) -> Iterator[threading.Event]:
-    """Somebody else has the session's row until the event is set, or the block ends."""
+    """Lock the session's row in another transaction until the event is set or the block ends."""
     has, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -52,7 +52,7 @@ def held_by_another(session: TaskSession) -> Iterator[threading.Event]:
             holding.result(30)
 
 
-def speak(session: TaskSession) -> None:
+def write_event(session: TaskSession) -> None:
     with session_transaction(session.id) as transaction:
         transaction.record_event("session.workspace.changed")
 
@@ -69,23 +69,23 @@ def test_request_retries_until_it_gets_the_lock(session: TaskSession, monkeypatc
     is_busy = locking.is_busy
     monkeypatch.setattr(locking, "is_busy", busy)
     with held_by_another(session) as let_go:
-        speak(session)
+        write_event(session)
     assert names(session) == ["session.workspace.changed"]
     assert len(tries) >= 3
 
 
-def test_patience_has_an_end(session: TaskSession) -> None:
+def test_retries_end_after_a_while(session: TaskSession) -> None:
     with held_by_another(session), pytest.raises(OperationalError):
-        copy_context().run(speak_impatiently, session)
+        copy_context().run(write_event_without_retry, session)
     assert names(session) == []
 
 
-def speak_impatiently(session: TaskSession) -> None:
+def write_event_without_retry(session: TaskSession) -> None:
     locking.wait_briefly_for_locks()
-    speak(session)
+    write_event(session)
 
 
-def test_who_holds_a_lease_does_not_wait_longer_than_a_lock_may(session: TaskSession) -> None:
+def test_lease_holder_waits_only_for_the_lock_timeout(session: TaskSession) -> None:
     with (
         held_by_another(session),
         pytest.raises(OperationalError),

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 def columns(row: Model) -> dict[str, Any]:
-    """Every value of a row."""
+    """Return every field value of a row."""
     return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
 
 

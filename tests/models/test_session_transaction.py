@@ -34,7 +34,7 @@ from tests.supervisor.rows import (
 pytestmark = pytest.mark.django_db
 
 
-def test_a_move_is_said_with_where_it_led_and_why() -> None:
+def test_move_is_recorded_with_its_target_and_reason() -> None:
     session = make_session()
     with session_transaction(session.id) as transaction:
         assert transaction.move_session("fail", error_code="spawn_failed", error_message="No such program.")
@@ -49,7 +49,7 @@ def test_a_move_is_said_with_where_it_led_and_why() -> None:
     }
 
 
-def test_a_move_to_where_it_is_already_is_no_news() -> None:
+def test_move_to_the_current_state_is_not_recorded() -> None:
     session = running_session()
     with session_transaction(session.id) as transaction:
         assert not transaction.move_session("ready")
@@ -102,7 +102,7 @@ def fails() -> None:
     raise ZeroDivisionError
 
 
-def test_whatever_goes_wrong_later_takes_all_back() -> None:
+def test_later_error_rolls_everything_back() -> None:
     session = make_session("first")
     before = database_dump.dump()
     with pytest.raises(ZeroDivisionError), session_transaction(session.id) as transaction:
@@ -123,7 +123,7 @@ def test_only_the_holder_of_the_lease_may_write(lease: Lease) -> None:
     assert names(session) == ["once"]
 
 
-def test_a_session_without_an_execution_has_no_lease() -> None:
+def test_session_without_an_execution_has_no_lease() -> None:
     session = make_session(agent_execution_id=None)
     with pytest.raises(LeaseLost), session_transaction(session.id, MINE):
         pass
@@ -137,7 +137,7 @@ def test_a_session_without_an_execution_has_no_lease() -> None:
         ("stop", "session.agentctl_stopped"),
     ],
 )
-def test_the_execution_says_what_became_of_it(move: str, said: str) -> None:
+def test_execution_move_is_recorded(move: str, said: str) -> None:
     session = running_session()
     with session_transaction(session.id) as transaction:
         assert transaction.move_executor(move, error_message="why" if move == "fail" else "")
@@ -155,7 +155,7 @@ def test_healthy_execution_has_no_error_and_no_stop_reason() -> None:
     assert (execution_of(session).status, execution_of(session).status_reason) == (ExecutorStatus.STARTING, "")
 
 
-def test_a_turn_ends_once() -> None:
+def test_turn_ends_once() -> None:
     session = running_session()
     with session_transaction(session.id) as transaction:
         run = transaction.start_run("p1")
@@ -169,7 +169,7 @@ def test_a_turn_ends_once() -> None:
     assert ended.ended_at is not None
 
 
-def test_a_prompt_says_where_it_is() -> None:
+def test_prompt_move_is_recorded() -> None:
     session = make_session("first")
     with session_transaction(session.id) as transaction:
         prompt = transaction.session.prompts.get()
@@ -179,7 +179,7 @@ def test_a_prompt_says_where_it_is() -> None:
     assert Prompt.objects.get().state == "done"
 
 
-def test_a_start_has_one_receipt_however_often_it_is_told() -> None:
+def test_repeated_start_has_one_receipt() -> None:
     session = running_session()
     for kind in ("resumed", "failed"):
         with session_transaction(session.id) as transaction:
@@ -196,7 +196,7 @@ def state_of(task: Task) -> str:
     return str(fresh(task).state)
 
 
-def test_the_state_of_a_task_follows_from_its_sessions() -> None:
+def test_task_state_follows_from_its_sessions() -> None:
     task = make_task()
     one, two = make_session(task=task), make_session(task=task)
     steps = (
@@ -216,7 +216,7 @@ def test_the_state_of_a_task_follows_from_its_sessions() -> None:
 
 
 @pytest.mark.parametrize("decided", ["DONE", "CANCELLED"])
-def test_what_a_user_said_of_a_task_stays(decided: str) -> None:
+def test_task_state_set_by_a_user_stays(decided: str) -> None:
     task = make_task()
     session = make_session(task=task)
     Task.objects.filter(id=task.id).update(state=decided)

@@ -1,4 +1,4 @@
-"""Many sessions are changed in one transaction, each as it would be alone."""
+"""Many sessions are changed in one transaction, each as if it were alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def leases_of(*sessions: TaskSession) -> dict[uuid.UUID, Lease]:
     return {session.id: MINE for session in sessions}
 
 
-def test_each_is_written_as_it_would_be_alone() -> None:
+def test_each_session_is_written_as_if_alone() -> None:
     alone, *others = (running_session() for _ in range(3))
     with session_transaction(alone.id, MINE) as transaction:
         transaction.set_fields(policy="off")
@@ -42,7 +42,7 @@ def test_each_is_written_as_it_would_be_alone() -> None:
     assert timezone.now() - receipts[0].created_at < timedelta(minutes=1)
 
 
-def test_a_draft_carries_the_execution_that_was_read_for_it() -> None:
+def test_transaction_has_the_execution_that_was_read() -> None:
     session = running_session()
     with session_transactions(leases_of(session)) as transactions, database_dump.counting() as asked:
         assert transactions[session.id].execution == execution_of(session)
@@ -50,7 +50,7 @@ def test_a_draft_carries_the_execution_that_was_read_for_it() -> None:
         assert transactions[session.id].session.__dict__["present_execution"] == transactions[session.id].execution
 
 
-def test_left_out_is_whose_lease_is_not_ours() -> None:
+def test_sessions_without_our_lease_are_left_out() -> None:
     mine, lost, moved, bare = (running_session() for _ in range(4))
     change(execution_of(lost), generation=2)
     ExecutorRunning.objects.filter(session=bare).delete()
@@ -60,7 +60,7 @@ def test_left_out_is_whose_lease_is_not_ours() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_that_fails_takes_all_back() -> None:
+def test_one_failure_rolls_everything_back() -> None:
     sessions = [running_session() for _ in range(2)]
     with pytest.raises(ZeroDivisionError), session_transactions(leases_of(*sessions)) as transactions:
         for number, transaction in enumerate(transactions.values()):
@@ -72,7 +72,7 @@ def test_one_that_fails_takes_all_back() -> None:
     assert {fresh(session).last_seq for session in sessions} == {0}
 
 
-def test_each_is_signed_by_who_changed_it() -> None:
+def test_each_change_records_its_actor() -> None:
     sessions = [running_session() for _ in range(2)]
     with actor_context.acting_as(owner="me"), session_transactions(leases_of(*sessions)) as transactions:
         for session in sessions:
@@ -83,7 +83,7 @@ def test_each_is_signed_by_who_changed_it() -> None:
         assert (said["owner"], said["cause"]) == ("me", f"for {session.id}")
 
 
-def test_writing_many_asks_no_more_than_writing_one() -> None:
+def test_writing_many_needs_as_many_queries_as_writing_one() -> None:
     def write(*sessions: TaskSession) -> int:
         with database_dump.counting() as asked, session_transactions(leases_of(*sessions)) as transactions:
             for transaction in transactions.values():
@@ -94,7 +94,7 @@ def test_writing_many_asks_no_more_than_writing_one() -> None:
     assert write(alone) == write(*many)
 
 
-def test_sessions_that_say_more_or_less_at_once_count_for_themselves() -> None:
+def test_sessions_with_different_event_counts_are_numbered_separately() -> None:
     counts = (2, 0, 1, 2)
     sessions = [running_session() for _ in counts]
     with atomic():
@@ -111,7 +111,7 @@ def test_sessions_that_say_more_or_less_at_once_count_for_themselves() -> None:
     assert [fresh(session).last_seq for session in sessions] == [3, 0, 1, 2]
 
 
-def test_what_is_said_of_nobody_takes_the_rest_with_it() -> None:
+def test_event_without_a_session_rolls_everything_back() -> None:
     session = running_session()
     with pytest.raises(TaskSession.DoesNotExist), atomic():
         append_all_events({session.id: [NewEvent("tick")], uuid.uuid4(): [NewEvent("tick")]})

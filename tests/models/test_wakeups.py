@@ -1,4 +1,4 @@
-"""Whoever waits for the database is woken; nobody waits for whoever does not listen."""
+"""Processes that wait for the database are woken; missing listeners delay nothing."""
 
 from __future__ import annotations
 
@@ -30,49 +30,49 @@ def listener() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def rung(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each time that everybody is rung."""
+def notifications(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list with one entry for each wake-up."""
     times: list[int] = []
     monkeypatch.setattr(wakeups, "notify", lambda: times.append(1))
     return times
 
 
-def hears(listener: socket.socket) -> int:
-    """How often it was rung."""
-    rung = 0
+def count_wakeups(listener: socket.socket) -> int:
+    """Return how often the listener was woken."""
+    notifications = 0
     try:
         while listener.recv(16):
-            rung += 1
+            notifications += 1
     except BlockingIOError:
-        return rung
-    return rung
+        return notifications
+    return notifications
 
 
-def test_everybody_who_listens_is_rung(listener: socket.socket) -> None:
+def test_every_listener_is_woken(listener: socket.socket) -> None:
     other = wakeups.open_listener()
     wakeups.notify()
-    assert (hears(listener), hears(other)) == (1, 1)
+    assert (count_wakeups(listener), count_wakeups(other)) == (1, 1)
     wakeups.close_listener(other)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_transaction_that_tells_of_much_rings_once(rung: list[int]) -> None:
+def test_transaction_with_many_events_wakes_once(notifications: list[int]) -> None:
     with transaction.atomic():
         for session in (make_session(), make_session()):
             append_events(session.id, [NewEvent("noted")])
             wakeups.notify_on_commit()
-    assert rung == [1]
+    assert notifications == [1]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_taken_back_rings_nobody_and_silences_nobody(rung: list[int]) -> None:
+def test_rollback_wakes_nobody_and_suppresses_nothing(notifications: list[int]) -> None:
     with transaction.atomic():
         with suppress(ZeroDivisionError), transaction.atomic():
             wakeups.notify_on_commit()
             raise ZeroDivisionError
-        assert rung == []
+        assert notifications == []
         wakeups.notify_on_commit()
-    assert rung == [1]
+    assert notifications == [1]
 
 
 def test_wake_up_without_a_listener_is_harmless() -> None:
@@ -89,29 +89,29 @@ def test_closed_listener_is_no_longer_woken(listener: socket.socket) -> None:
     assert len(list(wakeups.socket_directory().iterdir())) == 1
 
 
-def test_the_bell_of_a_dead_process_is_taken_away(listener: socket.socket) -> None:
+def test_socket_of_a_dead_process_is_removed(listener: socket.socket) -> None:
     dead = wakeups.open_listener()
     dead.close()
     wakeups.notify()
     assert len(list(wakeups.socket_directory().iterdir())) == 1
-    assert hears(listener) == 1
+    assert count_wakeups(listener) == 1
 
 
-def test_who_does_not_read_blocks_nobody(listener: socket.socket) -> None:
+def test_listener_that_does_not_read_blocks_nobody(listener: socket.socket) -> None:
     deaf = wakeups.open_listener()
     for _ in range(2000):
         wakeups.notify()
-        hears(listener)
+        count_wakeups(listener)
     wakeups.notify()
-    assert hears(listener) == 1
+    assert count_wakeups(listener) == 1
     wakeups.close_listener(deaf)
 
 
-def test_a_data_directory_may_lie_deep(tmp_path: Path, settings: Any) -> None:
+def test_data_directory_may_have_a_long_path(tmp_path: Path, settings: Any) -> None:
     settings.KANDEV_DATA_DIR = tmp_path / ("d" * 100) / ("e" * 100)
     listener = wakeups.open_listener()
     wakeups.notify()
-    assert hears(listener) == 1
+    assert count_wakeups(listener) == 1
     wakeups.close_listener(listener)
     assert list(wakeups.socket_directory().iterdir()) == []
 
@@ -128,19 +128,19 @@ def test_waiting_leaves_no_descriptor_behind() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_wakeup_follows_the_commit_and_never_a_rollback(listener: socket.socket) -> None:
     session = make_session()
-    hears(listener)
+    count_wakeups(listener)
     with transaction.atomic():
         append_events(session.id, [NewEvent("tick")])
-        assert hears(listener) == 0
-    assert hears(listener) == 1
+        assert count_wakeups(listener) == 0
+    assert count_wakeups(listener) == 1
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         append_events(session.id, [NewEvent("tick")])
         raise ZeroDivisionError
-    assert hears(listener) == 0
+    assert count_wakeups(listener) == 0
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_databases_version_changes_when_somebody_else_has_written_and_only_then() -> None:
+def test_database_version_changes_only_after_other_writes() -> None:
     session = make_session()
 
     def write() -> None:

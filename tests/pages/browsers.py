@@ -1,4 +1,4 @@
-"""A real browser and its visitors; console errors and other complaints of the browser are collected."""
+"""A real browser and its users; console errors and other messages of the browser are collected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ expect.set_options(timeout=PATIENCE)
 
 @contextmanager
 def real_browser() -> Iterator[Browser]:
-    """Start Chromium. Playwright's event loop in this thread must not make Django think that callers are async."""
+    """Start Chromium and yield it.
+
+    Playwright's event loop in this thread must not make Django think that callers are async.
+    """
     require("chromium")
     before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
@@ -49,7 +52,7 @@ def real_browser() -> Iterator[Browser]:
 
 
 class Visit:
-    """A user in one browser window, logged in by a cookie."""
+    """A user in one browser window, logged in by a cookie; ``complaints`` are the browser's errors."""
 
     def __init__(self, browser: Browser, url: str, cookie: str, **screen: Any):
         self.context: BrowserContext = browser.new_context(base_url=url, **screen)
@@ -59,7 +62,7 @@ class Visit:
         self.page = self.tab()
 
     def tab(self) -> Page:
-        """Open another tab and collect its complaints too."""
+        """Open another tab and collect its errors too."""
         page = self.context.new_page()
         page.on("console", lambda message: self._note(message.type, message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -75,5 +78,5 @@ class Visit:
         return self.page
 
     def unexpected(self, *expected: str) -> list[str]:
-        """Return the complaints that do not match any name in ``expected``."""
+        """Return the errors that contain no text of ``expected``."""
         return [one for one in self.complaints if not any(name in one for name in expected)]

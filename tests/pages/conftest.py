@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def picture(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
-    """Save a screenshot of a page for the documents if ``--screenshots`` was given."""
+    """Return a function that saves a screenshot of a page for the documents if ``--screenshots`` was given."""
     wanted = request.config.getoption("--screenshots", default=False)
 
     def take(page: Page, name: str) -> None:
@@ -41,7 +41,7 @@ def picture(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium."""
+    """Yield Chromium."""
     with real_browser() as made:
         yield made
 
@@ -53,14 +53,14 @@ def _hash_passwords_quickly(settings: Any) -> None:
 
 @pytest.fixture
 def world(db: None) -> World:
-    """Ada, Bob and what they own; a supervisor has finished its sweep."""
+    """Return API objects of the users Ada and Bob; a supervisor has finished its sweep."""
     supervise()
     return make_world()
 
 
 @pytest.fixture
 def ada(world: World) -> Client:
-    """Ada's browser."""
+    """Return the browser session of Ada."""
     client = Client()
     client.force_login(world.ada)
     return client
@@ -68,7 +68,7 @@ def ada(world: World) -> Client:
 
 @pytest.fixture
 def staff(world: World, ada: Client) -> Client:
-    """Ada's browser; she is an administrator."""
+    """Return the browser session of Ada, who is an administrator."""
     world.ada.is_staff = True
     world.ada.save()
     return ada
@@ -76,7 +76,7 @@ def staff(world: World, ada: Client) -> Client:
 
 @pytest.fixture
 def bob(world: World) -> Client:
-    """Bob's browser; he is in another team."""
+    """Return the browser session of Bob, who is in another team."""
     client = Client()
     client.force_login(world.bob)
     return client
@@ -84,7 +84,7 @@ def bob(world: World) -> Client:
 
 @pytest.fixture
 def visit(browser: Browser, live_server: Any, world: World) -> Iterator[Callable[..., Visit]]:
-    """Open visits of Ada's and close them after the test."""
+    """Yield a function that opens a browser as Ada; its windows are closed after the test."""
     made: list[Visit] = []
 
     def begin(**screen: Any) -> Visit:

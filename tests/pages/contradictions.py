@@ -1,4 +1,4 @@
-"""Read what each page says about the same sessions, and collect disagreements."""
+"""Compare what all pages show about the same sessions, and collect the contradictions."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tests.drills.deployment import Session
 from tests.pages.people import path_of, pill
 from tests.rights.matrix import PAGES
 
-NOT_TO_LOOK_AT = re.compile(r"live/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$")
+EXCLUDED_ROUTES = re.compile(r"live/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$")
 """Page fragments, pictures and machine-readable responses."""
 ROUTES = [
     route
     for route, methods in PAGES.items()
-    if "get" in methods and not NOT_TO_LOOK_AT.search(route) and 200 in methods["get"].statuses
+    if "get" in methods and not EXCLUDED_ROUTES.search(route) and 200 in methods["get"].statuses
 ]
 """All pages, from the authorization matrix, so that none is left out."""
-TO_LOOK_AT = {"Memory lost", "Memory unproven", "Review needed"}
-"""Inbox items that are finished once they were seen."""
+ITEMS_TO_REVIEW = {"Memory lost", "Memory unproven", "Review needed"}
+"""Inbox items that are resolved once they were seen."""
 WITHOUT_RECEIPT: Final = ("failed", "skipped", "under way")
 """Results of sweep rows for which no receipt was written."""
 
 
 @dataclass
-class Told:
-    """What a session's own page says about it."""
+class SessionPageState:
+    """What a session's own page shows about it."""
 
     state: str
     executor: str
@@ -38,7 +38,7 @@ class Told:
     wants: list[str] = field(default_factory=list)
     """The inbox items about it."""
     needs: bool = False
-    """Whether an inbox item requires an action for it."""
+    """Whether an inbox item about it requires an action."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Walk:
         self.found.append(f"{self.names[session.id]}: {what}")
 
     def everything(self) -> str:
-        """Visit every page, compare it with those about the same things, and return one line for each contradiction."""
+        """Visit every page and compare it with others; return one line for each contradiction."""
         told = {session.id: self._of_session(session) for session in self.sessions}
         self._attention(told)
         self._board(told)
@@ -89,12 +89,12 @@ class Walk:
         self._every_page()
         return "\n".join(self.found)
 
-    def _of_session(self, session: Session) -> Told:
+    def _of_session(self, session: Session) -> SessionPageState:
         page = self.go(path_of(session))
         state, executor, agent, continuity = (
             _text(pill(page, name)) for name in ("Session", "Executor", "Agent", "Continuity")
         )
-        told = Told(state, executor, agent, continuity)
+        told = SessionPageState(state, executor, agent, continuity)
         shown, logged = page.locator(".message.user").count(), len([one for one in session.events() if _is_prompt(one)])
         self.compare_of(session, "prompts on its page, in its log", shown, logged)
         offers_resume = page.get_by_role("button", name="Resume").count() > 0
@@ -111,7 +111,7 @@ class Walk:
         )
         return told
 
-    def _attention(self, told: dict[str, Told]) -> None:
+    def _attention(self, told: dict[str, SessionPageState]) -> None:
         page = self.go("/attention/")
         badge = _number(page.locator("#attention-count"))
         new = page.locator(".need:not(details.seen .need)")
@@ -120,9 +120,9 @@ class Walk:
         for session_id, one in told.items():
             rows = page.locator(".need", has=page.locator(f"a.title[href*='{session_id}']"))
             one.wants = [(row.locator(".head .pill").text_content() or "") for row in rows.all()]
-            one.needs = not TO_LOOK_AT.issuperset(one.wants)
+            one.needs = not ITEMS_TO_REVIEW.issuperset(one.wants)
 
-    def _board(self, told: dict[str, Told]) -> None:
+    def _board(self, told: dict[str, SessionPageState]) -> None:
         page = self.go("/")
         for column in page.locator(".column").all():
             count, cards = _number(column.locator(".count")), column.locator("li.task").count()
@@ -144,7 +144,7 @@ class Walk:
             what = f"needs somebody on the board {chips}, in the inbox {one.wants}"
             self.compare_of(session, what, shown, one.needs)
 
-    def _executors(self, told: dict[str, Told]) -> None:
+    def _executors(self, told: dict[str, SessionPageState]) -> None:
         page = self.go("/executors/")
         for session in self.sessions:
             row = page.locator(".rows > li", has=page.locator(f"a[href$='/sessions/{session.id}/']"))

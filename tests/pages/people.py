@@ -1,4 +1,4 @@
-"""A whole deployment, served on one port through all its restarts, and users with browsers."""
+"""A complete deployment, served on one port through all its restarts, and users with browsers."""
 
 from __future__ import annotations
 

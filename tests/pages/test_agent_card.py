@@ -1,4 +1,4 @@
-"""The card *Agent* of the session page: settings, commands and the agent's title, whatever the agent calls them."""
+"""The card *Agent* of the session page: settings, commands and the agent's title, whatever the agent sends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from sessions_app.models import AgentSettings, TaskSession
-from tests.pages.world import World, hear, path_of
+from tests.pages.world import World, ingest_lines, path_of
 
 pytestmark = pytest.mark.any_database
 
@@ -24,7 +24,7 @@ FAST = {"id": "fast", "name": "Fast answers", "type": "boolean", "value": False}
 @pytest.fixture
 def session(world: World) -> TaskSession:
     made = world.running_session()
-    hear(
+    ingest_lines(
         made,
         {"kind": "agent.settings", "settings": [MODE, FAST], "reason": "opened"},
         {"kind": "agent.commands", "commands": [{"name": "work", "description": EVIL, "hint": "seconds"}]},
@@ -56,7 +56,7 @@ def test_session_without_a_report_has_no_card(ada: Client, world: World) -> None
         ({"setting": "fast", "type": "boolean", "value": "true"}, "fast", True),
     ],
 )
-def test_form_changes_a_setting_and_the_card_says_that_it_waits(
+def test_form_changes_a_setting_and_shows_it_as_pending(
     ada: Client, session: TaskSession, posted: dict[str, str], setting: str, value: object
 ) -> None:
     assert ada.post(f"{path_of(session)}setting/", posted).status_code == 302
@@ -67,7 +67,7 @@ def test_form_changes_a_setting_and_the_card_says_that_it_waits(
 def test_refusal_is_shown_with_the_reason_of_the_agent(ada: Client, session: TaskSession) -> None:
     ada.post(f"{path_of(session)}setting/", {"setting": "mode", "type": "select", "value": "plan"})
     change_id = change_of(session, "mode")["id"]
-    hear(
+    ingest_lines(
         session,
         {
             "kind": "setting.refused",

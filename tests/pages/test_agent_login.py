@@ -48,14 +48,14 @@ def profile(world: World) -> AgentProfile:
 
 @pytest.fixture
 def logged_out(world: World, staff: Client, profile: AgentProfile) -> TaskSession:
-    """A session whose agent wants a login and has published its methods."""
+    """Return a session whose agent requires a login and has published its methods."""
     session = create_session(world.ada, world.task(), profile, world.executor, prompt="Go.")
     begin(session)
     return fail(session)
 
 
 def begin(session: TaskSession) -> None:
-    """Bring the session into a start."""
+    """Move the session into a start."""
     with session_transaction(session.id) as transaction:
         if session.state == "CREATED":
             transaction.move_executor("launch")
@@ -64,7 +64,7 @@ def begin(session: TaskSession) -> None:
 
 
 def fail(session: TaskSession, **told: Any) -> TaskSession:
-    """Let the open start fail because the agent is not logged in."""
+    """Fail the open start because the agent is not logged in."""
     failure = StartFailure("auth_required", "the agent wants a login", permanent=True, told={**TOLD, **told})
     intent = session.intents.get(kind=IntentKind.START, done_at=None)
     write_start_failure(session.id, intent.id, None, failure)
@@ -87,16 +87,16 @@ def api_path(session: TaskSession, name: str) -> str:
     return f"tasks/{session.task_id}/sessions/{session.id}/{name}/"
 
 
-def test_published_methods_are_shown_where_the_session_waits(staff: Client, logged_out: TaskSession) -> None:
+def test_published_methods_are_shown_on_the_waiting_session(staff: Client, logged_out: TaskSession) -> None:
     html = staff.get(path_of(logged_out)).text
     assert 'name="method" value="account">Log in: Account &lt;b&gt;' in html
     command = "env &#x27;WAY=x;y&#x27; &#x27;/opt/my agent&#x27; --log-in &#x27;a b&#x27;"
-    assert html.count(command) == 2, "shown, and run by the link"
+    assert html.count(command) == 2, "the command is shown, and is the link's action"
     assert "<code>API_KEY</code>" in html
     assert 'href="https://example.org/keys"' in html
 
 
-def test_member_beside_the_server_is_offered_no_login(world: World, logged_out: TaskSession) -> None:
+def test_member_on_the_servers_machine_is_offered_no_login(world: World, logged_out: TaskSession) -> None:
     member = User.objects.create_user("carol")
     member.groups.add(world.team)
     client = Client()
@@ -107,7 +107,7 @@ def test_member_beside_the_server_is_offered_no_login(world: World, logged_out: 
         agent_login.request_logout(logged_out.id, member)
 
 
-def test_request_rides_on_the_start_and_ends_with_it(staff: Client, logged_out: TaskSession) -> None:
+def test_login_request_belongs_to_the_start_and_ends_with_it(staff: Client, logged_out: TaskSession) -> None:
     answer = send(staff, api_path(logged_out, "login"), method="account")
     assert (answer.status_code, answer.json()["last"]["state"]) == (202, "waiting")
     intent = logged_out.intents.get(kind=IntentKind.START, done_at=None)
@@ -129,7 +129,7 @@ def test_request_rides_on_the_start_and_ends_with_it(staff: Client, logged_out: 
     assert names == [("session.login.requested", "ada"), ("session.login.ended", None)]
 
 
-def test_success_tries_the_other_waiting_sessions(
+def test_successful_login_retries_the_other_waiting_sessions(
     world: World, profile: AgentProfile, logged_out: TaskSession, django_capture_on_commit_callbacks: Any
 ) -> None:
     other = create_session(world.ada, world.task(), profile, world.executor, prompt="Go.")
@@ -151,7 +151,7 @@ def test_answer_without_an_outcome_is_no_success(world: World, logged_out: TaskS
     assert (state_of(logged_out)["state"], state_of(logged_out)["code"]) == ("failed", "login_failed")
 
 
-def test_start_that_is_withdrawn_takes_its_login_along(world: World, logged_out: TaskSession) -> None:
+def test_withdrawn_start_withdraws_its_login(world: World, logged_out: TaskSession) -> None:
     agent_login.request_login(logged_out.id, world.ada, "account")
     logged_out.intents.update(done_at=timezone.now(), outcome="stopped")
     assert state_of(logged_out)["state"] == "withdrawn"
@@ -174,7 +174,7 @@ def test_logout_needs_the_capability(world: World, staff: Client, logged_out: Ta
         agent_login.request_logout(logged_out.id, world.ada)
 
 
-def test_running_agent_is_not_logged_in_over_its_head(world: World, staff: Client, profile: AgentProfile) -> None:
+def test_running_agent_gets_no_login_request(world: World, staff: Client, profile: AgentProfile) -> None:
     session = world.running_session()
     key = {"team": world.team, "executor": world.executor, "agent_type": "demo"}
     ReportedAgent.objects.create(**key, auth_methods=METHODS, seen_at=timezone.now())
@@ -190,7 +190,7 @@ def test_report_belongs_to_its_team(world: World, bob: Client, logged_out: TaskS
     assert bob.get(f"/api/v1/agent-types/custom_acp/login/?{query}").status_code == 400
 
 
-def test_setup_page_logs_in_with_a_test(world: World, staff: Client, logged_out: TaskSession) -> None:
+def test_setup_page_logs_in_by_a_test_session(world: World, staff: Client, logged_out: TaskSession) -> None:
     html = staff.get("/agents/custom_acp/").text
     assert "Log in: Account &lt;b&gt;" in html
     assert "Log Custom agent (ACP) out on Here?" in html

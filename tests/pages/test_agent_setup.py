@@ -17,7 +17,7 @@ from sessions_app.models import Repository, TaskSession, session_transaction
 from sessions_app.services import agent_setup
 from sessions_app.services.tasks import create_session
 from sessions_app.supervisor.watchdogs import InstalledPrograms
-from tests.pages.world import World, accepted, first_prompt, hear, path_of
+from tests.pages.world import World, accepted, first_prompt, ingest_lines, path_of
 
 pytestmark = pytest.mark.any_database
 
@@ -29,7 +29,7 @@ def _data(settings: Any, tmp_path: Path) -> None:
 
 @pytest.fixture
 def carol(world: World) -> Client:
-    """The browser of a member of Ada's team who is no administrator."""
+    """Return the browser session of a member of Ada's team who is no administrator."""
     member = User.objects.create_user("carol")
     member.groups.add(world.team)
     client = Client()
@@ -47,7 +47,7 @@ def codex(world: World) -> AgentProfile:
 
 
 def fail(session: TaskSession, code: str, message: str = "the agent wants a login") -> None:
-    """Let the session's start fail with ``code``."""
+    """Fail the session's start with ``code``."""
     session.intents.update(done_at=timezone.now())
     with session_transaction(session.id) as transaction:
         transaction.move_executor("launch")
@@ -110,10 +110,10 @@ def test_second_test_joins_the_one_that_runs(ada: Client, world: World) -> None:
 
 def test_passed_test_shows_the_reply_and_is_stopped(ada: Client, world: World) -> None:
     session = started_test(ada)
-    hear(session, accepted(session), {"kind": "message.agent", "text": "Hello <b>you</b>"})
+    ingest_lines(session, accepted(session), {"kind": "message.agent", "text": "Hello <b>you</b>"})
     session.runs.update(started_at=timezone.now())
     assert agent_setup.stop_finished_tests() == 0
-    hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+    ingest_lines(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
     html = ada.get("/agents/demo/live/").json()["parts"]["test"]
     assert "Passed" in html
     assert "Hello &lt;b&gt;you&lt;/b&gt;" in html
@@ -158,32 +158,30 @@ def test_first_task_starts_in_the_chosen_repository(staff: Client, world: World)
     )
 
 
-def test_logged_out_session_says_so_with_its_login(staff: Client, carol: Client, world: World) -> None:
+def test_logged_out_session_shows_its_login(staff: Client, carol: Client, world: World) -> None:
     session = create_session(world.ada, world.task(), codex(world), world.executor, prompt="Go.")
     fail(session, "auth_required")
     html = staff.get(path_of(session)).text
     assert f'data-login="{agent_type("codex").login}"' in html
     assert "/agents/codex/?executor=" in html
-    assert "data-login" not in carol.get(path_of(session)).text, "a member may open no terminal beside the server"
+    assert "data-login" not in carol.get(path_of(session)).text, "a member may not open a terminal beside the server"
     assert f'{path_of(session)}#login"' in staff.get("/agents/codex/").text
     assert "#login" not in carol.get("/agents/codex/").text
     assert "Not logged in" in carol.get("/agents/codex/").text
 
 
-def test_turn_that_was_refused_without_a_login_says_so_with_its_login(
-    staff: Client, carol: Client, world: World
-) -> None:
+def test_turn_refused_without_a_login_shows_the_login(staff: Client, carol: Client, world: World) -> None:
     session = world.running_session()
     TaskSession.objects.filter(id=session.id).update(agent_profile=codex(world))
     refused = {"kind": "turn.failed", "code": "auth_required", "message": "Authentication required"}
-    hear(session, {**refused, "message_id": first_prompt(session).message_id})
+    ingest_lines(session, {**refused, "message_id": first_prompt(session).message_id})
     html = staff.get(path_of(session)).text
     assert "The last turn failed: the agent is not logged in." in html
     assert f'data-login="{agent_type("codex").login}"' in html
     assert "data-login" not in carol.get(path_of(session)).text
 
 
-def test_ended_login_tries_each_waiting_session_of_the_team_once(world: World) -> None:
+def test_finished_login_retries_each_waiting_session_once(world: World) -> None:
     profile = codex(world)
     waiting = [create_session(world.ada, world.task(), profile, world.executor, prompt="Go.") for _ in range(2)]
     for session in waiting:
@@ -204,7 +202,7 @@ def test_installed_program_starts_the_waiting_session_once(world: World, monkeyp
     monkeypatch.setattr("executors_app.agentctl.process.identity.host_id", lambda: "here")
     found: dict[str, str | None] = {"codex-acp": "/bin/codex-acp"}
     monkeypatch.setattr("shutil.which", lambda program, path=None: found.get(program))
-    assert InstalledPrograms().retry_sessions() == 0, "it was there when the start failed"
+    assert InstalledPrograms().retry_sessions() == 0, "the program was installed when the start failed"
     watch = InstalledPrograms()
     found.clear()
     assert watch.retry_sessions() == 0
@@ -215,7 +213,7 @@ def test_installed_program_starts_the_waiting_session_once(world: World, monkeyp
 
 
 def started_test(ada: Client) -> TaskSession:
-    """Start a test of the demo agent, up to its ready agent."""
+    """Start a test of the demo agent, up to its ready agent; return its session."""
     ada.post("/agents/demo/test/")
     session = TaskSession.objects.get()
     session.intents.update(done_at=timezone.now())

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from sessions_app.models import TaskSession
 from sessions_app.services.waits import open_wait
-from tests.pages.world import World, asks, hear, path_of
+from tests.pages.world import World, asks, ingest_lines, path_of
 
 
 def page(client: Client, session: TaskSession) -> str:
@@ -26,7 +26,7 @@ def key_of(html: str) -> str:
 
 def test_permission_button_records_the_answer(ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, asks("p1", title="Push to main"))
+    ingest_lines(session, asks("p1", title="Push to main"))
     html = page(ada, session)
     assert "Push to main" in html
     assert "Asks for permission" in html
@@ -54,7 +54,7 @@ def test_permission_button_records_the_answer(ada: Client, world: World) -> None
 )
 def test_invalid_permission_answer_is_refused(wrong: dict[str, str], ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, asks("p1"))
+    ingest_lines(session, asks("p1"))
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
     ada.post(f"{path_of(session)}answer/", form | wrong)
     assert not session.intents.filter(kind="answer").exists()
@@ -65,7 +65,7 @@ def test_second_answer_is_refused_with_the_winning_choice(ada: Client, world: Wo
     eve.groups.add(world.team)
     other = Client()
     other.force_login(eve)
-    hear(session, asks("p1"))
+    ingest_lines(session, asks("p1"))
     forms = [
         {"permission_id": "p1", "option_id": option, "resume_token": key_of(page(client, session))}
         for client, option in ((ada, "allow"), (other, "reject"))
@@ -79,9 +79,9 @@ def test_second_answer_is_refused_with_the_winning_choice(ada: Client, world: Wo
 
 def test_open_permission_is_closed_when_its_agent_dies(ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, asks("p1", title="Push to main"))
+    ingest_lines(session, asks("p1", title="Push to main"))
     key = key_of(page(ada, session))
-    hear(session, {"kind": "agent.exited", "exit_code": 9, "expected": False})
+    ingest_lines(session, {"kind": "agent.exited", "exit_code": 9, "expected": False})
     html = page(ada, session)
     assert "The agent ended before it got an answer, so this request is closed." in html
     assert key not in html
@@ -92,10 +92,10 @@ def test_open_permission_is_closed_when_its_agent_dies(ada: Client, world: World
 
 def test_answered_permission_leaves_a_card_with_choice_and_user(ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, asks("p1", title="Push to <main>"))
+    ingest_lines(session, asks("p1", title="Push to <main>"))
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
     ada.post(f"{path_of(session)}answer/", form)
-    hear(session, {"kind": "permission.resolved", "permission_id": "p1", "option_id": "allow"})
+    ingest_lines(session, {"kind": "permission.resolved", "permission_id": "p1", "option_id": "allow"})
     message = session.messages.get(role="status")
     told = message.payload["permission"]
     assert (told["title"], told["option"], told["by"]) == ("Push to <main>", "Allow once", "ada")
@@ -104,18 +104,18 @@ def test_answered_permission_leaves_a_card_with_choice_and_user(ada: Client, wor
     card = card[: card.index("</li>")]
     for said in ("Push to &lt;main&gt;", "Allow once", "ada", "<time"):
         assert said in card
-    hear(session, {"kind": "turn.completed", "message_id": session.prompts.earliest("id").message_id})
-    assert f'id="m-{message.id}"' in page(ada, session), "it stays when the turn is over"
+    ingest_lines(session, {"kind": "turn.completed", "message_id": session.prompts.earliest("id").message_id})
+    assert f'id="m-{message.id}"' in page(ada, session), "the message stays after the turn"
 
 
 def test_prompt_during_an_open_permission_needs_confirmation(ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, asks("p1", title="Push to main"))
+    ingest_lines(session, asks("p1", title="Push to main"))
     form = {"message_id": "m2", "text": "Something <else>."}
     asked = ada.post(f"{path_of(session)}prompt/", form)
     assert asked.status_code == 409
     assert "The agent is waiting for your answer" in asked.text
-    assert "Something &lt;else&gt;." in asked.text, "the text is not lost"
+    assert "Something &lt;else&gt;." in asked.text, "the typed text is not lost"
     told = ada.post(f"{path_of(session)}prompt/", form, headers={"Accept": "application/json"})
     assert (told.status_code, told.json()["code"]) == (409, "permission_pending")
     assert not session.prompts.filter(message_id="m2").exists()
@@ -129,7 +129,7 @@ def test_prompt_during_an_open_permission_needs_confirmation(ada: Client, world:
 
 def test_prompt_after_an_answered_permission_needs_no_confirmation(ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, asks("p1"))
+    ingest_lines(session, asks("p1"))
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
     ada.post(f"{path_of(session)}answer/", form)
     ada.post(f"{path_of(session)}prompt/", {"message_id": "m2", "text": "Then the docs."})
@@ -138,7 +138,7 @@ def test_prompt_after_an_answered_permission_needs_no_confirmation(ada: Client, 
 
 def test_permission_superseded_by_a_prompt_cannot_be_answered(ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, asks("p1"))
+    ingest_lines(session, asks("p1"))
     assert 'name="resume_token"' in page(ada, session)
     form = {"message_id": "m2", "text": "Something else.", "ends_permission": "1"}
     ada.post(f"{path_of(session)}prompt/", form)

@@ -10,7 +10,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from sessions_app.models import Prompt, TaskSession
-from tests.pages.world import World, hear, make_world, path_of
+from tests.pages.world import World, ingest_lines, make_world, path_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 
@@ -48,7 +48,7 @@ def test_uploaded_files_wait_with_their_prompt_and_enter_the_conversation(world:
         assert f'<img src="{url}" alt="" loading="lazy">' in page
         assert "&lt;b&gt;.txt" in page
         Prompt.objects.filter(id=row.pk, state="queued").update(state="sending")
-        hear(session, {"kind": "prompt.accepted", "message_id": "m-1"})
+        ingest_lines(session, {"kind": "prompt.accepted", "message_id": "m-1"})
     image = client.get(url, headers={"Accept": "image/avif,image/webp,image/*,*/*;q=0.8"})
     assert (image.content, image["Content-Type"]) == (PNG, "image/png")
 

@@ -13,7 +13,7 @@ from sessions_app.accounts.models import TeamRole
 from sessions_app.models import TaskSession, TeamPolicy
 from sessions_app.notifications import webhooks
 from sessions_app.notifications.models import Delivery, NotificationSettings, Webhook
-from tests.attention.raising import raised, settled
+from tests.attention.raising import raise_item_of, resolve_items_of
 from tests.pages.world import World, path_of
 
 
@@ -35,8 +35,8 @@ def test_empty_inbox_says_so(ada: Client) -> None:
 
 
 def test_inbox_groups_items_by_task_with_a_next_step(ada: Client, bob: Client, session: TaskSession) -> None:
-    raised(session, "permission")
-    raised(session, "gave_up", "two")
+    raise_item_of(session, "permission")
+    raise_item_of(session, "gave_up", "two")
     told = ada.get("/attention/").text
     assert told.count('class="card needs"') == 1
     assert told.index("What two") < told.index("What one")  # the more urgent one comes first
@@ -50,8 +50,8 @@ def test_inbox_groups_items_by_task_with_a_next_step(ada: Client, bob: Client, s
 def test_marked_item_is_no_longer_counted_as_new(
     ada: Client, session: TaskSession, what: str, news: str, seen: bool
 ) -> None:
-    item = raised(session)
-    raised(session, name="two")
+    item = raise_item_of(session)
+    raise_item_of(session, name="two")
     assert ada.post(f"/attention/{item.id}/{what}/").status_code == 302
     told = ada.get("/attention/").text
     assert (badge(ada), "What one" in told, "Seen, still open" in told) == (news, seen, seen)
@@ -59,22 +59,22 @@ def test_marked_item_is_no_longer_counted_as_new(
 
 
 def test_mark_all_as_seen_ignores_external_redirects(ada: Client, session: TaskSession) -> None:
-    raised(session)
-    raised(session, name="two")
+    raise_item_of(session)
+    raise_item_of(session, name="two")
     answer = ada.post("/attention/seen/", {"next": "https://elsewhere.example/"})
     assert (answer.headers["Location"], badge(ada)) == ("/attention/", "")
 
 
 def test_live_inbox_returns_items_and_count(ada: Client, session: TaskSession) -> None:
-    raised(session)
+    raise_item_of(session)
     told = ada.get("/attention/live/").json()
     assert ("What one" in told["parts"]["attention"], told["count"]) == (True, 1)
-    settled(session)
+    resolve_items_of(session)
     assert ada.get("/attention/count/").json() == {"count": 0}
 
 
 def test_inbox_can_be_limited_to_own_sessions(ada: Client, world: World, session: TaskSession) -> None:
-    raised(session)
+    raise_item_of(session)
     TaskSession.objects.filter(id=session.id).update(owner=world.bob)
     assert "What one" not in ada.get("/attention/?mine=1").text
     assert "What one" in ada.get("/attention/").text
@@ -84,14 +84,14 @@ def test_inbox_can_be_limited_to_own_sessions(ada: Client, world: World, session
 def test_board_marks_a_session_until_its_item_is_acknowledged(
     ada: Client, session: TaskSession, kind: str, mark: str
 ) -> None:
-    item = raised(session, kind)
+    item = raise_item_of(session, kind)
     assert f">{mark}<" in ada.get("/").text
     ada.post(f"/attention/{item.id}/acknowledge/")
     assert f">{mark}<" not in ada.get("/").text
 
 
 def test_agent_text_is_escaped_in_the_inbox(ada: Client, session: TaskSession) -> None:
-    item = raised(session)
+    item = raise_item_of(session)
     item.why = "<script>alert(1)</script>"
     item.save()
     assert "<script>alert(1)" not in ada.get("/attention/").text

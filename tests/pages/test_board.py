@@ -55,7 +55,7 @@ def another_teams_profile(world: World) -> dict[str, Any]:
     return {"agent_profile": AgentProfile.objects.create(name="theirs", team=team, agent_type="demo").id}
 
 
-def a_profile_of_the_users_other_team(world: World) -> dict[str, Any]:
+def profile_of_users_other_team(world: World) -> dict[str, Any]:
     world.ada.groups.add(Group.objects.get(name="Bob's team"))
     return another_teams_profile(world)
 
@@ -67,14 +67,14 @@ def a_profile_of_the_users_other_team(world: World) -> dict[str, Any]:
         lambda world: {"repository": "nonsense"},
         another_teams_repository,
         another_teams_profile,
-        a_profile_of_the_users_other_team,
+        profile_of_users_other_team,
     ],
 )
 def test_invalid_task_form_keeps_input_and_creates_nothing(wrong: Any, ada: Client, world: World) -> None:
     answer = ada.post("/", new_task(world, **wrong(world)))
     assert answer.status_code == 422
     assert 'aria-invalid="true"' in answer.text
-    assert "Please" in answer.text, "what was typed is still there"
+    assert "Please" in answer.text, "the typed text is still there"
     assert not Task.objects.exists()
 
 
@@ -98,7 +98,7 @@ def test_tasks_are_grouped_by_state(ada: Client, world: World) -> None:
     Task.objects.filter(id=world.task("Broken").id).update(state="FAILED")
     page = ada.get("/live/").json()["parts"]["board"]
     assert page.index("To do") < page.index("Waiting") < page.index("In progress") < page.index("Broken")
-    assert "Cancelled" not in page, "a state that is rare is shown when it is there"
+    assert "Cancelled" not in page, "a rare state is shown only if a task has it"
 
 
 def test_board_query_count_does_not_grow_with_tasks(ada: Client, world: World) -> None:
@@ -175,7 +175,7 @@ def test_session_of_a_finished_task_offers_one_way_to_reopen(
     assert f'formaction="/tasks/{session.task_id}/{back}/"' in banner
     assert f">{button}</button>" in banner
     assert "Create new session" not in page
-    assert says in page[page.index('<p class="refusal">') :], "the composer gives the same reason"
+    assert says in page[page.index('<p class="refusal">') :], "the composer shows the same reason"
 
 
 def test_archived_filter_shows_only_archived_tasks(ada: Client, world: World) -> None:

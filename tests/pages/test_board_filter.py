@@ -15,12 +15,12 @@ from django.utils import timezone
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Supervisor, Task, TaskSession
 from sessions_app.services.tasks import create_session
-from tests.pages.world import World, asks, first_prompt, hear, make_sweep, path_of
+from tests.pages.world import World, asks, first_prompt, ingest_lines, make_sweep, path_of
 
 
 @pytest.fixture
-def many(world: World) -> World:
-    """Four tasks: one by a colleague, one with another agent, one that asks, one in review of another team of Ada's."""
+def four_tasks(world: World) -> World:
+    """Return four tasks: a colleague's, one with another agent, one that asks, one of another team in review."""
     mate = User.objects.create_user("mate")
     mate.groups.add(world.team)
     world.task("Paint the bridge", description="green, please")
@@ -28,7 +28,7 @@ def many(world: World) -> World:
     other = AgentProfile.objects.create(name="Otter", agent_type="demo")
     session = create_session(mate, world.task("Count the fish"), other, world.executor)
     TaskSession.objects.filter(id=session.id).update(worktree_branch="kandev/fish-7")
-    hear(world.running_session(), asks())
+    ingest_lines(world.running_session(), asks())
     second = Group.objects.create(name="Second team")
     world.ada.groups.add(second)
     Task.objects.create(title="Write the review", team=second, state="REVIEW", created_by=mate)
@@ -36,34 +36,34 @@ def many(world: World) -> World:
 
 
 TITLES = ("Paint the bridge", "Count the fish", "Fix the tests", "Write the review")
-LOOKED_FOR: dict[str, tuple[Callable[[], str], set[str]]] = {
+QUERIES: dict[str, tuple[Callable[[], str], set[str]]] = {
     "words of the title": (lambda: "q=BRIDGE", {"Paint the bridge"}),
     "words of the description": (lambda: "q=green", {"Paint the bridge"}),
     "the agent's name": (lambda: "q=otter", {"Count the fish"}),
     "a branch": (lambda: "q=fish-7", {"Count the fish"}),
-    "what is nowhere": (lambda: "q=%25", set()),
+    "words found nowhere": (lambda: "q=%25", set()),
     "a team": (lambda: f"team={Group.objects.get(name='Second team').id}", {"Write the review"}),
     "an agent": (lambda: f"agent={AgentProfile.objects.get(name='Otter').id}", {"Count the fish"}),
     "a state": (lambda: "state=REVIEW", {"Write the review"}),
-    "the own": (lambda: "mine=1", {"Count the fish", "Fix the tests"}),
-    "what needs somebody": (lambda: "needs=1", {"Fix the tests"}),
-    "two things at once": (lambda: "mine=1&q=fish", {"Count the fish"}),
-    "what cannot be meant": (lambda: "team=x&agent=y&state=z", set(TITLES)),
+    "own sessions": (lambda: "mine=1", {"Count the fish", "Fix the tests"}),
+    "needs attention": (lambda: "needs=1", {"Fix the tests"}),
+    "two filters": (lambda: "mine=1&q=fish", {"Count the fish"}),
+    "an invalid filter": (lambda: "team=x&agent=y&state=z", set(TITLES)),
     "another team's": (lambda: f"team={Group.objects.get(name=BOBS).id}", set()),
 }
 BOBS = "Bob's team"
 
 
-@pytest.mark.parametrize("looked_for", LOOKED_FOR)
-def test_board_shows_only_tasks_that_match_the_filter(looked_for: str, ada: Client, many: World) -> None:
-    query, wanted = LOOKED_FOR[looked_for]
+@pytest.mark.parametrize("looked_for", QUERIES)
+def test_board_shows_only_tasks_that_match_the_filter(looked_for: str, ada: Client, four_tasks: World) -> None:
+    query, wanted = QUERIES[looked_for]
     page, live = ada.get(f"/?{query()}").text, ada.get(f"/live/?{query()}").json()["parts"]["board"]
     for shown in (page, live):
         assert {title for title in TITLES if f">{title}</a>" in shown} == wanted
     assert ("No task matches." in page) is (not wanted)
 
 
-def test_filter_is_kept_in_the_form_and_live_address(ada: Client, many: World) -> None:
+def test_filter_is_kept_in_the_form_and_live_address(ada: Client, four_tasks: World) -> None:
     page = ada.get('/?q="><script>&needs=1').text
     assert 'value="&quot;&gt;&lt;script&gt;"' in page
     assert 'data-live="/live/?q=%22%3E%3Cscript%3E&amp;needs=1"' in page
@@ -72,11 +72,11 @@ def test_filter_is_kept_in_the_form_and_live_address(ada: Client, many: World) -
 
 def asking(world: World) -> TaskSession:
     session = world.running_session()
-    hear(session, asks())
+    ingest_lines(session, asks())
     return session
 
 
-def doubting(world: World) -> TaskSession:
+def with_held_prompt(world: World) -> TaskSession:
     session = world.resting_session()
     session.prompts.create(message_id="held", text="x", state="held")
     return session
@@ -113,14 +113,14 @@ def waiting_to_start(world: World) -> TaskSession:
 def retrying(world: World) -> TaskSession:
     session = world.running_session()
     line = {"kind": "turn.failed", "code": "agent_error", "message": "API Error: 529 overloaded_error"}
-    hear(session, {**line, "message_id": first_prompt(session).message_id})
+    ingest_lines(session, {**line, "message_id": first_prompt(session).message_id})
     return session
 
 
 def failed_turn(world: World) -> TaskSession:
     session = world.running_session()
     line = {"kind": "turn.failed", "code": "agent_error", "message": "API Error: 401 invalid x-api-key"}
-    hear(session, {**line, "message_id": first_prompt(session).message_id})
+    ingest_lines(session, {**line, "message_id": first_prompt(session).message_id})
     return session
 
 
@@ -128,7 +128,7 @@ CHIPS: dict[str, tuple[Callable[[World], TaskSession], list[str], list[str]]] = 
     "at work": (lambda world: world.running_session(), ["Working"], ["Running", "Idle"]),
     "at rest": (lambda world: world.resting_session(), ["Your turn"], ["Idle", "Work done"]),
     "asking": (asking, ["Asks for permission"], ["Working", "Waiting"]),
-    "in doubt": (doubting, ["Prompt in doubt"], []),
+    "in doubt": (with_held_prompt, ["Prompt in doubt"], []),
     "cut short": (interrupted, ["Interrupted"], []),
     "done": (done, ["Your turn", "Work done"], ["Idle"]),
     "starting": (lambda world: world.session(), ["Starting"], ["Not started", "Idle", "Work done"]),
@@ -167,7 +167,7 @@ def ask_count(client: Client, path: str) -> int:
 def test_board_query_count_is_constant_up_to_500_tasks(ada: Client, world: World) -> None:
     rows = [Task(title=f"Task {n}", team=world.team, repository=world.repository) for n in range(490)]
     sessions = [world.running_session() for _ in range(2)]
-    hear(sessions[0], asks())
+    ingest_lines(sessions[0], asks())
     make_sweep(sessions[0], loaded=1)
     for _ in range(8):
         world.task()
@@ -216,7 +216,9 @@ def test_one_click_start_uses_the_task_description(ada: Client, world: World) ->
     session = task.sessions.get()
     assert answer.headers["Location"] == path_of(session)
     assert (first_prompt(session).text, session.agent_profile, session.owner) == ("Do it.", world.profile, world.ada)
-    assert f'formaction="/tasks/{task.id}/start/"' not in ada.get("/").text, "a second one is made on the task's page"
+    assert f'formaction="/tasks/{task.id}/start/"' not in ada.get("/").text, (
+        "a second session is started on the task's page"
+    )
 
 
 def test_start_without_an_agent_profile_says_what_is_missing(ada: Client, world: World) -> None:

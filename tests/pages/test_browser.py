@@ -15,7 +15,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.accounts.models import LoginLink
 from sessions_app.models import PermissionRequest, Task, TaskSession, session_transaction
 from tests.pages.browsers import NO_SOCKET
-from tests.pages.world import World, asks, first_prompt, hear, make_world, path_of, supervise
+from tests.pages.world import World, asks, first_prompt, ingest_lines, make_world, path_of, supervise
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -33,7 +33,7 @@ def world(browser: Browser) -> World:
 
 
 def busy_session(world: World) -> TaskSession:
-    """A session with every kind of content on its page."""
+    """Return a session with every kind of content on its page."""
     session = world.running_session()
     tool = {
         "kind": "tool.call",
@@ -44,7 +44,9 @@ def busy_session(world: World) -> TaskSession:
     }
     plan = {"kind": "plan", "entries": [{"content": "Read", "status": "completed"}]}
     thought = {"kind": "message.thought", "text": "Hmm."}
-    hear(session, plan, thought, {"kind": "message.agent", "text": MARKDOWN}, tool, asks(title="Run " + "x" * 90))
+    ingest_lines(
+        session, plan, thought, {"kind": "message.agent", "text": MARKDOWN}, tool, asks(title="Run " + "x" * 90)
+    )
     session.prompts.create(message_id="held", text="held " * 40, state="held")
     session.prompts.create(message_id="queued", text="queued " * 40)
     session.receipts.create(kind="reattached", verified="same_process")
@@ -82,10 +84,10 @@ def test_agent_output_appears_live_and_only_once(visit: Any, world: World) -> No
     session = world.running_session()
     page = visit().open(path_of(session))
     for word in ("one ", "two"):
-        hear(session, {"kind": "message.agent", "text": word})
+        ingest_lines(session, {"kind": "message.agent", "text": word})
         expect(page.locator(".message.agent")).to_contain_text(word.strip())
     expect(page.locator(".message.agent .prose")).to_have_text("one two")
-    hear(session, asks())
+    ingest_lines(session, asks())
     page.get_by_role("button", name="Allow once").click()
     expect(page.get_by_text("The answer is being sent to the agent.")).to_be_visible()
     assert session.intents.get(kind="answer").payload["option_id"] == "allow"
@@ -102,7 +104,7 @@ def test_page_reconnects_after_the_server_was_unreachable(visit: Any, world: Wor
     page.route("**/live/**", answer)
     expect(page.get_by_text("Reconnecting…")).to_be_visible()
     expect(page.locator(".strip > div:not(.wide) .pill")).to_have_text(["Reconnecting"] * 3)
-    hear(session, {"kind": "message.agent", "text": "Said meanwhile."})
+    ingest_lines(session, {"kind": "message.agent", "text": "Said meanwhile."})
     away = False
     expect(page.get_by_text("Said meanwhile.")).to_be_visible(timeout=10_000)
     expect(page.get_by_text("Reconnecting…")).to_be_hidden()
@@ -130,8 +132,8 @@ def test_times_have_one_format_in_every_locale(visit: Any, world: World) -> None
 
 def test_page_follows_the_agent_again_after_a_resume(visit: Any, world: World) -> None:
     session = world.running_session()
-    hear(session, {"kind": "message.agent", "text": "word\n\n" * 200})
-    hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+    ingest_lines(session, {"kind": "message.agent", "text": "word\n\n" * 200})
+    ingest_lines(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
     with session_transaction(session.id) as transaction:
         transaction.move_executor("stop")
         transaction.set_fields(launch_id="", policy="manual")
@@ -140,7 +142,7 @@ def test_page_follows_the_agent_again_after_a_resume(visit: Any, world: World) -
     page.get_by_role("button", name="Resume session").click()
     expect(page.get_by_role("button", name="Resume session")).to_be_hidden()
     for text in ("I am back. " * 300, "And I go on. " * 300):
-        hear(session, {"kind": "message.agent", "text": text})
+        ingest_lines(session, {"kind": "message.agent", "text": text})
         expect(page.get_by_text(text[:10]).last).to_be_attached()
         expect(page.locator("#to-end")).to_be_hidden()
         expect(page.locator("#send")).to_be_in_viewport()
@@ -150,11 +152,11 @@ def test_prompt_with_a_lost_response_is_kept_and_sent_once(visit: Any, world: Wo
     session = world.running_session()
     page = visit().open(path_of(session))
 
-    def lose_the_answer(route: Route) -> None:
+    def lose_response(route: Route) -> None:
         route.fetch()
         route.abort()
 
-    page.route("**/prompt/", lose_the_answer)
+    page.route("**/prompt/", lose_response)
     page.get_by_label("Your prompt").fill("Deploy it.")
     page.get_by_role("button", name="Send").click()
     expect(page.get_by_role("alert")).to_contain_text("You can safely send it again")
@@ -169,7 +171,7 @@ def test_opening_an_idle_session_starts_its_agent_once(visit: Any, world: World)
     session = world.resting_session(resume_token="t")
     page = visit().open(path_of(session))
     eventually(
-        lambda: session.intents.filter(kind="start", done_at=None).exists(), describe="the page asks for a start"
+        lambda: session.intents.filter(kind="start", done_at=None).exists(), describe="the page requests a start"
     )
     expect(page.get_by_text("The agent is starting.")).to_be_visible()
     assert session.intents.filter(kind="start", done_at=None).count() == 1
@@ -215,7 +217,7 @@ def test_older_live_response_never_replaces_a_newer_one(visit: Any, world: World
     with page.expect_response("**/live/**") as seen:
         pass
     older = seen.value.text()
-    hear(session, {"kind": "message.agent", "text": "Done."}, asks())
+    ingest_lines(session, {"kind": "message.agent", "text": "Done."}, asks())
     expect(page.get_by_role("button", name="Allow once")).to_be_visible()
     page.route("**/live/**", lambda route: route.fulfill(body=older, content_type="application/json"))
     with page.expect_response("**/live/**"):
@@ -238,7 +240,7 @@ def test_new_task_needs_only_a_title_and_description(visit: Any, world: World) -
 @pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without JavaScript"])
 def test_session_actions_work_with_and_without_javascript(javascript: bool, visit: Any, world: World) -> None:
     session = world.running_session()
-    hear(session, asks())
+    ingest_lines(session, asks())
     page = visit(java_script_enabled=javascript).open(path_of(session))
     page.get_by_role("button", name="Reject").click()
     expect(page.get_by_text("The answer is being sent to the agent.")).to_be_visible()
@@ -246,12 +248,12 @@ def test_session_actions_work_with_and_without_javascript(javascript: bool, visi
     page.get_by_role("button", name="Send").click()
     expect(page.get_by_role("region", name="Queue")).to_contain_text("More.")
     page.get_by_role("button", name="Stop").click()
-    eventually(lambda: session.intents.filter(kind="stop").exists(), describe="the stop is ordered")
+    eventually(lambda: session.intents.filter(kind="stop").exists(), describe="a stop is requested")
 
 
 def test_tab_key_reaches_controls_in_order_with_visible_focus(visit: Any, world: World) -> None:
     session = world.running_session()
-    hear(session, asks())
+    ingest_lines(session, asks())
     page = visit().open(path_of(session))
     reached = [_tab(page) for _ in range(32)]
     names = [name for name, _ in reached]
@@ -264,7 +266,7 @@ def test_tab_key_reaches_controls_in_order_with_visible_focus(visit: Any, world:
             *wanted[2:],
         ]
     )
-    assert all(width >= 2 for _, width in reached), "the focus can be seen everywhere"
+    assert all(width >= 2 for _, width in reached), "the focus is visible everywhere"
 
 
 def _tab(page: Page) -> tuple[str, float]:
@@ -278,10 +280,10 @@ def _tab(page: Page) -> tuple[str, float]:
 
 def test_focus_stays_when_the_page_updates(visit: Any, world: World) -> None:
     session = world.running_session()
-    hear(session, asks(), asks("p2", title="Another thing"))
+    ingest_lines(session, asks(), asks("p2", title="Another thing"))
     page = visit().open(path_of(session))
     second = page.locator(".asks", has_text="Another thing")
     second.get_by_role("button", name="Reject").focus()
-    hear(session, asks("p3", title="A third thing"))
+    ingest_lines(session, asks("p3", title="A third thing"))
     expect(page.get_by_text("A third thing")).to_be_visible()
     expect(second.get_by_role("button", name="Reject")).to_be_focused()

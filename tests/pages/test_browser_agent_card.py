@@ -29,7 +29,7 @@ DRAW_AGAIN = """async () => {
     return answer;
   };
 }"""
-"""Draws the forms again while the answer to what was sent is on its way, as news of the agent do."""
+"""Redraws the forms while the response to a change is on its way, as updates from the agent do."""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_refused_change_is_shown_with_its_reason(place: Place) -> None:
     with place.visiting() as me:
         page = me.open(path_of(session))
         page.evaluate(DRAW_AGAIN)
-        for changes in (1, 2):  # a change that is refused again looks the same as before, but for what was chosen
+        for changes in (1, 2):  # a change that is refused again looks the same as before, except for the chosen value
             choose(page, "Mode", "Plan")
             eventually(lambda: session.names().count("session.setting.refused") == changes, timeout=60)  # noqa: B023
             expect(setting(page, "Mode").get_by_role("status")).to_contain_text(f"The agent refused “Plan”: {reason}")

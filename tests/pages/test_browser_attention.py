@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from sessions_app.models import AttentionMark, TaskSession
-from tests.attention.raising import raised, settled
+from tests.attention.raising import raise_item_of, resolve_items_of
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, make_world, path_of, supervise
 from tests.waiting import eventually
@@ -39,7 +39,7 @@ def world(browser: Browser) -> World:
 
 def test_inbox_works_by_keyboard_and_updates_itself(visit: Any, world: World) -> None:
     session = world.running_session()
-    first, second = raised(session, "gave_up"), raised(session, "held", "two")
+    first, second = raise_item_of(session, "gave_up"), raise_item_of(session, "held", "two")
     ada = visit()
     page = ada.open("/attention/")
     number = page.locator("#attention-count")
@@ -58,13 +58,13 @@ def test_inbox_works_by_keyboard_and_updates_itself(visit: Any, world: World) ->
     eventually(lambda: AttentionMark.objects.filter(item=second, dismissed_at__isnull=False).exists())
     assert AttentionMark.objects.get(item=first).dismissed_at is None
 
-    raised(session, "permission", "three")
+    raise_item_of(session, "permission", "three")
     expect(page.get_by_role("link", name="What three")).to_be_visible()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     assert Axe().run(page).response["violations"] == []
-    settled(session)
+    resolve_items_of(session)
     expect(page.get_by_text("Nothing needs you")).to_be_visible()
     assert ada.unexpected(*NO_SOCKET) == []
 
@@ -73,7 +73,7 @@ def test_inbox_item_opens_a_session_that_explains_its_idleness(visit: Any, world
     session = world.running_session()
     session.runs.all().delete()
     TaskSession.objects.filter(id=session.id).update(state="WAITING_FOR_INPUT", work_state="idle")
-    raised(session, "idle")
+    raise_item_of(session, "idle")
     ada = visit()
     page = ada.open("/attention/")
     page.get_by_role("link", name="Open session").click()
@@ -120,7 +120,7 @@ SAY_WHILE_CLOSING = """async () => {
 }"""
 
 
-def test_socket_that_is_closing_is_told_nothing(visit: Any, world: World) -> None:
+def test_closing_socket_gets_no_messages(visit: Any, world: World) -> None:
     ada = visit()
     page = ada.open("/attention/")
     assert page.evaluate(SAY_WHILE_CLOSING) == {"before": True, "after": False, "sent": 1}

@@ -40,8 +40,10 @@ def begin(place: Place) -> dict[str, Session]:
     made["closed"].wait_for("WAITING_FOR_INPUT")
     place.deployment.api("POST", f"{made['closed'].path}/close/", {"as": "completed"})
     for name in ("lives on", "resumes", "cannot", "by hand"):
-        eventually(partial(works, made[name]), timeout=60, describe=f"{name} works")
-    eventually(lambda: "permission.requested" in made["asks"].journal(), timeout=60, describe="it asks")
+        eventually(partial(is_working, made[name]), timeout=60, describe=f"{name} works")
+    eventually(
+        lambda: "permission.requested" in made["asks"].journal(), timeout=60, describe="the agent requests a permission"
+    )
     return made
 
 
@@ -60,14 +62,14 @@ def agent_of(place: Place, run: str) -> Session | None:
     told = place.deployment.api("GET", f"workflow-runs/{run}/")
     ids = [one["session_id"] for one in told["nodes"] if one["kind"] == "agent" and one["session_id"]]
     found = [Session(place.deployment, told["task_id"], one, place.deployment.home) for one in ids]
-    return next((one for one in found if works(one)), None)
+    return next((one for one in found if is_working(one)), None)
 
 
-def walk(page: Page, sessions: dict[str, Session], run: str) -> str:
+def find_contradictions(page: Page, sessions: dict[str, Session], run: str) -> str:
     """Return the contradictions found on all pages."""
     api = sessions["closed"].deployment.api
     asked = api("POST", "sweeps/", {"dry_run": True})["id"]
-    eventually(lambda: api("GET", f"sweeps/requests/{asked}/")["done_at"], timeout=60, describe="a dry run is done")
+    eventually(lambda: api("GET", f"sweeps/requests/{asked}/")["done_at"], timeout=60, describe="the dry run is done")
     ids = {
         "run_id": run,
         "workflow_id": api("GET", f"workflow-runs/{run}/")["workflow_id"],
@@ -79,11 +81,11 @@ def walk(page: Page, sessions: dict[str, Session], run: str) -> str:
     return Walk(page, list(sessions.values()), ids).everything()
 
 
-def works(session: Session) -> bool:
+def is_working(session: Session) -> bool:
     return "tick 1" in session.agent_text()
 
 
-def rests(place: Place, sessions: dict[str, Session], run: str) -> bool:
+def is_settled(place: Place, sessions: dict[str, Session], run: str) -> bool:
     """Return whether the run has ended and each session is working again or waits for a decision."""
     status = {name: one.status() for name, one in sessions.items()}
     working = {name for name, one in status.items() if one["state"] == "RUNNING"}
@@ -100,14 +102,16 @@ def rests(place: Place, sessions: dict[str, Session], run: str) -> bool:
 def test_pages_agree_about_sessions_after_everything_was_killed(place: Place) -> None:
     sessions = begin(place)
     run = start_run(place, sessions["resumes"])
-    of_run = eventually(lambda: agent_of(place, run), timeout=60, describe="the agent of the run works")
+    of_run = eventually(lambda: agent_of(place, run), timeout=60, describe="the run's agent works")
     assert of_run is not None
     with place.visiting() as me:
-        assert walk(me.page, sessions, run) == "", "before anything was killed"
+        assert find_contradictions(me.page, sessions, run) == "", "no contradiction before the kills"
         place.kill()
         for one in (*(sessions[name] for name in ("resumes", "asks", "cannot", "by hand")), of_run):
             one.kill_everything()
         place.serve()
-        eventually(lambda: rests(place, sessions, run), timeout=120, describe="all have come to rest")
-        assert walk(me.page, sessions, run) == ""
+        eventually(
+            lambda: is_settled(place, sessions, run), timeout=120, describe="all sessions and the run are at rest"
+        )
+        assert find_contradictions(me.page, sessions, run) == ""
         assert me.unexpected(*SERVER_AWAY) == []

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Dialog, Route, expect
 
 from sessions_app.models import TaskSession
 from tests.pages.browsers import NO_SOCKET
-from tests.pages.world import World, asks, hear, make_world, path_of, supervise
+from tests.pages.world import World, asks, ingest_lines, make_world, path_of, supervise
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -71,7 +71,7 @@ def test_text_typed_during_a_slow_response_is_kept(visit: Any, world: World) -> 
     expect(composer).to_have_value("Second")
     page.reload()
     expect(composer).to_have_value("Second")
-    assert len(held) == 1, "a prompt on its way is not sent a second time"
+    assert len(held) == 1, "a prompt that is being sent is not sent again"
     assert [row.text for row in session.prompts.filter(state="queued")] == ["First."]
 
 
@@ -79,11 +79,11 @@ def test_text_changed_after_a_lost_response_is_a_new_prompt(visit: Any, world: W
     session = world.running_session()
     page = visit().open(path_of(session))
 
-    def lose_the_answer(route: Route) -> None:
+    def lose_response(route: Route) -> None:
         route.fetch()
         route.abort()
 
-    page.route("**/prompt/", lose_the_answer)
+    page.route("**/prompt/", lose_response)
     composer = page.get_by_label("Your prompt")
     composer.fill("Deploy it.")
     page.get_by_role("button", name="Send").click()
@@ -95,7 +95,7 @@ def test_text_changed_after_a_lost_response_is_a_new_prompt(visit: Any, world: W
     expect(composer).to_have_value("")
     assert [row.text for row in session.prompts.filter(state="queued")] == ["Deploy it."]
 
-    page.route("**/prompt/", lose_the_answer)
+    page.route("**/prompt/", lose_response)
     composer.fill("Undo it.")
     page.get_by_role("button", name="Send").click()
     expect(page.get_by_role("alert")).to_contain_text("You can safely send it again")
@@ -109,7 +109,7 @@ def test_text_changed_after_a_lost_response_is_a_new_prompt(visit: Any, world: W
 @pytest.mark.parametrize("answer", ["accept", "dismiss"])
 def test_prompt_during_an_open_permission_asks_first(answer: str, visit: Any, world: World) -> None:
     session, ada = world.running_session(), visit()
-    hear(session, asks("p1", title="Push to main"))
+    ingest_lines(session, asks("p1", title="Push to main"))
     page = ada.open(path_of(session))
     questions: list[str] = []
 

@@ -47,7 +47,11 @@ def test_drill_a_open_page_loses_and_duplicates_nothing(place: Place, picture: P
         picture(page, "session-running")
         place.kill()
         expect(reconnecting(page)).to_be_visible()
-        eventually(lambda: "permission.requested" in session.journal(), timeout=30, describe="it asks unheard")
+        eventually(
+            lambda: "permission.requested" in session.journal(),
+            timeout=30,
+            describe="the permission request is in the journal",
+        )
         place.serve()
 
         expect(reconnecting(page)).to_be_hidden()
@@ -141,7 +145,7 @@ def test_drill_d_missing_worktree_is_shown_with_its_reason(place: Place, picture
 
 
 def acknowledged(told: str | bytes) -> list[int]:
-    """Return the seq that a frame from the page acknowledges."""
+    """Return the seq acknowledged by a frame from the page, in a list; empty for other frames."""
     frame = json.loads(told)
     return [frame["seq"]] if frame["type"] == "ack" else []
 
@@ -167,7 +171,7 @@ def test_two_tabs_start_an_idle_agent_once_and_agree(place: Place) -> None:
     session = place.start("remember walrus", policy="on_open")
     wait_for_first_turn(session)
     session.kill_everything()
-    eventually(lambda: session.status()["needs_resume"], timeout=30, describe="its death is noticed")
+    eventually(lambda: session.status()["needs_resume"], timeout=30, describe="the agent's death is noticed")
     with place.visiting() as me:
         tabs = [me.page, me.tab()]
         for tab in tabs:
@@ -178,7 +182,7 @@ def test_two_tabs_start_an_idle_agent_once_and_agree(place: Place) -> None:
         starts = place.deployment.rows(
             "SELECT * FROM session_intents WHERE session_id = ? AND kind = 'start'", session.id.replace("-", "")
         )
-        assert len(starts) == 2, "the first one, and that of one tab"
+        assert len(starts) == 2, "the first start and one by one of the tabs"
         tabs[0].get_by_label("Your prompt").fill("what was the word?")
         tabs[0].get_by_role("button", name="Send", exact=True).click()
         for tab in tabs:
@@ -267,7 +271,7 @@ def test_losing_membership_or_login_closes_the_open_page(place: Place) -> None:
             page.on("websocket", lambda socket: asked.append(socket.url))
         session.prompt("work 1")
         eventually(lambda: len(session.prompts()) == 2 and session.row["state"] == "WAITING_FOR_INPUT", timeout=30)
-        assert asked == [], "a page that was told to stop asks for nothing more"
+        assert asked == [], "a stopped page requests nothing more"
 
 
 def press_until(page: Page, key: str, name: str) -> None:
@@ -279,7 +283,7 @@ def press_until(page: Page, key: str, name: str) -> None:
         )
         if called == name:
             return
-    raise AssertionError(f"{key} does not lead to {name}")
+    raise AssertionError(f"{key} does not focus {name}")
 
 
 def test_conversation_can_be_held_by_keyboard_alone(place: Place) -> None:

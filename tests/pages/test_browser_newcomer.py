@@ -1,4 +1,4 @@
-"""A newcomer's way from the first start to a turn of a real agent, and a login in the terminal of a page."""
+"""A new user's path from the first start to a turn of a real agent, and a login in the terminal of a page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ enabled = false
 
 
 class Newcomer:
-    """A user who has started Kandev with its demo for the first time; counts the clicks, a field as one."""
+    """A user who has started Kandev with its demo for the first time; counts clicks and filled fields."""
 
     def __init__(self, home: Path, browser: Browser):
         self.programs = home / "programs"
@@ -114,8 +114,8 @@ def test_newcomer_reaches_a_turn_of_a_real_agent_in_a_few_clicks(newcomer: Newco
         me.page.get_by_label("What should Codex do?").fill(TASK)
         me.press("Start")
         expect(me.page.locator(".message.agent .prose").last).to_contain_text("ok")
-        assert any(TASK in text for text in model.user_texts), "the model itself has seen the task"
-    assert me.clicks + 1 <= MAX_CLICKS, "the prompt that was filled in is one more"
+        assert any(TASK in text for text in model.user_texts), "the model has received the task"
+    assert me.clicks + 1 <= MAX_CLICKS, "sending the prefilled prompt is one more click"
     assert me.visit.unexpected() == []
 
 

@@ -47,4 +47,4 @@ def test_control_plane_restart_from_the_page_keeps_the_agent_running(
         expect(page.get_by_role("link", name="1 reattached")).to_be_visible()
         assert me.unexpected(*SERVER_AWAY) == []
         assert before
-        assert before <= session.lasting_pids(), "the very same processes"
+        assert before <= session.lasting_pids(), "the processes are the same ones"

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
 from sessions_app.models import TaskSession
 from sessions_app.services.timeline import event_json
-from tests.pages.world import World, hear, make_world, path_of, supervise
+from tests.pages.world import World, ingest_lines, make_world, path_of, supervise
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -23,8 +23,8 @@ def world(browser: Browser) -> World:
     return make_world()
 
 
-class FarEnd:
-    """The server's side of the sockets that one page opens one after another."""
+class ServerSide:
+    """The server's side of the sockets that one page opens, one after another."""
 
     def __init__(self, page: Page, session: TaskSession):
         self.session, self.sockets = session, list[WebSocketRoute]()
@@ -44,18 +44,18 @@ class FarEnd:
         return events[-1].seq if events else after
 
 
-Talk = Callable[[], tuple[Page, FarEnd, int]]
+Talk = Callable[[], tuple[Page, ServerSide, int]]
 
 
 @pytest.fixture
 def talk(visit: Any, world: World) -> Talk:
-    """Open a page whose agent has said "One"; its own requests are no longer answered."""
+    """Return a function that opens a page whose agent has said "One"; its own requests are no longer answered."""
 
-    def begin() -> tuple[Page, FarEnd, int]:
+    def begin() -> tuple[Page, ServerSide, int]:
         session = world.running_session()
-        hear(session, {"kind": "message.agent", "text": "One"})
+        ingest_lines(session, {"kind": "message.agent", "text": "One"})
         page = visit().page
-        far = FarEnd(page, session)
+        far = ServerSide(page, session)
         with page.expect_response("**/live/**"):
             page.goto(path_of(session))
         expect(page.locator(".message.agent .prose")).to_have_text("One")
@@ -69,10 +69,10 @@ def test_socket_text_appears_at_once_and_only_once(talk: Talk) -> None:
     page, far, seen = talk()
     page.route("**/live/**", lambda route: None)
     said = page.locator(".message.agent .prose")
-    hear(far.session, {"kind": "message.agent", "text": " & <b>two</b>\n"})
+    ingest_lines(far.session, {"kind": "message.agent", "text": " & <b>two</b>\n"})
     for _ in range(2):
         far.tell(seen)
-    hear(far.session, {"kind": "message.agent", "text": "three"})
+    ingest_lines(far.session, {"kind": "message.agent", "text": "three"})
     far.tell(seen)
     text = "One & <b>two</b>\nthree"
     expect(said).to_have_text(text, use_inner_text=True)
@@ -83,19 +83,19 @@ def test_socket_text_appears_at_once_and_only_once(talk: Talk) -> None:
     expect(said.locator(".appended")).to_have_count(0)
 
 
-def test_socket_text_does_not_wait_for_the_next_picture(talk: Talk) -> None:
+def test_socket_text_does_not_wait_for_the_next_frame(talk: Talk) -> None:
     page, far, seen = talk()
     page.route("**/live/**", lambda route: None)
     page.evaluate("() => { window.requestAnimationFrame = () => 0; }")
     for word in ("two", "three"):
-        hear(far.session, {"kind": "message.agent", "text": f" {word}"})
+        ingest_lines(far.session, {"kind": "message.agent", "text": f" {word}"})
         seen = far.tell(seen)
     expect(page.locator(".message.agent .prose")).to_have_text("One two three")
 
 
 def test_server_rendering_replaces_appended_text(talk: Talk) -> None:
     page, far, seen = talk()
-    hear(far.session, {"kind": "message.agent", "text": "\n\n- **two**\n"})
+    ingest_lines(far.session, {"kind": "message.agent", "text": "\n\n- **two**\n"})
     far.tell(seen)
     expect(page.locator(".message.agent li strong")).to_have_text("two")
     expect(page.locator(".appended")).to_have_count(0)
@@ -103,11 +103,11 @@ def test_server_rendering_replaces_appended_text(talk: Talk) -> None:
 
 def test_reopened_socket_continues_after_the_last_received_event(talk: Talk) -> None:
     page, far, seen = talk()
-    hear(far.session, {"kind": "message.agent", "text": " two"})
+    ingest_lines(far.session, {"kind": "message.agent", "text": " two"})
     heard = far.tell(seen)
     expect(page.locator(".message.agent .prose")).to_have_text("One two")
     far.sockets[-1].close(code=4408)
-    eventually(lambda: page.evaluate("1") and len(far.sockets) > 1, describe="the page comes back")
+    eventually(lambda: page.evaluate("1") and len(far.sockets) > 1, describe="the page reconnects")
     assert f"after={heard}&" in far.sockets[-1].url
 
 

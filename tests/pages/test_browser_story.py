@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, expect
 
 from sessions_app.models import SweepRequest, Task, TaskSession
 from tests.pages.browsers import NO_SOCKET
-from tests.pages.world import World, asks, hear, make_sweep, make_world, path_of, supervise
+from tests.pages.world import World, asks, ingest_lines, make_sweep, make_world, path_of, supervise
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -24,12 +24,12 @@ def world(browser: Browser) -> World:
     return make_world()
 
 
-def a_full_world(world: World) -> TaskSession:
+def create_full_board(world: World) -> TaskSession:
     """Create sessions in every column, one with an open permission, and a sweep that found them."""
     world.ada.is_staff = True
     world.ada.save()
     session = world.running_session()
-    hear(session, asks())
+    ingest_lines(session, asks())
     session.receipts.create(kind="reattached", verified="same_process")
     resting = world.resting_session(resume_token="t")
     Task.objects.filter(id=resting.task_id).update(title="Paint the bridge")
@@ -39,7 +39,7 @@ def a_full_world(world: World) -> TaskSession:
     return session
 
 
-def request_under_way() -> str:
+def create_unfinished_request() -> str:
     return f"/sweeps/requests/{SweepRequest.objects.create(rows_done=3, rows_in_all=9).id}/"
 
 
@@ -48,7 +48,7 @@ PLACES: dict[str, Callable[[TaskSession], str]] = {
     "a board on which nothing fits": lambda session: "/?q=nowhere",
     "timeline": lambda session: f"{path_of(session)}timeline/",
     "sweep": lambda session: f"/sweeps/{session.sweep_outcomes.get().sweep_id}/",
-    "a sweep under way": lambda session: request_under_way(),
+    "a sweep under way": lambda session: create_unfinished_request(),
     "executors": lambda session: "/executors/",
     "agents": lambda session: "/agents/",
     "help": lambda session: "/help/",
@@ -57,7 +57,7 @@ PLACES: dict[str, Callable[[TaskSession], str]] = {
 
 
 def test_pages_fit_a_phone_in_both_themes(visit: Any, world: World) -> None:
-    session = a_full_world(world)
+    session = create_full_board(world)
     paths = {name: place(session) for name, place in PLACES.items()}
     for scheme in ("light", "dark"):
         ada = visit(viewport={"width": 360, "height": 740}, color_scheme=scheme)
@@ -72,7 +72,7 @@ def test_pages_fit_a_phone_in_both_themes(visit: Any, world: World) -> None:
 
 
 def test_keyboard_shortcuts_navigate_the_board_and_can_be_disabled(visit: Any, world: World) -> None:
-    a_full_world(world)
+    create_full_board(world)
     ada = visit()
     page = ada.open("/")
     titles = page.locator(".task > .title")
@@ -109,7 +109,7 @@ def test_keyboard_shortcuts_navigate_the_board_and_can_be_disabled(visit: Any, w
 
 
 def test_board_search_filters_at_once_and_updates_the_address(visit: Any, world: World, picture: Any) -> None:
-    a_full_world(world)
+    create_full_board(world)
     page = visit().open("/")
     picture(page, "board")
     page.get_by_role("searchbox").fill("bridge")
@@ -133,7 +133,7 @@ def place_on_screen(found: Locator) -> float:
 
 
 def test_selection_focus_and_scroll_survive_board_updates(visit: Any, world: World) -> None:
-    session = a_full_world(world)
+    session = create_full_board(world)
     ada = visit()
     page = ada.open("/")
     box = page.get_by_role("checkbox", name="Select Demo on Paint the bridge")
@@ -158,7 +158,7 @@ def test_selection_focus_and_scroll_survive_board_updates(visit: Any, world: Wor
 
 @pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without JavaScript"])
 def test_task_start_and_board_filter_work_without_javascript(javascript: bool, visit: Any, world: World) -> None:
-    a_full_world(world)
+    create_full_board(world)
     page = visit(java_script_enabled=javascript).open("/")
     page.get_by_label("State").select_option("TODO")
     if not javascript:
@@ -170,7 +170,7 @@ def test_task_start_and_board_filter_work_without_javascript(javascript: bool, v
 
 
 def test_timeline_shows_entries_and_updates_itself(visit: Any, world: World) -> None:
-    session = a_full_world(world)
+    session = create_full_board(world)
     ada = visit(timezone_id="Asia/Tokyo")
     page = ada.open(f"{path_of(session)}timeline/")
     entry = page.locator(".entry", has_text="The agent asked for permission")
@@ -178,7 +178,7 @@ def test_timeline_shows_entries_and_updates_itself(visit: Any, world: World) -> 
     expect(page.get_by_role("heading", name="March 1, 2026")).to_be_visible()
     entry.locator("summary").click()
     expect(entry.get_by_text("wait kind")).to_be_visible()
-    hear(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
+    ingest_lines(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
     expect(page.locator(".entry", has_text="exit status -9")).to_be_visible()
     expect(entry.get_by_text("wait kind")).to_be_visible()
     entry.get_by_role("link", name="Show the conversation up to here").click()
@@ -187,7 +187,7 @@ def test_timeline_shows_entries_and_updates_itself(visit: Any, world: World) -> 
 
 
 def test_dry_run_shows_progress_and_then_its_report(visit: Any, world: World) -> None:
-    session = a_full_world(world)
+    session = create_full_board(world)
     ada = visit()
     page = ada.open("/sweeps/")
     page.get_by_role("button", name="Dry run").click()

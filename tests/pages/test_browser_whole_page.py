@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.pages.world import World, hear, make_world, path_of, supervise
+from tests.pages.world import World, ingest_lines, make_world, path_of, supervise
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -55,8 +55,8 @@ def test_page_reloads_itself_after_a_failed_asset(part: str, visit: Any, world: 
     session, page = world.running_session(), visit().page
     loads, asked = loads_of(page), failing(page, part, lambda number: number == 0)
     page.goto(path_of(session))
-    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 2, timeout=30, describe="it loads again")
-    hear(session, {"kind": "message.agent", "text": "Here I am."})
+    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 2, timeout=30, describe="the page reloads")
+    ingest_lines(session, {"kind": "message.agent", "text": "Here I am."})
     expect(page.get_by_text("Here I am.")).to_be_visible()
     expect(page.get_by_text(LACKING)).to_be_hidden()
     assert len(asked) == 2
@@ -67,11 +67,15 @@ def test_persistently_failing_asset_is_reported_after_a_few_reloads(visit: Any, 
     session, page = world.running_session(), visit().page
     loads, asked = loads_of(page), failing(page, PARTS["its module"], lambda number: number <= RELOADS)
     page.goto(path_of(session))
-    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 1 + RELOADS, timeout=60, describe="it tries again")
+    eventually(
+        lambda: page.wait_for_timeout(50) or len(loads) == 1 + RELOADS,
+        timeout=60,
+        describe="the page makes all its attempts",
+    )
     expect(page.get_by_role("alert")).to_contain_text(LACKING)
-    eventually(lambda: page.evaluate("sessionStorage.length") == 0, timeout=30, describe="it has given up")
+    eventually(lambda: page.evaluate("sessionStorage.length") == 0, timeout=30, describe="the page gives up")
     page.get_by_role("button", name="Reload").click()
-    hear(session, {"kind": "message.agent", "text": "Here I am."})
+    ingest_lines(session, {"kind": "message.agent", "text": "Here I am."})
     expect(page.get_by_text("Here I am.")).to_be_visible()
     assert (len(loads), len(asked)) == (2 + RELOADS, 2 + RELOADS)
 
@@ -83,12 +87,16 @@ def test_page_waits_for_a_server_that_disappeared_while_loading(visit: Any, worl
     everything = failing(page, "**/static/**", lambda _: away)
     looks = failing(page, "**/healthz", lambda _: away)
     page.goto(path_of(session))
-    eventually(lambda: page.wait_for_timeout(50) or len(looks) >= 2, timeout=30, describe="it asks for the server")
+    eventually(
+        lambda: page.wait_for_timeout(50) or len(looks) >= 2,
+        timeout=30,
+        describe="the page checks whether the server answers",
+    )
     assert everything
-    assert len(loads) == 1, "no page is asked of a server that is away"
+    assert len(loads) == 1, "the page does not reload while the server is away"
     away = False
-    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 2, timeout=30, describe="it loads again")
-    hear(session, {"kind": "message.agent", "text": "Here I am."})
+    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 2, timeout=30, describe="the page reloads")
+    ingest_lines(session, {"kind": "message.agent", "text": "Here I am."})
     expect(page.get_by_text("Here I am.")).to_be_visible()
 
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from tests.pages.browsers import Visit
-from tests.pages.test_every_page import ill_read
+from tests.pages.test_every_page import accessibility_problems
 from tests.pages.workflows import TEXT, looped_run, make_workflow, ran
 from tests.pages.world import World, make_world, supervise
 
@@ -53,7 +53,7 @@ def test_node_settings_are_applied_to_the_text_and_saved(visit: Any, world: Worl
     page.get_by_label("Keep the session").check()
     page.get_by_role("button", name="Apply to the text").press("Enter")
     expect(page.locator("#text")).to_have_value(re.compile("resumable: true"))
-    assert ill_read(page, "the settings of a node") == []
+    assert accessibility_problems(page, "the settings of a node") == []
     page.get_by_role("button", name="Save").first.click()
     expect(page.get_by_text("Saved.", exact=True)).to_be_visible()
     kept = Workflow.objects.get().text

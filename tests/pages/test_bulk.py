@@ -31,7 +31,7 @@ def test_selected_sessions_are_stopped(ada: Client, world: World) -> None:
     sessions = [world.running_session() for _ in range(2)]
     answer = ada.post("/sessions/bulk/?q=x", {"action": "stop", "session": ids(*sessions)})
     assert "2 sessions were asked to stop" in answer.text
-    assert 'href="/?q=x"' in answer.text, "the way back leads to what was looked for"
+    assert 'href="/?q=x"' in answer.text, "the link back keeps the search"
     assert [open_orders(one) for one in sessions] == [["stop"], ["stop"]]
 
 
@@ -58,7 +58,7 @@ def test_one_failing_session_does_not_stop_the_others(
     assert "2 sessions were asked to resume; 3 were not" in html
     assert "The session has ended and cannot be restarted." in html
     assert html.index("The session has ended and cannot be restarted.") < html.index("Done: asked to resume"), (
-        "what failed comes first"
+        "failures come first"
     )
     assert {one["code"] for one in ask_api(bob, "resume", ids(good)).json()["results"]} == {"not_found"}
 

@@ -7,7 +7,7 @@ from django.test import Client
 
 from sessions_app.models import TaskSession
 from sessions_app.pages.conversation import GROWING_LIMIT, last_messages, render_markdown, render_messages
-from tests.pages.world import World, asks, first_prompt, hear, path_of
+from tests.pages.world import World, asks, first_prompt, ingest_lines, path_of
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_user_and_agent_text_is_never_treated_as_html(world: World) -> None:
     session = world.running_session()
     evil = "<script>alert(1)</script>"
     session.prompts.update(text=evil)
-    hear(
+    ingest_lines(
         session,
         {"kind": "message.thought", "text": evil},
         {
@@ -89,7 +89,7 @@ def test_user_and_agent_text_is_never_treated_as_html(world: World) -> None:
 def test_tool_call_is_shown_as_a_card_with_its_status(status: str, word: str, world: World) -> None:
     session = world.running_session()
     tool = {"kind": "tool.call", "tool_call_id": "t", "title": "Read a.py", "status": status}
-    hear(session, {**tool, "content": [{"type": "content", "content": {"type": "text", "text": "line one"}}]})
+    ingest_lines(session, {**tool, "content": [{"type": "content", "content": {"type": "text", "text": "line one"}}]})
     card = shown(session)[-1]
     assert "Read a.py" in card
     assert f"{word}</span>" in card
@@ -98,8 +98,8 @@ def test_tool_call_is_shown_as_a_card_with_its_status(status: str, word: str, wo
 
 def test_tool_call_of_a_dead_agent_is_interrupted_not_done(world: World) -> None:
     session = world.running_session()
-    hear(session, {"kind": "tool.call", "tool_call_id": "t", "title": "Push", "status": "in_progress"})
-    hear(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
+    ingest_lines(session, {"kind": "tool.call", "tool_call_id": "t", "title": "Push", "status": "in_progress"})
+    ingest_lines(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
     card = shown(session)[-1]
     assert "Interrupted</span>" in card
     assert "Done" not in card
@@ -109,14 +109,14 @@ def test_tool_call_of_a_dead_agent_is_interrupted_not_done(world: World) -> None
 def test_malformed_tool_call_can_be_shown(content: object, world: World) -> None:
     session = world.running_session()
     line = {"kind": "tool.call", "tool_call_id": "t", "title": None, "status": None}
-    hear(session, {**line, "content": content, "locations": content, "raw_output": content})
+    ingest_lines(session, {**line, "content": content, "locations": content, "raw_output": content})
     assert "Waiting" in shown(session)[-1]
 
 
 def test_plan_marks_completed_and_current_steps(world: World) -> None:
     session = world.running_session()
     steps = [{"content": "Read", "status": "completed"}, {"content": "Mend", "status": "in_progress"}]
-    hear(session, {"kind": "plan", "entries": steps})
+    ingest_lines(session, {"kind": "plan", "entries": steps})
     plan = " ".join(shown(session)[-1].split())
     assert '<li class="done">Read <span class="unseen">(done)</span></li>' in plan
     assert '<li class="now">Mend' in plan
@@ -125,7 +125,7 @@ def test_plan_marks_completed_and_current_steps(world: World) -> None:
 def test_failed_turn_shows_its_reason(world: World) -> None:
     session = world.running_session()
     failed = {"kind": "turn.failed", "message_id": first_prompt(session).message_id, "code": "boom"}
-    hear(session, {**failed, "message": "The prompt is too long."})
+    ingest_lines(session, {**failed, "message": "The prompt is too long."})
     assert 'class="message error"' in shown(session)[-1]
     assert "The prompt is too long." in shown(session)[-1]
 
@@ -133,7 +133,7 @@ def test_failed_turn_shows_its_reason(world: World) -> None:
 def test_system_prompts_are_not_shown_as_the_users(world: World) -> None:
     session = world.running_session()
     session.prompts.create(message_id="continue:1", text="Go on.", kind="continue", state="sending")
-    hear(session, {"kind": "prompt.accepted", "message_id": "continue:1"})
+    ingest_lines(session, {"kind": "prompt.accepted", "message_id": "continue:1"})
     first, second = shown(session)
     assert "<span>You</span>" in first
     assert "Kandev, after an interruption" in second
@@ -141,19 +141,19 @@ def test_system_prompts_are_not_shown_as_the_users(world: World) -> None:
 
 def test_thought_is_collapsed(world: World) -> None:
     session = world.running_session()
-    hear(session, {"kind": "message.thought", "text": "Hmm."})
+    ingest_lines(session, {"kind": "message.thought", "text": "Hmm."})
     assert "<details" in shown(session)[-1]
     assert "open>" not in shown(session)[-1]
 
 
 def test_long_growing_message_shows_its_end_until_complete(world: World) -> None:
     session = world.running_session()
-    hear(session, {"kind": "message.agent", "text": "first " + "x" * GROWING_LIMIT + " last"})
+    ingest_lines(session, {"kind": "message.agent", "text": "first " + "x" * GROWING_LIMIT + " last"})
     growing = shown(session)[-1]
     assert "first" not in growing
     assert " last" in growing
 
-    hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+    ingest_lines(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
     assert "first" in shown(session)[-1]
 
 
@@ -161,7 +161,7 @@ def test_earlier_messages_are_on_another_page(world: World, monkeypatch: pytest.
     monkeypatch.setattr("sessions_app.pages.conversation.PAGE_SIZE", 2)
     session = world.running_session()
     for number in range(3):
-        hear(session, {"kind": "message.user", "text": f"note {number}"})
+        ingest_lines(session, {"kind": "message.user", "text": f"note {number}"})
     client = Client()
     client.force_login(world.ada)
     newest = client.get(path_of(session))
@@ -177,7 +177,7 @@ def test_file_change_of_a_tool_is_shown_as_a_diff(world: World) -> None:
     session = world.running_session()
     diff = {"type": "diff", "path": "a.py", "oldText": "one\ntwo\nthree\n", "newText": "one\n<2>\nthree\n"}
     new = {"type": "diff", "path": "b.py", "oldText": None, "newText": "x\n"}
-    hear(session, {"kind": "tool.call", "tool_call_id": "t", "title": "Edit", "content": [diff, new]})
+    ingest_lines(session, {"kind": "tool.call", "tool_call_id": "t", "title": "Edit", "content": [diff, new]})
     html = shown(session)[-1]
     assert '<span class="gone">-two\n</span><span class="added">+&lt;2&gt;\n</span>' in html
     assert '<span class="added">+1</span> <span class="gone">−1</span>' in html
@@ -191,7 +191,7 @@ def test_plan_shows_its_progress(world: World) -> None:
         {"content": "Write", "status": "in_progress"},
         {"content": "Tell"},
     ]
-    hear(session, {"kind": "plan", "entries": steps})
+    ingest_lines(session, {"kind": "plan", "entries": steps})
     html = shown(session)[-1]
     assert "1 of 3 done" in html
     assert [html.index(f'class="{state}"') for state in ("done", "now", "open")] == sorted(
@@ -201,8 +201,8 @@ def test_plan_shows_its_progress(world: World) -> None:
 
 def test_turn_usage_is_kept_until_a_new_value_arrives(ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, {"kind": "usage", "usage": {"inputTokens": 1200, "outputTokens": 7}})
-    hear(session, {"kind": "usage", "usage": {"used": 50, "size": 200, "strange": {"x": 1}}}, {"kind": "usage"})
+    ingest_lines(session, {"kind": "usage", "usage": {"inputTokens": 1200, "outputTokens": 7}})
+    ingest_lines(session, {"kind": "usage", "usage": {"used": 50, "size": 200, "strange": {"x": 1}}}, {"kind": "usage"})
     html = ada.get(path_of(session)).text
     for name, value in (("Tokens in", "1,200"), ("Tokens out", "7"), ("Context in use", "25% of 200 tokens")):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in html
@@ -214,7 +214,7 @@ def test_link_to_a_message_shows_its_surroundings(ada: Client, world: World, mon
     session = world.running_session()
     for number in range(10):
         tool = {"kind": "tool.call", "tool_call_id": str(number), "status": "completed"}
-        hear(session, {"kind": "message.agent", "text": f"<{number}>"}, tool)
+        ingest_lines(session, {"kind": "message.agent", "text": f"<{number}>"}, tool)
     asked = session.messages.filter(role="agent")[3]
     html = ada.get(f"{path_of(session)}?at={asked.seq}").text
     assert f'id="m-{asked.id}"' in html

@@ -1,4 +1,4 @@
-"""``manage.py demo`` tells its story with real processes and leaves nothing behind."""
+"""``manage.py demo`` works with real processes and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def demo(directory: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def left_over(directory: Path) -> list[str]:
-    """Return directories of demos and processes that run in one."""
+    """Return the directories of demos, and the processes that run in one."""
     place = str(directory / "kandev-demo-").encode()
     processes = [pid for pid in identity.list_pids() if any(place in entry for entry in identity.read_environment(pid))]
     return [path.name for path in directory.glob("kandev-demo-*")] + [str(pid) for pid in processes]
 
 
-def test_demo_tells_the_promised_story_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_demo_shows_every_step_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as told:
         words, _ = told.communicate(timeout=300)
     assert told.returncode == 0, words
@@ -58,7 +58,7 @@ def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as told:
         lines = told.stdout
         assert lines
-        eventually(lambda: "agent output:" in lines.readline(), timeout=180, describe="the agent talks")
+        eventually(lambda: "agent output:" in lines.readline(), timeout=180, describe="the agent writes")
         assert left_over(tmp_path)
         told.send_signal(signal.SIGTERM)
         told.communicate(timeout=300)

@@ -14,17 +14,17 @@ from sessions_app.models.runs import newest_run
 from sessions_app.models.side_effects import derived_status
 from sessions_app.services.assessment import execution_of
 from sessions_app.services.status import load_run_states
-from tests.pages.world import World, asks, hear
+from tests.pages.world import World, asks, ingest_lines
 
 
 def asking(world: World) -> TaskSession:
     session = world.running_session()
-    hear(session, asks())
+    ingest_lines(session, asks())
     return session
 
 
 def with_key(**values: object) -> Callable[[World], TaskSession]:
-    """Return a session whose key is in another state."""
+    """Return a function that makes a session whose key is in another state."""
 
     def make(world: World) -> TaskSession:
         session = asking(world)
@@ -64,18 +64,18 @@ def run_ended(state: str, *, waited: bool = False) -> Callable[[World], TaskSess
 
 
 SITUATIONS: dict[str, tuple[Callable[[World], TaskSession], str]] = {
-    "nothing was said": (lambda world: world.session(), "idle"),
-    "a turn goes on": (lambda world: world.running_session(), "running"),
-    "the turn is over": (lambda world: world.resting_session(), "idle"),
-    "its agent is gone": (agent_gone, "interrupted_startup"),
-    "it was interrupted": (run_ended("interrupted"), "interrupted_startup"),
-    "it was interrupted while it waited": (run_ended("interrupted", waited=True), "interrupted_waiting"),
-    "it asks": (asking, "waiting"),
-    "its answer is on its way": (with_key(consumed_at=timezone.now()), "waiting"),
-    "its key is too old": (with_key(expires_at=timezone.now()), "interrupted_waiting"),
-    "its key was taken back": (with_key(revoked_at=timezone.now()), "interrupted_waiting"),
-    "its question is settled": (answered_elsewhere, "interrupted_waiting"),
-    "it waits for a build": (waiting_outside, "waiting"),
+    "no event": (lambda world: world.session(), "idle"),
+    "a turn runs": (lambda world: world.running_session(), "running"),
+    "the turn has completed": (lambda world: world.resting_session(), "idle"),
+    "the agent is gone": (agent_gone, "interrupted_startup"),
+    "the turn was interrupted": (run_ended("interrupted"), "interrupted_startup"),
+    "the turn was interrupted while waiting": (run_ended("interrupted", waited=True), "interrupted_waiting"),
+    "a permission is requested": (asking, "waiting"),
+    "the answer is being delivered": (with_key(consumed_at=timezone.now()), "waiting"),
+    "the key has expired": (with_key(expires_at=timezone.now()), "interrupted_waiting"),
+    "the key was revoked": (with_key(revoked_at=timezone.now()), "interrupted_waiting"),
+    "the question is settled": (answered_elsewhere, "interrupted_waiting"),
+    "the session waits for a build": (waiting_outside, "waiting"),
 }
 
 

@@ -25,14 +25,14 @@ from tests.rights.matrix import PAGES
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
-NOT_TO_LOOK_AT: Final = re.compile(
+EXCLUDED_ROUTES: Final = re.compile(
     r"live/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$"
 )
-"""Page fragments, pictures and machine-readable responses; login pages have a test of their own."""
+"""Page fragments, pictures and machine-readable responses; login pages have their own test."""
 ROUTES: Final = [
     route
     for route, methods in PAGES.items()
-    if "get" in methods and not NOT_TO_LOOK_AT.search(route) and 200 in methods["get"].statuses
+    if "get" in methods and not EXCLUDED_ROUTES.search(route) and 200 in methods["get"].statuses
 ]
 ADMIN: Final = (
     "/admin/",
@@ -41,7 +41,7 @@ ADMIN: Final = (
     "/admin/executors_app/executor/add/",
 )
 PHONE: Final = 360
-COLOURS_STAND_STILL: Final = """() => Promise.allSettled(
+TRANSITIONS_ENDED: Final = """() => Promise.allSettled(
     document.getAnimations().filter(one => one instanceof CSSTransition).map(one => one.finished))"""
 
 
@@ -52,8 +52,8 @@ def world(browser: Browser) -> World:
 
 
 @pytest.fixture
-def names(world: World) -> Mapping[str, Any]:
-    """Return values for the variables in URLs, in a world that has one of everything."""
+def url_values(world: World) -> Mapping[str, Any]:
+    """Return values for the variables in URLs, with objects of every kind."""
     session = busy_session(world)
     sweep = make_sweep(session, reattached=3, loaded=1, failed=1)
     world.ada.is_staff, world.ada.first_name = True, "Ada Lovelace"
@@ -74,24 +74,24 @@ def names(world: World) -> Mapping[str, Any]:
     }
 
 
-def paths(names: Mapping[str, Any]) -> Iterator[str]:
+def paths(url_values: Mapping[str, Any]) -> Iterator[str]:
     for route in ROUTES:
-        yield "/" + re.sub(r"<\w+:(\w+)>", lambda found: str(names[found[1]]), route)
+        yield "/" + re.sub(r"<\w+:(\w+)>", lambda found: str(url_values[found[1]]), route)
 
 
-def look_at(page: Page, path: str, width: int) -> list[str]:
-    """Return the problems of one page."""
+def problems_of(page: Page, path: str, width: int) -> list[str]:
+    """Open a page; return its problems."""
     answer = page.goto(path)
     assert answer is not None
     wrong = [] if answer.status == 200 else [f"{path}: {answer.status}"]
     if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
         wrong.append(f"{path}: {wide} pixels wide")
-    return [*wrong, *ill_read(page, path)]
+    return [*wrong, *accessibility_problems(page, path)]
 
 
-def ill_read(page: Page, path: str) -> list[str]:
+def accessibility_problems(page: Page, path: str) -> list[str]:
     """Return axe's findings once transitions have ended: colours between two themes lack contrast."""
-    page.evaluate(COLOURS_STAND_STILL)
+    page.evaluate(TRANSITIONS_ENDED)
     found = Axe().run(page).response["violations"]
     return [f"{path}: {one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
 
@@ -102,24 +102,24 @@ def is_dark(page: Page) -> bool:
 
 
 SCREENS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
-    "a light desk": ("light", {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"}),
-    "a dark telephone": ("dark", {"viewport": {"width": PHONE, "height": 740}, "color_scheme": "light"}),
+    "a light desktop": ("light", {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"}),
+    "a dark phone": ("dark", {"viewport": {"width": PHONE, "height": 740}, "color_scheme": "light"}),
 }
 """The theme is the chosen one, whatever the system prefers."""
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_pages_are_accessible_and_report_no_errors(screen: str, visit: Any, names: Mapping[str, Any]) -> None:
+def test_pages_are_accessible_and_report_no_errors(screen: str, visit: Any, url_values: Mapping[str, Any]) -> None:
     theme, options = SCREENS[screen]
     ada: Visit = visit(**options)
     page = ada.open("/settings/profile/")
     page.locator(".account summary").click()
     page.get_by_role("button", name=theme.capitalize(), exact=True).click()
     expect(page.locator("html")).to_have_attribute("data-theme", theme)
-    wrong = ill_read(page, "the open menu")
+    wrong = accessibility_problems(page, "the open menu")
     width = options["viewport"]["width"]
-    for path in paths(names):
-        wrong += look_at(page, path, width)
+    for path in paths(url_values):
+        wrong += problems_of(page, path, width)
         wrong += [] if is_dark(page) is (theme == "dark") else [f"{path}: the wrong theme"]
     assert wrong == []
     assert ada.unexpected(*NO_SOCKET) == []
@@ -132,21 +132,21 @@ def test_login_pages_are_accessible_in_both_themes(visit: Any, world: World) -> 
         nobody: Visit = visit(viewport={"width": PHONE, "height": 740}, color_scheme=scheme)
         nobody.context.clear_cookies()
         for path in ("/login/", link):
-            wrong += look_at(nobody.page, path, PHONE)
+            wrong += problems_of(nobody.page, path, PHONE)
             assert is_dark(nobody.page) is (scheme == "dark")
         nobody.page.goto("/login/used/")
-        wrong += ill_read(nobody.page, "used link")
+        wrong += accessibility_problems(nobody.page, "used link")
         assert nobody.unexpected("410") == []
     assert wrong == []
 
 
-def test_admin_is_accessible_and_reports_no_errors(visit: Any, names: Mapping[str, Any]) -> None:
+def test_admin_is_accessible_and_reports_no_errors(visit: Any, url_values: Mapping[str, Any]) -> None:
     ada: Visit = visit(viewport={"width": 1280, "height": 800})
     wrong = []
     for path in ADMIN:
         ada.open(path)
         assert ada.complaints == []
-        wrong += ill_read(ada.page, path)
+        wrong += accessibility_problems(ada.page, path)
         ada.complaints.clear()  # axe tries styles that the content security policy blocks
     assert wrong == []
 
@@ -165,7 +165,7 @@ def test_menus_and_dialogs_work_by_keyboard(visit: Any, world: World) -> None:
     opener = page.get_by_role("button", name="Open the dialog")
     opener.press("Enter")
     expect(page.get_by_role("dialog")).to_be_visible()
-    assert ill_read(page, "the open dialog") == []
+    assert accessibility_problems(page, "the open dialog") == []
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
     expect(opener).to_be_focused()
@@ -180,7 +180,7 @@ def test_token_is_created_shown_once_and_revoked(visit: Any, world: World) -> No
     page.get_by_role("button", name="Create token").click()
     expect(page.locator("#new-token")).to_have_text(re.compile(r"kdv_[\w-]{43}"))
     expect(page.get_by_role("button", name="Copy")).to_be_visible()
-    assert ill_read(page, "a new token") == []
+    assert accessibility_problems(page, "a new token") == []
     page.goto("/settings/tokens/")
     expect(page.locator("#new-token")).to_have_count(0)
     page.on("dialog", lambda asked: asked.accept())

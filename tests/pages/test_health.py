@@ -23,7 +23,7 @@ def test_healthz_needs_no_database() -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
-def beat(age: float, *, swept: bool) -> Callable[[], None]:
+def supervisor_beat(age: float, *, swept: bool) -> Callable[[], None]:
     def make() -> None:
         at = timezone.now() - timedelta(seconds=age)
         Supervisor.objects.create(
@@ -33,17 +33,17 @@ def beat(age: float, *, swept: bool) -> Callable[[], None]:
     return make
 
 
-def nothing() -> None:
+def no_supervisor() -> None:
     """Leave the deployment without a supervisor."""
 
 
-def two_of_which_the_swept_one_is_dead() -> None:
-    beat(settings.KANDEV_LEASE_TTL + 5, swept=True)()
-    beat(0, swept=False)()
+def dead_supervisor_swept() -> None:
+    supervisor_beat(settings.KANDEV_LEASE_TTL + 5, swept=True)()
+    supervisor_beat(0, swept=False)()
 
 
-def lack_a_migration() -> None:
-    beat(0, swept=True)()
+def missing_migration() -> None:
+    supervisor_beat(0, swept=True)()
     MigrationRecorder.Migration.objects.filter(app="sessions_app").latest("id").delete()
 
 
@@ -51,14 +51,21 @@ def lack_a_migration() -> None:
 @pytest.mark.parametrize(
     ("given", "missing"),
     [
-        (beat(0, swept=True), []),
-        (nothing, ["supervisor", "sweep"]),
-        (beat(0, swept=False), ["sweep"]),
-        (beat(settings.KANDEV_LEASE_TTL + 5, swept=True), ["supervisor", "sweep"]),
-        (two_of_which_the_swept_one_is_dead, ["sweep"]),
-        (lack_a_migration, ["migrations"]),
+        (supervisor_beat(0, swept=True), []),
+        (no_supervisor, ["supervisor", "sweep"]),
+        (supervisor_beat(0, swept=False), ["sweep"]),
+        (supervisor_beat(settings.KANDEV_LEASE_TTL + 5, swept=True), ["supervisor", "sweep"]),
+        (dead_supervisor_swept, ["sweep"]),
+        (missing_migration, ["migrations"]),
     ],
-    ids=["all there", "no supervisor", "not swept yet", "beat too old", "the swept one is dead", "migration missing"],
+    ids=[
+        "healthy",
+        "no supervisor",
+        "not swept yet",
+        "heartbeat too old",
+        "the supervisor that swept is dead",
+        "migration missing",
+    ],
 )
 def test_readyz_names_what_is_missing(given: Callable[[], None], missing: list[str]) -> None:
     given()
@@ -69,11 +76,11 @@ def test_readyz_names_what_is_missing(given: Callable[[], None], missing: list[s
 
 @pytest.mark.django_db
 def test_readiness_check_does_not_rebuild_the_migration_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    beat(0, swept=True)()
+    supervisor_beat(0, swept=True)()
     assert Client().get("/readyz").status_code == 200
 
     def build(*args: Any) -> None:
-        raise AssertionError("the graph was built again")
+        raise AssertionError("the graph was computed again")
 
     monkeypatch.setattr(MigrationLoader, "build_graph", build)
     assert Client().get("/readyz").status_code == 200

@@ -1,4 +1,4 @@
-"""Hostile text of an agent, shown everywhere in a real browser, can neither act nor deceive."""
+"""Hostile text of an agent, shown everywhere in a real browser, can neither act nor imitate the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Dialog, expect
 
 from sessions_app.domain.sanitizing import make_visible
 from tests.pages.browsers import NO_SOCKET
-from tests.pages.world import World, asks, hear, make_world, path_of, supervise
+from tests.pages.world import World, asks, ingest_lines, make_world, path_of, supervise
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -50,7 +50,7 @@ TEXTS: Mapping[str, str] = {
     "brackets": "[" * 5_000 + "*a **b " * 1_000,
 }
 LEADS_OUT = ("https://spy.example/p.png", "https://spy.example/q.png", "https://evil.example/")
-"""External links may exist if they open in a new tab, and only when clicked."""
+"""External links are allowed if they open in a new tab, and only when clicked."""
 FOUND = """() => {
   const messages = [...document.querySelectorAll("#messages .message")];
   const inside = messages.flatMap((message) => [...message.querySelectorAll("*")]);
@@ -95,7 +95,7 @@ def world(browser: Browser) -> World:
     return make_world()
 
 
-def said_everywhere(text: str, number: int) -> list[dict[str, Any]]:
+def lines_with(text: str, number: int) -> list[dict[str, Any]]:
     """Return journal lines with the text in every place that an agent can fill."""
     short = text[:20_000]
     diff = {"type": "diff", "path": short[:200], "oldText": short, "newText": f"{short}\n{short[:50]}"}
@@ -119,8 +119,8 @@ def said_everywhere(text: str, number: int) -> list[dict[str, Any]]:
 def test_agent_text_cannot_act_escape_its_message_or_imitate_the_page(visit: Any, world: World) -> None:
     session = world.running_session()
     for number, text in enumerate(TEXTS.values()):
-        hear(session, *said_everywhere(text, number))
-    hear(session, asks(title=CARD, raw_input={"command": TEXTS["a line turned around"]}))
+        ingest_lines(session, *lines_with(text, number))
+    ingest_lines(session, asks(title=CARD, raw_input={"command": TEXTS["a line turned around"]}))
     session.prompts.create(message_id="held", text=TEXTS["a line turned around"] + CARD, state="held")
     ada = visit(viewport={"width": 1280, "height": 800})
     page, asked, dialogs = ada.page, list[str](), list[str]()
@@ -147,7 +147,7 @@ def test_agent_text_cannot_act_escape_its_message_or_imitate_the_page(visit: Any
     }
     assert dialogs == []
     assert [url for url in asked if "spy.example" in url or "evil" in url] == []
-    assert page.locator(".asks").count() == 1, "there is one question, and it is not the agent's word"
+    assert page.locator(".asks").count() == 1, "the only question is not the agent's text"
     assert page.locator(".asks button").all_inner_texts() == ["Allow once", "Reject"]
     assert page.locator(".asks h2").inner_text().startswith("<section id=")
     expect(page.get_by_text("rm ⟦RLO⟧fdp.gpj⟦PDF⟧").first).to_be_visible()

@@ -10,10 +10,10 @@ from django.test import Client
 
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Supervisor, TaskSession
-from tests.pages.world import World, asks, first_prompt, hear, path_of
+from tests.pages.world import World, asks, first_prompt, ingest_lines, path_of
 
 FORM_TOKEN = re.compile(r'<input type="hidden" name="csrfmiddlewaretoken"[^>]*>')
-"""For forms sent without JavaScript; with it the page adds its own."""
+"""The token of forms sent without JavaScript; with it the page adds its own."""
 
 
 def live(client: Client, session: TaskSession, after: int = 0) -> dict[str, Any]:
@@ -27,9 +27,9 @@ def texts(answer: dict[str, Any]) -> str:
 
 def test_only_changes_are_returned(ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, {"kind": "message.agent", "text": "One"})
+    ingest_lines(session, {"kind": "message.agent", "text": "One"})
     first = live(ada, session)
-    hear(session, {"kind": "message.agent", "text": " and two"})
+    ingest_lines(session, {"kind": "message.agent", "text": " and two"})
     second = live(ada, session, first["last_seq"])
 
     assert "Look at the tests." in texts(first)
@@ -41,11 +41,11 @@ def test_only_changes_are_returned(ada: Client, world: World) -> None:
 
 def test_repeated_requests_return_the_same(ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, {"kind": "message.agent", "text": "One"}, asks())
+    ingest_lines(session, {"kind": "message.agent", "text": "One"}, asks())
     first, again = live(ada, session), live(ada, session)
     for answer in (first, again):
         answer["status"].pop("last_seen_at")
-    assert first == again, "pieces of HTML hold no token or time of their own"
+    assert first == again, "fragments contain no token or time"
 
 
 def test_reading_updates_writes_nothing(ada: Client, world: World) -> None:
@@ -58,7 +58,7 @@ def test_reading_updates_writes_nothing(ada: Client, world: World) -> None:
 
 def test_page_and_updates_render_the_same_parts(ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, asks())
+    ingest_lines(session, asks())
     page = FORM_TOKEN.sub("", ada.get(path_of(session)).text)
     for name, html in live(ada, session)["parts"].items():
         assert f'<div id="part-{name}">{html}</div>' in page
@@ -69,7 +69,7 @@ def test_long_absence_is_returned_completely_in_pages(
 ) -> None:
     monkeypatch.setattr("sessions_app.pages.conversation.PAGE_SIZE", 2)
     session = world.running_session()
-    hear(session, *({"kind": "message.user", "text": f"note {number}"} for number in range(5)))
+    ingest_lines(session, *({"kind": "message.user", "text": f"note {number}"} for number in range(5)))
     heard, after, more = "", 0, True
     while more:
         answer = live(ada, session, after)
@@ -125,7 +125,7 @@ def test_page_shows_reconnecting_until_the_sweep_is_over(ada: Client, world: Wor
 def test_end_of_a_turn_is_reported(ada: Client, world: World) -> None:
     session = world.running_session()
     assert "Working" in live(ada, session)["parts"]["strip"]
-    hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+    ingest_lines(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
     assert "Your turn" in live(ada, session)["parts"]["strip"]
 
 

@@ -85,7 +85,7 @@ def test_invented_link_is_refused(world: World) -> None:
 def test_login_link_requires_a_csrf_token(link: str) -> None:
     strict = Client(enforce_csrf_checks=True)
     assert strict.post(link).status_code == 403
-    assert Client().get(link).status_code == 200, "the refused attempt has not used it up"
+    assert Client().get(link).status_code == 200, "the refused attempt did not use up the link"
 
 
 def test_log_never_contains_the_login_secret(link: str, caplog: pytest.LogCaptureFixture) -> None:

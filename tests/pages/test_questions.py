@@ -12,7 +12,7 @@ from executors_app.agentctl.questions.schema import options_of, parse_question
 from sessions_app.accounts.models import TeamRole
 from sessions_app.models import TaskSession
 from sessions_app.services.questions import undelivered_content
-from tests.pages.world import World, hear, path_of
+from tests.pages.world import World, ingest_lines, path_of
 
 COLORS = [{"const": color, "title": color.title(), "description": f"a {color} one"} for color in ("red", "blue")]
 FIELDS: dict[str, Any] = {
@@ -45,7 +45,7 @@ def ask(world: World, params: dict[str, Any]) -> TaskSession:
     session, question = world.running_session(), parse_question(params)
     call = {"title": question["message"], "tool_call_id": ""}
     line = {"kind": "permission.requested", "permission_id": "q1", "tool_call": call, "question": question}
-    hear(session, {**line, "options": options_of(question)})
+    ingest_lines(session, {**line, "options": options_of(question)})
     return session
 
 
@@ -100,7 +100,7 @@ def test_filled_in_form_becomes_a_typed_answer(ada: Client, world: World) -> Non
     assert "field-0" not in html
 
 
-def test_wrong_fields_are_marked_and_what_was_filled_in_stays(ada: Client, world: World) -> None:
+def test_invalid_fields_are_marked_and_input_is_kept(ada: Client, world: World) -> None:
     session = ask(world, FORM)
     wrong = {**FILLED, "field-0": "", "field-3": "many", "field-6": "no address"}
     answer = send(ada, session, wrong)

@@ -14,8 +14,8 @@ from executors_app.models import ExecutorRunning
 from sessions_app.models import TaskSession
 from sessions_app.pages import conversation
 from tests.pages.browsers import NO_SOCKET
-from tests.pages.test_browser_socket import FarEnd
-from tests.pages.world import World, asks, hear, make_world, path_of, supervise
+from tests.pages.test_browser_socket import ServerSide
+from tests.pages.world import World, asks, ingest_lines, make_world, path_of, supervise
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -42,7 +42,7 @@ def world(browser: Browser) -> World:
 def talk(session: TaskSession, count: int, words: str = "paragraph\n\n" * 4) -> None:
     for number in range(count):
         tool = {"kind": "tool.call", "tool_call_id": uuid.uuid4().hex, "title": "Look", "status": "completed"}
-        hear(session, {"kind": "message.agent", "text": f"Answer {number}. {words}"}, tool)
+        ingest_lines(session, {"kind": "message.agent", "text": f"Answer {number}. {words}"}, tool)
 
 
 def is_at_end(page: Page) -> bool:
@@ -56,24 +56,24 @@ def test_reader_at_the_end_follows_and_others_see_a_count(visit: Any, world: Wor
     expect(page.get_by_text("Answer 11.")).to_be_in_viewport()
     talk(session, 1)
     expect(page.locator(".message.agent")).to_have_count(13)
-    eventually(lambda: is_at_end(page), describe="it follows")
+    eventually(lambda: is_at_end(page), describe="the page follows the output")
 
     page.evaluate("scrollTo(0, 0)")
     bar = page.locator("#to-end button")
     expect(bar).to_have_text("Jump to the end ↓")
     talk(session, 2)
     expect(bar).to_have_text("4 new ↓")  # two answers, two tool calls
-    assert page.evaluate("scrollY") == 0, "nobody is moved away from what they read"
+    assert page.evaluate("scrollY") == 0, "reading elsewhere, the user is not scrolled"
     bar.click()
     eventually(lambda: is_at_end(page), describe="the end is shown")
     expect(bar).to_be_hidden()
 
 
-def test_rapid_updates_are_laid_out_once_a_picture_and_touch_only_changed_parts(visit: Any, world: World) -> None:
+def test_rapid_updates_are_rendered_once_per_frame(visit: Any, world: World) -> None:
     session = world.running_session()
-    hear(session, {"kind": "message.agent", "text": "First **paragraph**.\n\nSecond"})
+    ingest_lines(session, {"kind": "message.agent", "text": "First **paragraph**.\n\nSecond"})
     page = visit().page
-    far = FarEnd(page, session)
+    far = ServerSide(page, session)
     with page.expect_response("**/live/**"):
         page.goto(path_of(session))
     page.route("**/live/**", lambda route: None)
@@ -89,12 +89,12 @@ def test_rapid_updates_are_laid_out_once_a_picture_and_touch_only_changed_parts(
     expect(page.locator(".message.agent p").last).to_have_text(text)
     drawn = page.evaluate("window.drawn")
     assert drawn["removed"] == 0
-    assert drawn["measured"] <= 6 * drawn["frames"] + 6, "for each picture, not for each update"
-    assert page.evaluate("window.first.isConnected"), "what was there before is the same node"
+    assert drawn["measured"] <= 6 * drawn["frames"] + 6, "layout is measured per frame, not per update"
+    assert page.evaluate("window.first.isConnected"), "existing nodes are kept"
 
     page.unroute("**/live/**")  # and the server's rendering replaces only what differs
     TaskSession.objects.update(last_seq=session.last_seq + 1000)
-    hear(session, {"kind": "message.agent", "text": " and **bold**"})
+    ingest_lines(session, {"kind": "message.agent", "text": " and **bold**"})
     far.tell(session.last_seq + 1000)
     expect(page.locator(".message.agent strong").last).to_have_text("bold")
     assert page.evaluate("window.first.isConnected")
@@ -118,7 +118,7 @@ def test_older_messages_load_in_pages_and_links_target_one(
     expect(page.locator(".message")).to_have_count(16)
     after = page.locator(f"#{key}").bounding_box()
     assert before is not None and after is not None
-    assert abs(before["y"] - after["y"]) < 60, "what was read stays where it was"
+    assert abs(before["y"] - after["y"]) < 60, "the text that is read stays in place"
     for count in (24, 29):
         page.get_by_role("link", name="Earlier messages").click()
         expect(page.locator(".message")).to_have_count(count)
@@ -148,7 +148,7 @@ def _with(session: TaskSession, status: str) -> TaskSession:
 
 
 def _asking(session: TaskSession) -> TaskSession:
-    hear(session, asks(raw_input={"command": "make test"}))
+    ingest_lines(session, asks(raw_input={"command": "make test"}))
     session.prompts.create(message_id="held", text="Deploy it.", state="held")
     return session
 
@@ -189,7 +189,7 @@ def test_arrow_keys_switch_tabs_and_question_links_open_their_panel(visit: Any, 
     at = page.evaluate("scrollY")
     talk(session, 3)
     expect(page.locator(".message.agent")).to_have_count(3)
-    assert page.evaluate("scrollY") == at, "what is said behind another tab moves nothing"
+    assert page.evaluate("scrollY") == at, "output behind another tab does not scroll"
     page.get_by_role("link", name="Answer").click()
     expect(page.get_by_role("button", name="Allow once")).to_be_in_viewport()
     page.set_viewport_size({"width": 1280, "height": 800})

@@ -71,5 +71,5 @@ def test_badge_distinguishes_a_first_start_from_a_loss(ada: Client, world: World
     assert "First start" in badge(ada.get(path_of(session)).text)
     session.receipts.create(kind="fresh", evidence={"completed_turns": 0})
     assert "the agent does not know" in badge(ada.get(path_of(session)).text), (
-        "its only turn had not been completed, yet was there"
+        "a turn that did not complete counts, too"
     )

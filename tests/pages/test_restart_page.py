@@ -26,7 +26,7 @@ def data(settings: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def keep(data: Path, pid: int | None = None, **told: Any) -> None:
+def fake_serve(data: Path, pid: int | None = None, **told: Any) -> None:
     """Make this process look like a child of ``manage.py serve`` on the loopback address."""
     keeper = identity.identify(pid or os.getppid())
     assert keeper
@@ -35,11 +35,11 @@ def keep(data: Path, pid: int | None = None, **told: Any) -> None:
 
 def test_restart_requested_by_staff_is_carried_out_once(staff: Client, world: World, data: Path) -> None:
     orders = restarts.RestartOrders(loopback=True)
-    keep(data)
+    fake_serve(data)
     assert "Restart the control plane now</button>" in staff.get("/restart/").text
     assert staff.post("/restart/").status_code == 302
     assert "Restarting…" in staff.get("/restart/").text
-    assert not orders.due(100.0), "whoever ordered is answered first"
+    assert not orders.due(100.0), "the request is answered first"
     assert not orders.due(100.0 + restarts.KILL_DELAY / 2)
     assert orders.due(100.0 + restarts.KILL_DELAY)
     orders.done(["web", "supervisor", "worker"])
@@ -56,11 +56,11 @@ def test_request_to_an_earlier_server_is_discarded(world: World, data: Path) -> 
     assert not restarts.is_ordered()
 
 
-def keep_as(**setting: bool) -> Callable[[Path, Any], None]:
-    """Make this process look like a child of another kind of server."""
+def fake_serve_with(**setting: bool) -> Callable[[Path, Any], None]:
+    """Return a function that makes this process look like a child of another kind of server."""
 
     def prepare(data: Path, settings: Any) -> None:
-        keep(data)
+        fake_serve(data)
         for name, value in setting.items():
             setattr(settings, name, value)
 
@@ -72,12 +72,12 @@ def damage(data: Path, settings: Any) -> None:
 
 
 WHERE: dict[str, Callable[[Path, Any], None]] = {
-    "there is no keeper": lambda data, settings: None,
-    "the keeper listens to the world": lambda data, settings: keep(data, loopback=False),
-    "another process is the keeper": lambda data, settings: keep(data, pid=os.getpid()),
+    "no keeper": lambda data, settings: None,
+    "the keeper listens on a public address": lambda data, settings: fake_serve(data, loopback=False),
+    "another process is the keeper": lambda data, settings: fake_serve(data, pid=os.getpid()),
     "the keeper's file is damaged": damage,
-    "the database is not the embedded one": keep_as(KANDEV_EMBEDDED=False),
-    "it is public": keep_as(KANDEV_PUBLIC=True),
+    "the database is not the embedded one": fake_serve_with(KANDEV_EMBEDDED=False),
+    "the installation is public": fake_serve_with(KANDEV_PUBLIC=True),
 }
 
 
@@ -92,7 +92,7 @@ def test_restart_is_unavailable_where_it_could_not_be_carried_out(
 
 
 def test_restart_requires_staff_and_a_csrf_token(ada: Client, world: World, data: Path) -> None:
-    keep(data)
+    fake_serve(data)
     assert ada.post("/restart/").status_code == 403
     world.ada.is_staff = True
     world.ada.save()
@@ -128,8 +128,8 @@ def test_restart_progress_is_reported_step_by_step(staff: Client, bob: Client, w
 
 def test_first_steps_offer_a_restart_and_then_disappear(staff: Client, world: World, data: Path) -> None:
     assert "Try it: restart Kandev" not in staff.get("/").text
-    keep(data)
-    assert "Try it: restart Kandev" not in staff.get("/").text, "without the demo there is nothing to take"
+    fake_serve(data)
+    assert "Try it: restart Kandev" not in staff.get("/").text, "without the demo, no restart is offered"
     session = world.running_session()
     task = session.task
     task.title = DEMO_TASK
@@ -138,7 +138,7 @@ def test_first_steps_offer_a_restart_and_then_disappear(staff: Client, world: Wo
     assert "It has started" in page
     assert 'formaction="/restart/"' in page
     restarts.RestartOrders(loopback=True).done(["web"])
-    keep(data)
+    fake_serve(data)
     assert f"{path_of(session)}timeline/" in staff.get("/").text
     session.receipts.create(kind="reattached", verified="same_process")
     assert "Try it: restart Kandev" not in staff.get("/").text

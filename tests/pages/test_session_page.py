@@ -58,7 +58,7 @@ def never_offered(session: TaskSession) -> None:
     TaskSession.objects.filter(id=session.id).update(error_code="resume_unsupported")
 
 
-def changed(**values: Any) -> Callable[[TaskSession], None]:
+def with_values(**values: Any) -> Callable[[TaskSession], None]:
     def change(session: TaskSession) -> None:
         with_token(session)
         TaskSession.objects.filter(id=session.id).update(**values)
@@ -88,15 +88,15 @@ def archived(session: TaskSession) -> None:
         (never_resumable_with_workspace, "Create new session to continue messaging.", [HERE, ANEW], False),
         (plain, "The agent never reported its conversation id", [HERE, ANEW], False),
         (
-            changed(state="ERROR", error_message="It ended with status 1."),
+            with_values(state="ERROR", error_message="It ended with status 1."),
             "It ended with status 1.",
             ["Try again", "Start fresh", "Create new session"],
             True,
         ),
-        (changed(state="FAILED"), "not started again automatically", ["Try again"], False),
-        (changed(state="COMPLETED"), "This session is complete.", ["Create new session"], False),
+        (with_values(state="FAILED"), "not started again automatically", ["Try again"], False),
+        (with_values(state="COMPLETED"), "This session is complete.", ["Create new session"], False),
         (
-            changed(context_mismatch=True),
+            with_values(context_mismatch=True),
             "Choose how to continue.",
             ["Accept the loaded conversation", "Start fresh"],
             False,
@@ -105,12 +105,17 @@ def archived(session: TaskSession) -> None:
         (never_offered, "cannot restore conversations", ["Try the old conversation again", "Start fresh"], True),
         (never_offered, NOTE, [], True),
         (
-            changed(error_code="worktree_missing"),
+            with_values(error_code="worktree_missing"),
             "The worktree of this session is gone and cannot be rebuilt.",
             ["Create new session"],
             False,
         ),
-        (changed(desired_state="stopped", stopped_by_user=True), "This agent was stopped.", ["Resume session"], True),
+        (
+            with_values(desired_state="stopped", stopped_by_user=True),
+            "This agent was stopped.",
+            ["Resume session"],
+            True,
+        ),
         (unfinished("interrupted"), "A prompt was interrupted", ["Review prompts", "Resume session"], True),
         (unfinished("held"), "whether the agent received a prompt", ["Review prompts", "Resume session"], True),
         (
@@ -145,7 +150,7 @@ def test_banner_says_how_to_continue(
     assert says in banner
     assert [button for button in offers if f">{button}<" in banner] == offers
     assert composer_is_open(html) is may_prompt
-    assert ('class="refusal"' in html) is not may_prompt, "a closed composer says why"
+    assert ('class="refusal"' in html) is not may_prompt, "a closed composer gives the reason"
 
 
 @pytest.mark.parametrize(
@@ -330,7 +335,7 @@ def test_missing_program_is_shown_with_the_command_and_no_retry(ada: Client, wor
     assert "once a day" in banner
     assert ">Try again<" in banner
     assert "number 1" not in html
-    assert session.task.title in ada.get("/?needs=1").text, "the board says that it needs somebody"
+    assert session.task.title in ada.get("/?needs=1").text, "the board lists the task as needing attention"
 
 
 def test_next_start_is_shown_in_the_readers_time(ada: Client, world: World) -> None:

@@ -18,7 +18,7 @@ SILENCE = "No messages yet"
 def test_silence_is_mentioned_only_where_nothing_was_sent(ada: Client, world: World) -> None:
     assert SILENCE in page(ada, world.session(prompt=""))
     queued = world.session()
-    assert SILENCE not in page(ada, queued), "its first prompt stands in the queue"
+    assert SILENCE not in page(ada, queued), "the first prompt is still queued"
     parts = ada.get(f"{path_of(queued)}live/").json()["parts"]
     assert SILENCE not in parts["ledger"]
     assert SILENCE not in page(ada, world.running_session())

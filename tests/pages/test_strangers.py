@@ -13,7 +13,7 @@ from django.test import Client
 
 from sessions_app.models import Intent, Prompt
 from tests.pages.inline import KNOWN, foreign_inline
-from tests.pages.world import World, asks, first_prompt, hear, make_sweep, path_of
+from tests.pages.world import World, asks, first_prompt, ingest_lines, make_sweep, path_of
 
 ACTIONS = ["prompt", "resume", "cancel", "stop", "close", "answer", "resend", "continue", "dismiss", "withdraw"]
 OUTSIDE = re.compile(r"(?:src|href|action|formaction)=\"(?:[a-z]+:)?//", re.IGNORECASE)
@@ -36,7 +36,7 @@ def test_task_of_another_team_returns_404(page: str, bob: Client, ada: Client, w
 @pytest.mark.parametrize("action", ACTIONS)
 def test_session_of_another_team_cannot_be_changed(action: str, bob: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, asks())
+    ingest_lines(session, asks())
     before = (Intent.objects.count(), Prompt.objects.count())
     form = {"message_id": first_prompt(session).message_id, "text": "x", "answer": "p1 allow", "as": "completed"}
     assert bob.post(f"{path_of(session)}{action}/", form).status_code == 404
@@ -72,10 +72,10 @@ def test_cross_site_forms_are_refused(action: str, world: World) -> None:
     assert "Nothing was changed" in answer.text
 
 
-def a_full_session(world: World) -> str:
+def full_session(world: World) -> str:
     session = world.running_session()
     tool = {"kind": "tool.call", "tool_call_id": "t", "title": "Look", "status": "completed"}
-    hear(session, {"kind": "message.agent", "text": "**Hello** <b onclick=x>you</b>"}, tool, asks())
+    ingest_lines(session, {"kind": "message.agent", "text": "**Hello** <b onclick=x>you</b>"}, tool, asks())
     session.prompts.create(message_id="held", text="held", state="held")
     session.prompts.create(message_id="queued", text="queued")
     return path_of(session)
@@ -85,7 +85,7 @@ PAGES: dict[str, Callable[[World], str]] = {
     "board": lambda world: "/" if world.task() else "",
     "empty board": lambda world: "/",
     "task": lambda world: f"/tasks/{world.task().id}/",
-    "session": a_full_session,
+    "session": full_session,
     "executors": lambda world: "/executors/" if world.running_session() else "",
     "sweeps": lambda world: "/sweeps/" if make_sweep(failed=1) else "",
     "sweep": lambda world: f"/sweeps/{make_sweep(world.session(), loaded=1).id}/",

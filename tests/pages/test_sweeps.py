@@ -66,7 +66,7 @@ def test_every_sweep_count_links_to_that_many_rows(ada: Client, bob: Client, wor
         for kind, count in counts:
             rows = ada.get(f"/sweeps/{sweep.id}/?came={kind}").text.count('<th scope="row">')
             assert rows == int(count), (path, kind)
-    assert "came=" not in bob.get("/sweeps/").text, "what he may not see is not counted for him"
+    assert "came=" not in bob.get("/sweeps/").text, "sessions that bob cannot see are not counted for him"
 
 
 def test_late_start_is_described_by_its_first_receipt(ada: Client, world: World) -> None:

@@ -50,7 +50,7 @@ def test_shell_survives_a_killed_server(place: Place) -> None:
         typed(page, "printf '\\033[1;31mred\\033[38;2;1;2;3mtrue\\033[0m\\n'; stty size")
         sees(page, "redtrue")
         columns = page.evaluate("document.querySelector('.xterm-rows').children.length")
-        assert columns > 5, "it fits its panel"
+        assert columns > 5, "the terminal fits its panel"
 
         place.kill()
         expect(page.get_by_text("Connection lost.")).to_be_visible()

@@ -25,7 +25,7 @@ from sessions_app.models import (
 from sessions_app.pages.activity_chart import draw_activity_chart
 from sessions_app.pages.timeline import event_label, rule_sentence
 from sessions_app.services import timeline as story
-from tests.pages.world import World, asks, first_prompt, hear, make_sweep, path_of
+from tests.pages.world import World, asks, first_prompt, ingest_lines, make_sweep, path_of
 
 WORDS: list[tuple[str, dict[str, Any], str, str]] = [
     (
@@ -77,12 +77,12 @@ def entries(client: Client, session: TaskSession, query: str = "") -> list[str]:
     return [re.sub(r"<[^>]+>", "", one).strip() for one in told]
 
 
-def test_interrupted_and_resumed_turn_is_told_in_order(ada: Client, world: World) -> None:
+def test_interrupted_and_resumed_turn_is_shown_in_order(ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, asks(), {"kind": "agent.exited", "exit_code": -9, "expected": False})
+    ingest_lines(session, asks(), {"kind": "agent.exited", "exit_code": -9, "expected": False})
     session.receipts.create(kind="loaded", verified="replay", evidence={"replayed": 4})
     receipt = session.receipts.get()
-    tell(session, "session.receipt", receipt_id=str(receipt.id), kind="loaded")
+    write_event(session, "session.receipt", receipt_id=str(receipt.id), kind="loaded")
     told = entries(ada, session)
     wanted = [
         "Loaded: the agent replayed its conversation (verified by replay).",
@@ -98,7 +98,7 @@ def test_interrupted_and_resumed_turn_is_told_in_order(ada: Client, world: World
     assert f'href="{path_of(session)}?before=' in html
 
 
-def tell(session: TaskSession, name: str, **payload: Any) -> None:
+def write_event(session: TaskSession, name: str, **payload: Any) -> None:
     with transaction.atomic():
         append_events(session.id, [NewEvent(name, payload)])
 
@@ -152,21 +152,21 @@ def test_long_timeline_is_paginated_without_duplicates(ada: Client, world: World
 def test_activity_chart_shows_turns_and_checks_with_a_text_alternative(ada: Client, world: World) -> None:
     session = world.running_session()
     make_sweep(session)
-    hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+    ingest_lines(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
     html = ada.get(f"{path_of(session)}timeline/").text
     assert 'role="img" aria-label="1 turn, 1 recovery check"' in html
     assert re.search(r'<rect class="good" x="[\d.]+" y="36" width="[\d.]+"', html)
     assert re.search(r'<line class="ask" x1="[\d.]+"', html)
 
 
-def up(client: Client, session: TaskSession) -> list[tuple[float, float]]:
+def shown_intervals(client: Client, session: TaskSession) -> list[tuple[float, float]]:
     """Return the intervals in which the chart shows a running agent."""
     html = client.get(f"{path_of(session)}timeline/").text
     bars = re.findall(r'<rect class="up" x="([\d.]+)" y="6" width="([\d.]+)"', html)
     return [(float(x), float(x) + float(width)) for x, width in bars]
 
 
-def at(session: TaskSession, when: datetime, name: str, **payload: Any) -> None:
+def write_event_at(session: TaskSession, when: datetime, name: str, **payload: Any) -> None:
     with transaction.atomic():
         append_events(session.id, [NewEvent(name, payload, at=when)])
 
@@ -174,24 +174,28 @@ def at(session: TaskSession, when: datetime, name: str, **payload: Any) -> None:
 def test_receipt_settled_after_death_shows_no_living_agent(ada: Client, world: World) -> None:
     session, begun = world.session(), timezone.now() - timedelta(seconds=100)
     receipt = str(session.receipts.create(kind="loaded", verified="pending", created_at=begun).id)
-    at(session, begun, "session.receipt", receipt_id=receipt, kind="loaded", verified="pending")
-    at(session, begun + timedelta(seconds=50), "session.run.interrupted", reason="agentctl_gone")
-    at(session, begun + timedelta(seconds=50), "session.receipt", receipt_id=receipt, kind="loaded", verified="none")
-    at(session, begun + timedelta(seconds=100), "session.agentctl_error", error_message="gone")
-    assert up(ada, session) == [(0.0, 500.0)]
+    write_event_at(session, begun, "session.receipt", receipt_id=receipt, kind="loaded", verified="pending")
+    write_event_at(session, begun + timedelta(seconds=50), "session.run.interrupted", reason="agentctl_gone")
+    write_event_at(
+        session, begun + timedelta(seconds=50), "session.receipt", receipt_id=receipt, kind="loaded", verified="none"
+    )
+    write_event_at(session, begun + timedelta(seconds=100), "session.agentctl_error", error_message="gone")
+    assert shown_intervals(ada, session) == [(0.0, 500.0)]
 
 
 def test_idle_agent_that_a_sweep_found_dead_is_shown_as_dead(ada: Client, world: World) -> None:
     session, begun = world.session(), timezone.now() - timedelta(seconds=100)
     receipt = str(session.receipts.create(kind="loaded", verified="replay", created_at=begun).id)
-    at(session, begun, "session.receipt", receipt_id=receipt, kind="loaded", verified="replay")
+    write_event_at(session, begun, "session.receipt", receipt_id=receipt, kind="loaded", verified="replay")
     sweep = make_sweep()
     RecoverySweep.objects.update(started_at=begun + timedelta(seconds=25))
     sweep.rows.create(session=session, observed="dead", rule="dead_resume_now", agent_action="resume")
     back = str(session.receipts.create(kind="loaded", verified="replay", created_at=begun).id)
-    at(session, begun + timedelta(seconds=75), "session.receipt", receipt_id=back, kind="loaded", verified="replay")
-    at(session, begun + timedelta(seconds=100), "session.agent_exited", exit_code=1)
-    assert up(ada, session) == [(0.0, 250.0), (750.0, 1000.0)]
+    write_event_at(
+        session, begun + timedelta(seconds=75), "session.receipt", receipt_id=back, kind="loaded", verified="replay"
+    )
+    write_event_at(session, begun + timedelta(seconds=100), "session.agent_exited", exit_code=1)
+    assert shown_intervals(ada, session) == [(0.0, 250.0), (750.0, 1000.0)]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +208,7 @@ def test_idle_agent_that_a_sweep_found_dead_is_shown_as_dead(ada: Client, world:
 )
 def test_only_a_user_dismissal_is_called_dismissed(how: str, words: str, ada: Client, world: World) -> None:
     session = world.running_session()
-    hear(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
+    ingest_lines(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
     ExecutorRunning.objects.update(resume_token="t")
     message_id = first_prompt(session).message_id
     session.prompts.filter(message_id__startswith="continue:").delete()
@@ -219,8 +223,8 @@ def test_only_a_user_dismissal_is_called_dismissed(how: str, words: str, ada: Cl
 def test_agent_and_user_text_is_escaped(ada: Client, world: World) -> None:
     session = world.session(prompt="<script>alert(1)</script>")
     session.intents.all().delete()
-    tell(session, "session.run.started", message_id=first_prompt(session).message_id)
-    tell(session, "session.agentctl_error", error_message="<img src=x onerror=alert(1)>", other={"<b>": ["<i>"]})
+    write_event(session, "session.run.started", message_id=first_prompt(session).message_id)
+    write_event(session, "session.agentctl_error", error_message="<img src=x onerror=alert(1)>", other={"<b>": ["<i>"]})
     html = ada.get(f"{path_of(session)}timeline/").text.split("<main")[1]
     for bad in ("<script>alert", "<img src=x", "<b>", "<i>"):
         assert bad not in html
@@ -233,7 +237,7 @@ def test_query_count_does_not_grow_with_entries(ada: Client, world: World) -> No
     for number in (1, 30):
         for n in range(number):
             receipt = ContinuityReceipt.objects.create(session=session, kind="reattached", verified="same_process")
-            tell(session, "session.receipt", receipt_id=str(receipt.id), kind="reattached", n=n)
+            write_event(session, "session.receipt", receipt_id=str(receipt.id), kind="reattached", n=n)
             make_sweep(session)
         with CaptureQueriesContext(connection) as seen:
             ada.get(f"{path_of(session)}timeline/")
@@ -253,7 +257,7 @@ def test_long_idle_time_is_compressed_and_labelled() -> None:
     turns.append(Run(state="interrupted", started_at=until - timedelta(minutes=20), ended_at=until))
     drawn = draw_activity_chart(since, until, turns, [(since, True), (until, False)], [])
     assert {bar.tone for bar in drawn.turns} == {"good", "bad"}
-    assert all(float(bar.width) > 350 for bar in drawn.turns), "the turns have the room"
+    assert all(float(bar.width) > 350 for bar in drawn.turns), "turns use most of the width"
     assert [bar.title for bar in drawn.breaks] == ["Idle for 9 days"]
     assert drawn.agent[0].x == "0.0"
     assert drawn.summary == "2 turns (1 interrupted), 0 recovery checks"

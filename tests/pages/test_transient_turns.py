@@ -7,7 +7,7 @@ from django.test import Client
 from django.utils import timezone
 
 from sessions_app.models import Prompt, TaskSession
-from tests.pages.world import World, first_prompt, hear, path_of
+from tests.pages.world import World, first_prompt, ingest_lines, path_of
 
 pytestmark = pytest.mark.django_db
 OVERLOADED = "API Error: 529 Overloaded"
@@ -17,7 +17,7 @@ def failed(world: World, message: str = OVERLOADED) -> TaskSession:
     """Return a session whose turn has just failed."""
     session = world.running_session()
     message_id = first_prompt(session).message_id
-    hear(session, {"kind": "turn.failed", "message_id": message_id, "code": "agent_error", "message": message})
+    ingest_lines(session, {"kind": "turn.failed", "message_id": message_id, "code": "agent_error", "message": message})
     session.refresh_from_db()
     return session
 

@@ -25,7 +25,7 @@ def page(client: Client, session: TaskSession) -> str:
 
 
 def call_of(text: str) -> dict[str, Any]:
-    """Return the body that the displayed call sends."""
+    """Return the body of the request that the page shows as an example."""
     found = re.search(r"-d '(\{.*\})' \\", html.unescape(text))
     assert found
     told: dict[str, Any] = json.loads(found[1])

@@ -44,7 +44,7 @@ def test_example_prefills_a_new_workflow(ada: Client) -> None:
 
 
 def test_new_workflow_preselects_the_only_repository(ada: Client, world: World) -> None:
-    """Saving and running an example as shown must not fail for want of a workspace."""
+    """Saving and running an example as shown must not fail for lack of a workspace."""
     [only] = Repository.objects.filter(team=world.team)
     address = "/workflows/new/?example=review-until-approved"
     assert f'<option value="{only.id}" selected>' in ada.get(address).content.decode()

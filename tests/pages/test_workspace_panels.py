@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A workspace that a real agentctl serves."""
+    """Yield a workspace that a real agentctl serves."""
     made = Place(tmp_path)
     make_repository_in(made.workspace)
     with made.agentctl(REAL):
@@ -34,7 +34,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def session(world: World, place: Place) -> TaskSession:
-    """A session served by that agentctl."""
+    """Return a session served by that agentctl."""
     made = world.running_session()
     execution = ExecutorRunning.objects.get(session=made)
     execution.agentctl_url, execution.auth_token, execution.state = place.ready()["url"], TOKEN, place.state()

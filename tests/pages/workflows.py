@@ -60,7 +60,7 @@ edges:
 
 
 def make_workflow(world: World, text: str = TEXT, name: str = "Mend and check", **values: Any) -> Workflow:
-    """A workflow of Ada's."""
+    """Create a workflow of Ada's team."""
     given = {"team": world.team, "name": name, "text": text, "repository": world.repository, **values}
     return save_workflow(world.ada, given)[0]
 

@@ -29,7 +29,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 
 @dataclass
 class World:
-    """Two users of two teams; everything created in it belongs to Ada's team."""
+    """Two users of two teams; everything created here belongs to Ada's team."""
 
     ada: User
     bob: User
@@ -56,14 +56,14 @@ class World:
             transaction.set_fields(launch_id="a-launch")
             transaction.move_session("start")
             transaction.move_session("ready")
-        hear(session, accepted(session))
+        ingest_lines(session, accepted(session))
         session.refresh_from_db()
         return session
 
     def resting_session(self, **execution: Any) -> TaskSession:
-        """Create a session that has finished a turn and whose agent is gone."""
+        """Create a session that has finished a turn and whose agent has exited."""
         session = self.running_session()
-        hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+        ingest_lines(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
         with session_transaction(session.id) as transaction:
             transaction.move_executor("stop")
             transaction.set_fields(launch_id="")
@@ -123,7 +123,7 @@ def accepted(session: TaskSession) -> dict[str, Any]:
     return {"kind": "prompt.accepted", "message_id": first_prompt(session).message_id}
 
 
-def hear(session: TaskSession, *lines: dict[str, Any]) -> None:
+def ingest_lines(session: TaskSession, *lines: dict[str, Any]) -> None:
     """Write journal lines into the session's log."""
     with session_transaction(session.id) as transaction:
         _fold(transaction, lines)

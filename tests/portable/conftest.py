@@ -1,4 +1,4 @@
-"""Deployments for drills, as those of tests/drills have them."""
+"""The deployments of tests/drills."""
 
 from tests.drills.conftest import deployment, pytest_runtest_makereport
 

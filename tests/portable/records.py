@@ -1,4 +1,4 @@
-"""Sessions with a past, their record on disk, and what of them can be compared."""
+"""Sessions with a history, their record on disk, and comparisons of both."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ SEED_LOG = """\
 """
 
 
-def session_with_a_past() -> TaskSession:
-    """Two turns that are over, with all that a turn can have; nothing is unfinished."""
+def session_with_history() -> TaskSession:
+    """Return a session with two finished turns that have everything a turn can have."""
     session = running_session("first")
     journal = Journal()
     first = Prompt.objects.get(session=session)
@@ -73,7 +73,7 @@ def session_with_a_past() -> TaskSession:
 
 
 def export(session: TaskSession, folder: Path) -> None:
-    """Write the record of a session to its end."""
+    """Write the complete record of a session."""
     folder.mkdir(mode=0o700, exist_ok=True)
     writer = RecordWriter(folder, "boot")
     while writer.export(session.id, final=True) is not None:
@@ -81,18 +81,18 @@ def export(session: TaskSession, folder: Path) -> None:
 
 
 def log_of(folder: Path, session: TaskSession) -> list[dict[str, Any]]:
-    """The lines of a session's record."""
+    """Return the parsed lines of a session's record."""
     return [json.loads(line) for line in (folder / f"{session.id}.messages.jsonl").read_text().split("\n")[:-1]]
 
 
 def events_of(session: TaskSession, upto: int = 1 << 60) -> list[tuple[Any, ...]]:
-    """The whole log, as the database has it."""
+    """Return the session's log from the database, up to ``upto``."""
     rows = session.events.filter(seq__lte=upto).order_by("seq")
     return list(rows.values_list("seq", "name", "payload", "at", "once"))
 
 
 def everything_of(session: TaskSession) -> dict[str, Any]:
-    """All that a record must carry."""
+    """Return everything that a record must contain."""
     messages = session.messages.order_by("seq").values_list("id", "seq", "updated_seq", "role", "key", "created_at")
     prompts = session.prompts.order_by("id").values_list("message_id", "text", "kind", "by__username", "created_at")
     run_fields = ("id", "state", "wait_kind", "wait_id", "waited", "reason", "since_seq", "started_at", "ended_at")
@@ -113,21 +113,21 @@ def everything_of(session: TaskSession) -> dict[str, Any]:
     }
 
 
-def lose_the_sessions() -> None:
-    """The database forgets every session and task; teams, profiles and executors stay."""
+def delete_sessions() -> None:
+    """Delete every session and task; teams, profiles and executors stay."""
     TaskSession.objects.all().delete()
     Task.objects.all().delete()
 
 
-def lose_everything() -> None:
-    """The database is as a new one."""
-    lose_the_sessions()
+def delete_everything() -> None:
+    """Delete all rows, as in a new database."""
+    delete_sessions()
     for model in (Repository, AgentProfile, Executor, User, Group):
         model._default_manager.all().delete()
 
 
 def run_import(folder: Path, *flags: str) -> int:
-    """``import_sessions``; its exit status."""
+    """Run ``import_sessions``; return its exit status."""
     try:
         call_command("import_sessions", str(folder), *flags)
     except SystemExit as ended:

@@ -1,4 +1,4 @@
-"""What was exported comes back; what is damaged, foreign or hostile is told of, and spoils nothing else."""
+"""Exported sessions are imported; damaged, foreign or hostile records are reported and affect no others."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from sessions_app.services.status import session_status
 from tests.portable.records import (
     SEED_LOG,
     SEED_SNAPSHOT,
+    delete_everything,
+    delete_sessions,
     events_of,
     everything_of,
     export,
-    lose_everything,
-    lose_the_sessions,
     run_import,
-    session_with_a_past,
+    session_with_history,
 )
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, make_session, names, prompt_states, running_session, runs
@@ -40,10 +40,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_exported_session_is_imported_unchanged(folder: Path) -> None:
-    session = session_with_a_past()
+    session = session_with_history()
     events, everything = events_of(session), everything_of(session)
     export(session, folder)
-    lose_the_sessions()
+    delete_sessions()
 
     assert run_import(folder) == 0
 
@@ -54,9 +54,7 @@ def test_exported_session_is_imported_unchanged(folder: Path) -> None:
     assert back.epoch != session.epoch
 
 
-def test_files_of_prompts_come_back_and_damaged_ones_are_reported(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prompt_files_are_imported_and_damaged_ones_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = running_session("first")
     good, bad = (AttachedFile(name, "text/plain", name.encode()) for name in ("good", "bad"))
     with session_transaction(session.id) as transaction:
@@ -68,7 +66,7 @@ def test_files_of_prompts_come_back_and_damaged_ones_are_reported(
     assert [stat.S_IMODE(path.stat().st_mode) for path in (files, files / digests[0])] == [0o700, 0o600]
     (files / digests[1]).write_bytes(b"changed")
     (files / f".{digests[1]}.draft").write_bytes(b"killed while writing")
-    lose_the_sessions()
+    delete_sessions()
 
     run_import(folder)
 
@@ -81,9 +79,9 @@ def test_files_of_prompts_come_back_and_damaged_ones_are_reported(
 
 
 def test_related_rows_are_found_by_name_or_created_inert(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    session = session_with_a_past()
+    session = session_with_history()
     export(session, folder)
-    lose_everything()
+    delete_everything()
 
     assert run_import(folder) == 0
 
@@ -103,10 +101,10 @@ def test_related_rows_are_found_by_name_or_created_inert(folder: Path, capsys: p
         assert words in said
 
 
-def test_the_second_import_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    session = session_with_a_past()
+def test_second_import_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = session_with_history()
     export(session, folder)
-    lose_the_sessions()
+    delete_sessions()
     run_import(folder)
     before = events_of(session), everything_of(TaskSession.objects.get(id=session.id))
 
@@ -116,10 +114,10 @@ def test_the_second_import_changes_nothing(folder: Path, capsys: pytest.CaptureF
     assert "1 already there" in capsys.readouterr().out
 
 
-def test_a_dry_run_writes_nothing_and_says_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    session = session_with_a_past()
+def test_dry_run_writes_nothing_and_prints_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = session_with_history()
     export(session, folder)
-    lose_everything()
+    delete_everything()
 
     assert run_import(folder, "--dry-run") == 0
 
@@ -128,7 +126,7 @@ def test_a_dry_run_writes_nothing_and_says_the_same(folder: Path, capsys: pytest
     assert "1 sessions: 1 imported (dry run: nothing was written)" in capsys.readouterr().out
 
 
-def test_what_was_unfinished_is_held_interrupted_and_stopped(folder: Path) -> None:
+def test_unfinished_work_is_held_interrupted_and_stopped(folder: Path) -> None:
     session = running_session("first")
     journal, first = Journal(), Prompt.objects.get(session=session)
     change(first, state="sending")
@@ -143,7 +141,7 @@ def test_what_was_unfinished_is_held_interrupted_and_stopped(folder: Path) -> No
     Prompt.objects.create(session=session, message_id="waits", text="next")
     export(session, folder)
     events = events_of(session)
-    lose_the_sessions()
+    delete_sessions()
 
     assert run_import(folder) == 0
 
@@ -160,16 +158,16 @@ def test_what_was_unfinished_is_held_interrupted_and_stopped(folder: Path) -> No
     assert session_status(back)["derived_status"] == DerivedStatus.INTERRUPTED_WAITING
 
 
-def test_a_session_that_never_ran_comes_back_with_its_prompt_held(folder: Path) -> None:
+def test_never_started_session_is_imported_with_its_prompt_held(folder: Path) -> None:
     session = make_session("begin")
     export(session, folder)
-    lose_the_sessions()
+    delete_sessions()
     assert run_import(folder) == 0
     assert list(prompt_states(session).values()) == ["held"]
     assert TaskSession.objects.get(id=session.id).state == "CREATED"
 
 
-def test_other_peoples_record_is_understood(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_record_is_imported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder.mkdir()
     (folder / "sess_123.json").write_text(json.dumps(SEED_SNAPSHOT))
     (folder / "sess_123.messages.jsonl").write_text(SEED_LOG)
@@ -198,12 +196,12 @@ def test_other_peoples_record_is_understood(folder: Path, capsys: pytest.Capture
     assert TaskSession.objects.count() == 1
 
 
-def test_a_corrupt_snapshot_leaves_what_the_log_tells(folder: Path) -> None:
-    session = session_with_a_past()
+def test_corrupt_snapshot_is_replaced_by_the_log(folder: Path) -> None:
+    session = session_with_history()
     export(session, folder)
     (folder / f"{session.id}.json").write_bytes(b'{"id": "' + b"\xff\x00")
     events, everything = events_of(session), everything_of(session)
-    lose_the_sessions()
+    delete_sessions()
 
     assert run_import(folder) == 1
 
@@ -242,7 +240,7 @@ def line(seq: int, text: str = "x", **more: object) -> str:
         (line(1) + '{"seq":2,"ts":"2026-02-21T10:01:10Z","kind":"some.news","a":[1]}\n', [1, 2], ""),
     ],
 )
-def test_a_damaged_log_loses_its_damaged_lines_alone(
+def test_damaged_log_loses_only_its_damaged_lines(
     folder: Path, capsys: pytest.CaptureFixture[str], log: str, kept: list[int], told: str
 ) -> None:
     folder.mkdir()
@@ -269,9 +267,9 @@ def test_a_damaged_log_loses_its_damaged_lines_alone(
     ],
 )
 def test_invalid_snapshot_is_reported_and_the_next_session_is_imported(folder: Path, snapshot: str) -> None:
-    session = session_with_a_past()
+    session = session_with_history()
     export(session, folder)
-    lose_the_sessions()
+    delete_sessions()
     (folder / "0.json").write_text(snapshot)
 
     assert run_import(folder) == 1
@@ -290,7 +288,7 @@ def test_invalid_snapshot_is_reported_and_the_next_session_is_imported(folder: P
         {"last_seq": -4, "owner": ["x"], "created_at": 12, "task": {"repository": {"path": "../../etc"}}},
     ],
 )
-def test_a_snapshot_may_say_anything(folder: Path, values: dict[str, object]) -> None:
+def test_snapshot_with_any_values_is_imported_safely(folder: Path, values: dict[str, object]) -> None:
     folder.mkdir()
     (folder / "strange.json").write_text(json.dumps({"id": "strange", **values}))
     (folder / "strange.messages.jsonl").write_text(line(1))
@@ -303,7 +301,7 @@ def test_a_snapshot_may_say_anything(folder: Path, values: dict[str, object]) ->
     assert not Prompt.objects.exclude(state="held").exists()
 
 
-def test_no_link_and_no_pipe_is_followed(folder: Path, tmp_path: Path) -> None:
+def test_links_and_pipes_are_not_followed(folder: Path, tmp_path: Path) -> None:
     folder.mkdir()
     (tmp_path / "secret.json").write_text('{"id": "a", "title": "secret"}')
     (folder / "a.json").symlink_to(tmp_path / "secret.json")
@@ -314,8 +312,8 @@ def test_no_link_and_no_pipe_is_followed(folder: Path, tmp_path: Path) -> None:
     assert not TaskSession.objects.exists()
 
 
-def test_a_session_of_another_teams_task_gets_a_task_of_its_own(folder: Path) -> None:
-    theirs = session_with_a_past()
+def test_session_of_another_teams_task_gets_a_new_task(folder: Path) -> None:
+    theirs = session_with_history()
     folder.mkdir()
     task = {"id": str(theirs.task_id), "team": "strangers", "title": "mine"}
     (folder / "s.json").write_text(json.dumps({"id": "s", "task": task}))
@@ -325,8 +323,8 @@ def test_a_session_of_another_teams_task_gets_a_task_of_its_own(folder: Path) ->
     assert mine.task.team.name == "strangers"
 
 
-def test_what_is_unique_elsewhere_does_not_stop_an_import(folder: Path) -> None:
-    session = session_with_a_past()
+def test_unique_conflict_does_not_stop_the_import(folder: Path) -> None:
+    session = session_with_history()
     export(session, folder)
     once = SessionEvent.objects.filter(session=session).first()
     assert once is not None
@@ -338,7 +336,7 @@ def test_what_is_unique_elsewhere_does_not_stop_an_import(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["nowhere", "a file"])
-def test_where_it_cannot_read_it_says_so_in_one_line(tmp_path: Path, place: str) -> None:
+def test_unreadable_directory_prints_one_line(tmp_path: Path, place: str) -> None:
     (tmp_path / "a file").write_text("")
     with pytest.raises(CommandError, match="cannot be read") as refused:
         run_import(tmp_path / place)
@@ -346,15 +344,15 @@ def test_where_it_cannot_read_it_says_so_in_one_line(tmp_path: Path, place: str)
     assert "\n" not in str(refused.value)
 
 
-def test_a_whole_data_directory_will_do(folder: Path) -> None:
-    session = session_with_a_past()
+def test_whole_data_directory_is_accepted(folder: Path) -> None:
+    session = session_with_history()
     export(session, folder)
-    lose_the_sessions()
+    delete_sessions()
     assert run_import(folder.parent) == 0
     assert TaskSession.objects.filter(id=session.id).exists()
 
 
-def test_where_there_is_nothing_it_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_directory_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder.mkdir()
     assert run_import(folder) == 0
     assert "There are no sessions in this directory." in capsys.readouterr().out

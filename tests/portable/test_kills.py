@@ -1,4 +1,4 @@
-"""An exporter that is killed between any two of its steps leaves nothing that the next one does not put right."""
+"""A killed exporter leaves nothing that the next one does not repair."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ exporter.close()
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    """A database with two sessions of 750 events; nothing of it is served."""
+    """Return a database with two sessions of 750 events, without any process."""
     made = Deployment(tmp_path_factory.mktemp("export"))
     made.data.mkdir(mode=0o700)
     copy_migrated(made.database)
@@ -50,7 +50,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 
 def export(deployment: Deployment, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A process that exports all there is."""
+    """Export everything in a separate process; return the completed process."""
     return deployment.manage("shell", "-v", "0", "-c", EXPORT, env=environment)
 
 
@@ -60,7 +60,7 @@ def lines(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("point", POINTS)
-def test_a_kill_between_two_steps_leaves_no_gap_and_nothing_twice(
+def test_kill_between_two_steps_leaves_no_gap_and_no_duplicate(
     shared: Deployment, tmp_path: Path, point: str, times: int
 ) -> None:
     folder = tmp_path / "data" / "sessions"

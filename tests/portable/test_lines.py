@@ -1,4 +1,4 @@
-"""Every event survives its line in the portable record, whatever is in it; other people's lines are understood."""
+"""Every event survives its conversion to a line of the portable record; foreign lines are understood."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ roles = st.sampled_from(["user", "agent", "tool", "assistant", "added", "", None
 
 
 @given(names, payloads, roles, st.none() | st.text(min_size=1, max_size=20), st.datetimes(timezones=st.just(UTC)))
-def test_every_event_comes_back_as_it_was(
+def test_every_event_survives_the_round_trip(
     name: str, payload: dict[str, Any], role: Any, once: str | None, at: datetime
 ) -> None:
     if name == MESSAGE_ADDED:
@@ -43,7 +43,7 @@ def test_every_event_comes_back_as_it_was(
     assert line_to_event(json.loads(json.dumps(event_to_line(event)))) == event
 
 
-def test_a_line_looks_as_the_format_says() -> None:
+def test_line_conforms_to_the_format() -> None:
     said = LogEvent(145, AT, MESSAGE_ADDED, {"message_id": "m", "role": "user", "text": "run tests", "complete": True})
     assert event_to_line(said) == {
         "seq": 145,
@@ -66,7 +66,7 @@ def test_a_line_looks_as_the_format_says() -> None:
         ({"kind": "message.user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}, "user", "a"),
     ],
 )
-def test_messages_of_other_people_are_understood(line: dict[str, Any], role: str, text: str) -> None:
+def test_foreign_messages_are_understood(line: dict[str, Any], role: str, text: str) -> None:
     event = line_to_event({"seq": 1, "ts": "2026-02-21T10:01:10", **line})
     assert (event.name, event.payload["role"], event.payload["text"]) == (MESSAGE_ADDED, role, text)
 
@@ -94,7 +94,7 @@ def test_messages_of_other_people_are_understood(line: dict[str, Any], role: str
         ({"content": 7}, "no text"),
     ],
 )
-def test_what_is_no_line_is_refused_with_a_reason(line: Any, why: str) -> None:
+def test_invalid_line_is_refused_with_a_reason(line: Any, why: str) -> None:
     whole = {"seq": 1, "ts": "2026-02-21T10:01:10Z", "kind": "message.user"}
     with pytest.raises(BadLine, match=why):
         line_to_event({**whole, **line} if isinstance(line, dict) else line)

@@ -1,4 +1,4 @@
-"""A database restored from an older copy while agents went on: noticed, made safe, and nothing runs twice."""
+"""A database restored from an older copy while agents continued: it is detected, and nothing runs twice."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from sessions_app.services.portable.record import ExporterLock
 from sessions_app.supervisor.exporter import Exporter
 from tests.drills.deployment import Deployment, Session
 from tests.drills.session_steps import wait_until_talking
-from tests.portable.records import session_with_a_past
+from tests.portable.records import session_with_history
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, last_payload, make_session, names, prompt_states, running_session
 from tests.waiting import eventually
 
 
 def back_up(source: Path, target: Path) -> None:
-    """As docs/operate.md says."""
+    """Copy the database as docs/operate.md describes."""
     with closing(sqlite3.connect(source)) as original, closing(sqlite3.connect(target)) as copy:
         original.backup(copy)
 
 
 def restore(deployment: Deployment, copy: Path) -> None:
-    """As docs/operate.md says."""
+    """Restore a copy as docs/operate.md describes."""
     database = deployment.data / "kandev.sqlite3"
     for ending in ("-wal", "-shm"):
         database.with_name(database.name + ending).unlink(missing_ok=True)
@@ -39,28 +39,30 @@ def restore(deployment: Deployment, copy: Path) -> None:
     copy.with_suffix(".new").replace(database)
 
 
-def heard(session: Session, text: str) -> int:
-    """How often the agent was asked something, by its own memory."""
+def count_prompts(session: Session, text: str) -> int:
+    """Return how often the agent received a prompt, by its own memory."""
     told = "".join(path.read_text() for path in session.agent_home.glob("*.jsonl"))
     return told.count(f'"user", "text": "{text}"')
 
 
-def exported(session: Session) -> bool:
-    """Whether the record has the whole log."""
+def is_exported(session: Session) -> bool:
+    """Return whether the record has the whole log."""
     log = session.deployment.data / "sessions" / f"{session.id}.messages.jsonl"
     return log.exists() and log.read_text().count("\n") == len(session.events())
 
 
-def work_beyond_the_copy(deployment: Deployment, copy: Path) -> Session:
-    """A session that is copied in mid-turn with a prompt waiting, and that finishes both afterwards."""
+def session_ahead_of_copy(deployment: Deployment, copy: Path) -> Session:
+    """Return a session that is copied in mid-turn with a queued prompt, and then finishes both."""
     session = deployment.start_session("work 3")
     session.wait_for("RUNNING")
     session.prompt("remember walrus")
     wait_until_talking(session)
     back_up(deployment.data / "kandev.sqlite3", copy)
     assert [row["state"] for row in session.prompts()][1] == "queued"
-    eventually(lambda: session.names().count("session.run.completed") == 2, timeout=60, describe="both turns end")
-    eventually(lambda: exported(session), describe="the record has it")
+    eventually(
+        lambda: session.names().count("session.run.completed") == 2, timeout=60, describe="both turns have completed"
+    )
+    eventually(lambda: is_exported(session), describe="the portable record is complete")
     return session
 
 
@@ -68,26 +70,30 @@ def work_beyond_the_copy(deployment: Deployment, copy: Path) -> Session:
 def test_restored_database_runs_nothing_twice_and_reads_the_journals(deployment: Deployment, tmp_path: Path) -> None:
     deployment.serve()
     copy = tmp_path / "copy.sqlite3"
-    session = work_beyond_the_copy(deployment, copy)
+    session = session_ahead_of_copy(deployment, copy)
     later = deployment.start_session("work 1")
-    eventually(lambda: "session.run.completed" in later.names() and exported(later), timeout=60, describe="a later one")
+    eventually(
+        lambda: "session.run.completed" in later.names() and is_exported(later),
+        timeout=60,
+        describe="the later session's turn has completed and is exported",
+    )
     said, epoch = session.agent_log(), session.row["epoch"]
     deployment.kill_server()
     restore(deployment, copy)
 
     deployment.serve()
 
-    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is stopped")
+    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="the session is stopped")
     assert session.agent_text() == said
-    assert [row["state"] for row in session.prompts()] == ["done", "done"]  # the journal told so
-    assert (heard(session, "work 3"), heard(session, "remember walrus")) == (1, 1)
+    assert [row["state"] for row in session.prompts()] == ["done", "done"]  # the journal reported it
+    assert (count_prompts(session, "work 3"), count_prompts(session, "remember walrus")) == (1, 1)
     assert session.journal().count('"kind":"prompt.accepted"') == 2
     assert session.row["desired_state"] == "stopped"
     assert session.row["epoch"] != epoch
     gaps = [event["payload"] for event in session.events() if event["name"] == "session.journal_gap"]
     assert [gap["reason"] for gap in gaps] == ["database_restored"]
     assert gaps[0]["lost_events"] > 0
-    eventually(lambda: exported(session), describe="the record is that of the new log")
+    eventually(lambda: is_exported(session), describe="the portable record has the new log")
     assert list((deployment.data / "sessions" / "superseded").glob(f"{session.id}-*/*.messages.jsonl"))
 
     done = deployment.manage("import_sessions", str(deployment.data / "sessions"))
@@ -100,7 +106,7 @@ def test_restored_database_runs_nothing_twice_and_reads_the_journals(deployment:
 def test_without_a_journal_the_gap_is_recorded_and_prompts_are_held(deployment: Deployment, tmp_path: Path) -> None:
     deployment.serve()
     copy = tmp_path / "copy.sqlite3"
-    session = work_beyond_the_copy(deployment, copy)
+    session = session_ahead_of_copy(deployment, copy)
     deployment.kill_server()
     session.kill_everything()
     shutil.rmtree(deployment.data / "agentctl")
@@ -108,11 +114,13 @@ def test_without_a_journal_the_gap_is_recorded_and_prompts_are_held(deployment: 
 
     deployment.serve()
 
-    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is seen to be gone")
+    eventually(
+        lambda: session.execution["status"] == "stopped", timeout=60, describe="the execution is known to be gone"
+    )
     assert [row["state"] for row in session.prompts()] == ["held", "held"]
     assert session.names().count("session.journal_gap") == 1
     assert session.names().count("session.run.interrupted") == 1
-    assert (heard(session, "work 3"), heard(session, "remember walrus")) == (1, 1)
+    assert (count_prompts(session, "work 3"), count_prompts(session, "remember walrus")) == (1, 1)
     assert session.row["state"] == "WAITING_FOR_INPUT"
 
 
@@ -122,15 +130,15 @@ def data(tmp_path: Path, settings: Any) -> Path:
     return tmp_path
 
 
-def follow() -> None:
+def export_all() -> None:
     exporter = Exporter("boot")
     while exporter.step(final=True):
         pass
     exporter.close()
 
 
-def forget_newest(session: TaskSession, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database as it was before the newest events of a session."""
+def delete_newest(session: TaskSession, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the newest events of a session, as in an older copy of the database."""
     newest = session.events.order_by("-seq").values_list("id", flat=True)[:count]
     session.events.filter(id__in=list(newest)).delete()
     change(session, last_seq=session.last_seq - count)
@@ -139,27 +147,25 @@ def forget_newest(session: TaskSession, count: int, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.django_db
-def test_nothing_is_touched_where_nothing_was_restored(data: Path) -> None:
+def test_nothing_changes_without_a_restore(data: Path) -> None:
     assert database_restore.detect_restore() is None
     session = make_session("begin")
     with session_transaction(session.id) as transaction:
         transaction.record_event("session.receipt")
-    follow()
+    export_all()
     assert database_restore.detect_restore() is None
     assert change(session).desired_state == "running"
     assert list(prompt_states(session).values()) == ["queued"]
 
 
 @pytest.mark.django_db
-def test_what_may_have_been_done_is_held_dropped_revoked_and_stopped(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    behind, waiting, done = session_with_a_past(), make_session("begin"), session_with_a_past()
+def test_restored_work_is_held_dropped_revoked_and_stopped(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    behind, waiting, done = session_with_history(), make_session("begin"), session_with_history()
     change(done, state="COMPLETED", desired_state="stopped")
     with session_transaction(waiting.id) as transaction:
         transaction.record_event("session.receipt")
-    follow()
-    forget_newest(behind, 3, monkeypatch)
+    export_all()
+    delete_newest(behind, 3, monkeypatch)
     epochs = set(TaskSession.objects.values_list("epoch", flat=True))
     logs = {session.id: names(session) for session in (waiting, done)}
 
@@ -180,11 +186,11 @@ def test_what_may_have_been_done_is_held_dropped_revoked_and_stopped(
 
 
 @pytest.mark.django_db
-def test_a_crash_while_it_is_made_safe_says_the_gap_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = session_with_a_past()
-    follow()
+def test_crash_during_the_repair_reports_the_gap_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_with_history()
+    export_all()
     cursor = portable_cursor.read_cursor()
-    forget_newest(session, 3, monkeypatch)
+    delete_newest(session, 3, monkeypatch)
     database_restore.detect_restore()
     portable_cursor.write_cursor(cursor)  # it died before that
 
@@ -195,10 +201,10 @@ def test_a_crash_while_it_is_made_safe_says_the_gap_once(data: Path, monkeypatch
 
 @pytest.mark.django_db
 def test_deleted_sessions_are_no_proof_of_a_restored_database(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, gone = make_session("begin"), session_with_a_past()
+    kept, gone = make_session("begin"), session_with_history()
     with session_transaction(kept.id) as transaction:
         transaction.record_event("session.receipt")
-    follow()
+    export_all()
     TaskSession.objects.filter(id=gone.id).delete()
     for path in (data / "sessions").glob(f"{gone.id}*"):
         path.unlink()
@@ -211,10 +217,10 @@ def test_deleted_sessions_are_no_proof_of_a_restored_database(data: Path, monkey
 
 
 @pytest.mark.django_db
-def test_while_somebody_exports_nothing_is_taken_for_restored(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = session_with_a_past()
-    follow()
-    forget_newest(session, 3, monkeypatch)
+def test_no_restore_is_detected_during_an_export(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_with_history()
+    export_all()
+    delete_newest(session, 3, monkeypatch)
     lock = ExporterLock()
     assert lock.take()
     assert database_restore.detect_restore() is None
@@ -224,7 +230,7 @@ def test_while_somebody_exports_nothing_is_taken_for_restored(data: Path, monkey
 
 
 @pytest.mark.django_db
-def test_where_nobody_could_notice_it_can_be_said(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undetected_restore_can_be_declared(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = make_session("begin")
     call_command("after_restore")
     assert capsys.readouterr().out.startswith("1 sessions stopped, 1 prompts held; 0 sessions have gaps")
@@ -234,8 +240,8 @@ def test_where_nobody_could_notice_it_can_be_said(data: Path, capsys: pytest.Cap
 
 
 @pytest.mark.django_db
-def test_a_queued_prompt_that_an_agent_has_already_is_not_sent_again(data: Path) -> None:
-    """Where nobody noticed that the database was restored, the journal still tells."""
+def test_queued_prompt_that_the_agent_has_is_not_resent(data: Path) -> None:
+    """If the restore was not detected, the journal still proves what the agent has."""
     session, journal = running_session("begin"), Journal()
     (message_id,) = prompt_states(session)
     ingest(session, [*journal.turn_begins(message_id, "begin"), journal.completes(message_id)])

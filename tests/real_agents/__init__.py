@@ -1,1 +1,1 @@
-"""Published coding agents, run for real against a loopback model."""
+"""Tests with published coding agents and a loopback model."""

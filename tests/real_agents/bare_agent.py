@@ -1,4 +1,4 @@
-"""A published agent by itself, without Kandev: what it says of itself, and how long it takes to be there again."""
+"""A published agent without Kandev: what it reports about itself, and how long its start takes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, Final
 from executors_app.agents import CAPABILITIES
 
 PATIENCE: Final = 300
-"""Seconds until an agent that does not answer is killed."""
+"""Timeout in seconds, after which an agent that does not answer is killed."""
 
 
 class BareAgent:
-    """A client that knows just enough of ACP to ask one thing after the other."""
+    """A minimal ACP client that sends one request after the other."""
 
     def __init__(self, process: subprocess.Popen[bytes]):
         self._process = process
@@ -27,7 +27,7 @@ class BareAgent:
     def call(self, method: str, on_other: Callable[[Mapping[str, Any]], None] | None = None, **params: Any) -> Any:
         """Return the result of a request, or its ``error`` object as ``{"error": ...}``.
 
-        ``on_other`` is told of every other message. Raises AssertionError if the agent ends first.
+        ``on_other`` is called with every other message. Raises AssertionError if the agent exits first.
         """
         assert self._process.stdout is not None
         self._number += 1
@@ -41,7 +41,7 @@ class BareAgent:
         raise AssertionError(f"the agent ended before it answered {method}")
 
     def initialize(self, **capabilities: Any) -> Mapping[str, Any]:
-        """Return what it says of itself to a client with these capabilities."""
+        """Return the agent's answer to ``initialize`` with these client capabilities."""
         told: Mapping[str, Any] = self.call("initialize", protocolVersion=1, clientCapabilities=capabilities)
         return told
 
@@ -61,7 +61,7 @@ class BareAgent:
 
 @contextmanager
 def bare_agent(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Iterator[BareAgent]:
-    """Run an agent, and kill it with all its processes in the end."""
+    """Run an agent; kill it with all its processes afterwards."""
     process = subprocess.Popen(
         argv,
         env=dict(env),
@@ -79,13 +79,13 @@ def bare_agent(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Iterato
         impatience.cancel()
         os.killpg(process.pid, signal.SIGKILL)
         for pipe in filter(None, (process.stdin, process.stdout)):
-            with suppress(BrokenPipeError):  # it had ended, and has not read everything
+            with suppress(BrokenPipeError):  # it has exited without reading everything
                 pipe.close()
         process.wait()
 
 
 def offered_capabilities(told: Mapping[str, Any]) -> set[str]:
-    """Return which ``session/`` methods the answer to ``initialize`` offers, as ``AgentType.offers`` names them."""
+    """Return the ``session/`` methods that the answer to ``initialize`` offers, named as in ``AgentType.offers``."""
     claims = told["agentCapabilities"]
     loads = {"load"} if claims.get("loadSession") else set()
     return loads | (set(claims.get("sessionCapabilities") or {}) & set(CAPABILITIES))

@@ -1,4 +1,4 @@
-"""The deepagents that speak ACP, on the loopback model; run by the agents' own Python."""
+"""The ACP server of deepagents with the loopback model; run by the Python of ``.venv-agents``."""
 
 import asyncio
 import os

@@ -65,24 +65,24 @@ _QWEN_CONFIG: Final = {
 
 @dataclass(frozen=True)
 class RealAgent:
-    """How to start one: argv, and the whole environment it may have."""
+    """The command line of an agent, and its whole environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     keeps: str = ""
-    """Where in its HOME it writes conversations down."""
+    """Glob in its HOME for the files of stored conversations."""
     turn_mark: str = ""
-    """What stands there behind a turn that it has written down as a whole."""
+    """Text that follows a completely stored turn."""
 
     def has_kept(self, word: str) -> bool:
-        """Whether it has written down a turn with ``word``; some do so a moment after they have answered."""
+        """Return whether it has stored a turn with ``word``; some agents do so shortly after they have answered."""
         files = Path(self.env["HOME"]).glob(self.keeps)
         kept = (path.read_bytes() for path in files if path.is_file())
         return any(word.encode() in text and self.turn_mark.encode() in text for text in kept)
 
 
 def codex_acp(home: Path, model_url: str) -> RealAgent:
-    """codex-acp with its configuration in ``home``."""
+    """Return codex-acp, with its configuration in ``home``."""
     folder = home / ".codex"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(_CODEX_CONFIG.format(url=model_url))
@@ -91,14 +91,14 @@ def codex_acp(home: Path, model_url: str) -> RealAgent:
 
 
 def codex_acp_in(home: Path, model_url: str) -> RealAgent:
-    """codex-acp on the path of a container that sees ``home`` as its own; it is told everything in its environment."""
+    """Return codex-acp for a container in which ``home`` is its HOME; all configuration is in its environment."""
     config = json.dumps(tomllib.loads(_CODEX_CONFIG.format(url=model_url)))
     env = {"HOME": str(home), "CODEX_CONFIG": config, "MOCK_API_KEY": "dummy"}
     return RealAgent(("codex-acp",), env, ".codex/sessions/**/*")
 
 
 def pack_codex_acp(folder: Path) -> Path:
-    """Put codex-acp, Node and Codex into ``folder``, to be copied into an image's ``/usr/local/bin``; returns it."""
+    """Link codex-acp, Node.js and Codex into ``folder``, for an image's ``/usr/local/bin``; return ``folder``."""
     folder.mkdir(parents=True)
     for program, name in ((NODE, "node"), (CODEX, "codex"), (CODEX_ACP, "codex-acp.mjs")):
         os.link(program, folder / name)
@@ -111,7 +111,7 @@ def pack_codex_acp(folder: Path) -> Path:
 
 
 def claude_agent_acp(home: Path, model_url: str) -> RealAgent:
-    """claude-agent-acp with its Claude Code, which is told to send nothing but requests to the model."""
+    """Return claude-agent-acp with its Claude Code, configured to send only requests to the model."""
     folder = home / ".claude"
     folder.mkdir(parents=True)
     (folder / "settings.json").write_text(json.dumps({"permissions": {"defaultMode": "default"}}))
@@ -122,7 +122,7 @@ def claude_agent_acp(home: Path, model_url: str) -> RealAgent:
 
 
 def codex_cli(home: Path, model_url: str) -> RealAgent:
-    """The command line of Codex, a process per turn, with its configuration in ``home``."""
+    """Return the command line of Codex, one process per turn, with its configuration in ``home``."""
     folder = home / ".codex"
     folder.mkdir(parents=True)
     config = _CODEX_CONFIG.replace("check_for_update_on_startup = false\n", "")
@@ -131,7 +131,7 @@ def codex_cli(home: Path, model_url: str) -> RealAgent:
 
 
 def opencode(home: Path, model_url: str) -> RealAgent:
-    """Opencode with its configuration in ``home``; it is told to fetch nothing."""
+    """Return opencode, with its configuration in ``home``, configured to download nothing."""
     folder = home / ".config" / "opencode"
     folder.mkdir(parents=True)
     provider = {
@@ -155,7 +155,7 @@ def opencode(home: Path, model_url: str) -> RealAgent:
 
 
 def kimi_code(home: Path, model_url: str) -> RealAgent:
-    """kimi-code with its configuration in ``home``."""
+    """Return kimi-code, with its configuration in ``home``."""
     folder = home / ".kimi-code"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(_KIMI_CONFIG.format(url=model_url))
@@ -164,7 +164,7 @@ def kimi_code(home: Path, model_url: str) -> RealAgent:
 
 
 def qwen_code(home: Path, model_url: str) -> RealAgent:
-    """qwen-code with its configuration in ``home``; it answers success for conversations that it does not have."""
+    """Return qwen-code, with its configuration in ``home``; it reports success for conversations that it lacks."""
     folder = home / ".qwen"
     folder.mkdir(parents=True)
     (folder / "settings.json").write_text(json.dumps(_QWEN_CONFIG))
@@ -172,14 +172,14 @@ def qwen_code(home: Path, model_url: str) -> RealAgent:
 
 
 def agentao(home: Path, model_url: str) -> RealAgent:
-    """agentao; what it was told is gone with its process."""
+    """Return agentao, which forgets its conversation when its process ends."""
     home.mkdir(parents=True)
     program = PYTHON_OF_AGENTS.parent / "agentao"
     return RealAgent((str(program), "--acp", "--stdio"), {**_minimal(home), **_openai(model_url)})
 
 
 def deepagents(home: Path, model_url: str) -> RealAgent:
-    """deepagents; it offers no way to take a conversation up."""
+    """Return deepagents, which cannot resume a conversation."""
     home.mkdir(parents=True)
     program = ROOT / "tests" / "real_agents" / "deep_agent.py"
     return RealAgent((str(PYTHON_OF_AGENTS), str(program)), {**_minimal(home), **_openai(model_url)})
@@ -201,11 +201,11 @@ REAL_AGENTS: Final[Mapping[str, Maker]] = {
     "opencode": opencode,
     "qwen-code": qwen_code,
 }
-"""Those that speak ACP and take their conversation up again."""
+"""Agents that speak ACP and can resume their conversation."""
 FORGETFUL: Final[Mapping[str, Maker]] = {"agentao": agentao, "deepagents": deepagents}
-"""Those that speak ACP and do not, whatever they offer."""
+"""Agents that speak ACP and cannot resume, whatever they offer."""
 OTHERS: Final[Mapping[str, Maker]] = {"codex": codex_cli}
-"""Those with a protocol of their own."""
+"""Agents with their own protocol."""
 AGENT_TYPES: Final[Mapping[str, str]] = {
     "agentao": "agentao",
     "claude-agent-acp": "claude_code",
@@ -216,10 +216,10 @@ AGENT_TYPES: Final[Mapping[str, str]] = {
     "opencode": "opencode",
     "qwen-code": "qwen",
 }
-"""Their types in ``executors_app.agents``."""
+"""Their agent types in ``executors_app.agents``."""
 
 
 def real_agent(name: str, home: Path, model_url: str) -> RealAgent:
-    """The agent ``name`` with a fresh ``home``, or the test is skipped (`tests.services`)."""
+    """Return the agent ``name`` with a fresh ``home``; skip the test if it is not installed."""
     require(name)
     return {**REAL_AGENTS, **FORGETFUL, **OTHERS}[name](home, model_url)

@@ -1,15 +1,18 @@
-"""A language model for tests: a loopback server that real agents speak to.
+"""A language model for tests: a loopback server that real agents use.
 
-It serves what codex-acp (OpenAI responses), opencode (OpenAI chat completions) and Claude Code (Anthropic messages)
-ask for.
-The last user text of a request decides the answer:
+It serves the APIs of codex-acp (OpenAI responses), opencode (OpenAI chat completions) and Claude Code (Anthropic
+messages). The last user text of a request decides the answer:
 
-- *what was the word?*: the word of the last ``remember the word X`` in the history that came
-  with the request, else ``NO-CONTEXT``. So the answer tells whether the agent has its context.
+- *what was the word?*: the word of the last ``remember the word X`` in the request's history, else ``NO-CONTEXT``. So
+the answer shows whether the agent has its context.
+
 - *HOLD*: ``ok`` when the test calls `ModelServer.release`; until then the turn is open.
+
 - *BUSY*: 503, until the test calls `ModelServer.release`.
+
 - *RUN command*, *APPROVAL, RUN command*, *QUESTION*: a call of the tool for it (`model_tools`), and ``ok`` when its
-  result is there.
+result arrives.
+
 - anything else: ``ok``.
 """
 
@@ -34,7 +37,7 @@ Json = Mapping[str, Any]
 
 NO_CONTEXT: Final = "NO-CONTEXT"
 TOOL_RESULT: Final = "tool"
-"""The role of a tool's result, whatever the API calls it."""
+"""The role of a tool's result in every API."""
 _WORD: Final = re.compile(r"remember the word[:\s]+[\"'*`]*([\w-]+)", re.IGNORECASE)
 _ADDED_BY_AGENT: Final = re.compile(r"<(system-reminder|environment_context|env|user_instructions)>.*?</\1>", re.DOTALL)
 _USAGE: Final = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
@@ -42,13 +45,13 @@ _USAGE: Final = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
 
 @dataclass
 class ModelServer:
-    """A running server; ``user_texts`` is what the last user said in each request, oldest first."""
+    """A running server; ``user_texts`` has the last user text of each request, oldest first."""
 
     loop: asyncio.AbstractEventLoop
     released: asyncio.Event = field(default_factory=asyncio.Event)
     user_texts: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
-    """Every request's messages, whoever said them, in one text each."""
+    """All messages of every request, joined to one text each."""
     calls: list[ToolCall] = field(default_factory=list)
     """The tools that the model has called."""
     images: list[str] = field(default_factory=list)
@@ -58,27 +61,27 @@ class ModelServer:
 
     @property
     def holding(self) -> bool:
-        """Whether a request to hold has come in and has not been released."""
+        """Return whether a request with *HOLD* has arrived and has not been released."""
         return any("HOLD" in text for text in self.user_texts) and not self.released.is_set()
 
     def heard_about(self, word: str) -> list[str]:
-        """The requests that mention ``word``: those of one agent, if it is told of it alone."""
+        """Return the requests that mention ``word``, which identifies one agent if only that agent was told it."""
         return [request for request in self.requests if word in request]
 
     def holds(self, word: str) -> bool:
-        """Whether a request to hold that names ``word`` has come in and has not been released."""
+        """Return whether a request with *HOLD* and ``word`` has arrived and has not been released."""
         return any("HOLD" in text and word in text for text in self.user_texts) and not self.released.is_set()
 
     def release(self) -> None:
-        """Let every held request be answered, also later ones."""
+        """Answer every held request, and later ones at once."""
         self.loop.call_soon_threadsafe(self.released.set)
 
     def hold(self) -> None:
-        """Hold requests again that ask for it."""
+        """Hold requests with *HOLD* again."""
         self.loop.call_soon_threadsafe(self.released.clear)
 
     async def answer(self, messages: list[tuple[str, str]], tools: Mapping[str, Json]) -> str | ToolCall:
-        """What the model says to ``messages``, pairs of role and text, or which of ``tools`` it calls."""
+        """Return the model's answer to ``messages``, pairs of role and text, or the call of one of ``tools``."""
         self.requests.append("\n".join(text for _, text in messages))
         said = [_ADDED_BY_AGENT.sub("", text).strip() for role, text in messages if role == "user"]
         last = next((text for text in reversed(said) if text), "")
@@ -98,7 +101,7 @@ class ModelServer:
 
 @contextmanager
 def running_model(address: str = "127.0.0.1") -> Iterator[ModelServer]:
-    """A model server on a free port of an address of this machine, in a thread of its own."""
+    """Run a model server on a free port of an address of this machine, in a separate thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="model-server")
     thread.start()
@@ -115,7 +118,7 @@ def running_model(address: str = "127.0.0.1") -> Iterator[ModelServer]:
 
 _SERVER: Final = web.AppKey("server", ModelServer)
 _IMAGE: Final = re.compile(r"(iVBORw0KGgo[A-Za-z0-9+/=]*)")
-"""A PNG."""
+"""A PNG image."""
 
 
 async def _listen(server: ModelServer, address: str) -> web.AppRunner:
@@ -133,7 +136,7 @@ async def _listen(server: ModelServer, address: str) -> web.AppRunner:
 
 
 def _text(content: Any) -> str:
-    """The text of a message's content, whatever its nesting."""
+    """Return the text of a message's content, whatever its nesting."""
     if isinstance(content, list):
         return "\n".join(map(_text, content))
     if isinstance(content, dict):

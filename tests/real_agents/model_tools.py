@@ -1,4 +1,4 @@
-"""Tool calls of the loopback model: which of the tools that an agent offers it calls, and with which arguments."""
+"""Tool calls of the loopback model: which of the offered tools it calls, and with which arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUESTION_ARGUMENTS: Final = {
         }
     ],
 }
-"""What the question tools of the agents want, each a part of it."""
+"""Arguments for the question tools of the agents; each takes a part of them."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ToolCall:
 
 
 def wanted_call(text: str, tools: Mapping[str, Json]) -> ToolCall | None:
-    """Return the call that a user's text asks the model for, if the agent offers a tool for it.
+    """Return the tool call that a user's text asks for, if the agent offers a tool for it.
 
     *RUN command* runs a command in the agent's shell; with *APPROVAL* outside the agent's sandbox, if the tool offers
     that. *QUESTION* asks the user something. ``tools`` are JSON schemas.
@@ -68,7 +68,7 @@ def _first(pattern: re.Pattern[str], tools: Mapping[str, Json]) -> str | None:
 
 
 def _fitted(value: Any, schema: Json) -> Any:
-    """Return the value without what its schema does not know: agents refuse a call with other fields."""
+    """Return the value without fields that its schema lacks: agents refuse a call with other fields."""
     if isinstance(value, list):
         return [_fitted(item, schema.get("items") or {}) for item in value]
     known = schema.get("properties")

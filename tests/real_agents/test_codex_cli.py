@@ -1,4 +1,4 @@
-"""The published command line of Codex through its driver, and its stand-in held against it."""
+"""The published command line of Codex through its driver, and the fake agent compared with it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def host(tmp_path: Path) -> ContractHost:
 
 @pytest_asyncio.fixture
 async def new_driver(host: ContractHost) -> AsyncIterator[Callable[[], Driver]]:
-    """Makes drivers, one after the other as restarts of agentctl do; nothing of theirs is left."""
+    """Yield a function that makes drivers, one after the other as agentctl does over restarts; all are stopped."""
     made: list[Driver] = []
 
     def make() -> Driver:
@@ -151,18 +151,18 @@ async def test_unknown_thread_is_reported_by_its_patterns(
 
 
 def shapes(argv: list[str], env: Mapping[str, str], cwd: Path, prompt: str) -> dict[str, Any]:
-    """Of each kind of line, the names that it holds: what a reader of it may rely on."""
+    """Return the field names of each kind of line, which a reader may rely on."""
     told = subprocess.run(argv, env=env, cwd=cwd, input=prompt, capture_output=True, text=True, timeout=60, check=True)
     found: dict[str, Any] = {}
     for line in map(json.loads, told.stdout.splitlines()):
         item = line.get("item", {})
-        if item.get("type") != "error":  # that it does not know the loopback model
+        if item.get("type") != "error":  # it does not know the loopback model
             kind = f"{line['type']} {item.get('type', '')}".strip()
             found[kind] = {name: sorted(value) if isinstance(value, dict) else "" for name, value in line.items()}
     return found
 
 
-def test_the_stand_in_writes_what_codex_writes(codex: RealAgent, tmp_path: Path) -> None:
+def test_fake_agent_writes_the_lines_of_codex(codex: RealAgent, tmp_path: Path) -> None:
     command = ["exec", "--skip-git-repo-check", "--json", "--", "-"]
     real = shapes([*codex.argv, *command], codex.env, tmp_path, REMEMBER)
     stand_in = [sys.executable, "-m", "tests.agents.standins.codex", *command]

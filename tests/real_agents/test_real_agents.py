@@ -1,4 +1,4 @@
-"""Published agents speak through our driver: a killed one has its conversation again when it is back."""
+"""Published agents with Kandev's driver: a killed agent has its conversation again after a resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import eventually_async
 
 @dataclass
 class RememberingHost:
-    """A sidecar that keeps everything in memory."""
+    """A fake sidecar that keeps everything in memory."""
 
     lines: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     token: str | None = None
@@ -31,7 +31,7 @@ class RememberingHost:
         return len(self.lines)
 
     async def wait_for_room(self) -> None:
-        """There is always room."""
+        """Return at once: there is always room."""
 
     async def keep_token(self, token: str, last_message_uuid: str | None = None) -> None:
         self.token = token
@@ -49,7 +49,7 @@ class RememberingHost:
         self.lines.append(("gone", {"exit_code": exit_code}))
 
     def said(self) -> str:
-        """What the agent said, in one piece."""
+        """Return all text of the agent."""
         return "".join(str(body["text"]) for kind, body in self.lines if kind == "message.agent")
 
 
@@ -63,7 +63,7 @@ def model() -> Iterator[ModelServer]:
 async def started(
     agent: RealAgent, cwd: Path, token: str | None = None
 ) -> AsyncIterator[tuple[Driver, RememberingHost, StartResult]]:
-    """The agent, started through the driver; its conversation is ``token``'s, or a new one."""
+    """Start the agent with the conversation of ``token``, or a new one; yield driver, host and result."""
     host = RememberingHost()
     driver = acp.create(host, {EXECUTION_MARKER: "real-agent-test"})
     request = StartRequest(
@@ -88,7 +88,7 @@ async def ask(driver: Driver, text: str) -> str:
 
 @pytest.mark.real_agent
 @pytest.mark.parametrize("name", ["claude-agent-acp", "codex-acp", "opencode"])
-async def test_a_conversation_outlives_its_agent_process(name: str, model: ModelServer, tmp_path: Path) -> None:
+async def test_conversation_outlives_its_agent_process(name: str, model: ModelServer, tmp_path: Path) -> None:
     agent = real_agent(name, tmp_path / "home", model.url)
     workspace = tmp_path / "workspace"
     workspace.mkdir()
@@ -96,7 +96,7 @@ async def test_a_conversation_outlives_its_agent_process(name: str, model: Model
         assert first.outcome == "created"
         assert await ask(driver, "Please remember the word heron") == "end_turn"
         assert host.said().endswith("ok")
-        await eventually_async(lambda: agent.has_kept("heron"), describe="it has written down what it was told")
+        await eventually_async(lambda: agent.has_kept("heron"), describe="the agent has stored the word")
         await driver.stop(0)
     async with started(agent, workspace, first.resume_token) as (driver, host, second):
         assert second.outcome == "loaded"

@@ -1,4 +1,4 @@
-"""A machine beside this one, and a control plane that knows it."""
+"""A second machine, and a control plane that uses it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path, repository: Path) -> Iterator[Machine]:
-    """A host that opens the repository, started."""
+    """Yield a running host daemon that serves the repository."""
     made = Machine(tmp_path / "machine", [str(repository)])
     made.start()
     yield made
@@ -33,26 +33,26 @@ def machine(tmp_path: Path, repository: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 def harness(machine: Machine, repository: Path, tmp_path: Path, settings: Any) -> RemoteHarness:
-    """Executions on that machine."""
+    """Return a harness for executions on that machine."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     return RemoteHarness(machine, repository, tmp_path)
 
 
 @pytest.fixture
 def spec(harness: RemoteHarness) -> LaunchSpec:
-    """A launch that nobody has made yet."""
+    """Return the spec of a launch that has not been started."""
     return spec_for(harness)
 
 
 @pytest.fixture
 async def launched(harness: RemoteHarness, spec: LaunchSpec) -> Launched:
-    """That launch, made."""
+    """Start the launch described by ``spec`` and return it."""
     return await harness.runtime.launch(spec)
 
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[RemoteDeployment]:
-    """A Kandev of its own whose sessions run on another machine, prepared and not yet served."""
+    """Yield a prepared Kandev, not yet serving, whose sessions run on another machine."""
     made = RemoteDeployment(tmp_path)
     try:
         made.prepare()

@@ -1,4 +1,4 @@
-"""A whole Kandev whose sessions run on another machine."""
+"""A complete Kandev whose sessions run on another machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.remote.machines import Machine
 
 
 class RemoteDeployment(Deployment):
-    """Sessions go to the machine, unless another executor is named."""
+    """A Kandev whose sessions run on the machine, unless a test names another executor."""
 
     def __init__(self, home: Path):
         super().__init__(home)
@@ -21,11 +21,11 @@ class RemoteDeployment(Deployment):
 
     @property
     def agentctls(self) -> Path:
-        """On the machine."""
+        """Return the directory of agentctl state on the machine."""
         return self.machine.root / "agentctl"
 
     def prepare(self) -> None:
-        """With an executor for the machine too."""
+        """Prepare the deployment and add an executor for the machine."""
         super().prepare()
         self.machine.start()
         self.on_this_machine = self.seeded["executor"]
@@ -36,7 +36,7 @@ class RemoteDeployment(Deployment):
         return self.add_executor("machine", "remote", self.machine.config_in(self.data))
 
     def close(self) -> None:
-        """The machine, too, and the sessions that ran beside Kandev."""
+        """End the machine and the sessions that ran beside Kandev, too."""
         super().close()
         self.machine.close()
         for execution in super().agentctls.glob("*"):

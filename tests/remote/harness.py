@@ -1,4 +1,4 @@
-"""The runtime on another machine under test, and the rude things that can be done to what it starts there."""
+"""The runtime on another machine under test, with ways to disturb what it starts there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.services import ROOT
 
 
 class RemoteHarness:
-    """One machine; it is on this one, so that its files can be seen and its processes killed."""
+    """Harness for a machine that is really this one, so that its files and processes can be reached."""
 
     def __init__(self, machine: Machine, repository: Path, home: Path):
         self.machine, self.repository = machine, repository
@@ -25,10 +25,10 @@ class RemoteHarness:
         self.demo_agent = ["env", f"KANDEV_DEMO_AGENT_HOME={home / 'agent'}", sys.executable, "-I", script]
 
     def kill(self, spec: LaunchSpec) -> None:
-        """Everything of it at once."""
+        """Kill all processes of an execution at once."""
         identity.kill_all(self.machine.processes(spec.execution_id), 10)
         assert self.machine.processes(spec.execution_id) == []
 
     def silence(self, spec: LaunchSpec) -> AbstractContextManager[None]:
-        """SIGSTOP, and SIGCONT afterwards."""
+        """Freeze the agentctl of an execution with SIGSTOP during the block."""
         return silenced(spec.execution_id)

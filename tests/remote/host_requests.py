@@ -1,4 +1,4 @@
-"""Calls to a host daemon as anybody may make them."""
+"""Requests to a host daemon, valid and invalid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def send_request(
     chunked: bool | None = None,
     headers: Mapping[str, str] = {},
 ) -> tuple[int, Any]:
-    """Status and JSON of one answer."""
+    """Send a request; return status and JSON of the response."""
     sent = {"Authorization": f"Bearer {token}", **headers}
     trust = tls_trust({"fingerprint": machine.ready["fingerprint"]})
     data = {"data": BytesIO(raw)} if raw is not None else {"json": body} if body is not None else {}
@@ -39,6 +39,6 @@ async def send_request(
 
 
 def instance_request(where: str, /, **changes: Any) -> dict[str, Any]:
-    """A good order, or one that is spoiled by ``changes``."""
+    """Return a valid request for an instance, with ``changes`` that may make it invalid."""
     ids = {name: str(uuid.uuid4()) for name in ("execution_id", "session_id", "task_id")}
     return {**ids, "deployment": DEPLOYMENT, "repository": where, "token": INSTANCE_TOKEN, **changes}

@@ -1,4 +1,4 @@
-"""Another machine: an ``agentctl host`` on a loopback address and in a directory of its own."""
+"""Another machine: an ``agentctl host`` on a loopback address with its own directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADDRESS = "127.0.0.2"
 
 
 class Machine:
-    """A host daemon with TLS; its port stays the same over restarts."""
+    """A host daemon with TLS; it keeps its port over restarts."""
 
     def __init__(self, home: Path, repositories: Sequence[str], *, address: str = ADDRESS, extra: Sequence[str] = ()):
         self.root = home / "root"
@@ -39,17 +39,17 @@ class Machine:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the URL of the daemon."""
         return str(self.ready["url"])
 
     @property
     def pid(self) -> int:
-        """Of the daemon."""
+        """Return the pid of the daemon."""
         assert self._process is not None
         return self._process.pid
 
     def config_in(self, data: Path) -> dict[str, Any]:
-        """``Executor.config`` for it, and the token's file in the data directory of a control plane."""
+        """Return ``Executor.config`` for the machine, and write its token file to a control plane's data directory."""
         directory = data / "hosts"
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "machine.token").write_text(TOKEN)
@@ -58,11 +58,11 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the daemon is started with."""
+        """Return the environment of the daemon."""
         return {"PATH": os.environ["PATH"], "HOME": str(self.root.parent), "PYTHONPATH": str(self.code)}
 
     def arguments(self) -> list[str]:
-        """The command line."""
+        """Return the command line of the daemon."""
         return [
             *(sys.executable, "-P", "-m", "executors_app.agentctl", "host"),
             *("--listen", f"{self._address}:{self._port}"),
@@ -73,7 +73,7 @@ class Machine:
         ]
 
     def start(self) -> None:
-        """Start the daemon, in a session of its own, and wait until it listens."""
+        """Start the daemon as a session leader and wait until it listens."""
         self._ready_file.unlink(missing_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -85,7 +85,7 @@ class Machine:
                 start_new_session=True,
             )
         try:
-            self.ready = eventually(self._read_ready_file, timeout=30, describe="the host listens")
+            self.ready = eventually(self._read_ready_file, timeout=30, describe="the host is ready")
         except BaseException:
             self.stop()
             raise
@@ -97,31 +97,31 @@ class Machine:
         return json.loads(self._ready_file.read_text()) if self._ready_file.exists() else {}
 
     def log(self) -> str:
-        """What the daemon has said."""
+        """Return the daemon's log."""
         return self._log.read_text(errors="replace")
 
     def stop(self, number: int = signal.SIGKILL) -> None:
-        """End the daemon alone, by default as an out-of-memory killer would."""
+        """End the daemon alone, by default with SIGKILL, as when it is out of memory."""
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait(20)
             self._process = None
 
     def freeze(self) -> None:
-        """It accepts and says no word."""
+        """Stop the daemon's process with SIGSTOP: it accepts connections and answers nothing."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on."""
+        """Let a frozen daemon continue."""
         os.kill(self.pid, signal.SIGCONT)
 
     def processes(self, execution_id: str) -> list[identity.ProcessIdentity]:
-        """All that lives of an instance."""
+        """Return all processes of an instance."""
         found = execution_processes.find_processes(execution_id)
         return [*found.agentctl, *found.others]
 
     def close(self) -> None:
-        """End the daemon and everything that it has started, by proof."""
+        """End the daemon and everything that it has started."""
         if self._process is not None:
             self.thaw()
         self.stop()

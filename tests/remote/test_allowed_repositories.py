@@ -1,4 +1,4 @@
-"""Which repositories a host works on: what was opened, by path or by URL, and nothing else."""
+"""The repositories that a host works on: those that were allowed, by path or by URL, and no others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from executors_app import recovery_refs
 from executors_app.agentctl.host.instances import AllowedRepositories
 from executors_app.domain import Observed, WorkspaceState
 from executors_app.errors import LaunchFailed, RepositoryUnusable, RuntimeUnavailable, WorkspaceGone
-from tests.executors.harness import client_of, known, look, row_of, spec_for
+from tests.executors.harness import client_of, known, observe_one, row_of, spec_for
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.remote.harness import RemoteHarness
 from tests.remote.machines import Machine
@@ -44,7 +44,7 @@ FORBIDDEN = [
 
 @pytest.fixture
 def machine(tmp_path: Path, repository: Path) -> Iterator[Machine]:
-    """A host that opens the repository by its URL, and a folder."""
+    """Yield a host that allows the repository by its URL, and a folder."""
     folder = tmp_path / "open"
     folder.mkdir()
     make_repository(tmp_path / "outside")
@@ -57,7 +57,7 @@ def machine(tmp_path: Path, repository: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 def harness(machine: Machine, repository: Path, tmp_path: Path, settings: Any) -> RemoteHarness:
-    """Here the repository has a path, there a URL."""
+    """Return a harness in which the repository has a path here and a URL on the host."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     made = RemoteHarness(machine, repository, tmp_path)
     made.config["repositories"] = {str(repository): f"file://{repository}"}
@@ -65,7 +65,7 @@ def harness(machine: Machine, repository: Path, tmp_path: Path, settings: Any) -
 
 
 @pytest.mark.parametrize("asked", FORBIDDEN)
-def test_nothing_but_what_was_opened_is_worked_on(repository: Path, tmp_path: Path, asked: str) -> None:
+def test_only_allowed_repositories_are_used(repository: Path, tmp_path: Path, asked: str) -> None:
     outside = make_repository(tmp_path / "outside")
     sources = AllowedRepositories([f"file://{repository}", str(repository)], tmp_path / "root")
     asked = asked.replace("{inside}", str(repository)).replace("{outside}", str(outside))
@@ -74,13 +74,13 @@ def test_nothing_but_what_was_opened_is_worked_on(repository: Path, tmp_path: Pa
     assert not (tmp_path / "root").exists()
 
 
-async def test_a_host_says_what_it_does_not_open(harness: RemoteHarness, tmp_path: Path) -> None:
+async def test_refusal_names_the_repository_that_is_not_allowed(harness: RemoteHarness, tmp_path: Path) -> None:
     with pytest.raises(RepositoryUnusable, match="--repositories"):
         await harness.runtime.launch(replace(spec_for(harness), repository_path=str(tmp_path / "outside")))
     assert not (harness.machine.root / "worktrees").exists()
 
 
-async def test_a_link_out_of_an_opened_folder_leads_nowhere(harness: RemoteHarness, tmp_path: Path) -> None:
+async def test_link_out_of_an_allowed_folder_is_refused(harness: RemoteHarness, tmp_path: Path) -> None:
     with pytest.raises(RepositoryUnusable, match="does not allow the repository"):
         await harness.runtime.launch(replace(spec_for(harness), repository_path=str(tmp_path / "open" / "link")))
 
@@ -93,7 +93,9 @@ async def test_url_is_cloned_once_and_updated_for_each_session(harness: RemoteHa
     assert not Path(first.worktree_path, "LATER").exists()
     assert run_git(Path(second.worktree_path), "rev-parse", "HEAD") == newest
     assert len(list((harness.machine.root / "repositories").iterdir())) == 1
-    assert "kandev/" not in run_git(harness.repository, "branch", "--list"), "the team's repository has no part in it"
+    assert "kandev/" not in run_git(harness.repository, "branch", "--list"), (
+        "the team's repository has no branch of the session"
+    )
 
 
 async def test_uncommitted_work_in_a_clone_survives_its_worktree(harness: RemoteHarness) -> None:
@@ -103,7 +105,7 @@ async def test_uncommitted_work_in_a_clone_survives_its_worktree(harness: Remote
     await client_of(spec, launched).snapshot()
     harness.kill(spec)
     shutil.rmtree(launched.worktree_path)
-    seen = await look(harness, row_of(harness, spec, launched))
+    seen = await observe_one(harness, row_of(harness, spec, launched))
     assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
     shutil.move(harness.repository, harness.repository.with_name("away"))
     again = await harness.runtime.launch(known(spec, launched))
@@ -135,12 +137,12 @@ async def test_lost_clone_is_reported_and_never_replaced(harness: RemoteHarness)
     harness.kill(spec)
     shutil.rmtree(harness.machine.root / "repositories")
     shutil.rmtree(launched.worktree_path)
-    assert (await look(harness, row_of(harness, spec, launched))).workspace is WorkspaceState.GONE
+    assert (await observe_one(harness, row_of(harness, spec, launched))).workspace is WorkspaceState.GONE
     with pytest.raises(WorkspaceGone, match="clone of the repository was deleted"):
         await harness.runtime.launch(known(spec, launched))
 
 
-async def test_a_repository_that_cannot_be_fetched_now_may_be_tried_again(harness: RemoteHarness) -> None:
+async def test_repository_that_cannot_be_fetched_can_be_retried(harness: RemoteHarness) -> None:
     shutil.move(harness.repository, harness.repository.with_name("away"))
     with pytest.raises(LaunchFailed, match="fetch"):
         await harness.runtime.launch(spec_for(harness))

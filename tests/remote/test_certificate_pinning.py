@@ -1,4 +1,4 @@
-"""A host shows the certificate that is pinned before it hears a word: on every way to it, sockets included."""
+"""The certificate of a host is compared with its pin before anything is sent, on every connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXECUTION = "5f0c7c1e-0000-4000-8000-000000000001"
 
 @asynccontextmanager
 async def false_host(directory: Path) -> AsyncIterator[tuple[str, str, list[bytes]]]:
-    """Speaks TLS with a certificate of its own; yields its URL, its own pin and all that it is told."""
+    """Run a TLS server with another certificate; yield its URL, its pin and all that it receives."""
     heard: list[bytes] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,12 +79,14 @@ async def _order(url: str, pin: str) -> None:
     await client.create({"execution_id": EXECUTION, "token": "a-token"}, "the-secret-of-an-execution")
 
 
-WAYS: list[Callable[[str, str], Awaitable[None]]] = [_status, _over_a_pool, _events, _shell, _host, _order]
+REQUESTS: list[Callable[[str, str], Awaitable[None]]] = [_status, _over_a_pool, _events, _shell, _host, _order]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__.strip("_"))
+@pytest.mark.parametrize("way", REQUESTS, ids=lambda way: way.__name__.strip("_"))
 @pytest.mark.parametrize("pin", [OTHER_PIN, ""], ids=["another pin", "no pin"])
-async def test_a_false_host_hears_nothing(way: Callable[[str, str], Awaitable[None]], pin: str, tmp_path: Path) -> None:
+async def test_host_with_another_certificate_receives_nothing(
+    way: Callable[[str, str], Awaitable[None]], pin: str, tmp_path: Path
+) -> None:
     async with false_host(tmp_path) as (url, own, heard):
         with pytest.raises(AgentctlForeign) as caught:
             await way(url, pin)
@@ -92,4 +94,4 @@ async def test_a_false_host_hears_nothing(way: Callable[[str, str], Awaitable[No
         assert not any(heard)
         with pytest.raises(Exception, match="agentctl"):
             await way(url, own)
-        assert any(b"Bearer" in one for one in heard), "whoever is trusted is told"
+        assert any(b"Bearer" in one for one in heard), "the trusted host receives the token"

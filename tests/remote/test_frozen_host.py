@@ -1,4 +1,4 @@
-"""A host that is frozen closes no connection: it is noticed all the same, and nobody waits for it."""
+"""A frozen host closes no connection, but it is noticed, and nothing waits for it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from executors_app.domain import ExitEvent, Launched, LaunchSpec, Observed
 from tests.drills.deployment import ApiError, Session
 from tests.drills.session_steps import wait_for_first_turn
-from tests.executors.harness import look, row_of
+from tests.executors.harness import observe_one, row_of
 from tests.remote.deployment import RemoteDeployment
 from tests.remote.harness import RemoteHarness
 from tests.waiting import eventually
 
 LOADED = 5.0
-"""Seconds more than promised that a busy machine may take."""
+"""Additional seconds for a busy machine."""
 
 
 async def test_silent_host_is_reported_within_the_timeout(
@@ -31,18 +31,18 @@ async def test_silent_host_is_reported_within_the_timeout(
     assert time.monotonic() - begun < 2.0 + LOADED
 
     begun = time.monotonic()
-    seen = await look(harness, facts, timeout=30.0)
+    seen = await observe_one(harness, facts, timeout=30.0)
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
-    assert time.monotonic() - begun < LOADED, "nobody asks again while it is known to be silent"
+    assert time.monotonic() - begun < LOADED, "a host that is known to be silent is not asked again"
 
     harness.machine.thaw()
     assert await anext(told) == ExitEvent("")
-    assert (await look(harness, facts)).observed is Observed.ALIVE
+    assert (await observe_one(harness, facts)).observed is Observed.ALIVE
     await told.aclose()
 
 
 @pytest.mark.any_database
-def test_a_frozen_host_makes_its_sessions_unreachable_and_nobody_wait(deployment: RemoteDeployment) -> None:
+def test_frozen_host_makes_only_its_sessions_unreachable(deployment: RemoteDeployment) -> None:
     deployment.serve()
     session = deployment.start_session("remember walrus")
     session.wait_for("WAITING_FOR_INPUT")
@@ -51,7 +51,7 @@ def test_a_frozen_host_makes_its_sessions_unreachable_and_nobody_wait(deployment
 
     deployment.machine.freeze()
     begun = time.monotonic()
-    eventually(lambda: session.status()["error_code"] == "unreachable", timeout=30, describe="it is unreachable")
+    eventually(lambda: session.status()["error_code"] == "unreachable", timeout=30, describe="the host is unreachable")
     assert time.monotonic() - begun < limit + LOADED
     begun = time.monotonic()
     with pytest.raises(ApiError) as refused:
@@ -62,11 +62,11 @@ def test_a_frozen_host_makes_its_sessions_unreachable_and_nobody_wait(deployment
     session.prompt("what was the word?")
     told = {_reason(session)}
 
-    def tried() -> bool:
+    def has_failed_start() -> bool:
         told.add(_reason(session))
         return _failed_starts(session) > 0
 
-    eventually(tried, timeout=60, describe="a start is tried")
+    eventually(has_failed_start, timeout=60, describe="a start is tried")
     assert told == {"unreachable"}
 
     deployment.machine.thaw()
@@ -81,7 +81,7 @@ def test_a_frozen_host_makes_its_sessions_unreachable_and_nobody_wait(deployment
 
 
 def _reason(session: Session) -> str:
-    """Why nothing happens in the session, as its page says it."""
+    """Return why nothing happens in the session, as its page shows it."""
     status = session.status()
     return str((status["stillness"] or {}).get("reason", status["state"]))
 

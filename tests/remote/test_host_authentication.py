@@ -1,4 +1,4 @@
-"""Nobody gets into a host without its token, through a browser or by another name, and no path leads out of it."""
+"""A host refuses requests without its token, from browsers or under other names, and paths that leave it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ ENDPOINTS = [
 INTRUDERS: dict[str, tuple[dict[str, str], int, str]] = {
     "no token": ({"Authorization": ""}, 401, "not_authenticated"),
     "a wrong token": ({"Authorization": f"Bearer {TOKEN}x"}, 401, "not_authenticated"),
-    "a beginning of the token": ({"Authorization": f"Bearer {TOKEN[:-1]}"}, 401, "not_authenticated"),
+    "a prefix of the token": ({"Authorization": f"Bearer {TOKEN[:-1]}"}, 401, "not_authenticated"),
     "another scheme": ({"Authorization": f"Basic {TOKEN}"}, 401, "not_authenticated"),
-    "a token that is no text": ({"Authorization": "Bearer \u00ff\u00fe"}, 401, "not_authenticated"),
+    "a token that is not text": ({"Authorization": "Bearer \u00ff\u00fe"}, 401, "not_authenticated"),
     "a foreign host": ({"Host": "evil.example"}, 403, "forbidden_host"),
     "our host, another port": ({"Host": "127.0.0.2:1"}, 403, "forbidden_host"),
     "a browser": ({"Origin": "https://127.0.0.2"}, 403, "forbidden_origin"),
 }
-NO_IDS = ["..", "%2e%2e", "..%2f..", "%2fetc", "x" * 300, "{id}", SOME.upper(), f"{SOME}%00", f" {SOME}", "0"]
+INVALID_IDS = ["..", "%2e%2e", "..%2f..", "%2fetc", "x" * 300, "{id}", SOME.upper(), f"{SOME}%00", f" {SOME}", "0"]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ async def test_host_and_instance_tokens_open_only_their_own(machine: Machine, re
     assert (await send_request(machine, "GET", "/instances", token=INSTANCE_TOKEN))[0] == 401
 
 
-@pytest.mark.parametrize("name", NO_IDS)
+@pytest.mark.parametrize("name", INVALID_IDS)
 async def test_invalid_id_is_rejected_before_any_lookup(machine: Machine, name: str) -> None:
     proof = {"session_id": SOME, "deployment": DEPLOYMENT}
     calls = [("DELETE", f"/instances/{name}"), ("GET", f"/left/{name}"), ("GET", f"/instances/{name}/status")]
@@ -111,7 +111,7 @@ async def test_invalid_id_is_rejected_before_any_lookup(machine: Machine, name: 
     ],
     ids=str,
 )
-async def test_an_order_that_could_never_be_right_is_refused(
+async def test_invalid_instance_request_is_refused(
     machine: Machine, repository: Path, changes: dict[str, object]
 ) -> None:
     status, body = await send_request(machine, "POST", "/instances", instance_request(str(repository), **changes))
@@ -120,18 +120,18 @@ async def test_an_order_that_could_never_be_right_is_refused(
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[]", b"\xff", b'"x"'])
-async def test_what_is_no_json_object_is_refused(machine: Machine, raw: bytes) -> None:
+async def test_body_that_is_not_an_object_is_refused(machine: Machine, raw: bytes) -> None:
     status, body = await send_request(machine, "POST", "/instances", raw=raw)
     assert (status, body["code"]) == (400, "validation_error")
 
 
 @pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "61", "x"])
-async def test_a_look_takes_no_endless_time(machine: Machine, timeout: str) -> None:
+async def test_invalid_timeout_is_refused(machine: Machine, timeout: str) -> None:
     status, body = await send_request(machine, "GET", f"/instances?timeout={timeout}")
     assert (status, body["code"]) == (400, "validation_error")
 
 
-async def test_a_body_that_is_too_large_is_refused_told_or_not(machine: Machine, repository: Path) -> None:
+async def test_oversized_body_is_refused_with_and_without_its_length(machine: Machine, repository: Path) -> None:
     made = instance_request(str(repository))
     assert (await send_request(machine, "POST", "/instances", made))[0] == 200
     large = b"x" * (BODY_LIMIT + 1)
@@ -154,7 +154,7 @@ async def test_instance_paths_cannot_reach_others_or_the_host(machine: Machine, 
     assert status in (400, 404)
 
 
-async def test_another_deployment_can_neither_take_nor_end_an_instance(machine: Machine, repository: Path) -> None:
+async def test_other_deployment_can_neither_take_nor_end_an_instance(machine: Machine, repository: Path) -> None:
     made = instance_request(str(repository))
     assert (await send_request(machine, "POST", "/instances", made))[0] == 200
     one = made["execution_id"]

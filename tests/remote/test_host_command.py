@@ -1,4 +1,4 @@
-"""What a host refuses to be started as, and that it needs neither Django nor the token itself."""
+"""Options that a host refuses, and its independence from Django and from the token's plain text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPEN = "0.0.0.0:0"
 
 
 def run(home: Path, *more: str, listen: str = "127.0.0.2:0", mode: int = 0o600, token: str = TOKEN) -> tuple[int, str]:
-    """Start a host that ends at once; exit code and standard error."""
+    """Start a host that exits immediately; return exit status and standard error."""
     file = home / "token"
     file.write_text(token)
     file.chmod(mode)
@@ -57,7 +57,7 @@ def test_unsafe_host_options_are_rejected_in_one_line(
 
 
 @pytest.mark.parametrize(("mode", "token", "says"), [(0o644, TOKEN, "chmod 600"), (0o600, "short", "at least 16")])
-def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, mode: int, token: str, says: str) -> None:
+def test_token_that_is_not_secret_is_refused(tmp_path: Path, mode: int, token: str, says: str) -> None:
     code, said = run(tmp_path, mode=mode, token=token)
     assert (code, says in said) == (2, True)
 
@@ -73,7 +73,7 @@ async def test_host_can_store_only_the_digest_of_its_token(tmp_path: Path) -> No
         machine.close()
 
 
-async def test_a_host_keeps_its_identity_and_certificate_and_its_root_closed(tmp_path: Path) -> None:
+async def test_host_keeps_identity_and_certificate_in_a_private_root(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "machine", [], extra=["--name", "build1.example"])
     try:
         machine.start()
@@ -89,7 +89,7 @@ async def test_a_host_keeps_its_identity_and_certificate_and_its_root_closed(tmp
         machine.close()
 
 
-def test_neither_a_sidecar_nor_a_host_needs_django() -> None:
+def test_agentctl_and_host_need_no_django() -> None:
     look = "import sys, executors_app.agentctl.{0}; print('django' in sys.modules, 'cryptography' in sys.modules)"
     for module in ("__main__", "host.daemon"):
         said = subprocess.run(

@@ -1,4 +1,4 @@
-"""What an executor on another machine may be told, and what its token's file must be."""
+"""The settings of an executor on another machine, and the required mode of its token file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from executors_app.http_client import tls_trust
 from executors_app.remote_hosts import read_host_config
 
 PIN = "ab" * 32
-GOOD: dict[str, Any] = {"url": "https://build1.example:8443", "token_file": "build1.token"}
+VALID: dict[str, Any] = {"url": "https://build1.example:8443", "token_file": "build1.token"}
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ GOOD: dict[str, Any] = {"url": "https://build1.example:8443", "token_file": "bui
     ],
     ids=str,
 )
-def test_good_settings_are_taken(more: dict[str, Any]) -> None:
-    read = read_host_config(GOOD | more)
+def test_valid_settings_are_accepted(more: dict[str, Any]) -> None:
+    read = read_host_config(VALID | more)
     assert read.url_of("e").endswith("/instances/e")
 
 
@@ -39,36 +39,36 @@ def test_good_settings_are_taken(more: dict[str, Any]) -> None:
     "config",
     [
         {},
-        {"url": GOOD["url"]},
+        {"url": VALID["url"]},
         {"token_file": "x"},
-        GOOD | {"token": "a secret has no place in the database"},
-        GOOD | {"url": "http://build1.example:8443"},
-        GOOD | {"url": "ftp://build1.example"},
-        GOOD | {"url": "https://user:secret@build1.example"},
-        GOOD | {"url": "https://build1.example/?token=secret"},
-        GOOD | {"url": "https://build1.example\r\nX: y"},
-        GOOD | {"url": "https://build1.example:99999"},
-        GOOD | {"url": "https://"},
-        GOOD | {"url": 7},
-        GOOD | {"token_file": "../secret-key"},
-        GOOD | {"token_file": "/etc/passwd"},
-        GOOD | {"token_file": ".hidden"},
-        GOOD | {"token_file": ["x"]},
-        GOOD | {"fingerprint": "ab" * 20},
-        GOOD | {"fingerprint": 7},
-        GOOD | {"repositories": ["x"]},
-        GOOD | {"repositories": {"/here": 7}},
-        GOOD | {"repositories": {"/here": ""}},
+        VALID | {"token": "a secret has no place in the database"},
+        VALID | {"url": "http://build1.example:8443"},
+        VALID | {"url": "ftp://build1.example"},
+        VALID | {"url": "https://user:secret@build1.example"},
+        VALID | {"url": "https://build1.example/?token=secret"},
+        VALID | {"url": "https://build1.example\r\nX: y"},
+        VALID | {"url": "https://build1.example:99999"},
+        VALID | {"url": "https://"},
+        VALID | {"url": 7},
+        VALID | {"token_file": "../secret-key"},
+        VALID | {"token_file": "/etc/passwd"},
+        VALID | {"token_file": ".hidden"},
+        VALID | {"token_file": ["x"]},
+        VALID | {"fingerprint": "ab" * 20},
+        VALID | {"fingerprint": 7},
+        VALID | {"repositories": ["x"]},
+        VALID | {"repositories": {"/here": 7}},
+        VALID | {"repositories": {"/here": ""}},
     ],
     ids=str,
 )
-def test_bad_settings_are_refused_in_one_sentence_that_shows_no_secret(config: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused_without_showing_secrets(config: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+\.$"):
         read_host_config(config)
 
 
 def test_token_file_must_not_be_readable_by_others(tmp_path: Path) -> None:
-    config, file = read_host_config(GOOD), tmp_path / "build1.token"
+    config, file = read_host_config(VALID), tmp_path / "build1.token"
     with pytest.raises(RuntimeUnavailable, match="cannot be read"):
         config.token(tmp_path)
     file.write_text("the-token\n")

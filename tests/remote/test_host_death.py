@@ -1,4 +1,4 @@
-"""A host daemon may die at any moment: what it has started goes on, and is found again."""
+"""A host daemon may die at any moment: what it started continues and is found again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlUnreachable
 from executors_app.runtimes.remote import Remote
 from tests.drills.session_steps import wait_for_first_turn, wait_until_talking
-from tests.executors.harness import client_of, known, look, row_of, start_agent
+from tests.executors.harness import client_of, known, observe_one, row_of, start_agent
 from tests.remote.deployment import RemoteDeployment
 from tests.remote.harness import RemoteHarness
 from tests.waiting import eventually, eventually_async
@@ -30,13 +30,13 @@ async def test_instances_outlive_the_daemon_and_are_found_again(
     before = await client_of(spec, launched).status()
     harness.machine.stop(number)
 
-    gone = await look(harness, row_of(harness, spec, launched))
+    gone = await observe_one(harness, row_of(harness, spec, launched))
     assert (gone.observed, gone.reason) == (Observed.UNKNOWN, "refused")
     assert len(execution_processes.find_processes(spec.execution_id).agentctl) == 1
 
     harness.machine.start()
     harness.runtime = Remote()
-    found = await look(harness, row_of(harness, spec, launched))
+    found = await observe_one(harness, row_of(harness, spec, launched))
     assert (found.observed, found.url) == (Observed.ALIVE, launched.url)
     assert await client_of(spec, launched).status() == before
     again = await harness.runtime.launch(known(spec, launched))
@@ -67,11 +67,11 @@ async def test_stream_of_a_dying_host_continues_after_its_last_line(
 async def test_launch_interrupted_by_host_death_is_finished_once(harness: RemoteHarness, spec: LaunchSpec) -> None:
     launching = asyncio.create_task(harness.runtime.launch(spec))
     state = harness.machine.root / "agentctl" / spec.execution_id / "instance.json"
-    await eventually_async(state.exists, describe="the host has noted the order")
+    await eventually_async(state.exists, describe="the host has stored the order")
     harness.machine.stop()
     await asyncio.to_thread(harness.machine.start)
     made = await launching
-    assert (await look(harness, row_of(harness, spec, made))).observed is Observed.ALIVE
+    assert (await observe_one(harness, row_of(harness, spec, made))).observed is Observed.ALIVE
     assert len(execution_processes.find_processes(spec.execution_id).agentctl) == 1
 
 
@@ -93,14 +93,12 @@ def test_killed_host_loses_nothing_of_a_working_session(deployment: RemoteDeploy
 
     deployment.machine.stop()
     heard = session.agent_log()
-    eventually(lambda: len(session.agent_log()) > len(heard), describe="the agent goes on talking")
+    eventually(lambda: len(session.agent_log()) > len(heard), describe="the agent keeps writing")
     deployment.machine.start()
 
     session.wait_for("WAITING_FOR_INPUT", timeout=90)
     wait_for_first_turn(session)
-    eventually(
-        lambda: session.agent_text() == session.agent_log(), timeout=30, describe="the log has all that was said"
-    )
+    eventually(lambda: session.agent_text() == session.agent_log(), timeout=30, describe="the event log has all output")
     assert session.lasting_pids() == before
     assert session.names().count("session.run.started") == 1
     assert session.names().count("session.run.completed") == 1

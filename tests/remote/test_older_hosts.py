@@ -1,4 +1,4 @@
-"""A host daemon of the last release knows one token for each execution, for ever."""
+"""A host daemon of the last release uses one permanent token for each execution."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MADE = {
 
 @asynccontextmanager
 async def daemon(host: dict[str, Any]) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
-    """Answers ``GET /host`` and ``POST /instances``; yields its URL and the orders that it was given."""
+    """Run a daemon that answers ``GET /host`` and ``POST /instances``; yield its URL and the requested instances."""
     orders: list[dict[str, Any]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -47,7 +47,7 @@ async def daemon(host: dict[str, Any]) -> AsyncIterator[tuple[str, list[dict[str
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", orders
 
 
-async def test_it_is_given_the_one_token_that_it_knows(harness: RemoteHarness) -> None:
+async def test_older_host_gets_its_permanent_token(harness: RemoteHarness) -> None:
     async with daemon({}) as (url, orders):
         spec = spec_for(harness)
         launched = await Remote().launch(replace(spec, config={"url": url, "token_file": "machine.token"}))
@@ -55,7 +55,7 @@ async def test_it_is_given_the_one_token_that_it_knows(harness: RemoteHarness) -
     assert launched.state == {"host": "h"}
 
 
-async def test_one_of_this_release_never_hears_the_secret(harness: RemoteHarness) -> None:
+async def test_current_host_never_receives_the_secret(harness: RemoteHarness) -> None:
     async with daemon({"launch_tokens": True}) as (url, orders):
         spec = spec_for(harness)
         await Remote().launch(replace(spec, config={"url": url, "token_file": "machine.token"}))

@@ -1,4 +1,4 @@
-"""Everything that goes to an instance goes through the host's one port, unchanged in both directions."""
+"""All requests to an instance go through the host's one port, unchanged in both directions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.remote.harness import RemoteHarness
 LARGE = bytes(range(256)) * 8000
 
 
-async def test_files_go_both_ways_and_a_refusal_keeps_its_code(spec: LaunchSpec, launched: Launched) -> None:
+async def test_files_pass_both_ways_and_refusals_keep_their_code(spec: LaunchSpec, launched: Launched) -> None:
     client = client_of(spec, launched)
     made = await client.write_file("large", LARGE)
     assert (made["size"], made["created"]) == (len(LARGE), True)
@@ -27,7 +27,7 @@ async def test_files_go_both_ways_and_a_refusal_keeps_its_code(spec: LaunchSpec,
     assert caught.value.status in (400, 404)
 
 
-async def test_names_with_anything_in_them_arrive_as_they_are(spec: LaunchSpec, launched: Launched) -> None:
+async def test_unusual_file_names_are_passed_unchanged(spec: LaunchSpec, launched: Launched) -> None:
     client = client_of(spec, launched)
     names = {"a b", "100%", "%2e%2e", "ä&b=c", "x+y", "a#b", "q?"}
     for name in names:
@@ -36,7 +36,7 @@ async def test_names_with_anything_in_them_arrive_as_they_are(spec: LaunchSpec, 
     assert names <= {entry["name"] for entry in (await client.list_files())["entries"]}
 
 
-async def test_a_shell_works_through_the_host(spec: LaunchSpec, launched: Launched) -> None:
+async def test_shell_works_through_the_host(spec: LaunchSpec, launched: Launched) -> None:
     said = b""
     async with asyncio.timeout(20), client_of(spec, launched).shell("main", 80, 24) as shell:
         await shell.type(b"echo $((40 + 2))-from-there\n")
@@ -47,7 +47,7 @@ async def test_a_shell_works_through_the_host(spec: LaunchSpec, launched: Launch
     assert b"42-from-there" in said
 
 
-async def test_a_newer_generation_closes_the_older_stream_and_refuses_its_commands(
+async def test_newer_generation_closes_older_streams_and_refuses_their_commands(
     harness: RemoteHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     await start_agent(harness, spec, launched, "first")
@@ -66,7 +66,7 @@ async def test_a_newer_generation_closes_the_older_stream_and_refuses_its_comman
             pass
 
 
-async def test_a_turn_is_prompted_and_its_journal_read_through_the_host(
+async def test_turn_and_its_journal_pass_through_the_host(
     harness: RemoteHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     await start_agent(harness, spec, launched, "first")

@@ -1,4 +1,4 @@
-"""The runtime on other machines keeps the contract, through TLS and one port."""
+"""The runtime on other machines meets the runtime contract, through TLS and one port."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from tests.executors.contract import RuntimeContract
 
 
 class TestRemote(RuntimeContract):
-    """``remote``."""
+    """The contract on ``remote``."""
 
     bad_config: ClassVar[dict[str, Any]] = {"url": "http://machine.example", "token_file": "machine.token"}

@@ -1,4 +1,4 @@
-"""The restart drills, with sessions on another machine: the very same as on this one."""
+"""The restart drills, with sessions on another machine."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ pytestmark = pytest.mark.any_database
 
 
 class TestRestartsOnAnotherMachine(RestartDrills, SecondSweepDrill, StoppedSessionDrill):
-    """``remote``."""
+    """Drills on ``remote``."""

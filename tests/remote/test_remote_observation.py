@@ -1,4 +1,4 @@
-"""One look at many hosts: what one of them does costs the sessions of the others nothing."""
+"""Observing many hosts at once: trouble with one does not affect the sessions of the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlForeign, RuntimeUnavailable
 from executors_app.runtimes.remote import Remote
-from tests.executors.harness import client_of, look, row_of, spec_for
+from tests.executors.harness import client_of, observe_one, row_of, spec_for
 from tests.remote.harness import RemoteHarness
 from tests.remote.machines import Machine
 from tests.support import fake_agentctl
@@ -23,7 +23,7 @@ OTHER_PIN = "sha256:" + "ab" * 32
 
 @pytest.fixture
 def second(tmp_path: Path, repository: Path) -> Iterator[Machine]:
-    """Another host beside the first."""
+    """Yield a second host."""
     made = Machine(tmp_path / "second", [str(repository)], address="127.0.0.3")
     made.start()
     yield made
@@ -52,7 +52,7 @@ async def test_hanging_host_makes_only_its_own_sessions_unknown(
     ].observed is Observed.ALIVE
 
 
-async def test_a_hundred_executions_of_a_host_are_one_request(harness: RemoteHarness) -> None:
+async def test_observing_many_executions_of_a_host_takes_one_request(harness: RemoteHarness) -> None:
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,39 +74,39 @@ async def test_a_hundred_executions_of_a_host_are_one_request(harness: RemoteHar
 async def test_unanswering_host_is_not_polled_during_backoff(harness: RemoteHarness) -> None:
     facts = row_of(harness, spec_for(harness))
     harness.machine.freeze()
-    assert (await look(harness, facts, timeout=0.3)).reason == "timeout"
+    assert (await observe_one(harness, facts, timeout=0.3)).reason == "timeout"
     begun = time.monotonic()
-    assert (await look(harness, facts, timeout=5.0)).reason == "timeout"
-    assert time.monotonic() - begun < 2, "it was asked again at once"
+    assert (await observe_one(harness, facts, timeout=5.0)).reason == "timeout"
+    assert time.monotonic() - begun < 2, "the execution is observed again immediately"
     harness.machine.thaw()
     await harness.runtime.check_availability(harness.config)
-    assert (await look(harness, facts)).observed is Observed.DEAD, "who has answered is asked again"
+    assert (await observe_one(harness, facts)).observed is Observed.DEAD, "a host that answers is asked again"
 
 
-BAD_WORDS = {
+UNTRUSTED = {
     "another certificate": ({"fingerprint": OTHER_PIN}, "certificate"),
-    "no pin, and nobody whom this machine trusts": ({"fingerprint": ""}, "certificate"),
-    "a port that nobody listens at": ({"url": "https://127.0.0.2:1"}, "refused"),
-    "settings that are none": ({"url": "ftp://x"}, "runtime_unavailable"),
-    "a token file that is not there": ({"token_file": "none"}, "runtime_unavailable"),
+    "no pin and an untrusted issuer": ({"fingerprint": ""}, "certificate"),
+    "a closed port": ({"url": "https://127.0.0.2:1"}, "refused"),
+    "invalid settings": ({"url": "ftp://x"}, "runtime_unavailable"),
+    "a missing token file": ({"token_file": "none"}, "runtime_unavailable"),
 }
 
 
-@pytest.mark.parametrize(("changes", "reason"), BAD_WORDS.values(), ids=BAD_WORDS)
+@pytest.mark.parametrize(("changes", "reason"), UNTRUSTED.values(), ids=UNTRUSTED)
 async def test_untrusted_host_proves_nothing(
     harness: RemoteHarness, spec: LaunchSpec, launched: Launched, changes: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
     config = harness.config | changes
-    seen = await look(harness, row_of(harness, spec, launched, config=config))
+    seen = await observe_one(harness, row_of(harness, spec, launched, config=config))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, reason)
     with pytest.raises(RuntimeUnavailable) as refused:
         await harness.runtime.check_availability(config)
     assert config["url"] not in refused.value.message and str(tmp_path) not in refused.value.message
     assert await harness.runtime.end(row_of(harness, spec, launched, config=config)) is False
-    assert (await look(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
+    assert (await observe_one(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
 
 
-async def test_a_probe_names_the_certificate_it_was_shown(harness: RemoteHarness) -> None:
+async def test_probe_names_the_certificate_of_the_host(harness: RemoteHarness) -> None:
     shown = str(harness.config["fingerprint"]).removeprefix("sha256:").replace(":", "").lower()
     with pytest.raises(RuntimeUnavailable) as refused:
         await harness.runtime.check_availability(harness.config | {"fingerprint": OTHER_PIN})
@@ -115,12 +115,12 @@ async def test_a_probe_names_the_certificate_it_was_shown(harness: RemoteHarness
     assert "sha256" not in refused.value.message
 
 
-async def test_a_wrong_token_proves_nothing_and_is_told_in_one_sentence(
+async def test_wrong_token_proves_nothing_and_is_reported(
     harness: RemoteHarness, spec: LaunchSpec, launched: Launched, tmp_path: Path
 ) -> None:
     file = tmp_path / "data" / "hosts" / "machine.token"
     file.write_text("not the token of the host")
-    seen = await look(harness, row_of(harness, spec, launched))
+    seen = await observe_one(harness, row_of(harness, spec, launched))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
     with pytest.raises(RuntimeUnavailable, match="rejected our token"):
         await harness.runtime.launch(spec)
@@ -129,7 +129,7 @@ async def test_a_wrong_token_proves_nothing_and_is_told_in_one_sentence(
         await harness.runtime.check_availability(harness.config)
 
 
-async def test_no_token_goes_to_whoever_shows_another_certificate(
+async def test_no_token_is_sent_to_a_host_with_another_certificate(
     harness: RemoteHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     client = client_of(replace(spec, config=harness.config | {"fingerprint": OTHER_PIN}), launched)
@@ -145,7 +145,7 @@ async def test_host_that_never_had_an_execution_cannot_declare_it_dead(
     harness: RemoteHarness, spec: LaunchSpec, launched: Launched, second: Machine, tmp_path: Path
 ) -> None:
     moved = second.config_in(tmp_path / "data")
-    seen = await look(harness, row_of(harness, spec, launched, config=moved))
+    seen = await observe_one(harness, row_of(harness, spec, launched, config=moved))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "other_host")
 
 
@@ -158,7 +158,7 @@ async def test_dead_instance_is_unreachable_and_its_token_stays_secret(
     assert getattr(caught.value, "details", {})["reason"] == "gateway"
 
 
-async def test_what_no_session_has_is_listed_and_removed_only_on_proof(
+async def test_orphans_are_listed_and_removed_only_with_proof(
     harness: RemoteHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     configs = [harness.config]

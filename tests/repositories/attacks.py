@@ -1,4 +1,4 @@
-"""Ways in which a repository makes git run a command, or leads it elsewhere: each would leave a file, the canary."""
+"""Ways in which a repository may make git run a command or use other files; each would create the canary file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from tests.executors.repositories import commit, run_git
 
 OURS_TO_READ = {"extensions.objectformat", "extensions.refstorage", "core.repositoryformatversion"}
-"""Keys that decide whether a repository is usable at all."""
+"""Configuration keys that decide whether a repository is usable at all."""
 
 
 @dataclass(frozen=True)
 class Trap:
-    """A canary, a script that leaves it, and a place that must not change."""
+    """A canary file, a script that creates it, and a directory that must not change."""
 
     root: Path
 
@@ -34,7 +34,7 @@ class Trap:
     def outside(self) -> Path:
         return self.root / "outside"
 
-    def lay(self) -> Trap:
+    def set_up(self) -> Trap:
         self.root.mkdir()
         self.outside.mkdir()
         self.script.write_text(f"#!/bin/sh\necho ran >> '{self.canary}'\ncat\nexit 0\n")
@@ -54,14 +54,14 @@ FORMS: dict[str, Callable[[Trap], str]] = {
 
 @cache
 def keys() -> tuple[str, ...]:
-    """All of git's own list of configuration keys, with something in the place of what can be anything."""
+    """Return all configuration keys of git's own list, with ``x`` for variable parts."""
     said = subprocess.run(["git", "help", "-c"], capture_output=True, text=True, check=True).stdout
     names = (line.strip() for line in said.splitlines() if re.fullmatch(r"[A-Za-z][\w-]*\.\S+", line.strip()))
     return tuple(re.sub(r"<[^>]+>", "x", name).replace("*", "x") for name in names)
 
 
 def configuration(trap: Trap, form: str) -> str:
-    """A configuration in which every key that git knows has a value of one form."""
+    """Return a configuration in which every key of git has a value of one form."""
     value = FORMS[form](trap)
     wanted = [key for key in keys() if key.lower() not in OURS_TO_READ]
     more = [
@@ -214,7 +214,7 @@ FILES: dict[str, Callable[[Path, Trap], None]] = {
 
 
 def environment(trap: Trap) -> Iterator[tuple[str, str]]:
-    """What the control plane's own environment could say to git."""
+    """Yield environment variables of the control plane that could redirect git."""
     for name in (
         "GIT_EXTERNAL_DIFF", "GIT_SSH", "GIT_SSH_COMMAND", "GIT_ASKPASS", "SSH_ASKPASS", "GIT_PAGER", "PAGER",
         "GIT_EDITOR", "EDITOR", "VISUAL", "GIT_PROXY_COMMAND", "GIT_EXEC_PATH", "GIT_TEMPLATE_DIR",

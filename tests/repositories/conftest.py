@@ -1,4 +1,4 @@
-"""A team's repository, its object store, and the archive of one workspace."""
+"""Fixtures: a team's repository, its object store, and the archive of one workspace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from executors_app.repositories.team import TeamRepository
 from tests.executors.repositories import make_repository
-from tests.repositories.workspaces import Place, grow
+from tests.repositories.workspaces import Place, create_sandbox
 
 
 @pytest.fixture
@@ -29,4 +29,4 @@ def place(tmp_path: Path, repository: Path) -> Place:
 @pytest.fixture
 def sandbox(place: Place, tmp_path: Path) -> Path:
     place.begin()
-    return grow(place, tmp_path / "sandbox")
+    return create_sandbox(place, tmp_path / "sandbox")

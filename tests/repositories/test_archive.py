@@ -1,4 +1,4 @@
-"""What a workspace sends is checked before anything is changed, and can be had whole again."""
+"""An archive checks what a workspace sends before it changes anything, and can restore all of it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,21 @@ from executors_app.repositories import archive as archives
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.git import GitFailed
 from tests.executors.repositories import commit, run_git
-from tests.repositories.workspaces import BRANCH, HEAD, OTHER, RECOVERY, SESSION, Place, bundle, files, grow, turn
+from tests.repositories.workspaces import (
+    BRANCH,
+    HEAD,
+    OTHER,
+    RECOVERY,
+    SESSION,
+    Place,
+    bundle,
+    create_sandbox,
+    files,
+    make_turn,
+)
 
 
-def test_a_new_branch_begins_once_and_borrows_everything(place: Place, repository: Path) -> None:
+def test_new_branch_is_created_once_and_borrows_all_objects(place: Place, repository: Path) -> None:
     archive = place.begin()
     first = run_git(repository, "rev-parse", "HEAD")
     assert archive.tips() == {HEAD: first}
@@ -25,23 +36,23 @@ def test_a_new_branch_begins_once_and_borrows_everything(place: Place, repositor
     assert archive.path.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_data_directory_can_be_moved(place: Place, sandbox: Path) -> None:
-    turn(place, sandbox, "one")
+def test_data_directory_can_be_moved(place: Place, sandbox: Path) -> None:
+    make_turn(place, sandbox, "one")
     moved = place.root.rename(place.root.with_name("moved"))
     archive = Archive.of(moved, SESSION)
     assert run_git(archive.path, "log", "--format=%s", BRANCH) == "Write one\nWrite README"
 
 
-def test_a_base_that_is_not_published_is_brought_along(place: Place, repository: Path, tmp_path: Path) -> None:
+def test_unpublished_base_is_included(place: Place, repository: Path, tmp_path: Path) -> None:
     run_git(repository, "checkout", "--quiet", "-b", "kandev/abcdef123456")
     made = commit(repository, "of another session", "x")
     archive = place.begin("kandev/abcdef123456")
     assert archive.tips() == {HEAD: made}
     assert place.store.refs().keys() == {"refs/heads/main"}
-    sandbox = grow(place, tmp_path / "sandbox")
+    sandbox = create_sandbox(place, tmp_path / "sandbox")
     assert (sandbox / "of another session").exists()
-    turn(place, sandbox, "more")
-    assert run_git(grow(place, tmp_path / "far", borrow=False), "rev-list", "--count", "HEAD") == "3"
+    make_turn(place, sandbox, "more")
+    assert run_git(create_sandbox(place, tmp_path / "far", borrow=False), "rev-list", "--count", "HEAD") == "3"
 
 
 def test_pushed_work_arrives_and_repeating_changes_nothing(place: Place, sandbox: Path) -> None:
@@ -56,15 +67,15 @@ def test_pushed_work_arrives_and_repeating_changes_nothing(place: Place, sandbox
     run_git(archive.path, "fsck", "--full", "--strict")
 
 
-def test_what_a_branch_loses_is_set_aside(place: Place, sandbox: Path) -> None:
-    lost = turn(place, sandbox, "lost")
+def test_replaced_commits_of_a_branch_are_kept(place: Place, sandbox: Path) -> None:
+    lost = make_turn(place, sandbox, "lost")
     run_git(sandbox, "reset", "--quiet", "--hard", "HEAD~1")
-    made = turn(place, sandbox, "instead")
+    made = make_turn(place, sandbox, "instead")
     assert place.archive.tips() == {HEAD: made, f"refs/kandev/kept/{SESSION}/{lost[:12]}": lost}
 
 
-def test_a_branch_goes_back_by_a_bundle_without_a_pack(place: Place, sandbox: Path, tmp_path: Path) -> None:
-    lost = turn(place, sandbox, "lost")
+def test_branch_is_reset_by_a_bundle_without_a_pack(place: Place, sandbox: Path, tmp_path: Path) -> None:
+    lost = make_turn(place, sandbox, "lost")
     first = run_git(sandbox, "rev-parse", "HEAD~1")
     (tmp_path / "back").write_text(f"# v2 git bundle\n{first} {HEAD}\n\n")
     assert place.archive.take_in(tmp_path / "back", BRANCH)[HEAD] == first
@@ -72,13 +83,13 @@ def test_a_branch_goes_back_by_a_bundle_without_a_pack(place: Place, sandbox: Pa
 
 
 def test_branch_follows_only_to_commits_that_arrived(place: Place, sandbox: Path) -> None:
-    lost = turn(place, sandbox, "lost")
+    lost = make_turn(place, sandbox, "lost")
     first = run_git(sandbox, "rev-parse", "HEAD~1")
     place.archive.follow(BRANCH, {HEAD: first, RECOVERY: "0" * 40, "refs/heads/main": lost})
     assert place.archive.tips() == {HEAD: first, f"refs/kandev/kept/{SESSION}/{lost[:12]}": lost}
 
 
-def test_a_branch_does_not_follow_to_a_commit_that_lacks_objects(place: Place, sandbox: Path) -> None:
+def test_branch_does_not_follow_to_an_incomplete_commit(place: Place, sandbox: Path) -> None:
     tree = "0123456789" * 4
     text = f"tree {tree}\nauthor x <x> 1 +0000\ncommitter x <x> 1 +0000\n\nx\n"
     (place.root / "commit").write_text(text)
@@ -94,7 +105,7 @@ def test_many_turns_leave_few_packs_and_lose_nothing(
 ) -> None:
     monkeypatch.setattr(archives, "_MAX_PACKS", 3)
     for number in range(8):
-        turn(place, sandbox, f"file-{number}")
+        make_turn(place, sandbox, f"file-{number}")
     archive = place.archive
     assert len(list(archive.path.glob("objects/pack/*.pack"))) <= 4
     assert run_git(archive.path, "rev-list", "--count", BRANCH) == "9"
@@ -102,15 +113,15 @@ def test_many_turns_leave_few_packs_and_lose_nothing(
 
 
 @pytest.mark.parametrize("object_format", ["sha1", "sha256"])
-def test_a_whole_archive_goes_into_one_bundle_and_comes_back(object_format: str, tmp_path: Path) -> None:
+def test_whole_archive_is_restored_from_one_bundle(object_format: str, tmp_path: Path) -> None:
     path = tmp_path / "team"
     path.mkdir()
     run_git(path, "init", "--quiet", f"--object-format={object_format}")
     commit(path, "README", "hello\n")
     place = Place(tmp_path / "data", path)
     archive = place.begin()
-    sandbox = grow(place, tmp_path / "sandbox")
-    made = turn(place, sandbox, "one")
+    sandbox = create_sandbox(place, tmp_path / "sandbox")
+    made = make_turn(place, sandbox, "one")
     run_git(archive.path, "bundle", "create", "--quiet", str(tmp_path / "whole"), "--all")
     elsewhere = Archive.of(tmp_path / "elsewhere", SESSION)
     assert not elsewhere.exists()
@@ -119,7 +130,7 @@ def test_a_whole_archive_goes_into_one_bundle_and_comes_back(object_format: str,
     run_git(tmp_path, "clone", "--quiet", "-b", BRANCH, str(tmp_path / "whole"), str(tmp_path / "clone"))
 
 
-def test_a_seed_says_what_a_sandbox_needs(place: Place, repository: Path) -> None:
+def test_seed_contains_what_a_sandbox_needs(place: Place, repository: Path) -> None:
     run_git(repository, "config", "user.name", "Somebody")
     (repository / ".git/hooks").mkdir(exist_ok=True)
     (repository / ".git/hooks/pre-push").write_text("#!/bin/sh\n")
@@ -151,7 +162,7 @@ def test_a_seed_says_what_a_sandbox_needs(place: Place, repository: Path) -> Non
     assert (head["complete"], pack) == (False, b"")
 
 
-def test_refs_of_older_workspaces_are_taken_over(place: Place, repository: Path, sandbox: Path) -> None:
+def test_refs_of_older_workspaces_are_migrated(place: Place, repository: Path, sandbox: Path) -> None:
     place.archive.remove()
     for ref in (RECOVERY, f"refs/kandev/recovery/{OTHER}", f"refs/kandev/arrived/{SESSION}/0"):
         made = commit(repository, "old work", ref)
@@ -165,16 +176,16 @@ def test_refs_of_older_workspaces_are_taken_over(place: Place, repository: Path,
 
 
 def test_removed_archive_can_be_created_again(place: Place, sandbox: Path) -> None:
-    turn(place, sandbox, "one")
+    make_turn(place, sandbox, "one")
     place.archive.remove()
     place.archive.remove()
     assert not list((place.root / "archives").iterdir())
     assert place.begin().tips().keys() == {HEAD}
 
 
-def test_a_ref_that_moved_meanwhile_is_not_dropped(place: Place, sandbox: Path) -> None:
+def test_ref_moved_meanwhile_is_not_deleted(place: Place, sandbox: Path) -> None:
     old = place.archive.tips()
-    turn(place, sandbox, "one")
+    make_turn(place, sandbox, "one")
     with pytest.raises(GitFailed):
         place.archive.drop(old)
     place.archive.drop(place.archive.tips())
@@ -182,13 +193,13 @@ def test_a_ref_that_moved_meanwhile_is_not_dropped(place: Place, sandbox: Path) 
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "../x", "-x", "x\n", "ü"])
-def test_an_id_that_could_name_another_place_is_refused(name: str, tmp_path: Path) -> None:
+def test_unsafe_id_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(RepositoryUnusable):
         Archive.of(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["main", "kandev/", "kandev/one", "kandev/1234567890ab/x", "-kandev/1234567890ab"])
-def test_a_branch_that_is_no_workspaces_is_refused(name: str, place: Place, sandbox: Path) -> None:
+def test_branch_that_belongs_to_no_workspace_is_refused(name: str, place: Place, sandbox: Path) -> None:
     with pytest.raises(RepositoryUnusable, match="not a workspace's branch"):
         place.archive.take_in(bundle(sandbox), name)
 
@@ -199,5 +210,5 @@ def test_leftovers_of_killed_calls_are_removed(place: Place, sandbox: Path) -> N
     (path / "refs/heads/kandev").mkdir(exist_ok=True)
     for name in ("objects/pack/tmp_pack_x", f"{HEAD}.lock", "packed-refs.lock"):
         (path / name).write_text("")
-    turn(place, sandbox, "one")
+    make_turn(place, sandbox, "one")
     assert not [*path.glob("incoming-*"), *path.rglob("tmp_*"), *path.rglob("*.lock")]

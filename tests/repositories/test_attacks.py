@@ -1,4 +1,4 @@
-"""Whatever a repository, a bundle or the environment says, git runs no command and reads and writes nothing else."""
+"""Whatever a repository, a bundle or the environment contains, git runs no command and touches no other files."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from executors_app.workspace_store import publish
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.repositories import attacks
 from tests.repositories.attacks import Trap
-from tests.repositories.workspaces import BRANCH, HEAD, RECOVERY, SESSION, Place, bundle, grow
+from tests.repositories.workspaces import BRANCH, HEAD, RECOVERY, SESSION, Place, bundle, create_sandbox
 
 
 @pytest.fixture
 def trap(tmp_path: Path) -> Trap:
-    return Trap(tmp_path / "trap").lay()
+    return Trap(tmp_path / "trap").set_up()
 
 
 @pytest.fixture
 def place(tmp_path: Path, settings: Any) -> Place:
-    """A repository with two commits, and the work of one session that has come home."""
+    """Return a repository with two commits, and the arrived work of one session."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     place = Place(tmp_path / "data", make_repository(tmp_path / "team"))
     commit(place.repository, "second", "x\n")
     place.begin()
-    sandbox = grow(place, tmp_path / "sandbox")
+    sandbox = create_sandbox(place, tmp_path / "sandbox")
     work = commit(sandbox, "work", "work\n")
     run_git(sandbox, "update-ref", RECOVERY, work)
     bundle(sandbox, HEAD, RECOVERY)
     return place
 
 
-def do_everything(place: Place) -> None:
-    """Every operation of the package, and those that are built on it."""
+def run_all_operations(place: Place) -> None:
+    """Run every operation of the package, and those built on it."""
     team = TeamRepository.open(place.repository)
     team.start_of("")
     team.start_of("main")
@@ -77,26 +77,26 @@ def read_everything(place: Place, session_id: str) -> None:
         recovery_refs.saved_log(kept, 10, 0)
 
 
-def below(root: Path) -> dict[str, tuple[int, bytes]]:
+def snapshot_of(root: Path) -> dict[str, tuple[int, bytes]]:
     return {str(path): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"") for path in root.rglob("*")}
 
 
 @pytest.fixture
 def untouched(trap: Trap) -> Iterator[list[dict[str, tuple[int, bytes]]]]:
-    """Put what is outside into the list: it must be the same at the end, and no canary there."""
+    """Check at the end that the snapshot of the outside directory in this list still holds, without a canary."""
     before: list[dict[str, tuple[int, bytes]]] = []
     yield before
     assert not trap.canary.exists(), trap.canary.read_text()
-    assert before == [below(trap.outside)]
+    assert before == [snapshot_of(trap.outside)]
 
 
-def test_the_canary_dies_where_git_is_run_carelessly(place: Place, trap: Trap) -> None:
+def test_canary_is_created_by_an_unguarded_git(place: Place, trap: Trap) -> None:
     run_git(place.repository, "config", "core.fsmonitor", str(trap.script))
     run_git(place.repository, "status")
     assert trap.canary.exists()
 
 
-def test_git_says_which_keys_it_knows() -> None:
+def test_git_lists_its_configuration_keys() -> None:
     assert len(attacks.keys()) > 500
     assert {"core.fsmonitor", "diff.x.textconv", "filter.x.smudge", "gpg.x.program"} <= set(attacks.keys())
 
@@ -107,43 +107,43 @@ def test_no_file_of_a_repository_runs_or_redirects_anything(
 ) -> None:
     genuine = run_git(place.repository, "rev-list", "main").splitlines()
     attacks.FILES[attack](place.repository / ".git", trap)
-    untouched.append(below(trap.outside))
+    untouched.append(snapshot_of(trap.outside))
     try:
-        do_everything(place)
+        run_all_operations(place)
     except RepositoryUnusable:
-        return  # with words, for which there are tests of their own
+        return  # Keys with words, which have their own tests
     listed = run_git(place.store.path, "rev-list", "refs/heads/main").splitlines()
     assert listed[-len(genuine) :] == genuine
 
 
-def test_nothing_in_the_environment_counts(
+def test_environment_has_no_effect(
     place: Place, trap: Trap, monkeypatch: pytest.MonkeyPatch, untouched: list[dict[str, tuple[int, bytes]]]
 ) -> None:
     (trap.outside / ".gitconfig").write_text(attacks.configuration(trap, "command"))
     (trap.outside / "git").mkdir()
     (trap.outside / "git/config").write_text(attacks.configuration(trap, "command"))
     (trap.outside / "config").write_text(attacks.configuration(trap, "command"))
-    untouched.append(below(trap.outside))
+    untouched.append(snapshot_of(trap.outside))
     for name, value in attacks.environment(trap):
         monkeypatch.setenv(name, value)
-    do_everything(place)
+    run_all_operations(place)
 
 
-def test_a_tampered_directory_of_ours_runs_nothing_either(
+def test_tampered_data_directory_runs_nothing(
     place: Place, trap: Trap, untouched: list[dict[str, tuple[int, bytes]]]
 ) -> None:
-    """The guards on the command line, where everything else was broken through."""
-    untouched.append(below(trap.outside))
+    """Only the guards on the command line are left when everything else has been tampered with."""
+    untouched.append(snapshot_of(trap.outside))
     keys = ("core.hooksPath", "core.fsmonitor", "core.alternateRefsCommand", "diff.external", "gpg.program")
     for path in (place.archive.path, place.store.path):
         for key in keys:
             run_git(path, "config", key, str(trap.script))
         run_git(path, "config", "log.showSignature", "true")
         attacks.FILES["hooks"](path, trap)
-    do_everything(place)
+    run_all_operations(place)
 
 
-def test_git_is_never_run_in_a_folder_of_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_never_runs_in_a_directory_of_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, str]] = []
     start = subprocess.Popen.__init__
 

@@ -1,4 +1,4 @@
-"""A bundle that is not what it should be is refused, and changes nothing."""
+"""An invalid bundle is refused and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.executors.repositories import commit, run_git
 from tests.repositories.workspaces import BRANCH, HEAD, OTHER, RECOVERY, SESSION, Place, bundle, files
 
 
-def test_a_bundle_that_names_nothing_changes_nothing(tmp_path: Path) -> None:
+def test_bundle_without_refs_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "sent").write_text("# v2 git bundle\n\n")
     archive = Archive.of(tmp_path / "data", SESSION)
     assert archive.take_in(tmp_path / "sent", BRANCH) == {}
@@ -40,7 +40,7 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("ref", STRANGE)
-def test_a_bundle_may_name_no_ref_but_the_workspaces(ref: str, place: Place, sandbox: Path, tmp_path: Path) -> None:
+def test_bundle_with_foreign_refs_is_refused(ref: str, place: Place, sandbox: Path, tmp_path: Path) -> None:
     made = commit(sandbox, "one", "work\n")
     pack = bundle(sandbox).read_bytes().partition(b"\n\n")[2]
     (tmp_path / "sent").write_bytes(f"# v2 git bundle\n{made} {HEAD}\n{made} {ref}\n\n".encode() + pack)
@@ -82,30 +82,30 @@ HEADS = {
     "a strange line": b"# v2 git bundle\nHEAD\n\n",
     "a short name": b"# v2 git bundle\n0123 refs/heads/x\n\n",
     "a long name": b"# v2 git bundle\n" + b"0" * 64 + b" refs/heads/x\n\n",
-    "bytes that are no text": b"# v2 git bundle\n\xff\n\n",
+    "bytes that are not text": b"# v2 git bundle\n\xff\n\n",
     "too many refs": b"# v2 git bundle\n" + b"".join(b"%040d refs/x/%d\n" % (n, n) for n in range(600)) + b"\n",
     "a ref twice": b"# v2 git bundle\n%040d refs/x\n%040d refs/x\n\n" % (1, 2),
-    "an endless head": b"# v2 git bundle\n" + b"-%040d\n" % 1 * 10_000,
+    "a head without an end": b"# v2 git bundle\n" + b"-%040d\n" % 1 * 10_000,
     "no pack": b"# v2 git bundle\n\nPACKAGE------",
     "too many objects": b"# v2 git bundle\n\nPACK\0\0\0\2\xff\xff\xff\xff",
-    "nothing": b"",
+    "an empty file": b"",
 }
 
 
 @pytest.mark.parametrize("what", HEADS)
-def test_a_strange_beginning_is_refused(what: str, place: Place, tmp_path: Path) -> None:
+def test_invalid_bundle_header_is_refused(what: str, place: Place, tmp_path: Path) -> None:
     (tmp_path / "sent").write_bytes(HEADS[what])
     with pytest.raises(BundleRefused):
         place.archive.take_in(tmp_path / "sent", BRANCH)
 
 
-def test_a_bundle_of_another_format_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
+def test_bundle_of_another_object_format_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
     (tmp_path / "sent").write_bytes(b"# v3 git bundle\n@object-format=sha256\n\n")
     with pytest.raises(BundleRefused, match="another object format"):
         place.archive.take_in(tmp_path / "sent", BRANCH)
 
 
-def test_commits_that_the_archive_lacks_are_named(place: Place, sandbox: Path) -> None:
+def test_commits_missing_from_the_archive_are_named(place: Place, sandbox: Path) -> None:
     missing = commit(sandbox, "one", "work\n")
     commit(sandbox, "two", "work\n")
     with pytest.raises(BundleRefused) as refused:
@@ -114,7 +114,7 @@ def test_commits_that_the_archive_lacks_are_named(place: Place, sandbox: Path) -
     assert refused.value.code == "bundle_refused"
 
 
-def test_a_pack_that_lacks_objects_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
+def test_incomplete_pack_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
     made = commit(sandbox, "one", "work\n")
     pack = run_git(sandbox, "pack-objects", "-q", str(tmp_path / "part"), stdin=_names(tmp_path, made))
     data = (tmp_path / f"part-{pack}.pack").read_bytes()
@@ -130,7 +130,7 @@ def _names(tmp_path: Path, *names: str) -> Path:
     return tmp_path / "names"
 
 
-def test_a_pack_with_a_broken_tree_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
+def test_pack_with_a_broken_tree_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
     blob = run_git(sandbox, "rev-parse", "HEAD:README")
     (tmp_path / "tree").write_bytes(b"100644 .git\0" + bytes.fromhex(blob))
     tree = run_git(sandbox, "hash-object", "--literally", "-t", "tree", "-w", str(tmp_path / "tree"))
@@ -141,7 +141,7 @@ def test_a_pack_with_a_broken_tree_is_refused(place: Place, sandbox: Path, tmp_p
     assert made not in place.archive.tips().values()
 
 
-def test_a_ref_that_is_no_commit_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
+def test_ref_that_is_no_commit_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
     made = commit(sandbox, "one", "work\n")
     tree = run_git(sandbox, "rev-parse", f"{made}^{{tree}}")
     pack = bundle(sandbox).read_bytes().partition(b"\n\n")[2]
@@ -162,7 +162,7 @@ def test_sizes_are_limited(what: str, place: Place, sandbox: Path, monkeypatch: 
 
 
 def _entry(kind: int, size: int, data: bytes, before: bytes = b"") -> bytes:
-    """One object as a pack has it."""
+    """Return one object in the format of a pack."""
     first, size = size & 15, size >> 4
     head = bytearray([kind << 4 | first])
     while size:
@@ -180,12 +180,12 @@ def _varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
-def test_a_small_pack_that_unfolds_to_a_gigabyte_is_refused(
+def test_small_pack_that_expands_to_a_gigabyte_is_refused(
     place: Place, sandbox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, times = bytes(1 << 16), 1 << 14
     name = hashlib.sha1(b"blob %d\0" % len(base) + base, usedforsecurity=False).digest()
-    delta = _varint(len(base)) + _varint(len(base) * times) + b"\x80" * times  # each: copy the first 64 KiB
+    delta = _varint(len(base)) + _varint(len(base) * times) + b"\x80" * times  # each copies the first 64 KiB
     pack = b"PACK" + (2).to_bytes(4, "big") + (2).to_bytes(4, "big")
     pack += _entry(3, len(base), base) + _entry(7, len(delta), delta, name)
     pack += hashlib.sha1(pack, usedforsecurity=False).digest()

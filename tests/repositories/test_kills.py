@@ -1,4 +1,4 @@
-"""Each operation may be killed before, or in the middle of, any git that it runs: the next one makes it good."""
+"""An operation that is killed before or during any of its git processes is completed by the next call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from executors_app import workspace_store
 from executors_app.repositories.git import Git
 from executors_app.workspace_store import publish
 from tests.executors.repositories import commit, run_git
-from tests.repositories.workspaces import BRANCH, HEAD, RECOVERY, SESSION, Place, bundle, grow
+from tests.repositories.workspaces import BRANCH, HEAD, RECOVERY, SESSION, Place, bundle, create_sandbox
 
 Operation = Callable[[Place], None]
 
@@ -37,7 +37,7 @@ def _update(place: Place) -> None:
 
 
 def _killed_at(place: Place, operation: Operation, number: int, *, with_git: bool) -> bool:
-    """Run an operation in a process that dies at its nth git; False if it had no such."""
+    """Run an operation in a process that dies at its nth git process; return False if it starts fewer."""
     child = multiprocessing.get_context("fork").Process(target=_dies, args=(place, operation, number, with_git))
     child.start()
     child.join(120)
@@ -62,11 +62,11 @@ def _dies(place: Place, operation: Operation, number: int, with_git: bool) -> No
 
 
 @pytest.fixture
-def worked(place: Place, repository: Path, tmp_path: Path) -> str:
-    """A sandbox with a turn that has not come home; the branch had something else before."""
+def unpublished_commit(place: Place, repository: Path, tmp_path: Path) -> str:
+    """Return the commit of a turn that has not arrived yet, in a sandbox whose branch had other work before."""
     run_git(repository, "branch", "kandev/abcdef123456")
     place.begin()
-    sandbox = grow(place, tmp_path / "sandbox")
+    sandbox = create_sandbox(place, tmp_path / "sandbox")
     lost = commit(sandbox, "lost", "x\n")
     place.archive.take_in(bundle(sandbox), BRANCH)
     publish(place.team, place.archive, BRANCH)
@@ -81,10 +81,10 @@ def worked(place: Place, repository: Path, tmp_path: Path) -> str:
 @pytest.mark.parametrize("with_git", [False, True], ids=["before", "within"])
 @pytest.mark.parametrize("operation", [_update, _begin, _take_in, _publish])
 def test_next_call_recovers_from_a_kill_at_any_point(
-    operation: Operation, with_git: bool, place: Place, worked: str, monkeypatch: pytest.MonkeyPatch
+    operation: Operation, with_git: bool, place: Place, unpublished_commit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace_store, "_STALE", -1.0)  # a lock of a git that was killed counts as old at once
-    lost, made = worked.split()
+    monkeypatch.setattr(workspace_store, "_STALE", -1.0)  # a lock of a killed git counts as old immediately
+    lost, made = unpublished_commit.split()
     if operation is _publish:
         _take_in(place)
     elif operation is _begin:

@@ -1,4 +1,4 @@
-"""The object store holds what is published and no more, keeps it for good, and costs nothing while nothing moves."""
+"""The object store contains exactly the published objects, keeps them for good, and costs nothing when idle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def state(path: Path) -> dict[str, int]:
     return {str(one): one.stat().st_mtime_ns for one in path.rglob("*")}
 
 
-def test_only_what_is_published_is_in_the_store(place: Place, repository: Path) -> None:
+def test_store_has_only_published_objects(place: Place, repository: Path) -> None:
     run_git(repository, "tag", "-a", "-m", "one", "v1")
     for ref in ("refs/heads/kandev/1234567890ab", "refs/kandev/recovery/1", "refs/stash"):
         run_git(repository, "checkout", "--quiet", "--detach", "main")
@@ -37,7 +37,7 @@ def test_only_what_is_published_is_in_the_store(place: Place, repository: Path) 
     assert set(place.store.refs()) == {"refs/heads/main", "refs/tags/v1"}
 
 
-def test_an_update_without_news_touches_nothing(place: Place, repository: Path) -> None:
+def test_update_without_changes_writes_nothing(place: Place, repository: Path) -> None:
     place.store.update()
     before = state(place.store.path)
     place.store.update()
@@ -64,7 +64,7 @@ def test_nothing_is_ever_removed(place: Place, repository: Path, monkeypatch: py
     run_git(place.store.path, "fsck", "--full")
 
 
-def test_the_store_is_readable_by_any_user_and_has_no_secrets(place: Place, repository: Path) -> None:
+def test_store_is_world_readable_and_has_no_secrets(place: Place, repository: Path) -> None:
     run_git(repository, "config", "remote.origin.url", "https://user:secret@example.org/x")
     old = os.umask(0o077)
     try:
@@ -77,7 +77,7 @@ def test_the_store_is_readable_by_any_user_and_has_no_secrets(place: Place, repo
         assert path.is_dir() or b"secret" not in path.read_bytes()
 
 
-def test_an_empty_repository_has_an_empty_store(tmp_path: Path) -> None:
+def test_empty_repository_has_an_empty_store(tmp_path: Path) -> None:
     run_git(tmp_path, "init", "--quiet", "team")
     place = Place(tmp_path / "data", tmp_path / "team")
     place.store.update()
@@ -87,13 +87,13 @@ def test_an_empty_repository_has_an_empty_store(tmp_path: Path) -> None:
     assert place.store.refs() == {"refs/heads/main": made}
 
 
-def test_a_ref_to_nothing_keeps_nobody_from_the_others(place: Place, repository: Path) -> None:
+def test_broken_ref_does_not_affect_others(place: Place, repository: Path) -> None:
     (repository / ".git/refs/heads/lost").write_text("0123456789" * 4 + "\n")
     place.store.update()
     assert set(place.store.refs()) == {"refs/heads/main"}
 
 
-def test_damaged_objects_are_said_and_change_nothing(place: Place, repository: Path) -> None:
+def test_damaged_objects_are_reported_and_change_nothing(place: Place, repository: Path) -> None:
     place.store.update()
     before = place.store.refs()
     made = commit(repository, "news", "x")
@@ -104,7 +104,7 @@ def test_damaged_objects_are_said_and_change_nothing(place: Place, repository: P
     assert place.store.refs() == before
 
 
-def test_an_object_under_a_false_name_is_not_taken_in(place: Place, repository: Path) -> None:
+def test_object_with_a_false_name_is_not_stored(place: Place, repository: Path) -> None:
     made = commit(repository, "news", "x")
     wrong, right = (run_git(repository, "rev-parse", f"{made}:{name}") for name in ("README", "news"))
     folder = repository / ".git/objects"
@@ -121,7 +121,7 @@ def _update(root: Path, repository: Path) -> None:
     ObjectStore.of(root, TeamRepository.open(repository)).update()
 
 
-def test_many_updates_at_once_make_one_pack(place: Place, repository: Path) -> None:
+def test_concurrent_updates_make_one_pack(place: Place, repository: Path) -> None:
     context = multiprocessing.get_context("fork")
     others = [context.Process(target=_update, args=(place.root, repository)) for _ in range(2)]
     threads = [threading.Thread(target=_update, args=(place.root, repository)) for _ in range(3)]
@@ -142,10 +142,10 @@ def _pointer(text: bytes) -> tuple[str, str]:
     return oid, f"version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {len(text)}\n"
 
 
-def test_large_files_that_published_commits_name_are_provided(place: Place, repository: Path) -> None:
+def test_lfs_files_of_published_commits_are_provided(place: Place, repository: Path) -> None:
     folder = repository / ".git/lfs/objects"
 
-    def lay(oid: str, text: bytes) -> None:
+    def write_lfs_object(oid: str, text: bytes) -> None:
         (folder / oid[:2] / oid[2:4]).mkdir(parents=True, exist_ok=True)
         (folder / oid[:2] / oid[2:4] / oid).write_bytes(text)
 
@@ -153,22 +153,22 @@ def test_large_files_that_published_commits_name_are_provided(place: Place, repo
     oids = {name: _pointer(text)[0] for name, text in texts.items()}
     for name in ("named", "false", "late", "elsewhere"):
         commit(repository, name, _pointer(texts[name])[1])
-    lay(oids["named"], texts["named"])
-    lay(oids["unnamed"], texts["unnamed"])
-    lay(oids["false"], b"something else")
-    lay(oids["elsewhere"], b"")
+    write_lfs_object(oids["named"], texts["named"])
+    write_lfs_object(oids["unnamed"], texts["unnamed"])
+    write_lfs_object(oids["false"], b"something else")
+    write_lfs_object(oids["elsewhere"], b"")
     link = folder / oids["elsewhere"][:2] / oids["elsewhere"][2:4] / oids["elsewhere"]
     link.unlink()
     (repository.parent / "host file").write_bytes(texts["elsewhere"])
     link.symlink_to(repository.parent / "host file")
     place.store.update()
 
-    def provided() -> dict[str, bytes]:
+    def lfs_objects() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in place.store.path.glob("lfs/objects/*/*/*")}
 
-    assert provided() == {oids["named"]: texts["named"]}
-    lay(oids["late"], texts["late"])
+    assert lfs_objects() == {oids["named"]: texts["named"]}
+    write_lfs_object(oids["late"], texts["late"])
     place.store.update()
-    assert provided() == {oids[name]: texts[name] for name in ("named", "late")}
+    assert lfs_objects() == {oids[name]: texts[name] for name in ("named", "late")}
     copied = place.store.path / f"lfs/objects/{oids['named'][:2]}/{oids['named'][2:4]}/{oids['named']}"
     assert (copied.stat().st_nlink, copied.stat().st_mode & 0o777) == (1, 0o444)

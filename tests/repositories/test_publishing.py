@@ -1,4 +1,4 @@
-"""Of a workspace only its own refs reach the team's repository, and never a branch that somebody has checked out."""
+"""Only a workspace's own refs are published to the team's repository, and never to a checked-out branch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,23 @@ import pytest
 from executors_app import workspace_store
 from executors_app.workspace_store import publish
 from tests.executors.repositories import commit, run_git
-from tests.repositories.workspaces import BRANCH, HEAD, OTHER, RECOVERY, SESSION, Place, bundle, grow, turn
+from tests.repositories.workspaces import (
+    BRANCH,
+    HEAD,
+    OTHER,
+    RECOVERY,
+    SESSION,
+    Place,
+    bundle,
+    create_sandbox,
+    make_turn,
+)
 
 
 @pytest.fixture
 def sandbox(place: Place, tmp_path: Path) -> Path:
     place.begin()
-    return grow(place, tmp_path / "sandbox")
+    return create_sandbox(place, tmp_path / "sandbox")
 
 
 def refs(repository: Path) -> dict[str, str]:
@@ -43,29 +53,29 @@ def test_many_objects_arrive_as_one_pack(place: Place, repository: Path, sandbox
     for number in range(150):
         (sandbox / f"file-{number}").write_text(str(number))
     run_git(sandbox, "add", "--all")
-    turn(place, sandbox, "one")
+    make_turn(place, sandbox, "one")
     assert publish(place.team, place.archive, BRANCH).moved
     assert len(list((repository / ".git").glob("objects/pack/*.pack"))) == 1
     run_git(repository, "fsck", "--full", "--strict")
 
 
 def test_replaced_commits_of_the_branch_are_kept(place: Place, repository: Path, sandbox: Path) -> None:
-    turn(place, sandbox, "one")
+    make_turn(place, sandbox, "one")
     publish(place.team, place.archive, BRANCH)
     run_git(repository, "checkout", "--quiet", BRANCH)
     theirs = commit(repository, "by a person", "x")
     run_git(repository, "checkout", "--quiet", "main")
-    made = turn(place, sandbox, "two")
+    made = make_turn(place, sandbox, "two")
     publish(place.team, place.archive, BRANCH)
     kept = f"refs/kandev/kept/{SESSION}/{theirs[:12]}"
     assert {ref: at for ref, at in refs(repository).items() if "kandev" in ref} == {HEAD: made, kept: theirs}
 
 
 @pytest.mark.parametrize("where", ["repository", "worktree", "rebase"])
-def test_a_branch_that_is_checked_out_is_left_alone(
+def test_checked_out_branch_is_left_alone(
     where: str, place: Place, repository: Path, sandbox: Path, tmp_path: Path
 ) -> None:
-    first = turn(place, sandbox, "one")
+    first = make_turn(place, sandbox, "one")
     publish(place.team, place.archive, BRANCH)
     if where == "repository":
         run_git(repository, "checkout", "--quiet", BRANCH)
@@ -102,13 +112,13 @@ def test_no_hook_of_the_team_runs(place: Place, repository: Path, sandbox: Path,
     for name in ("reference-transaction", "post-update", "update", "pre-receive", "post-index-change"):
         (hooks / name).write_text(f"#!/bin/sh\ntouch '{tmp_path}/canary'\n")
         (hooks / name).chmod(0o755)
-    turn(place, sandbox, "one")
+    make_turn(place, sandbox, "one")
     assert publish(place.team, place.archive, BRANCH).moved
     assert not (tmp_path / "canary").exists()
 
 
 def test_old_lock_of_a_killed_git_is_removed(place: Place, repository: Path, sandbox: Path) -> None:
-    made = turn(place, sandbox, "one")
+    made = make_turn(place, sandbox, "one")
     lock = repository / ".git" / f"{HEAD}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text("")
@@ -121,7 +131,7 @@ def test_old_lock_of_a_killed_git_is_removed(place: Place, repository: Path, san
 def test_ref_moved_meanwhile_is_not_overwritten(
     place: Place, repository: Path, sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn(place, sandbox, "one")
+    make_turn(place, sandbox, "one")
     publish(place.team, place.archive, BRANCH)
     made = commit(sandbox, "two", "work\n")
     run_git(sandbox, "update-ref", RECOVERY, made)
@@ -129,11 +139,11 @@ def test_ref_moved_meanwhile_is_not_overwritten(
     theirs = run_git(repository, "rev-parse", "main")
     send = workspace_store._send
 
-    def meanwhile(*arguments: object) -> None:
+    def send_and_move_ref(*arguments: object) -> None:
         send(*arguments)  # type: ignore[arg-type]
         run_git(repository, "update-ref", HEAD, theirs)
 
-    monkeypatch.setattr(workspace_store, "_send", meanwhile)
+    monkeypatch.setattr(workspace_store, "_send", send_and_move_ref)
     published = publish(place.team, place.archive, BRANCH)
     assert published.moved == {RECOVERY: made}
     assert HEAD in published.refused
@@ -141,7 +151,7 @@ def test_ref_moved_meanwhile_is_not_overwritten(
 
 
 def test_concurrent_publishing_moves_refs_once(place: Place, repository: Path, sandbox: Path) -> None:
-    made = turn(place, sandbox, "one")
+    made = make_turn(place, sandbox, "one")
     results = []
     threads = [
         threading.Thread(target=lambda: results.append(publish(place.team, place.archive, BRANCH))) for _ in range(4)
@@ -157,6 +167,6 @@ def test_concurrent_publishing_moves_refs_once(place: Place, repository: Path, s
 
 def test_permissions_of_a_shared_repository_are_kept(place: Place, repository: Path, sandbox: Path) -> None:
     run_git(repository, "config", "core.sharedRepository", "group")
-    turn(place, sandbox, "one")
+    make_turn(place, sandbox, "one")
     publish(place.team, place.archive, BRANCH)
     assert (repository / ".git" / HEAD).stat().st_mode & 0o060 == 0o060

@@ -1,4 +1,4 @@
-"""A team's repository is found, read as data, and refused with what to do where it cannot be used."""
+"""A team's repository is found and read as data; an unusable one is refused with advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.executors.repositories import commit, make_repository, run_git
 
 
 @pytest.mark.parametrize("how", ["plain", "bare", "worktree", "separate", "link"])
-def test_a_repository_is_found_however_it_lies(how: str, repository: Path, tmp_path: Path) -> None:
+def test_repository_is_found_in_every_layout(how: str, repository: Path, tmp_path: Path) -> None:
     path, head = tmp_path / "other", run_git(repository, "rev-parse", "HEAD")
     if how == "plain":
         path = repository
@@ -32,7 +32,7 @@ def test_a_repository_is_found_however_it_lies(how: str, repository: Path, tmp_p
 
 
 @pytest.mark.parametrize("name", ["with space", "with\nline", "with:colon", b"not-\xff-text"])
-def test_a_repository_may_have_any_path(name: str | bytes, tmp_path: Path) -> None:
+def test_repository_may_have_any_path(name: str | bytes, tmp_path: Path) -> None:
     path = make_repository(tmp_path / os.fsdecode(name))
     team = TeamRepository.open(path)
     assert team.published_refs() == {"refs/heads/main": run_git(path, "rev-parse", "HEAD")}
@@ -50,7 +50,7 @@ def test_base_is_a_local_or_remote_branch_or_any_revision(repository: Path, team
             team.start_of(base)
 
 
-def test_an_empty_repository_can_be_opened_and_has_no_start(tmp_path: Path) -> None:
+def test_empty_repository_can_be_opened_and_has_no_start(tmp_path: Path) -> None:
     run_git(tmp_path, "init", "--quiet", "empty")
     team = TeamRepository.open(tmp_path / "empty")
     assert team.published_refs() == {}
@@ -58,9 +58,7 @@ def test_an_empty_repository_can_be_opened_and_has_no_start(tmp_path: Path) -> N
         team.start_of("")
 
 
-def test_published_are_branches_tags_and_remotes_but_nothing_of_sessions(
-    repository: Path, team: TeamRepository
-) -> None:
+def test_published_refs_exclude_those_of_sessions(repository: Path, team: TeamRepository) -> None:
     run_git(repository, "tag", "v1")
     for name in ("refs/heads/kandev/1", "refs/kandev/recovery/1", "refs/stash", "refs/remotes/origin/main"):
         run_git(repository, "update-ref", name, "HEAD")
@@ -114,7 +112,7 @@ REFUSED = {
     "shallow": (_file("shallow"), "git fetch --unshallow"),
     "partial": (_file("objects/pack/pack-1.promisor"), "partial clone"),
     "reftable": (_file("reftable/tables.list"), "reftable"),
-    "reftable said": (_configured("extensions.refStorage", "reftable"), "refs as files"),
+    "reftable configured": (_configured("extensions.refStorage", "reftable"), "refs as files"),
     "another common directory": (_file("commondir", "../../elsewhere"), "leads to another one"),
     "an unknown format": (_configured("extensions.objectFormat", "sha3"), "unknown format"),
     "no configuration": (_file("config", "[core\n"), "cannot be read"),
@@ -134,7 +132,7 @@ def test_unusable_repository_is_rejected_with_advice(what: str, repository: Path
 @pytest.mark.parametrize(
     "text", ["", "gitdir: ", "gitdir: /nowhere\n", "gitdir: x\0y", "elsewhere", "gitdir: " + "x" * 9000]
 )
-def test_a_pointer_that_leads_nowhere_is_refused(text: str, tmp_path: Path) -> None:
+def test_invalid_git_pointer_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / ".git").write_text(text)
     with pytest.raises(RepositoryUnusable, match="not a usable git repository"):
         TeamRepository.open(tmp_path)
@@ -192,7 +190,7 @@ URLS = {
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_a_remote_is_carried_without_credentials_or_not_at_all(url: str) -> None:
+def test_remote_is_carried_without_credentials_or_left_out(url: str) -> None:
     assert strip_credentials(url) == URLS[url]
 
 
@@ -212,7 +210,7 @@ def test_twenty_thousand_refs_are_read(repository: Path) -> None:
     assert len(TeamRepository.open(repository).published_refs()) == 20_001
 
 
-def test_nothing_is_written_into_a_repository_that_is_read(repository: Path) -> None:
+def test_reading_writes_nothing_to_the_repository(repository: Path) -> None:
     before = subprocess.check_output(["find", str(repository), "-printf", "%p %T@ %s\\n"])
     team = TeamRepository.open(repository)
     team.start_of("main")

@@ -1,4 +1,4 @@
-"""A workspace is built once, also when the sandboxes that share it start at the same moment."""
+"""A workspace is built once, even when sandboxes that share it start at the same moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workspaces as a sandbox has them: made of a seed, worked in, and sent home as a bundle."""
+"""Workspaces as in a sandbox: built from a seed, changed, and sent back as a bundle."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Place:
         return archive
 
     def seed(self, *, borrow: bool, whole: bool = True, base: str = "main") -> tuple[dict[str, Any], bytes]:
-        """A seed's first line, and its pack."""
+        """Return a seed's header and its pack."""
         into, store = self.root / "seed", self.store
         self.archive.write_seed(
             into,
@@ -62,8 +62,8 @@ class Place:
         return orjson.loads(head), pack
 
 
-def grow(place: Place, path: Path, *, borrow: bool = True) -> Path:
-    """Make a sandbox's repository of a seed, with the branch checked out."""
+def create_sandbox(place: Place, path: Path, *, borrow: bool = True) -> Path:
+    """Create a sandbox's repository from a seed, with the branch checked out."""
     head, pack = place.seed(borrow=borrow)
     path.mkdir()
     run_git(path, "init", "--quiet", f"--object-format={head['object_format']}")
@@ -79,19 +79,19 @@ def grow(place: Place, path: Path, *, borrow: bool = True) -> Path:
 
 
 def bundle(sandbox: Path, *refs: str, name: str = "turn.bundle") -> Path:
-    """What the sandbox sends, git's own way."""
+    """Create the bundle that the sandbox sends, with git itself; return its path."""
     into = sandbox.parent / name
     run_git(sandbox, "bundle", "create", "--quiet", str(into), *(refs or (HEAD,)))
     return into
 
 
-def turn(place: Place, sandbox: Path, name: str, text: str = "work\n") -> str:
-    """One commit that has come home; its id."""
+def make_turn(place: Place, sandbox: Path, name: str, text: str = "work\n") -> str:
+    """Make a commit in the sandbox and take it into the archive; return its id."""
     made = commit(sandbox, name, text)
     place.archive.take_in(bundle(sandbox, f"{made}~1..{HEAD}"), BRANCH)
     return made
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """Every file below a directory, by its relative path."""
+    """Return every file below a directory, by its relative path."""
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -1,6 +1,6 @@
-"""Who may do what in the admin: everybody but staff is sent away, so a row says what staff gets.
+"""Access to the admin: everybody except staff is redirected, so each row has the statuses for staff.
 
-A model without a line in ``MODELS``, or an action without one in ``ACTIONS``, fails ``test_admin_matrix``.
+A model without an entry in ``MODELS``, or an action without one in ``ACTIONS``, fails ``test_admin_matrix``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OBJECT: Final = "<path:object_id>/"
 
 
 def staff(get: int, post: int) -> Methods:
-    """What staff gets; for anybody else it ends at the door."""
+    """Return rows with these statuses for staff; everybody else is redirected."""
     return {"get": Row((302, 302, 302, 302, get)), "post": Row((302, 302, 302, 302, post))}
 
 
@@ -31,19 +31,19 @@ RECORD: Final[Pages] = {
 }
 """Read-only."""
 EDITED: Final[Pages] = {**RECORD, _OBJECT + "change/": staff(200, 200)}
-"""Neither made nor forgotten here; an empty form is answered with what is missing."""
+"""Can be edited, but neither added nor deleted; an empty form is shown again with its errors."""
 KEPT: Final[Pages] = {**EDITED, "add/": staff(200, 200), _OBJECT + "delete/": staff(200, 200)}
-"""Made, changed and removed by staff."""
+"""Can be added, edited and deleted by staff."""
 ASKED: Final[Pages] = {**RECORD, "add/": staff(200, 302)}
-"""Read-only, but adding one is a way to ask."""
+"""Read-only, but adding one makes a request."""
 GUARDED: Final[Pages] = {
     **dict.fromkeys(("", "add/", _OBJECT + "change/", _OBJECT + "delete/", _OBJECT + "history/"), staff(NO, NO)),
     _OBJECT: staff(302, 302),
 }
-"""Wants more than to be staff: whoever edits people can make staff."""
+"""Requires more than staff status: whoever edits users can make them staff."""
 
 SAYS_NOTHING: Final[Pages] = {_OBJECT + "change/": staff(200, 302)}
-"""An empty form is one that says nothing, and is taken."""
+"""An empty form is valid and is accepted."""
 
 MODELS: Final[Mapping[str, Pages]] = {
     "auth/user": {**GUARDED, "<id>/password/": staff(NO, NO)},
@@ -109,7 +109,7 @@ SITE: Final[Mapping[str, Methods]] = {
     "r/<path:content_type_id>/<path:object_id>/": staff(404, 404),
     "^<app_label>/$": staff(200, 200),
     "(?P<url>.*)$": staff(404, 404),
-    # The new address refuses whoever is not staff.
+    # The new address refuses users who are not staff.
     str(old_admin_urls()[0].pattern).removeprefix("admin/"): {
         "get": Row((302, 301, 301, 301, 301)),
         "post": Row((302, 308, 308, 308, 308)),
@@ -127,4 +127,4 @@ ACTIONS: Final[Mapping[str, frozenset[str]]] = {
     "accounts/teamrole": frozenset({"delete_selected"}),
     "notifications/webhook": frozenset({"switch_off"}),
 }
-"""What staff can do with the rows that are ticked; nothing for any other model, and nothing for anybody else."""
+"""The actions of staff on selected rows; other models have none, and other users get none."""

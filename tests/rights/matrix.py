@@ -1,8 +1,7 @@
-"""Who may do what: one row for each address and method, by role.
+"""Access by role: one row for each address and method.
 
-An address without a row fails ``test_matrix``. To add one: find its route in the message, and put a row
-under the methods that it has, with the status that each role gets (the helpers below name the usual ones).
-``staff`` is in no team.
+An address without a row fails ``test_matrix``. To add one, find its route in the message, and add a row for each of its
+methods with the status for each role (the helpers below name the usual ones). ``staff`` is in no team.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Any, Final
 from tests.rights.world import ROLES
 
 LOGIN = 302
-"""Pages send nobody to the login page."""
+"""The status with which pages redirect anonymous users to the login page."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The statuses in the order of ``ROLES``, and what is asked with which variables of the address."""
+    """The statuses in the order of ``ROLES``, and the request: body, URL variables and query."""
 
     statuses: tuple[int, int, int, int, int]
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -27,65 +26,65 @@ class Row:
     query: str = ""
 
     def expected(self) -> dict[str, int]:
-        """By role."""
+        """Return the expected status by role."""
         return dict(zip(ROLES, self.statuses, strict=True))
 
     def at(self, **names: Any) -> Row:
-        """The same with other variables in its address."""
+        """Return the same row with other URL variables."""
         return Row(self.statuses, self.body, names, self.query)
 
     def asking(self, query: str) -> Row:
-        """The same with a query."""
+        """Return the same row with a query."""
         return Row(self.statuses, self.body, self.names, query)
 
 
 def same(status: int) -> Row:
-    """Everybody alike."""
+    """Return a row with the same status for everybody."""
     return Row((status,) * 5)
 
 
 def known(status: int = 200) -> Row:
-    """Whoever is logged in; what is listed is the own teams'."""
+    """Return a row for logged-in users, who see only their own teams' objects."""
     return Row((401, status, status, status, status))
 
 
 def reads(status: int = 200) -> Row:
-    """The team reads; for others it is not there."""
+    """Return a row for reading a team's object, which others do not find."""
     return Row((401, 404, status, status, 404))
 
 
 def writes(status: int, **body: Any) -> Row:
-    """The team's members write, its viewers do not; for others it is not there."""
+    """Return a row that only members may write, not viewers; others do not find it."""
     return Row((401, 404, 403, status, 404), body)
 
 
 def staff_writes(status: int, **body: Any) -> Row:
-    """Staff alone."""
+    """Return a row that only staff may write."""
     return Row((401, 403, 403, 403, status), body)
 
 
 def page(status: int = 200) -> Row:
-    """A page for whoever is logged in."""
+    """Return a row for a page of all logged-in users."""
     return Row((LOGIN, status, status, status, status))
 
 
 def page_reads(status: int = 200) -> Row:
-    """A page of a team's."""
+    """Return a row for a page of a team."""
     return Row((LOGIN, 404, status, status, 404))
 
 
 def page_writes(status: int, **body: Any) -> Row:
-    """A form of a team's."""
+    """Return a row for a form of a team."""
     return Row((LOGIN, 404, 403, status, 404), body)
 
 
 def page_staff(status: int) -> Row:
-    """A page for staff."""
+    """Return a row for a page of staff."""
     return Row((LOGIN, 403, 403, 403, status))
 
 
 def team_managers(status: int, **body: Any) -> Row:
-    """A form for who says who is in a team: staff, and the team's admins, who have a test of their own."""
+    """Return a row for forms of staff and of the team's admins, who are tested separately."""
     return Row((LOGIN, 404, 403, 403, status), body)
 
 

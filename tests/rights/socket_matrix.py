@@ -1,4 +1,4 @@
-"""Who may open which socket, and what they may ask over it.
+"""Access to sockets and their actions, by role.
 
 A socket or an action without a row fails ``test_socket_matrix``.
 """
@@ -33,7 +33,7 @@ ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "task.session.permission.respond": WRITES,
     "task.session.presence": READS,
 }
-"""``ok`` or the error's code, for those who get as far as to ask."""
+"""``ok`` or the error code, for roles that can open the socket."""
 
 PAYLOADS: Final[Mapping[str, Mapping[str, str | bool]]] = {
     "task.session.prompt": {"message_id": "m", "text": "Go on"},

@@ -16,7 +16,7 @@ from sessions_app.models import Intent, SweepRequest
 from tests.rights.admin_matrix import ACTIONS, MODELS, SITE
 from tests.rights.matrix import Methods
 from tests.rights.urls import addresses
-from tests.rights.world import ROLES, Cast, browsers, make_full_cast, tried
+from tests.rights.world import ROLES, Cast, attempt, browsers, make_full_cast
 
 pytestmark = pytest.mark.any_database
 
@@ -44,19 +44,19 @@ def cast(shared_cast: Cast, db: None) -> Cast:
 
 
 @pytest.mark.parametrize("route", sorted({*ROUTES, *TABLE}))
-def test_every_address_of_the_admin_has_a_row(route: str) -> None:
-    assert route in ROUTES, f"{route!r} is no address any more: take its row out"
+def test_every_admin_address_has_a_row(route: str) -> None:
+    assert route in ROUTES, f"{route!r} does not exist: delete its row"
     assert route in TABLE, f"{route!r} {HOW_TO}"
 
 
 def compare(clients: dict[str, Client], path: str, methods: Methods) -> None:
     for method, row in methods.items():
-        got = {role: tried(lambda: getattr(clients[role], method)(path).status_code) for role in ROLES}  # noqa: B023
+        got = {role: attempt(lambda: getattr(clients[role], method)(path).status_code) for role in ROLES}  # noqa: B023
         assert got == row.expected(), f"{method.upper()} {path}"
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_only_staff_gets_to_the_pages_of_a_model(cast: Cast, model: str) -> None:
+def test_only_staff_can_open_the_pages_of_a_model(cast: Cast, model: str) -> None:
     key = quote(str(REGISTERED[model]._default_manager.all()[0].pk))
     clients = browsers(cast)
     for page, methods in MODELS[model].items():
@@ -64,7 +64,7 @@ def test_only_staff_gets_to_the_pages_of_a_model(cast: Cast, model: str) -> None
 
 
 @pytest.mark.parametrize("page", sorted(SITE))
-def test_only_staff_gets_to_the_pages_of_the_site(cast: Cast, page: str) -> None:
+def test_only_staff_can_open_the_pages_of_the_site(cast: Cast, page: str) -> None:
     shown = {
         "^<app_label>": "sessions_app/",
         "sessions_app/(?P<model>": "sessions_app/workflow/",
@@ -73,11 +73,11 @@ def test_only_staff_gets_to_the_pages_of_the_site(cast: Cast, page: str) -> None
     }
     path = next((path for start, path in shown.items() if page.startswith(start)), page)
     for method, row in SITE[page].items():
-        clients = browsers(cast)  # anew: one of the pages logs out
+        clients = browsers(cast)  # new ones, because one of the pages logs out
         compare(clients, f"/admin/{path}", {method: row})
 
 
-def test_every_model_has_the_actions_that_the_table_says(cast: Cast, rf: RequestFactory) -> None:
+def test_every_model_has_exactly_the_listed_actions(cast: Cast, rf: RequestFactory) -> None:
     request = rf.get("/")
     operator = cast.people["staff"]
     assert operator is not None
@@ -94,21 +94,21 @@ CALLS = [(model, action) for model, actions in ACTIONS.items() for action in sor
 
 
 @pytest.mark.parametrize(("model", "action"), CALLS)
-def test_an_action_is_for_staff_alone(cast: Cast, model: str, action: str) -> None:
+def test_only_staff_can_run_an_action(cast: Cast, model: str, action: str) -> None:
     rows = REGISTERED[model]._default_manager.all()
     form = {"action": action, "_selected_action": [str(rows[0].pk)]}
 
-    def written() -> tuple[int, ...]:
+    def row_counts() -> tuple[int, ...]:
         return (rows.count(), Intent.objects.filter(done_at=None).count(), SweepRequest.objects.count())
 
-    before = written()
+    before = row_counts()
     for role, client in browsers(cast).items():
         status = client.post(f"/admin/{model}/", form).status_code
         assert status == (200 if (role, action) == ("staff", "delete_selected") else 302), role
-        assert role == "staff" or written() == before, role
+        assert role == "staff" or row_counts() == before, role
 
 
-def test_no_model_of_ours_is_left_out() -> None:
+def test_every_model_of_ours_is_in_the_table() -> None:
     ours = [model for model in apps.get_models() if model.__module__.startswith(("sessions_app.", "executors_app."))]
     names: set[Any] = {f"{model._meta.app_label}/{model._meta.model_name}" for model in ours}
     assert names <= set(MODELS)

@@ -1,4 +1,4 @@
-"""A page of another site can send a form with somebody's cookies; none is taken without the page's own token."""
+"""Requests forged by other sites: forms sent with a user's cookies are refused without the page's own token."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from django.test import Client
 
 from tests.rights.matrix import API, PAGES, Methods, Row
 from tests.rights.test_matrix import ask
-from tests.rights.world import ROLES, Cast, make_cast, tried
+from tests.rights.world import ROLES, Cast, attempt, make_cast
 
 pytestmark = pytest.mark.any_database
 
 SAFE = {"get", "head", "options"}
 WITHOUT_LOGIN = {"api/v1/runs/resume/"}
-"""Its body is the credential: no cookie counts there, so none can be borrowed."""
+"""The body is the credential: cookies do not count there, so none can be abused."""
 UNSAFE = [
     (route, method)
     for route, methods in {**API, **PAGES}.items()
@@ -41,7 +41,7 @@ def row_of(route: str, method: str) -> Row:
 
 
 @pytest.mark.parametrize(("route", "method"), UNSAFE)
-def test_a_forged_request_is_refused_whoever_is_logged_in(cast: Cast, route: str, method: str) -> None:
+def test_forged_request_is_refused_for_every_role(cast: Cast, route: str, method: str) -> None:
     for role in ROLES:
         user = cast.people[role]
         if user is None:
@@ -49,10 +49,10 @@ def test_a_forged_request_is_refused_whoever_is_logged_in(cast: Cast, route: str
         browser = Client(enforce_csrf_checks=True)
         browser.force_login(user)
         row = row_of(route, method)
-        assert tried(lambda: ask(browser, cast, route, method, row)) == 403, role  # noqa: B023
+        assert attempt(lambda: ask(browser, cast, route, method, row)) == 403, role  # noqa: B023
 
 
-def test_a_token_of_ours_does_not_help_a_page_of_another_origin(cast: Cast) -> None:
+def test_our_token_does_not_help_a_page_of_another_origin(cast: Cast) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(cast.world.member)
     browser.get("/")
@@ -64,7 +64,7 @@ def test_a_token_of_ours_does_not_help_a_page_of_another_origin(cast: Cast) -> N
     assert browser.post(path, theirs).status_code == 302
 
 
-def test_a_body_that_a_form_can_send_is_no_json(cast: Cast) -> None:
+def test_body_that_a_form_can_send_is_not_accepted_as_json(cast: Cast) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(cast.world.member)
     for content_type in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
@@ -81,7 +81,7 @@ def test_wait_key_works_without_login_and_ignores_cookies(cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/login/", "/healthz", "/readyz", "/metrics", "/api/v1/tasks/", "/admin/"])
-def test_a_name_that_was_made_to_point_here_is_not_served(path: str, cast: Cast) -> None:
+def test_foreign_host_name_is_not_served(path: str, cast: Cast) -> None:
     browser = Client()
     browser.force_login(cast.world.member)
     for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8000", "localhost@evil.example"):

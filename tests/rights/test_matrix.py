@@ -12,7 +12,7 @@ from django.test import Client
 
 from tests.rights.matrix import API, PAGES, Methods, Row
 from tests.rights.urls import addresses
-from tests.rights.world import ROLES, Cast, browsers, make_cast, tried
+from tests.rights.world import ROLES, Cast, attempt, browsers, make_cast
 
 pytestmark = pytest.mark.any_database
 
@@ -31,16 +31,16 @@ def cast(shared_cast: Cast, db: None) -> Cast:
     return deepcopy(shared_cast)
 
 
-def filled(cast: Cast, value: Any) -> Any:
+def fill_names(cast: Cast, value: Any) -> Any:
     if isinstance(value, list):
-        return [filled(cast, one) for one in value]
+        return [fill_names(cast, one) for one in value]
     return value.format(**cast.names) if isinstance(value, str) else value
 
 
 def ask(client: Client, cast: Cast, route: str, method: str, row: Row) -> int:
     names = {**cast.names, **row.names}
     path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: str(names[found[1]]), route) + f"?{row.query}"
-    body = {name: filled(cast, value) for name, value in row.body.items()}
+    body = {name: fill_names(cast, value) for name, value in row.body.items()}
     if method == "get":
         return client.get(path).status_code
     if route.startswith("api/"):
@@ -50,15 +50,15 @@ def ask(client: Client, cast: Cast, route: str, method: str, row: Row) -> int:
 
 @pytest.mark.parametrize("route", sorted({*ROUTES, *TABLE}))
 def test_every_address_has_a_row_for_each_of_its_methods(route: str) -> None:
-    assert route in ROUTES, f"{route!r} is no address any more: take its row out"
+    assert route in ROUTES, f"{route!r} does not exist: delete its row"
     for method in ROUTES[route]:
         assert method in TABLE.get(route, {}), f"{method.upper()} {route!r} {HOW_TO}"
     assert set(TABLE[route]) == set(ROUTES[route])
 
 
 @pytest.mark.parametrize("route", sorted(TABLE))
-def test_each_role_gets_what_the_table_says(cast: Cast, route: str) -> None:
+def test_each_role_gets_the_status_of_the_table(cast: Cast, route: str) -> None:
     clients = browsers(cast)
     for method, row in TABLE[route].items():
-        got = {role: tried(lambda: ask(clients[role], cast, route, method, row)) for role in ROLES}  # noqa: B023
+        got = {role: attempt(lambda: ask(clients[role], cast, route, method, row)) for role in ROLES}  # noqa: B023
         assert got == row.expected(), f"{method.upper()} {route}"

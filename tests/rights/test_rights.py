@@ -33,7 +33,7 @@ def person(cast: Cast, role: str) -> Any:
     ("role", "writes"),
     [("anonymous", False), ("stranger", False), ("viewer", False), ("member", True), ("staff", False)],
 )
-def test_who_writes_in_a_team(cast: Cast, role: str, writes: bool) -> None:
+def test_only_members_write_in_a_team(cast: Cast, role: str, writes: bool) -> None:
     user = person(cast, role)
     assert authorization.may_write(user, cast.world.team) is writes
     assert authorization.may_write(user, cast.world.team.pk) is writes
@@ -41,36 +41,36 @@ def test_who_writes_in_a_team(cast: Cast, role: str, writes: bool) -> None:
 
 
 @pytest.mark.parametrize(("role", "somewhere"), [("stranger", True), ("viewer", False), ("member", True)])
-def test_who_writes_anywhere(cast: Cast, role: str, somewhere: bool) -> None:
+def test_roles_that_write_in_any_team(cast: Cast, role: str, somewhere: bool) -> None:
     assert authorization.may_write_somewhere(person(cast, role)) is somewhere
 
 
-def test_a_role_gives_nothing_to_somebody_outside_the_team(cast: Cast) -> None:
+def test_role_gives_nothing_outside_the_team(cast: Cast) -> None:
     stranger = person(cast, "stranger")
     TeamRole.objects.create(user=stranger, team=cast.world.team, role=TeamRole.Role.MEMBER)
     assert not authorization.may_write(stranger, cast.world.team)
 
 
-def test_a_role_counts_in_its_own_team_alone(cast: Cast) -> None:
+def test_role_counts_only_in_its_own_team(cast: Cast) -> None:
     viewer, other = person(cast, "viewer"), Group.objects.get(name="other team")
     viewer.groups.add(other)
     assert authorization.may_write(viewer, other)
     assert not authorization.may_write(viewer, cast.world.team)
 
 
-def test_the_role_of_a_member_says_what_no_row_says_too(cast: Cast) -> None:
+def test_member_role_equals_no_role(cast: Cast) -> None:
     TeamRole.objects.update(role=TeamRole.Role.MEMBER)
     assert authorization.may_write(person(cast, "viewer"), cast.world.team)
 
 
-def test_somebody_who_is_not_active_any_more_has_no_rights(cast: Cast) -> None:
+def test_inactive_user_has_no_rights(cast: Cast) -> None:
     User.objects.filter(username="member").update(is_active=False)
     member = User.objects.get(username="member")
     assert not authorization.may_write(member, cast.world.team)
 
 
 @pytest.mark.parametrize("team", ["viewed", "written"])
-def test_a_viewer_of_one_team_makes_tasks_in_the_other(cast: Cast, viewer: Client, team: str) -> None:
+def test_viewer_of_one_team_creates_tasks_in_another(cast: Cast, viewer: Client, team: str) -> None:
     own = Group.objects.create(name="own")
     person(cast, "viewer").groups.add(own)
     asked = {"title": "x", "team": cast.world.team.pk if team == "viewed" else own.pk}
@@ -86,17 +86,17 @@ def test_task_without_team_goes_to_the_users_only_writable_team(cast: Cast, view
     assert made["team"] == own.pk
 
 
-def test_a_viewers_refusal_says_what_it_is(cast: Cast, viewer: Client) -> None:
+def test_refusal_of_a_viewer_has_a_reason(cast: Cast, viewer: Client) -> None:
     answer = viewer.post(cast.world.url("stop/"))
     assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
 
 
 LOOKING = {"Show", "Close"}
-"""Buttons with which one looks, and changes nothing."""
+"""Buttons that only show something and change nothing."""
 BUTTON = re.compile(r'<button(?![^>]*(?:disabled|role="tab"|type="button"))[^>]*>([^<]*)')
 
 
-def test_a_viewers_pages_have_no_button_that_would_be_refused(cast: Cast, viewer: Client) -> None:
+def test_pages_of_a_viewer_have_no_button_that_would_be_refused(cast: Cast, viewer: Client) -> None:
     world = cast.world
     pages = {
         "board": "/",
@@ -110,13 +110,13 @@ def test_a_viewers_pages_have_no_button_that_would_be_refused(cast: Cast, viewer
     assert "You are a viewer of this team" in viewer.get(pages["session"]).text
 
 
-def test_a_members_pages_have_them(cast: Cast) -> None:
+def test_pages_of_a_member_have_those_buttons(cast: Cast) -> None:
     member = browsers(cast)["member"]
     told = member.get(f"/tasks/{cast.world.task.id}/sessions/{cast.world.session.id}/").text
     assert {"Stop", "Allow", "Send again", "Continue", "Withdraw", "Send"} <= set(BUTTON.findall(told))
 
 
-def test_a_viewer_who_opens_a_page_starts_no_agent(cast: Cast, viewer: Client) -> None:
+def test_viewer_who_opens_a_page_starts_no_agent(cast: Cast, viewer: Client) -> None:
     world = cast.world
     world.session.intents.all().delete()
     path = f"/tasks/{world.task.id}/sessions/{world.session.id}/live/"
@@ -133,14 +133,14 @@ def test_board_offers_repositories_of_writable_teams(cast: Cast, viewer: Client)
 
 
 class TestShellsAndFilesWithoutIsolation:
-    """The runtime of this world shares the machine with the control plane."""
+    """The runtime of these tests shares the machine with the control plane."""
 
-    def test_take_staff_who_writes_in_the_team(self, cast: Cast) -> None:
+    def test_staff_of_the_team_may_use_them(self, cast: Cast) -> None:
         assert not authorization.may_operate(person(cast, "member"), cast.world.session)
         assert not authorization.may_operate(person(cast, "staff"), cast.world.session)
         assert authorization.may_operate(cast.world.staff, cast.world.session)
 
-    def test_or_a_team_that_was_given_them(self, cast: Cast) -> None:
+    def test_team_with_the_right_may_use_them(self, cast: Cast) -> None:
         given = Permission.objects.get(codename="operate_unisolated")
         Group.objects.get(name="other team").permissions.add(given)
         person(cast, "member").user_permissions.add(given)
@@ -149,7 +149,7 @@ class TestShellsAndFilesWithoutIsolation:
         assert authorization.may_operate(person(cast, "member"), cast.world.session)
         assert not authorization.may_operate(person(cast, "viewer"), cast.world.session)
 
-    def test_are_free_to_members_where_agents_are_isolated(self, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_members_may_use_them_where_agents_are_isolated(self, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(plugins.runtime("local_standalone")), "isolated", True)
         assert authorization.may_operate(person(cast, "member"), cast.world.session)
         assert not authorization.may_operate(person(cast, "viewer"), cast.world.session)

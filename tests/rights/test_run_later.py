@@ -1,4 +1,4 @@
-"""What is stored and runs later: with whose rights it does, and that nobody gives it more than their own.
+"""Stored work that runs later: whose rights it has, and that nobody can give it more than their own.
 
 The table *What is stored and runs later* of docs/security.md names a test for each row; most are here.
 """
@@ -29,7 +29,7 @@ from sessions_app.workflows.services.runs import rerun, start_due_runs, start_sa
 from sessions_app.workflows.services.workflows import retry_run, save_workflow
 from tests.admin.everything import superuser
 from tests.api.world import World, make_world
-from tests.attention.raising import raised
+from tests.attention.raising import raise_item_of
 from tests.rights.world import Cast, browsers, make_cast
 from tests.supervisor.rows import change, fresh
 from tests.workflows.run_world import World as RunWorld
@@ -58,19 +58,19 @@ def cast(db: None) -> Cast:
     return make_cast()
 
 
-def leave(user: User, world: World) -> None:
+def leave_team(user: User, world: World) -> None:
     user.groups.remove(world.team)
 
 
-def only_read(user: User, world: World) -> None:
+def become_viewer(user: User, world: World) -> None:
     TeamRole.objects.update_or_create(user=user, team=world.team, defaults={"role": TeamRole.Role.VIEWER})
 
 
-def be_switched_off(user: User, world: World) -> None:
+def become_inactive(user: User, world: World) -> None:
     change(user, is_active=False)
 
 
-LOSSES: list[Callable[[User, World], None]] = [leave, only_read, be_switched_off]
+LOSSES: list[Callable[[User, World], None]] = [leave_team, become_viewer, become_inactive]
 
 
 def kept(world: World, text: str, **values: Any) -> Workflow:
@@ -78,8 +78,8 @@ def kept(world: World, text: str, **values: Any) -> Workflow:
     return save_workflow(world.staff, {"team": world.team, "name": "it", "text": text, **places, **values})[0]
 
 
-def session_of_the_other_team(world: World) -> TaskSession:
-    """A session of the stranger's team, which the member is in, too."""
+def session_of_other_team(world: World) -> TaskSession:
+    """Return a session of the stranger's team, to which the member also belongs."""
     team = world.stranger.groups.get()
     world.member.groups.add(team)
     repository = Repository.objects.create(name="other", team=team, path="/srv/other")
@@ -89,7 +89,7 @@ def session_of_the_other_team(world: World) -> TaskSession:
 
 
 class TestWorkflows:
-    def test_a_trigger_never_runs_a_members_script_as_staff(self, world: World) -> None:
+    def test_trigger_never_runs_a_members_script_as_staff(self, world: World) -> None:
         row = kept(world, CLOCK, triggers_enabled=True)
         save_workflow(world.member, {"text": CLOCK_AND_SHELL}, row)
         Workflow.objects.update(next_run_at=NOON)
@@ -97,13 +97,13 @@ class TestWorkflows:
         assert not WorkflowRun.objects.exists()
         assert not fresh(row).triggers_enabled
 
-    def test_a_run_started_by_hand_has_the_rights_of_whoever_starts_it(self, world: World) -> None:
+    def test_manual_run_has_the_rights_of_its_starter(self, world: World) -> None:
         row = kept(world, SHELL)
         with pytest.raises(ReadOnly):
             start_saved_run(world.member, row, {})
         assert start_saved_run(world.staff, row, {})[0].started_by == world.staff
 
-    def test_resumed_run_has_the_rights_of_who_resumes_it(self, world: World) -> None:
+    def test_resumed_run_has_the_rights_of_its_resumer(self, world: World) -> None:
         run, _ = start_saved_run(world.staff, kept(world, SHELL), {})
         run = change(run, state="failed")
         run.node_runs.create(path="say", node="say", kind="shell", state="failed", position=0)
@@ -116,10 +116,10 @@ class TestWorkflows:
         assert rerun(world.member, plain).started_by == world.member
 
     @pytest.mark.parametrize("loss", ["team", "role", "is_active", "is_staff"])
-    def test_a_run_under_way_begins_no_script_for_somebody_who_may_not(self, loss: str) -> None:
+    def test_run_starts_no_script_after_its_user_lost_the_right(self, loss: str) -> None:
         running = RunWorld(TWO_SHELLS)
         running.scripts.answer = lambda script: None
-        running.look(2)
+        running.drive(2)
         assert running.states == {"first": "running"}
         person, team = running.user, running.run.team
         if loss == "team":
@@ -129,12 +129,12 @@ class TestWorkflows:
         else:
             change(person, **{loss: False})
         running.scripts.answer = lambda script: {"exit_code": 0, "stdout": "1"}
-        running.look(6)
+        running.drive(6)
         assert running.states == {"first": "succeeded", "second": "failed"}
         assert "the user whose rights this run has may no longer run it" in running["second"].error
         assert [script["script"] for script in running.scripts.begun.values()] == ["echo 1"]
 
-    def test_an_example_is_a_text_until_somebody_saves_and_starts_it(self, cast: Cast) -> None:
+    def test_example_runs_only_after_it_is_saved_and_started(self, cast: Cast) -> None:
         before = WorkflowRun.objects.count()
         for role in ("viewer", "member"):
             answer = browsers(cast)[role].get("/workflows/new/?example=review-until-approved")
@@ -142,10 +142,10 @@ class TestWorkflows:
         assert (WorkflowRun.objects.count(), Workflow.objects.count()) == (before, 1)
 
 
-class TestPlacesAndAgents:
-    """Who may write them is a row of ``matrix`` and ``admin_matrix`` each: staff."""
+class TestRepositoriesAndProfiles:
+    """The right to write them is a row of ``matrix`` and ``admin_matrix`` each: staff."""
 
-    def test_a_profile_never_becomes_another_teams(self, world: World) -> None:
+    def test_profile_never_moves_to_another_team(self, world: World) -> None:
         other = world.stranger.groups.get()
         browser = Client()
         browser.force_login(superuser())
@@ -156,7 +156,7 @@ class TestPlacesAndAgents:
         profile = fresh(world.profile)
         assert (profile.name, profile.team) == ("renamed", world.team)
 
-    def test_a_repository_never_becomes_another_teams_nor_lies_elsewhere(self, world: World) -> None:
+    def test_repository_never_changes_its_team_or_path(self, world: World) -> None:
         browser = Client()
         browser.force_login(superuser())
         url = reverse("admin:sessions_app_repository_change", args=[world.repository.pk])
@@ -166,17 +166,15 @@ class TestPlacesAndAgents:
         assert (row.name, row.team, row.path) == ("renamed", world.team, "/srv/repository")
 
 
-class TestWhatWasAsked:
-    def test_orders_and_prompts_name_who_asked(self, world: World) -> None:
+class TestRequests:
+    def test_intents_and_prompts_name_their_requester(self, world: World) -> None:
         intents.queue_prompt(world.session.id, "m", "Go on", world.member)
         assert Prompt.objects.get(message_id="m").by == world.member
         assert set(Intent.objects.filter(session=world.session).values_list("by", flat=True)) == {world.member.pk}
 
     @pytest.mark.parametrize("loss", LOSSES)
-    def test_wait_key_has_the_rights_of_who_requested_it(
-        self, world: World, loss: Callable[[User, World], None]
-    ) -> None:
-        world.run_it()
+    def test_wait_key_has_the_rights_of_its_requester(self, world: World, loss: Callable[[User, World], None]) -> None:
+        world.mark_running()
         opened = waits.open_wait(world.session.id, "The build", None, world.member)
         loss(world.member, world)
         with pytest.raises(TokenRevoked):
@@ -186,8 +184,8 @@ class TestWhatWasAsked:
         waits.resume_wait(str(again.resume_token), "Built", "")
         assert Prompt.objects.get(kind="wait").text == "Built"
 
-    @pytest.mark.parametrize(("loss", "status"), [(leave, 404), (only_read, 403), (be_switched_off, 401)])
-    def test_a_token_has_the_rights_that_its_user_has_now(
+    @pytest.mark.parametrize(("loss", "status"), [(leave_team, 404), (become_viewer, 403), (become_inactive, 401)])
+    def test_token_has_the_current_rights_of_its_user(
         self, world: World, loss: Callable[[User, World], None], status: int
     ) -> None:
         _, secret = ApiToken.mint(world.member, "a program", ApiToken.Scope.WRITE, None)
@@ -196,7 +194,7 @@ class TestWhatWasAsked:
         assert answer.status_code == status
 
 
-class TestWhatIsToldOutside:
+class TestNotifications:
     @pytest.fixture(autouse=True)
     def _hosts(self, settings: Any) -> None:
         settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = ("127.0.0.1:9",)
@@ -206,22 +204,22 @@ class TestWhatIsToldOutside:
         made = create_webhook(user, "http://127.0.0.1:9/", **more)
         return change(made, created_at=timezone.now() - timedelta(hours=1))
 
-    def test_a_users_webhook_is_told_what_the_user_may_see_now(self, world: World) -> None:
+    def test_webhook_of_a_user_gets_what_the_user_may_see_now(self, world: World) -> None:
         self.hook(world.member)
-        leave(world.member, world)
-        raised(world.session)
+        leave_team(world.member, world)
+        raise_item_of(world.session)
         assert delivery.plan_deliveries() == 0
 
     @pytest.mark.parametrize("loss", LOSSES)
-    def test_a_teams_webhook_ends_with_the_rights_of_who_gave_it(
+    def test_team_webhook_ends_with_the_rights_of_its_creator(
         self, world: World, loss: Callable[[User, World], None], caplog: pytest.LogCaptureFixture
     ) -> None:
         TeamRole.objects.create(user=world.member, team=world.team, role=TeamRole.Role.ADMIN)
         hook = self.hook(world.member, team=world.team)
-        raised(world.session, name="first")
+        raise_item_of(world.session, name="first")
         assert delivery.plan_deliveries() == 1
         loss(world.member, world)
-        raised(world.session, name="second")
+        raise_item_of(world.session, name="second")
         delivery.send_delivery(Delivery.objects.get().id)
         assert (delivery.plan_deliveries(), Delivery.objects.get().state) == (0, "dropped")
         assert not fresh(hook).enabled
@@ -229,16 +227,14 @@ class TestWhatIsToldOutside:
         change_webhook(world.staff, fresh(hook), {"enabled": True})
         assert delivery.plan_deliveries() == 1
 
-    def test_an_email_leaves_out_what_its_reader_may_not_see_any_more(
-        self, world: World, mailoutbox: list[Any]
-    ) -> None:
-        other = session_of_the_other_team(world)
+    def test_email_omits_what_its_reader_may_no_longer_see(self, world: World, mailoutbox: list[Any]) -> None:
+        other = session_of_other_team(world)
         change(world.member, email="member@example.com")
         NotificationSettings.objects.create(user=world.member, email=True)
-        raised(world.session, name="of the first team")
-        raised(other, name="of the second team")
+        raise_item_of(world.session, name="of the first team")
+        raise_item_of(other, name="of the second team")
         assert delivery.plan_deliveries() == 1
-        leave(world.member, world)
+        leave_team(world.member, world)
         delivery.send_delivery(Delivery.objects.get().id)
         (sent,) = mailoutbox
         assert "What of the second team" in sent.body

@@ -1,4 +1,4 @@
-"""What a user may see is said in one place: pages, API and sockets begin every look at a team's things there."""
+"""The objects a user may see are defined in one place, with which pages, API and sockets begin every query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRONT: Final = (
     *("api", "pages", "live", "consumers.py", "shell_consumer.py", "socket_actions.py"),
     *(f"{app}/{part}" for app in ("accounts", "notifications", "workflows") for part in ("api", "pages")),
 )
-"""Where requests come in (the admin is for staff, who sees every team)."""
+"""Where requests arrive (the admin is for staff, who see every team)."""
 OF_TEAMS: Final = {model.__name__ for model in apps.get_models() if issubclass(model, TeamModel)} | {
     "AgentProfile",
     "ExecutorRunning",
@@ -45,8 +45,8 @@ def files() -> list[Path]:
     return [path for place in places for path in (sorted(place.rglob("*.py")) or [place.with_suffix(".py")])]
 
 
-def looks(path: Path) -> Iterator[str]:
-    """The models of teams whose managers a file uses without narrowing them to the user's."""
+def unscoped_queries(path: Path) -> Iterator[str]:
+    """Yield the models of teams that a file queries without narrowing them to the user's teams."""
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Attribute) or node.attr in NARROWS:
             continue
@@ -58,12 +58,12 @@ def looks(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT / "sessions_app").as_posix())
-def test_every_look_at_a_teams_things_begins_with_visible_to(path: Path) -> None:
+def test_every_query_for_team_objects_uses_visible_to(path: Path) -> None:
     name = path.relative_to(ROOT / "sessions_app").as_posix()
-    unscoped = {model for model in looks(path) if (name, model) not in ALLOWED}
-    assert not unscoped, f"begin with .visible_to(user) in {name}"
+    unscoped = {model for model in unscoped_queries(path) if (name, model) not in ALLOWED}
+    assert not unscoped, f"start with .visible_to(user) in {name}"
 
 
-def test_who_is_in_a_team_is_asked_in_one_place() -> None:
+def test_membership_is_queried_in_one_place() -> None:
     asks = {path.name for path in files() if ".groups" in path.read_text()}
     assert asks == set()

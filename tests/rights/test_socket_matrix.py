@@ -19,7 +19,7 @@ ANSWERED_AT_ONCE = {"ping"}
 
 
 def routes() -> set[str]:
-    """The addresses of the sockets, below the middleware."""
+    """Return the routes of the sockets, below the middleware."""
     application: Any = websockets
     while not hasattr(application, "routes"):
         application = application.inner
@@ -46,7 +46,7 @@ def test_every_socket_and_every_action_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("route", SOCKETS)
-async def test_each_role_gets_as_far_as_the_table_says(cast: Cast, route: str) -> None:
+async def test_each_role_gets_the_close_code_of_the_table(cast: Cast, route: str) -> None:
     things = {"sessions": cast.world.session.id, "tasks": cast.world.task.id}
     noun = next((noun for noun in things if noun in route), "")
     path = "/" + re.sub(r"\(.*\)", str(things[noun]), route.strip("^$")) if noun else "/ws/nothing/"
@@ -60,7 +60,7 @@ async def test_each_role_gets_as_far_as_the_table_says(cast: Cast, route: str) -
 
 @pytest.mark.parametrize("role", ["viewer", "member"])
 @pytest.mark.parametrize("noun", ["sessions", "tasks"])
-async def test_each_role_may_ask_what_the_table_says(cast: Cast, role: str, noun: str) -> None:
+async def test_each_role_may_run_the_listed_actions(cast: Cast, role: str, noun: str) -> None:
     thing = cast.world.session if noun == "sessions" else cast.world.task
     async with connected(f"/ws/{noun}/{thing.id}/", await run_in_database(headers, cast, role)) as socket:
         await socket.frame()

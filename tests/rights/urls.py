@@ -1,4 +1,4 @@
-"""Every address of the URL configuration, with the methods that its view knows."""
+"""Every route of the URL configuration, with the methods of its view."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 METHODS = ("get", "post", "put", "patch", "delete")
 OF_FUNCTIONS = ("get", "post")
-"""A function does not tell its methods; that it refuses one is a row of its own."""
+"""A function does not declare its methods; refusing one is a row of its own."""
 
 
 def addresses() -> dict[str, tuple[str, ...]]:
-    """Methods by route, as ``tasks/<uuid:task_id>/``."""
+    """Return the methods of each route, such as ``tasks/<uuid:task_id>/``."""
     return {route: methods_of(pattern.callback) for route, pattern in _walk(get_resolver().url_patterns, "")}
 
 
@@ -28,7 +28,7 @@ def _walk(patterns: list[Any], prefix: str) -> Iterator[tuple[str, URLPattern]]:
 
 
 def methods_of(callback: Any) -> tuple[str, ...]:
-    """Those that a view has a handler for."""
+    """Return the methods for which a view has a handler."""
     view = getattr(inspect.unwrap(callback), "view_class", None) or getattr(callback, "view_class", None)
     if view is None:
         return OF_FUNCTIONS

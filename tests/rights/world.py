@@ -1,4 +1,4 @@
-"""One team with a member and a viewer, a stranger, staff of no team; and everything that an address can name."""
+"""One team with a member and a viewer, a stranger, staff of no team, and objects for every URL."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from sessions_app.accounts.models import ApiToken, TeamRole
 from sessions_app.notifications.models import Webhook
 from tests.admin.everything import make_set
 from tests.api.world import PERMISSION, World, make_world, prompt, workflow_run
-from tests.attention.raising import raised
+from tests.attention.raising import raise_item_of
 
 ROLES: Final = ("anonymous", "stranger", "viewer", "member", "staff")
-"""``staff`` is in no team: it administers, and finds no team's things on pages and in the API."""
+"""``staff`` is in no team: it administers, but finds no team's objects on pages and in the API."""
 
 
 @dataclass(frozen=True)
 class Cast:
-    """The people, and what they may or may not have."""
+    """The users of all roles, and the objects that they may or may not access."""
 
     world: World
     people: Mapping[str, User | None]
     names: Mapping[str, Any]
-    """The values of the variables in addresses."""
+    """The values of the variables in URLs."""
 
 
 def make_cast() -> Cast:
-    """A new one, in the database of the test."""
+    """Create the users and objects in the test's database."""
     world = make_world()
     viewer = User.objects.create(username="viewer")
     viewer.groups.add(world.team)
@@ -39,7 +39,7 @@ def make_cast() -> Cast:
     operator = User.objects.create(username="operator", is_staff=True)
     for state in ("held", "interrupted", "queued"):
         prompt(world.session, state, state)
-    item = raised(world.session, "error", "rights")
+    item = raise_item_of(world.session, "error", "rights")
     run = workflow_run(world)
     webhook = Webhook.objects.create(user=world.member, url="https://hooks.example/")
     people = {"anonymous": None, "stranger": world.stranger, "viewer": viewer, "member": world.member}
@@ -70,13 +70,13 @@ def make_cast() -> Cast:
 
 
 def make_full_cast() -> Cast:
-    """The same, and a row of every model of the admin."""
+    """Create the same, and a row of every model of the admin."""
     make_set("full")
     return make_cast()
 
 
 def browsers(cast: Cast) -> dict[str, Client]:
-    """A browser for everybody, logged in as far as they can be."""
+    """Return a browser session for each role, logged in where there is a user."""
     found = {role: Client() for role in ROLES}
     for role, user in cast.people.items():
         if user is not None:
@@ -84,8 +84,8 @@ def browsers(cast: Cast) -> dict[str, Client]:
     return found
 
 
-def tried(ask: Callable[[], int]) -> int:
-    """What a request is answered; whatever it wrote is undone."""
+def attempt(ask: Callable[[], int]) -> int:
+    """Return the status of a request, whose writes are rolled back."""
     with transaction.atomic():
         status = ask()
         transaction.set_rollback(True)

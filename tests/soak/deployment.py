@@ -95,7 +95,7 @@ class FakeSession:
 
     @property
     def key(self) -> str:
-        """Its id as 32 hexadecimal digits, as the database stores it."""
+        """Return its id as 32 hexadecimal digits, as the database stores it."""
         return uuid.UUID(self.id).hex
 
 

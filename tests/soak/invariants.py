@@ -99,7 +99,7 @@ def no_duplicates(records: Records) -> Iterator[str]:
 
 
 def nothing_lost(records: Records) -> Iterator[str]:
-    """Each accepted prompt has a final state, and the log has each answer of an agent, in order."""
+    """Yield each accepted prompt has a final state, and the log has each answer of an agent, in order."""
     for message_id in records.accepted:
         state = records.prompts.get(message_id, "missing")
         if state not in FINAL_STATES:
@@ -115,14 +115,14 @@ def nothing_lost(records: Records) -> Iterator[str]:
 
 
 def no_gap(records: Records) -> Iterator[str]:
-    """The event numbers of every log have no gap."""
+    """Yield the event numbers of every log have no gap."""
     for key, (count, last, own) in records.event_counts.items():
         if not count == last == own:
             yield f"session {key} has {count} events, the last is {last}, the session says {own}"
 
 
 def expected_states(records: Records) -> Iterator[str]:
-    """Every agent is ready and waits for input; no turn is open."""
+    """Yield every agent is ready and waits for input; no turn is open."""
     for key, (state, status) in records.states.items():
         if state not in IDLE_STATES or status != "ready":
             yield f"session {key} is {state}, its execution {status}"
@@ -130,7 +130,7 @@ def expected_states(records: Records) -> Iterator[str]:
 
 
 def no_orphan(records: Records) -> Iterator[str]:
-    """Every ready session has a running agentctl, and every running agentctl a ready session."""
+    """Yield every ready session has a running agentctl, and every running agentctl a ready session."""
     ready = {key for key, (_, status) in records.states.items() if status == "ready"}
     yield from (f"session {key} is ready, but its agentctl does not run" for key in sorted(ready - records.running))
     yield from (f"session {key} is not ready, but its agentctl runs" for key in sorted(records.running - ready))

@@ -33,22 +33,22 @@ class ProcessMemory:
 
     @property
     def first(self) -> float:
-        """The size halfway through its life: a median, so that a single sample does not matter."""
+        """Return the size halfway through its life: a median, so that a single sample does not matter."""
         return median(self.samples[len(self.samples) // 2 :][:4] or [0.0])
 
     @property
     def last(self) -> float:
-        """The size at the end."""
+        """Return the size at the end."""
         return median(self.samples[-4:] or [0.0])
 
     @property
     def has_enough_samples(self) -> bool:
-        """Whether there are enough samples to judge it."""
+        """Return whether there are enough samples to judge it."""
         return len(self.samples) >= MIN_SAMPLES
 
     @property
     def grew_too_much(self) -> bool:
-        """Whether it grew more than a process may after its startup."""
+        """Return whether it grew more than a process may after its startup."""
         return self.has_enough_samples and self.last > self.first * MAX_GROWTH_RATIO + MAX_GROWTH
 
 

@@ -89,6 +89,6 @@ def test_deadline_is_extended_by_progress(monkeypatch: pytest.MonkeyPatch) -> No
     assert ended == [False, False, False, True]
 
 
-def test_the_verdict_names_what_broke() -> None:
+def test_verdict_names_what_broke() -> None:
     assert verdict(Result(violations={"no gap": [], "no orphans": []})) == "GREEN: all of 2 invariants held"
     assert verdict(Result(violations={"no gap": ["one", "two"], "no orphans": []})) == "BROKEN: no gap (2)"

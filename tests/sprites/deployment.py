@@ -1,4 +1,4 @@
-"""A whole Kandev whose sessions run in sprites of the fake API."""
+"""A complete Kandev whose sessions run in sprites of the fake API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sprites.machine import Machine
 
 
 class SpritesDeployment(Deployment):
-    """Every session has a sprite, which lives on whatever becomes of the control plane."""
+    """A Kandev in which every session has a sprite that outlives the control plane."""
 
     def __init__(self, home: Path, sprites_api: FakeSpritesApi, disks: Path):
         super().__init__(home)
@@ -28,33 +28,33 @@ class SpritesDeployment(Deployment):
         }
 
     def prepare(self) -> None:
-        """With an executor for sprites."""
+        """Prepare the deployment with an executor for sprites as the default."""
         super().prepare()
         self.seeded["executor"] = self.add_executor("sprites", "sprites", {"python": sys.executable})
 
     def start_session(self, prompt: str, profile: Mapping[str, Any] | None = None, **values: Any) -> SpriteSession:
-        """In a sprite of its own."""
+        """Start a session in a new sprite."""
         made = super().start_session(prompt, profile, **values)
         return SpriteSession(self, made.task_id, made.id, made.agent_home)
 
 
 class SpriteSession(Session):
-    """One whose agentctl and files are in a sprite."""
+    """A session whose agentctl and files are in a sprite."""
 
     deployment: SpritesDeployment
 
     @property
     def machine(self) -> Machine:
-        """Its sprite."""
+        """Return the session's sprite."""
         return self.deployment.sprites_api.machines[sprite_name(self.execution_id)]
 
     def journal(self) -> str:
-        """On the sprite's disk."""
+        """Return the journal from the sprite's disk."""
         directory = self.deployment.disks / self.execution_id / "state" / "journal"
         return "".join(path.read_text(errors="replace") for path in sorted(directory.glob("*.jsonl")))
 
     def kill_everything(self) -> None:
-        """The sprite goes cold: whatever ran in it is gone, and would come up again with its service."""
-        assert self.processes(), "nothing of the session runs"
-        self.deployment.sprites_api.do(self.machine.chill())
+        """Make the sprite cold: all its processes end, and would start again with its service."""
+        assert self.processes(), "no process of the session runs"
+        self.deployment.sprites_api.do(self.machine.make_cold())
         assert not self.processes()

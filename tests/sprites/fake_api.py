@@ -1,6 +1,6 @@
-"""The Sprites API on the loopback, as https://sprites.dev/api and https://docs.sprites.dev document it.
+"""A fake Sprites API on the loopback, as https://sprites.dev/api and https://docs.sprites.dev document it.
 
-What it does not do is what the documentation does not tell. Its sprites are processes of this machine.
+It has no undocumented behaviour. Its sprites are processes of this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOKEN = "tests/1/the-token-of-an-organisation"
 
 
 class FakeSpritesApi:
-    """The API, and what tests do to its sprites."""
+    """The fake API, with access to its sprites for tests."""
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
@@ -35,12 +35,12 @@ class FakeSpritesApi:
         self._loop = asyncio.new_event_loop()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Something to a sprite, from a test."""
+        """Run a coroutine on the API's event loop, from a test."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     @contextmanager
     def serving(self) -> Iterator[FakeSpritesApi]:
-        """On a thread of its own; every process is ended afterwards."""
+        """Serve on a separate thread; end every process afterwards."""
         thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         thread.start()
         runners = self.do(self._start())
@@ -48,7 +48,7 @@ class FakeSpritesApi:
             yield self
         finally:
             for machine in self.machines.values():
-                self.do(machine.chill())
+                self.do(machine.make_cold())
             for runner in runners:
                 self.do(runner.cleanup())
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -58,7 +58,7 @@ class FakeSpritesApi:
             self.socket.parent.rmdir()
 
     async def _start(self) -> list[web.AppRunner]:
-        outside, inside = web.Application(middlewares=[self._door], client_max_size=64 << 20), web.Application()
+        outside, inside = web.Application(middlewares=[self._authenticate], client_max_size=64 << 20), web.Application()
         outside.add_routes(
             [
                 web.get("/v1/sprites", self.list),
@@ -85,7 +85,7 @@ class FakeSpritesApi:
         return runners
 
     @web.middleware
-    async def _door(self, request: web.Request, handler: Any) -> web.StreamResponse:
+    async def _authenticate(self, request: web.Request, handler: Any) -> web.StreamResponse:
         self.calls.append(f"{request.method} {request.path}")
         if self.away:
             return web.json_response({"error": "upstream unavailable"}, status=503)
@@ -106,7 +106,7 @@ class FakeSpritesApi:
     # -- sprites
 
     async def list(self, request: web.Request) -> web.Response:
-        """``GET /v1/sprites``, a page of at most 50."""
+        """``GET /v1/sprites``: a page of at most 50 sprites."""
         found = sorted(name for name in self.machines if name.startswith(request.query.get("prefix", "")))
         start = int(request.query.get("continuation_token", 0))
         end = start + min(50, int(request.query.get("max_results", 50)))
@@ -134,14 +134,14 @@ class FakeSpritesApi:
     async def delete(self, request: web.Request) -> web.Response:
         """``DELETE /v1/sprites/{name}``."""
         machine = self._machine(request)
-        await machine.chill()
+        await machine.make_cold()
         del self.machines[machine.name]
         return web.Response(status=204)
 
     # -- commands and files
 
     async def exec(self, request: web.Request) -> web.WebSocketResponse:
-        """``WSS /v1/sprites/{name}/exec``: a byte names the stream; 1 and 2 are output and errors, 3 the exit code."""
+        """``WSS /v1/sprites/{name}/exec``: the first byte names the stream; 1 is stdout, 2 stderr, 3 the exit code."""
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         pipe = asyncio.subprocess.PIPE
@@ -185,7 +185,7 @@ class FakeSpritesApi:
         return web.json_response(self._service(request).json())
 
     async def define(self, request: web.Request) -> web.Response:
-        """``PUT /v1/sprites/{name}/services/{service_name}``: defines it, and starts it."""
+        """``PUT /v1/sprites/{name}/services/{service_name}``: define a service and start it."""
         body, name, machine = await request.json(), request.match_info["service"], self._machine(request)
         if name in machine.services:
             await machine.stop(machine.services[name], 5)
@@ -200,7 +200,7 @@ class FakeSpritesApi:
         return web.Response(text='{"type":"started","timestamp":1}\n')
 
     async def stop(self, request: web.Request) -> web.Response:
-        """``POST .../stop``: it stays stopped."""
+        """``POST .../stop``: stop a service, which is not restarted."""
         service = self._service(request)
         if service.status != "running":
             return web.json_response({"error": "service not running"}, status=409)
@@ -250,7 +250,7 @@ class FakeSpritesApi:
 
 
 async def _listen(socket: web.WebSocketResponse) -> None:
-    """Take in what stands for an empty input, and answer pings."""
+    """Read and drop the message for an empty stdin, and answer pings."""
     async for _ in socket:
         pass
 

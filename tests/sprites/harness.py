@@ -1,4 +1,4 @@
-"""The runtime on Sprites under test, and the rude things that can be done to its sprites."""
+"""The runtime on Sprites under test, with ways to disturb its sprites."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.sprites.machine import Machine
 
 
 class SpritesHarness:
-    """Sprites of the fake API."""
+    """Harness for sprites of the fake API."""
 
     runtime = RUNTIME
 
@@ -31,16 +31,16 @@ class SpritesHarness:
         self.config: dict[str, Any] = {"python": sys.executable}
 
     def machine(self, spec: LaunchSpec) -> Machine:
-        """The sprite of a launch."""
+        """Return the sprite of a launch."""
         return self.sprites_api.machines[sprite_name(spec.execution_id)]
 
     def kill(self, spec: LaunchSpec) -> None:
-        """Its service is broken for good; nothing of it runs."""
+        """Let the service fail for good, so that no process of the launch runs."""
         self.sprites_api.do(self.machine(spec).break_service())
 
     @contextmanager
     def silence(self, spec: LaunchSpec) -> Iterator[None]:
-        """SIGSTOP, and SIGCONT afterwards."""
+        """Freeze agentctl with SIGSTOP during the block."""
         (agentctl,) = execution_processes.find_processes(spec.execution_id).agentctl
         identity.send_signal(agentctl, signal.SIGSTOP)
         try:
@@ -49,15 +49,15 @@ class SpritesHarness:
             identity.send_signal(agentctl, signal.SIGCONT)
 
     def seen(self, path: str) -> Path:
-        """A sprite's disk is a directory of ours."""
+        """Return the path itself: a sprite's disk is a directory of this machine."""
         return Path(path)
 
     def git(self, path: str, *arguments: str) -> str:
-        """Git in a worktree of a sprite."""
+        """Run git in a worktree of a sprite; return its output."""
         return run_git(Path(path), *arguments)
 
     def forget(self, branch: str, session_id: str) -> None:
-        """Of the one sprite that has the session's worktree."""
+        """Prune worktrees, and delete a branch, in every sprite's repository."""
         for repository in self.root.rglob("repository.git"):
             run_git(repository, "worktree", "prune")
             if branch:

@@ -1,4 +1,4 @@
-"""One sprite of the fake API: a directory of real processes, which run, are frozen, or are gone."""
+"""One sprite of the fake API: a directory and real processes, which are running, frozen or gone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESTART_AFTER = 0.2
 
 @dataclass
 class Service:
-    """A definition, and its process while it has one."""
+    """The definition of a service, and its process while it runs."""
 
     name: str
     cmd: str
@@ -29,7 +29,7 @@ class Service:
     keeper: asyncio.Task[None] | None = None
 
     def json(self) -> dict[str, Any]:
-        """As the documentation shows it."""
+        """Return the service as the API documents it."""
         state = {"name": self.name, "status": self.status}
         if self.process is not None and self.status == "running":
             state["pid"] = self.process.pid  # type: ignore[assignment]
@@ -38,7 +38,7 @@ class Service:
 
 @dataclass
 class Machine:
-    """A sprite."""
+    """A fake sprite."""
 
     name: str
     labels: Sequence[str]
@@ -50,11 +50,11 @@ class Machine:
 
     @property
     def execution_id(self) -> str:
-        """The marker of its processes."""
+        """Return the execution id that marks its processes."""
         return self.name.removeprefix("kandev-")
 
     def json(self) -> dict[str, Any]:
-        """As the documentation shows it."""
+        """Return the sprite as the API documents it."""
         return {
             "id": self.name,
             "name": self.name,
@@ -66,7 +66,7 @@ class Machine:
         }
 
     async def wake(self) -> None:
-        """A warm one goes on where it was; a cold one boots, and starts its services afresh."""
+        """Wake the sprite: a warm one continues, a cold one boots and starts its services."""
         before, self.status = self.status, "running"
         if before == "running":
             return
@@ -78,8 +78,8 @@ class Machine:
             if service.status != "stopped":
                 await self.start(service)
 
-    async def pause(self) -> bool:
-        """Warm, unless a task holds it: processes are frozen, connections drop."""
+    async def make_warm(self) -> bool:
+        """Freeze processes and drop connections unless a task holds the sprite; return whether it is warm."""
         if self.tasks:
             return False
         await self._drop_tunnels()
@@ -87,8 +87,8 @@ class Machine:
         self.status = "warm"
         return True
 
-    async def chill(self) -> None:
-        """Cold: whatever ran is gone."""
+    async def make_cold(self) -> None:
+        """Make the sprite cold: end all processes and connections."""
         await self._drop_tunnels()
         self.tasks.clear()
         for service in self.services.values():
@@ -98,14 +98,14 @@ class Machine:
         self.status = "cold"
 
     async def break_service(self) -> None:
-        """A service that the runtime has given up: its processes are gone, the sprite is awake."""
+        """Let all services fail: their processes end, and the sprite stays awake."""
         for service in self.services.values():
             await self._end(service)
             service.status = "failed"
         await asyncio.to_thread(self._kill)
 
     async def start(self, service: Service) -> None:
-        """Let it run, and start it again whenever it ends by itself."""
+        """Start a service and restart it whenever it exits."""
         if service.status == "running":
             return
         await self._end(service)
@@ -113,7 +113,7 @@ class Machine:
         service.keeper = asyncio.create_task(self._keep(service))
 
     async def stop(self, service: Service, grace: float) -> None:
-        """TERM, then KILL; it stays stopped."""
+        """Stop a service with SIGTERM, then SIGKILL; it is not restarted."""
         service.status = "stopped"
         process = service.process
         if process is not None and process.returncode is None:
@@ -123,7 +123,7 @@ class Machine:
         await self._end(service)
 
     async def _spawn(self, service: Service) -> None:
-        """One that cannot be started is tried again and again, as one that ends."""
+        """Start the process of a service; one that cannot be started is retried like one that exits."""
         env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **service.env}
         argv, nothing = (service.cmd, *service.args), asyncio.subprocess.DEVNULL
         service.process, service.status = None, "starting"

@@ -1,4 +1,4 @@
-"""Many sprites of one organisation: whose they are, what is said where nobody answers, and what arrives from it."""
+"""Many sprites of one organisation: their ownership, an unreachable API, and the transfer of work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from executors_app.runtimes import SupportsOrphans, SupportsPush
 from executors_app.sprite_tunnel import tunnel_host_header
 from executors_app.sprites import organisation
 from executors_app.sprites.launch import read_sprites_config
-from tests.executors.harness import client_of, known, look, row_of, seen, spec_for
+from tests.executors.harness import client_of, known, observe_one, row_of, seen, spec_for
 from tests.executors.repositories import commit, run_git
 from tests.sprites.harness import SpritesHarness
 from tests.sprites.machine import Machine
@@ -26,22 +26,22 @@ async def test_unreachable_api_proves_nothing_and_gets_no_commands(harness: Spri
     harness.sprites_api.away = True
     harness.sprites_api.calls.clear()
     facts = row_of(harness, spec, launched)
-    found = await look(harness, facts)
+    found = await observe_one(harness, facts)
     assert (found.observed, found.reason) == (Observed.UNKNOWN, "runtime_unavailable")
     assert harness.sprites_api.calls == ["GET /v1/sprites"]
     assert await harness.runtime.end(facts) is False
     with pytest.raises((RuntimeUnavailable, LaunchFailed)):
         await harness.runtime.launch(known(spec, launched))
     harness.sprites_api.away = False
-    assert (await look(harness, facts)).observed is Observed.ALIVE
+    assert (await observe_one(harness, facts)).observed is Observed.ALIVE
 
 
 @pytest.mark.parametrize("token", ["", "a token of yesterday"])
-async def test_a_token_that_is_none_is_said_in_one_sentence(token: str, harness: SpritesHarness, settings: Any) -> None:
+async def test_missing_or_wrong_token_is_reported(token: str, harness: SpritesHarness, settings: Any) -> None:
     settings.KANDEV_SPRITES_TOKEN = token
     with pytest.raises(RuntimeUnavailable, match=r"KANDEV_SPRITES_TOKEN|Authentication failed"):
         await harness.runtime.check_availability(harness.config)
-    found = await look(harness, row_of(harness, spec_for(harness)))
+    found = await observe_one(harness, row_of(harness, spec_for(harness)))
     assert (found.observed, found.reason) == (Observed.UNKNOWN, "runtime_unavailable")
 
 
@@ -56,11 +56,11 @@ async def test_observing_many_sprites_lists_once_and_wakes_none(harness: Sprites
     assert harness.sprites_api.calls == ["GET /v1/sprites"] * 3
 
 
-async def test_another_deployments_sprite_is_neither_used_nor_ended(harness: SpritesHarness) -> None:
+async def test_sprite_of_another_deployment_is_neither_used_nor_ended(harness: SpritesHarness) -> None:
     spec = spec_for(harness)
     name = organisation.sprite_name(spec.execution_id)
     harness.sprites_api.machines[name] = Machine(name, ["kandev-of-somebody-else"], status="running")
-    found = await look(harness, row_of(harness, spec))
+    found = await observe_one(harness, row_of(harness, spec))
     assert (found.observed, found.reason) == (Observed.UNKNOWN, "foreign")
     with pytest.raises(LaunchFailed, match="another deployment"):
         await harness.runtime.launch(spec)
@@ -81,7 +81,7 @@ async def test_orphans_are_listed_and_removed_by_their_label(harness: SpritesHar
     assert set(harness.sprites_api.machines) == {theirs, unnamed}
 
 
-async def test_work_arrives_and_a_removed_sprite_is_made_again_from_it(harness: SpritesHarness) -> None:
+async def test_removed_sprite_is_rebuilt_from_its_arrived_work(harness: SpritesHarness) -> None:
     assert isinstance(harness.runtime, SupportsPush)
     spec = spec_for(harness)
     launched = await harness.runtime.launch(spec)
@@ -95,7 +95,7 @@ async def test_work_arrives_and_a_removed_sprite_is_made_again_from_it(harness: 
     assert run_git(harness.repository, "rev-parse", launched.worktree_branch) == head
 
     _remove(harness, spec.execution_id)
-    found = await look(harness, facts)
+    found = await observe_one(harness, facts)
     assert (found.observed, found.reason, found.workspace) == (
         *(Observed.DEAD, "sprite_gone"),
         WorkspaceState.REBUILDABLE,
@@ -111,7 +111,7 @@ async def test_removed_sprite_without_arrived_work_is_not_replaced(
     spec = spec_for(harness)
     launched = await harness.runtime.launch(spec)
     _remove(harness, spec.execution_id)
-    found = await look(harness, row_of(harness, spec, launched))
+    found = await observe_one(harness, row_of(harness, spec, launched))
     assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.GONE)
     assert organisation.sprite_name(spec.execution_id) in found.workspace_reason
     with pytest.raises(WorkspaceGone):
@@ -120,12 +120,12 @@ async def test_removed_sprite_without_arrived_work_is_not_replaced(
 
 def _remove(harness: SpritesHarness, execution_id: str) -> None:
     machine = harness.sprites_api.machines.pop(organisation.sprite_name(execution_id))
-    harness.sprites_api.do(machine.chill())
+    harness.sprites_api.do(machine.make_cold())
     shutil.rmtree(Path(organisation.sprite_root(execution_id)))
 
 
 @pytest.mark.parametrize("python", ["python3", 3, None])
-def test_a_python_without_an_absolute_path_is_refused(python: Any) -> None:
+def test_python_without_an_absolute_path_is_refused(python: Any) -> None:
     with pytest.raises(ValueError, match=r"^python must be .+\.$"):
         read_sprites_config({"python": python})
 
@@ -140,5 +140,5 @@ def test_a_python_without_an_absolute_path_is_refused(python: Any) -> None:
         ("\0", {}),
     ],
 )
-def test_only_the_address_of_a_sprite_leads_into_a_tunnel(url: str, header: dict[str, str]) -> None:
+def test_only_sprite_addresses_use_a_tunnel(url: str, header: dict[str, str]) -> None:
     assert tunnel_host_header(url) == header

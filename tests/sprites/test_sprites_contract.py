@@ -1,4 +1,4 @@
-"""The runtime on Sprites keeps the contract."""
+"""The runtime on Sprites meets the runtime contract."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from tests.executors.contract import RuntimeContract
 
 
 class TestSprites(RuntimeContract):
-    """``sprites``."""
+    """The contract on ``sprites``."""

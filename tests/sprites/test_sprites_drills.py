@@ -1,4 +1,4 @@
-"""The restart drills, with sessions in sprites: the very same as on this machine, and what only sprites do."""
+"""The restart drills, with sessions in sprites, and drills that only sprites have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.any_database
 
 @pytest.fixture
 def deployment(sprites_api: FakeSpritesApi, tmp_path: Path) -> Iterator[SpritesDeployment]:
-    """A Kandev of its own, prepared and not yet served."""
+    """Yield a prepared Kandev, not yet serving, whose sessions run in sprites."""
     made = SpritesDeployment(tmp_path, sprites_api, tmp_path / "sprites")
     made.prepare()
     yield made
@@ -32,9 +32,9 @@ def deployment(sprites_api: FakeSpritesApi, tmp_path: Path) -> Iterator[SpritesD
 
 
 class TestRestartsInSprites(RestartDrills, SecondSweepDrill):
-    """``sprites``."""
+    """Drills on ``sprites``."""
 
-    # A sprite may take longer to wake than a pass waits for its answer: that decides nothing.
+    # A sprite may take longer to wake than a sweep waits for its answer; the result is then unknown.
     recovery_passes = 10
 
     def lose_workspace(self, deployment: Deployment, session: Session) -> None:
@@ -79,12 +79,12 @@ def test_cold_sprite_of_an_idle_agent_resumes_on_next_prompt(
     session = start_idle_session(deployment)
     assert isinstance(session, SpriteSession)
     deployment.kill_server()
-    deployment.sprites_api.do(session.machine.chill())
+    deployment.sprites_api.do(session.machine.make_cold())
     wakes, receipts, starts = session.machine.wakes, session.receipts(), session.journal().count("agent.started")
 
     for _ in range(2):
         deployment.recover()
-        assert session.machine.wakes == wakes + 1, "once, to read what the dead one has left"
+        assert session.machine.wakes == wakes + 1, "woken once, to read the journal of the dead agentctl"
     assert (session.receipts(), session.journal().count("agent.started")) == (receipts, starts)
 
     _prompt(session)
@@ -97,26 +97,26 @@ def test_sprite_of_stopped_agent_sleeps_until_next_prompt(deployment: SpritesDep
     session = start_idle_session(deployment)
     assert isinstance(session, SpriteSession)
     deployment.api("POST", f"{session.path}/stop/", {})
-    eventually(lambda: session.execution["status"] == "stopped", timeout=30, describe="it is stopped")
-    eventually(lambda: not session.machine.tasks, describe="nobody holds the sprite")
+    eventually(lambda: session.execution["status"] == "stopped", timeout=30, describe="the session is stopped")
+    eventually(lambda: not session.machine.tasks, describe="nothing keeps the sprite awake")
     deployment.kill_server()
     machine = session.machine
-    deployment.sprites_api.do(machine.pause() if sleep == "warm" else machine.chill())
+    deployment.sprites_api.do(machine.make_warm() if sleep == "warm" else machine.make_cold())
     wakes = machine.wakes
 
     for _ in range(2):
         deployment.recover()
-        assert (machine.status, machine.wakes) == (sleep, wakes), "a sweep wakes nobody"
+        assert (machine.status, machine.wakes) == (sleep, wakes), "a sweep does not wake the sprite"
 
     _prompt(session)
 
 
 def _prompt(session: SpriteSession) -> None:
-    """With the control plane back, a prompt wakes sprite and agent, and is the only one given to it."""
+    """Start the control plane and prompt: this one prompt wakes sprite and agent, and is delivered once."""
     deployment, machine = session.deployment, session.machine
     deployment.serve()
     session.prompt("what was the word?")
-    eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="it remembers")
+    eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="the agent knows the word")
     session.wait_for("WAITING_FOR_INPUT")
     assert machine.status == "running"
     assert session.receipts()[-1]["kind"] == "loaded"

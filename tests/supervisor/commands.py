@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 
 def environment(data_dir: Path, **values: str) -> dict[str, str]:
-    """Return the environment of a deployment with its own directory and the tests' database and keys."""
+    """Return the environment of a deployment with its own data directory and the tests' database and keys."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("KANDEV_")}
     return {
         **known,
@@ -48,7 +48,7 @@ class Running:
         """Return its output."""
         return self._log.read_text(errors="replace")
 
-    def says(self, text: str) -> None:
+    def wait_for_output(self, text: str) -> None:
         """Wait until its output contains ``text``."""
         eventually(lambda: text in self.log, timeout=30, describe=f"{text!r} in {self.log!r}")
 

@@ -1,4 +1,4 @@
-"""A runtime that records what it is asked."""
+"""A fixture for a runtime that records its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.supervisor.recording_runtime import RecordingRuntime
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> RecordingRuntime:
-    """The runtime ``recording``."""
+    """Install the runtime ``recording`` and return it."""
     made = RecordingRuntime()
     known = {**plugins.runtimes(), made.name: made}
     monkeypatch.setattr(plugins, "runtimes", lambda: known)

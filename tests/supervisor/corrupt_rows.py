@@ -34,7 +34,7 @@ def of_execution(**values: Any) -> Callable[[TaskSession], None]:
 
 
 def raw(table: str, column: str, value: Any) -> Callable[[TaskSession], None]:
-    """Write a value past every model field, as only direct access to the database can."""
+    """Return a function that writes a value past every model field, as only direct database access can."""
 
     def write(session: TaskSession) -> None:
         key = TaskSession._meta.pk.get_db_prep_value(session.id, connection)
@@ -52,7 +52,7 @@ def of_profile(session: TaskSession) -> None:
 
 @dataclass(frozen=True)
 class Damage:
-    """One way in which rows can be damaged, and the column that is named."""
+    """One way in which rows can be damaged, and the message that names the column."""
 
     name: str
     do: Callable[[TaskSession], None]
@@ -78,7 +78,7 @@ EVERY_DAMAGE: Final = pytest.mark.parametrize("damage", DAMAGES, ids=[damage.nam
 
 
 def pair(runtime: RecordingRuntime, damage: Damage) -> tuple[TaskSession, TaskSession]:
-    """Return a session with this damage and a healthy one; both have a queued prompt and no agent."""
+    """Return a damaged session and a healthy one; both have a queued prompt and no agent."""
     made = []
     for _ in range(2):
         session = running_session(runtime=runtime.name, execution=NO_LEASE)

@@ -1,4 +1,4 @@
-"""The whole database as a value, and the queries sent to it."""
+"""Dumps of the whole database, and counts of the queries sent to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOMENTS = frozenset({"updated_at", "last_seen_at"})
 
 
 def dump(leaving_out: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
-    """Return every row of each of our tables, with secrets in plain text, by table."""
+    """Return every row of our tables, with secrets in plain text, by table."""
     models = [model for model in apps.get_models() if model.__module__.startswith(("sessions_app.", "executors_app."))]
     return {
         model._meta.db_table: [

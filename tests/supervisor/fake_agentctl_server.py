@@ -36,7 +36,7 @@ STARTS_IN = 0.05
 
 
 class FakeExecution:
-    """One execution: its journal, its listeners, and when its agents were started."""
+    """One fake execution: its journal, its listeners, and when its agents were started."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -78,10 +78,10 @@ class FakeAgentctlServer:
                 web.get("/{id}/status", self._status),
                 web.get("/{id}/events", self._events),
                 web.get("/{id}/agent/session", self._session),
-                web.get("/{id}/agent/left", self._left),
+                web.get("/{id}/agent/left", self._no_leftovers),
                 web.post("/{id}/agent/start", self._start),
-                web.post("/{id}/agent/stop", self._done),
-                web.post("/{id}/shutdown", self._done),
+                web.post("/{id}/agent/stop", self._end_session),
+                web.post("/{id}/shutdown", self._end_session),
                 web.post("/{id}/prompt", self._prompt),
             ]
         )
@@ -94,12 +94,12 @@ class FakeAgentctlServer:
         return execution
 
     def _lives(self, request: web.Request, execution: FakeExecution) -> bool:
-        """Return whether it is still alive: a dead agentctl holds no connection and says nothing."""
+        """Return whether the agentctl is still alive: a dead one holds no connection and sends nothing."""
         return self.executions.get(request.match_info["id"]) is execution
 
     @staticmethod
     def _not_found() -> web.HTTPServiceUnavailable:
-        body = '{"code": "not_found", "message": "Nobody is here.", "details": {}}'
+        body = '{"code": "not_found", "message": "There is no such agentctl.", "details": {}}'
         return web.HTTPServiceUnavailable(text=body, content_type="application/json")
 
     async def _launch(self, request: web.Request) -> web.Response:
@@ -134,7 +134,7 @@ class FakeAgentctlServer:
         )  # fmt: skip
 
     async def _records(self, request: web.Request) -> web.Response:
-        """Return who is up, and all prompts that each was ever given."""
+        """Return which agentctls run an agent, and all prompts that each ever received."""
         return web.json_response(
             {"up": [key for key, execution in self.executions.items() if execution.launch_id], "heard": self.heard}
         )
@@ -179,14 +179,14 @@ class FakeAgentctlServer:
     async def _session(self, request: web.Request) -> web.Response:
         return web.json_response({"resume_token": "conversation", "last_message_uuid": "", "fingerprint": "f"})
 
-    async def _left(self, request: web.Request) -> web.Response:
+    async def _no_leftovers(self, request: web.Request) -> web.Response:
         return web.json_response({"processes": []})
 
     async def _start(self, request: web.Request) -> web.Response:
         body = await request.json()
         execution = self._execution(request)
         if execution.launch_id == body["launch_id"]:
-            return self._answer(body)  # the same start again
+            return self._answer(body)  # a repeated start
         self.starting += 1
         self.most_starting = max(self.most_starting, self.starting)
         try:
@@ -204,7 +204,7 @@ class FakeAgentctlServer:
         outcome = "resumed" if body["strategy"] == "native" else "created"  # nothing is replayed
         return web.json_response({"outcome": outcome, "resume_token": "conversation", "replayed": 0, "pid": 1})
 
-    async def _done(self, request: web.Request) -> web.Response:
+    async def _end_session(self, request: web.Request) -> web.Response:
         self._execution(request).launch_id = ""
         return web.json_response({})
 
@@ -238,13 +238,13 @@ class FakeAgentctlRuntime:
         self.url = url
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """Accept any configuration."""
+        pass
 
     async def check_availability(self, config: Mapping[str, Any]) -> None:
-        """Report that it is available."""
+        pass
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """Launch one more."""
+        """Launch one more agentctl."""
         await self._ask("launch", spec.execution_id)
         return Launched(
             url=self._of(spec.execution_id),
@@ -273,15 +273,15 @@ class FakeAgentctlRuntime:
         """Ask all of them; one that was not launched is dead."""
         targets = [StatusTarget(one.id, self._of(one.id), one.auth_token) for one in executions]
         seen = await poll_statuses(targets, timeout, concurrency)
-        return {one.id: self._judged(one, seen[one.id]) for one in executions}
+        return {one.id: self._observation(one, seen[one.id]) for one in executions}
 
-    def _judged(self, one: ExecutionFacts, status: Any) -> Observation:
+    def _observation(self, one: ExecutionFacts, status: Any) -> Observation:
         if isinstance(status, dict):
             return Observation(Observed.ALIVE, report=status, url=self._of(one.id))
         return Observation(Observed.DEAD, reason="process_gone")
 
     async def end(self, execution: ExecutionFacts) -> bool:
-        """Remove it."""
+        """Remove the agentctl."""
         await self._ask("end", execution.id)
         return True
 
@@ -300,7 +300,7 @@ class FakeAgentctlRuntime:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """Run the process; yield its address."""
+    """Run the server process; yield its URL."""
     argv = ["-m", "tests.supervisor.fake_agentctl_server"]
     quiet = subprocess.DEVNULL
     with PreloadedProcess(argv, env=os.environ, stdout=subprocess.PIPE, stderr=quiet, text=True) as process:

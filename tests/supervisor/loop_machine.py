@@ -1,4 +1,4 @@
-"""A model in which agents die, supervisors crash and users change their minds, around the real loop and database."""
+"""A model of the real loop and database in which agents die, supervisors crash and users change their minds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANSWER = {"outcome": "created", "resume_token": "conversation", "capabilities": 
 
 
 class World:
-    """Sessions, the agents that really live, and one supervisor after another."""
+    """Sessions, the agents that are really alive, and a supervisor that may be replaced by the next."""
 
     def __init__(self, runtime: RecordingRuntime, loop: asyncio.AbstractEventLoop):
         Task.objects.all().delete()
@@ -57,31 +57,31 @@ class World:
         return self._loop.run_until_complete(make())
 
     def row(self, key: uuid.UUID) -> TaskSession:
-        """Return a session as it is now."""
+        """Return the current row of a session."""
         return TaskSession.objects.select_related("task", "executor").get(id=key)
 
     def is_wanted(self, key: uuid.UUID) -> bool:
-        """Return whether it should run."""
+        """Return whether the session should run."""
         row = self.row(key)
         return row.desired_state == "running" and not row.task.is_over and row.state not in ENDED_STATES
 
     # --- users ---
 
     def make(self, team: int) -> uuid.UUID:
-        """Create a session that is to be started."""
+        """Create a session with an ordered start; return its id."""
         session = make_session("do it", task=make_task(title=f"Task {team}"), runtime=self.runtime.name)
         self.sessions.append(session.id)
         self.journals[session.id] = Journal()
         return session.id
 
     def archive(self, key: uuid.UUID) -> None:
-        """Archive its task."""
+        """Archive the session's task."""
         tasks.archive_task(self.row(key).task, make_user())
 
     # --- the world ---
 
-    def dies(self, key: uuid.UUID) -> None:
-        """Kill its agent and agentctl."""
+    def kill_agent(self, key: uuid.UUID) -> None:
+        """Kill the session's agent and agentctl."""
         self.alive.pop(key, None)
         self.turns.pop(key, None)
         self.registry.streams.pop(key, None)
@@ -93,7 +93,7 @@ class World:
         ExecutorRunning.objects.exclude(owner__in=("", self.registry.boot_id)).update(lease_expires_at=past)
 
     def crash(self) -> None:
-        """Kill the supervisor; another one follows and finds what it left."""
+        """Crash the supervisor; another one starts and finds its rows."""
         self.registry.streams.clear()
         self._close()
         self.registry, self.unknown = self._supervisor(), set()
@@ -127,7 +127,7 @@ class World:
             self.registry.streams[key] = stub
 
     def admit(self) -> None:
-        """Admit the next starts, as the loop does."""
+        """Admit the next waiting starts, as the loop does."""
         picked = admission.load_next_starts(self.registry.boot_id, self.registry.start_slots)
         if picked:
             self.sweep("reconcile", picked, admitted=True)
@@ -136,7 +136,7 @@ class World:
             )
 
     def carry_out(self, key: uuid.UUID, end: str) -> None:
-        """Carry out a session's next intent; ``end``: the start works, breaks, or the supervisor dies in it."""
+        """Carry out a session's next intent; ``end`` is *works*, *breaks*, or *crash* of the supervisor."""
         overtaking = next_overtaking_intent(key)
         if overtaking is not None:
             self._stop(key, overtaking)
@@ -162,7 +162,7 @@ class World:
             self._starts(key, plan)
 
     def _starts(self, key: uuid.UUID, plan: claims.StartClaim) -> None:
-        assert key not in self.alive, "two agents would live"
+        assert key not in self.alive, "two agents would run at once"
         self.starts[key] += 1
         runtime: dict[str, Any] = {
             "workspace_path": "/",
@@ -186,7 +186,7 @@ class World:
             lease = leases.acquire_lease(execution_of(self.row(key)).id, self.registry.boot_id)
             if lease is None:
                 return
-            self.dies(key)
+            self.kill_agent(key)
             write_stopped(key, lease, "stopped", order.payload.get("as", ""))
         settle_intent(order.id, "done")
 
@@ -211,8 +211,8 @@ class World:
         self.registry.writer.close()
         self.registry.database.close()
 
-    def rest(self, rounds: int = 40) -> None:
-        """Let everything work again and everyone do what there is to do."""
+    def settle(self, rounds: int = 40) -> None:
+        """Repair everything, then let all parts run until each session is in its desired state."""
         self.blind = False
         for _ in range(rounds):
             if all((key in self.alive) == self.is_wanted(key) for key in self.sessions):

@@ -1,4 +1,4 @@
-"""One native resume with real parts: a session's rows, agentctl with its driver behind a socket, a scripted agent."""
+"""One native resume with real parts: rows of a session, agentctl with its driver on a socket, a scripted agent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AGENT = Path(__file__).parents[1] / "agents" / "scripted_agent.py"
 
 
 class Resume:
-    """A session with one completed turn whose agent is gone; ``run`` resumes it with another agent."""
+    """A session with one completed turn whose agent has exited; ``run`` resumes it with another agent."""
 
     def __init__(self, home: Path, agent_type: str):
         session, journal = running_session(execution={"resume_token": TOKEN, "workspace_path": str(home)}), Journal()
@@ -42,7 +42,7 @@ class Resume:
         change(session.agent_profile, agent_type=agent_type)
 
     def run(self, script: Script | str | None, timeout: float = 20.0, mode: str = "auto") -> TaskSession:
-        """Resume and return the session; a text names a test agent's behaviour, None a missing program."""
+        """Resume and return the session; a string names a test agent's behaviour, None a missing program."""
         change(self.session.agent_profile, command=self._command(script), env={"PYTHONPATH": str(_ROOT)})
         intent = Intent.objects.create(session=self.session, kind="start", payload={"mode": mode})
         plan = claims.claim_start(self.session.id, intent.id, MINE.owner, lives=None)
@@ -76,8 +76,8 @@ class Resume:
         lines = read.read_bytes().splitlines() if read.exists() else []
         return [str(json.loads(line).get("method")) for line in lines]
 
-    def fate(self) -> str:
-        """Return what happened to the token: *kept*, set *aside*, or *lost*."""
+    def token_outcome(self) -> str:
+        """Return what happened to the resume token: *kept*, set *aside*, or *lost*."""
         row = execution_of(self.session)
         if row.resume_token == TOKEN:
             return "kept"
@@ -97,7 +97,7 @@ def _launched(home: Path) -> Launched:
 
 
 async def _ask(home: Path, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Send ``POST /agent/start`` to a new agentctl, which ends afterwards."""
+    """Send ``POST /agent/start`` to a new agentctl, and end it afterwards; return the response."""
     state = home / "state"
     state.mkdir(exist_ok=True)
     sidecar = Sidecar(Execution("execution", "session", home, state), load_drivers())

@@ -1,4 +1,4 @@
-"""A fake agentctl that records requests and keeps its journal in memory; it carries out nothing."""
+"""A fake agentctl that records requests and keeps its journal in memory; it starts no agent."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class RecordingAgentctl:
         return web.json_response({"accepted": True, "duplicate": False}, status=202)
 
     async def events(self, request: web.Request) -> web.WebSocketResponse:
-        """Answer ``GET /events``: the lines after the cursor in one frame, then silence."""
+        """Answer ``GET /events``: send the lines after the cursor in one frame, then nothing more."""
         self.generations.append(int(request.query["generation"]))
         if self.is_slow:
             await self._over.wait()
@@ -108,11 +108,11 @@ class RecordingAgentctl:
         return socket
 
     def end(self) -> None:
-        """Stop listening."""
+        """Stop serving."""
         self._over.set()
 
     async def serve(self, told: threading.Event) -> None:
-        """Listen until the end."""
+        """Serve until ``end`` is called."""
         app = web.Application()
         app.router.add_get("/status", self.status)
         app.router.add_get("/agent/session", self.session)
@@ -134,7 +134,7 @@ class RecordingAgentctl:
 def recording_agentctl(
     session: TaskSession, lines: Sequence[Line] = (), agent: str = "idle"
 ) -> Iterator[RecordingAgentctl]:
-    """Run an agentctl of ``session`` on its own thread and store its address in the row."""
+    """Run an agentctl of ``session`` on its own thread and store its URL in the row."""
     agentctl, loop = RecordingAgentctl(session, lines, agent), asyncio.new_event_loop()
     told = threading.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(agentctl.serve(told)))

@@ -1,4 +1,4 @@
-"""A runtime that observes what a test tells it to, and what a sweep decides from it."""
+"""A runtime that returns configured observations, and sweeps that use it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN = Observation(Observed.UNKNOWN, reason="timeout")
 
 
 class RecordingRuntime:
-    """Observes what ``sees`` has for a session, otherwise *dead*; raises while it is ``blind``."""
+    """A runtime that observes what ``sees`` has for a session, otherwise *dead*; raises while ``blind``."""
 
     name = "recording"
     isolated = False
@@ -38,13 +38,13 @@ class RecordingRuntime:
         self.elsewhere: set[str] = set()
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """Accept any configuration."""
+        pass
 
     async def check_availability(self, config: Mapping[str, Any]) -> None:
-        """Report that it is available."""
+        pass
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """Launch nothing."""
+        """Raise LaunchFailed."""
         raise LaunchFailed
 
     def can_manage(self, execution: ExecutionFacts) -> bool:
@@ -62,7 +62,7 @@ class RecordingRuntime:
         return {one.id: self.sees.get(one.session_id, DEAD) for one in executions}
 
     async def end(self, execution: ExecutionFacts) -> bool:
-        """End nothing."""
+        """Return True without ending anything."""
         return True
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
@@ -81,17 +81,17 @@ class RecordingRuntime:
         return [line for line in self.left.get(execution.session_id, ()) if line["seq"] > after]
 
     def set_observation(self, session: TaskSession, seen: Observation) -> None:
-        """Observe ``session`` like this from now on."""
+        """Set the observation of ``session`` for the following sweeps."""
         self.sees[str(session.id)] = seen
 
 
 def lost_session(runtime: RecordingRuntime, **fields: Any) -> TaskSession:
-    """Return a session that claims to run although its supervisor and its agentctl are gone."""
+    """Return a session that should run although its supervisor and its agentctl are gone."""
     return running_session(runtime=runtime.name, execution=NO_LEASE, **fields)
 
 
 def with_registry(work: Callable[[ExecutionRegistry], Awaitable[T]]) -> T:
-    """Run ``work`` with a supervisor's registry, which then releases everything."""
+    """Run ``work`` with a supervisor's registry, which is closed afterwards."""
 
     async def run() -> T:
         registry = ExecutionRegistry()
@@ -103,7 +103,7 @@ def with_registry(work: Callable[[ExecutionRegistry], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def swept(scope: SweepScope | None = None, unknown: set[str] | None = None) -> SweepRun:
-    """Run one sweep of a new supervisor, at boot unless ``scope`` says otherwise."""
+def sweep_once(scope: SweepScope | None = None, unknown: set[str] | None = None) -> SweepRun:
+    """Run one sweep of a new supervisor; its scope is *boot* by default."""
     known = set() if unknown is None else unknown
     return with_registry(lambda registry: run_sweep(registry, scope or SweepScope("boot"), known))

@@ -27,10 +27,10 @@ from sessions_app.models import (
 from sessions_app.services import tasks, waits
 
 MINE = Lease("me", 1)
-"""The lease that ``running_session`` has."""
+"""The lease of sessions made by ``running_session``."""
 
 NO_LEASE: Final[dict[str, Any]] = {"owner": "", "lease_expires_at": None}
-"""Fields of an execution that no supervisor holds."""
+"""Fields of an execution without a lease."""
 
 _numbers = itertools.count(1)
 Row = TypeVar("Row", bound=models.Model)
@@ -54,7 +54,7 @@ def make_task(**values: Any) -> Task:
 def make_session(
     prompt: str = "", *, task: Task | None = None, runtime: str = "local_standalone", **fields: Any
 ) -> TaskSession:
-    """Create a session as usual: first prompt queued, start ordered. ``fields`` are set on its row."""
+    """Create a session through the service: first prompt queued, start ordered. ``fields`` are set on its row."""
     profile, _ = AgentProfile.objects.get_or_create(name="Demo", agent_type="demo")
     executor, _ = Executor.objects.get_or_create(name=runtime, defaults={"runtime": runtime})
     session = tasks.create_session(make_user(), task or make_task(), profile, executor, prompt=prompt)
@@ -80,14 +80,14 @@ def running_session(prompt: str = "", *, execution: dict[str, Any] | None = None
 
 
 def change(row: Row, **values: Any) -> Row:
-    """Set fields of a row directly, which only a test may do; return the row as it is now."""
+    """Set fields of a row directly in the database; return the row read again."""
     if values:
         type(row)._default_manager.filter(pk=row.pk).update(**values)
     return fresh(row)
 
 
 def fresh(row: Row) -> Row:
-    """Return the row read again, with nothing cached."""
+    """Return the row read again, without cached relations."""
     found: Row = type(row)._default_manager.get(pk=row.pk)
     return found
 
@@ -136,7 +136,7 @@ def key_of(session: TaskSession, wait_id: str) -> str:
 
 
 def answer(session: TaskSession, permission_id: str, option_id: str, who: str = "ada") -> PermissionRequest:
-    """Answer a permission request as a member of the team who sees it."""
+    """Answer a permission request as a member of the team."""
     return waits.answer_permission(session.id, permission_id, option_id, key_of(session, permission_id), make_user(who))
 
 
@@ -148,7 +148,7 @@ def conversation(session: TaskSession) -> list[tuple[str, str, dict[str, Any], b
 
 
 def conversation_from_events(session: TaskSession) -> list[tuple[str, str]]:
-    """Return (role, text) of every message, as a reader of the log alone knows it."""
+    """Return (role, text) of every message, as the events alone give them."""
     told: dict[str, list[str]] = {}
     for name, payload in session.events.order_by("seq").values_list("name", "payload"):
         if name == "session.message.added":

@@ -1,4 +1,4 @@
-"""A runtime whose workspaces have their own repositories: what is pushed ends up in real archives."""
+"""A runtime whose workspaces have their own repositories; pushes write real archives."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SandboxRuntime(RecordingRuntime):
 
 
 def put(archive: Path, owner: str, content: str) -> None:
-    """Point the recovery ref of an archive at the commit of ``snapshot(content)``."""
+    """Point an archive's recovery ref at the commit of ``content``."""
     if not archive.exists():
         archive.mkdir(parents=True)
         git(archive, "init", "-q", "--bare")

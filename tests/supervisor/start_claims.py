@@ -1,4 +1,4 @@
-"""Starts as the supervisor claims and records them, for sessions whose agent is gone."""
+"""Starts as the supervisor claims and records them, for sessions whose agent has exited."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def claim_start(session: TaskSession, mode: str = "auto") -> StartClaim:
 
 
 def answer_start(session: TaskSession, **answer: Any) -> bool:
-    """Let the agent answer its start."""
+    """Claim a start and record the agent's answer to it; return whether it counted."""
     plan = claim_start(session)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
@@ -41,7 +41,7 @@ def answer_start(session: TaskSession, **answer: Any) -> bool:
 
 
 def session_without_agent(**fields: Any) -> TaskSession:
-    """A session with one completed turn whose agent is gone."""
+    """Return a session with one completed turn whose agent has exited."""
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
     ingest(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])

@@ -1,4 +1,4 @@
-"""``python -m tests.supervisor.supervisor_process URL``: ``supervise`` with the fake agentctls at that address."""
+"""``python -m tests.supervisor.supervisor_process URL``: run ``supervise`` with the fake agentctls at that URL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def register_runtime(runtime: Runtime) -> None:
-    """Add a runtime to those that are installed in this process."""
+    """Add a runtime to those installed in this process."""
     from executors_app import plugins  # noqa: PLC0415  (models want settings)
 
     known = {**plugins.runtimes(), runtime.name: runtime}
@@ -40,7 +40,7 @@ def run_supervisor() -> None:
 
 @contextmanager
 def supervising(url: str, log: Path, env: Mapping[str, str]) -> Iterator[PreloadedProcess]:
-    """Run the process, which is killed at the end of the block."""
+    """Run the process during the block and kill it at the end."""
     argv = ["-m", "tests.supervisor.supervisor_process", url]
     with (
         log.open("wb") as stderr,

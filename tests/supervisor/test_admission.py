@@ -1,4 +1,4 @@
-"""However many sessions need a start, a limited number start in a fair order; the others are told why they wait."""
+"""Any number of sessions may need a start; a limited number start at a time, in a fair order, and the rest wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.supervisor.start import claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor import database_dump
-from tests.supervisor.recording_runtime import RecordingRuntime, lost_session, swept, with_registry
+from tests.supervisor.recording_runtime import RecordingRuntime, lost_session, sweep_once, with_registry
 from tests.supervisor.rows import (
     MINE,
     NO_LEASE,
@@ -43,8 +43,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def two_at_a_time(settings: Any) -> None:
-    """Limits so low that a test reaches them."""
+def _small_limits(settings: Any) -> None:
+    """Set limits that are low enough for a test to reach."""
     settings.KANDEV_MAX_STARTS_PER_PASS = 2
 
 
@@ -54,26 +54,26 @@ def lost_sessions(runtime: RecordingRuntime, number: int = 1, **fields: Any) -> 
 
 
 def of_team(runtime: RecordingRuntime, name: str, number: int) -> list[TaskSession]:
-    """Return such sessions in a team of their own."""
+    """Return lost sessions of a new team."""
     team, user = Group.objects.create(name=name), User.objects.create_user(name)
     user.groups.add(team)
     task = tasks.create_task(user, {"title": name, "team": team})
     return lost_sessions(runtime, number, task=change(task, repository=make_task().repository), owner=user)
 
 
-def ordered() -> set[Any]:
-    """Return the sessions whose start is ordered."""
+def ordered_sessions() -> set[Any]:
+    """Return the ids of sessions whose start is ordered."""
     return set(Intent.objects.filter(kind="start", done_at=None).values_list("session_id", flat=True))
 
 
 def waiting() -> dict[Any, int]:
-    """Return the places of waiting sessions, by session."""
+    """Return the places in the start queue, by session id."""
     rows = TaskSession.objects.filter(start_rank__isnull=False).values_list("id", "start_rank")
     return {key: rank for key, rank in rows if rank is not None}
 
 
-def have_ended(*sessions: TaskSession) -> None:
-    """Record that the starts of these sessions, or of all, came to an agent that has since ended."""
+def settle_starts(*sessions: TaskSession) -> None:
+    """Record that the starts of these sessions, or of all, succeeded and their agents have exited since."""
     orders = Intent.objects.filter(kind="start", done_at=None)
     if sessions:
         orders = orders.filter(session__in=sessions)
@@ -86,7 +86,7 @@ def admit(boot_id: str = "") -> SweepRun | None:
     async def run() -> SweepRun | None:
         supervisor = SupervisorLoop()
         supervisor.registry.boot_id = boot_id or supervisor.registry.boot_id
-        supervisor.registry.on_start_ordered = lambda *_: None  # the starts that are ordered are not carried out here
+        supervisor.registry.on_start_ordered = lambda *_: None  # ordered starts are not carried out here
         try:
             return await supervisor.start_queued_sessions()
         finally:
@@ -97,51 +97,51 @@ def admit(boot_id: str = "") -> SweepRun | None:
 
 def test_sweep_orders_a_limited_number_of_starts_and_queues_the_rest(runtime: RecordingRuntime) -> None:
     sessions = lost_sessions(runtime, 5)
-    swept()
-    assert len(ordered()) == 2
+    sweep_once()
+    assert len(ordered_sessions()) == 2
     assert len(waiting()) == 3
     for session in sessions:
         said = names(session)
         assert ("session.start_waits" in said) == (session.id in waiting())
-        assert ("session.restart_ordered" in said) == (session.id in ordered())
-        assert fresh(session).launch_id == "", "what died is written down at once, for all of them"
+        assert ("session.restart_ordered" in said) == (session.id in ordered_sessions())
+        assert fresh(session).launch_id == "", "the death is recorded at once"
 
 
 def test_second_sweep_orders_nothing_more_and_keeps_the_queue_order(runtime: RecordingRuntime) -> None:
     lost_sessions(runtime, 5)
 
-    async def twice(registry: ExecutionRegistry) -> None:
+    async def sweep_twice(registry: ExecutionRegistry) -> None:
         await run_sweep(registry, SweepScope("boot"), set())
         before.update(await registry.database(waiting))
         await run_sweep(registry, SweepScope("reconcile"), set())
 
     before: dict[Any, int] = {}
-    with_registry(twice)
-    assert len(ordered()) == 2
+    with_registry(sweep_twice)
+    assert len(ordered_sessions()) == 2
     assert waiting() == before
 
 
 def test_concurrent_sweeps_share_the_start_limit(runtime: RecordingRuntime) -> None:
     first, second = lost_sessions(runtime, 4), lost_sessions(runtime, 4)
 
-    async def at_once(registry: ExecutionRegistry) -> None:
+    async def sweep_concurrently(registry: ExecutionRegistry) -> None:
         halves = ([one.id for one in half] for half in (first, second))
         await asyncio.gather(*(run_sweep(registry, SweepScope("reconcile", sessions=half), set()) for half in halves))
 
-    with_registry(at_once)
-    assert 1 <= len(ordered()) <= 2
-    assert len(ordered()) + len(waiting()) == 8
+    with_registry(sweep_concurrently)
+    assert 1 <= len(ordered_sessions()) <= 2
+    assert len(ordered_sessions()) + len(waiting()) == 8
 
 
 def test_queued_starts_are_admitted_until_the_queue_is_empty(runtime: RecordingRuntime) -> None:
     sessions = lost_sessions(runtime, 5)
-    swept()
-    seen = ordered()
+    sweep_once()
+    seen = ordered_sessions()
     for _ in range(2):
-        have_ended()
+        settle_starts()
         assert admit() is not None
-        seen |= ordered()
-    have_ended()
+        seen |= ordered_sessions()
+    settle_starts()
     assert seen == {session.id for session in sessions}
     assert not waiting()
     assert admit() is None
@@ -149,12 +149,12 @@ def test_queued_starts_are_admitted_until_the_queue_is_empty(runtime: RecordingR
 
 def test_nothing_is_admitted_while_the_start_limit_is_used_up(runtime: RecordingRuntime) -> None:
     lost_sessions(runtime, 5)
-    swept()
-    started = [TaskSession.objects.get(id=key) for key in ordered()]
+    sweep_once()
+    started = [TaskSession.objects.get(id=key) for key in ordered_sessions()]
     for session in started:
         change(execution_of(session), owner="me", lease_expires_at=timezone.now() + timedelta(minutes=1))
     assert admission.load_next_starts("me", StartSlots()) == []
-    have_ended(started[0])
+    settle_starts(started[0])
     assert len(admission.load_next_starts("me", StartSlots())) == 1
 
 
@@ -162,27 +162,27 @@ def test_sessions_with_interrupted_work_start_first(runtime: RecordingRuntime) -
     calm, asked = lost_sessions(runtime, 4), lost_sessions(runtime, 2)
     for session in asked:
         Prompt.objects.create(session=session, message_id="p1", text="do it")
-    swept()
-    assert ordered() == {session.id for session in asked}
+    sweep_once()
+    assert ordered_sessions() == {session.id for session in asked}
     assert waiting().keys() == {session.id for session in calm}
 
 
 def test_team_with_one_session_does_not_wait_behind_a_large_team(runtime: RecordingRuntime) -> None:
     many = of_team(runtime, "many", 6)
     (one,) = of_team(runtime, "one", 1)
-    swept()
-    assert one.id in ordered()
-    assert sum(session.id in ordered() for session in many) == 1
+    sweep_once()
+    assert one.id in ordered_sessions()
+    assert sum(session.id in ordered_sessions() for session in many) == 1
 
 
 def test_status_says_how_many_sessions_wait_ahead(runtime: RecordingRuntime) -> None:
     sessions = lost_sessions(runtime, 6)
-    swept()
+    sweep_once()
     told = sorted(
         session_status(fresh(session))["start_wait"]["before"] for session in sessions if session.id in waiting()
     )
     assert told == [0, 1, 2, 3]
-    started = [session for session in sessions if session.id in ordered()]
+    started = [session for session in sessions if session.id in ordered_sessions()]
     assert [session_status(fresh(session))["start_wait"] for session in started] == [None, None]
     (last,) = [session for session in sessions if waiting().get(session.id) == max(waiting().values())]
     assert last_payload(last, "session.start_waits") == {"reason": "turn", "before": 3}
@@ -191,7 +191,7 @@ def test_status_says_how_many_sessions_wait_ahead(runtime: RecordingRuntime) -> 
 def test_dry_run_explains_the_queue_and_assigns_no_place(runtime: RecordingRuntime) -> None:
     lost_sessions(runtime, 4)
     before = database_dump.dump()
-    result = swept(SweepScope("command", dry_run=True))
+    result = sweep_once(SweepScope("command", dry_run=True))
     assert database_dump.dump() == before
     lines = [dict(explain_decision(item.facts, item.seen, item.decision))["next start"] for item in result.decided]
     assert sorted(lines) == [
@@ -206,14 +206,14 @@ def test_full_executor_does_not_delay_other_executors(runtime: RecordingRuntime,
     settings.KANDEV_MAX_STARTS_PER_PASS = 9
     small = lost_sessions(runtime, 3)
     Executor.objects.filter(name=runtime.name).update(max_live=1)
-    swept()
-    assert len(ordered()) == 1
+    sweep_once()
+    assert len(ordered_sessions()) == 1
     told = [session_status(fresh(one))["start_wait"] for one in small if one.id in waiting()]
     assert sorted(one["before"] for one in told) == [0, 1]
     elsewhere = running_session(execution=NO_LEASE | {"agentctl_url": "http://127.0.0.1:1"})
-    swept()
+    sweep_once()
     admit()
-    assert elsewhere.id in ordered()
+    assert elsewhere.id in ordered_sessions()
     assert len(waiting()) == 2
 
 
@@ -246,7 +246,7 @@ def test_starts_waiting_for_capacity_keep_their_order() -> None:
 )
 def test_session_leaves_the_queue_when_stopped_or_requested(runtime: RecordingRuntime, ends: Any) -> None:
     lost_sessions(runtime, 3)
-    swept()
+    sweep_once()
     (key,) = waiting()
     ends(TaskSession.objects.get(id=key))
     assert not waiting()
@@ -255,7 +255,7 @@ def test_session_leaves_the_queue_when_stopped_or_requested(runtime: RecordingRu
 @pytest.mark.parametrize("how", ["policy", "owner", "worktree"])
 def test_session_that_no_longer_qualifies_leaves_the_queue(runtime: RecordingRuntime, how: str) -> None:
     lost_sessions(runtime, 3)
-    swept()
+    sweep_once()
     (key,) = waiting()
     session = TaskSession.objects.get(id=key)
     if how == "policy":
@@ -264,19 +264,19 @@ def test_session_that_no_longer_qualifies_leaves_the_queue(runtime: RecordingRun
         change(session, owner=User.objects.create_user("stranger"))
     else:
         change(session, state="FAILED")
-    have_ended()
+    settle_starts()
     admit()
-    assert key not in ordered()
+    assert key not in ordered_sessions()
     assert not waiting()
 
 
 def test_session_held_by_another_supervisor_is_not_admitted(runtime: RecordingRuntime) -> None:
     lost_sessions(runtime, 3)
-    swept()
+    sweep_once()
     (key,) = waiting()
     later = timezone.now() + timedelta(minutes=1)
     change(execution_of(TaskSession.objects.get(id=key)), owner="another", lease_expires_at=later)
-    have_ended()
+    settle_starts()
     assert admission.load_next_starts("me", StartSlots()) == []
     assert key in waiting()
 
@@ -300,7 +300,7 @@ def test_grace_period_exempts_only_the_first_start() -> None:
     assert not grace.is_exempt(one)  # it has not started
     grace.begin(60)
     assert grace.is_exempt(one)
-    assert grace.is_exempt(one)  # asking does not count as a start
+    assert grace.is_exempt(one)  # a request does not count as a start
     grace.record_start(one)
     assert not grace.is_exempt(one)
     assert grace.is_exempt(other)

@@ -1,4 +1,4 @@
-"""The agent's settings in the log, and a change on its way to the agent: once, in order, and never lost."""
+"""The agent's settings in the log, and changes sent to the agent: once, in order, and never lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 CHOICES = [{"value": "act", "name": "Act"}, {"value": "plan", "name": "Plan"}]
 
 
-def offers(journal: Journal, mode: str = "act", reason: str = "opened", **more: Any) -> Line:
+def settings_line(journal: Journal, mode: str = "act", reason: str = "opened", **more: Any) -> Line:
     settings = [
         {"id": "mode", "name": "Mode", "category": "mode", "type": "select", "value": mode, "choices": CHOICES},
         {"id": "fast", "name": "Fast", "type": "boolean", "value": False},
@@ -37,7 +37,7 @@ def journal() -> Journal:
 @pytest.fixture
 def session(journal: Journal) -> TaskSession:
     running = running_session()
-    ingest(running, [offers(journal)])
+    ingest(running, [settings_line(journal)])
     return running
 
 
@@ -46,19 +46,19 @@ def row_of(session: TaskSession) -> AgentSettings:
 
 
 def ask(session: TaskSession, value: str | bool = "plan", setting: str = "mode") -> str:
-    """Ask for a change and return its id."""
+    """Request a change and return its id."""
     request_setting(session.id, make_user(), setting, value)
     return str(row_of(session).change_of(setting)["id"])
 
 
-def outcome(journal: Journal, change_id: str, reason: str = "") -> Line:
+def outcome_line(journal: Journal, change_id: str, reason: str = "") -> Line:
     kind = JournalKind.SETTING_REFUSED if reason else JournalKind.SETTING_APPLIED
     more = {"code": "setting_refused", "reason": reason} if reason else {}
     return journal.line(kind, change_id=change_id, setting="mode", value="plan", **more)
 
 
 def test_last_report_of_a_batch_is_stored_with_one_event(session: TaskSession, journal: Journal) -> None:
-    ingest(session, [offers(journal, mode, "agent") for mode in ("plan", "act", "plan")])
+    ingest(session, [settings_line(journal, mode, "agent") for mode in ("plan", "act", "plan")])
     assert row_of(session).settings[0]["value"] == "plan"
     assert names(session).count("session.agent.settings") == 2
     assert last_payload(session, "session.agent.settings") == {
@@ -69,12 +69,12 @@ def test_last_report_of_a_batch_is_stored_with_one_event(session: TaskSession, j
 
 def test_report_older_than_the_stored_one_changes_nothing(session: TaskSession, journal: Journal) -> None:
     journal.epoch = "epoch-2"
-    ingest(session, [offers(journal, "plan", "agent", ts=1.0)])
+    ingest(session, [settings_line(journal, "plan", "agent", ts=1.0)])
     assert row_of(session).settings[0]["value"] == "act"
 
 
 def test_repeated_batch_changes_nothing(session: TaskSession, journal: Journal) -> None:
-    lines = [offers(journal, "plan", "agent"), outcome(journal, ask(session))]
+    lines = [settings_line(journal, "plan", "agent"), outcome_line(journal, ask(session))]
     before = None
     for _ in range(2):
         ingest(session, lines)
@@ -129,24 +129,24 @@ def test_value_that_the_agent_has_is_not_ordered(session: TaskSession) -> None:
 
 def test_applied_change_is_applied_again_at_the_next_start(session: TaskSession, journal: Journal) -> None:
     change_id = ask(session)
-    ingest(session, [offers(journal, "plan", "asked"), outcome(journal, change_id)])
+    ingest(session, [settings_line(journal, "plan", "asked"), outcome_line(journal, change_id)])
     assert row_of(session).change_of("mode")["state"] == "applied"
     again = [{"change_id": f"kept-{change_id}", "setting": "mode", "value": "plan"}]
     assert changes_to_start_with(session) == again
-    ingest(session, [offers(journal, "act", "opened")])
+    ingest(session, [settings_line(journal, "act", "opened")])
     assert changes_to_start_with(session) == again
 
 
 def test_choice_follows_a_change_of_the_agent_itself(session: TaskSession, journal: Journal) -> None:
     change_id = ask(session)
-    ingest(session, [offers(journal, "plan", "asked"), outcome(journal, change_id)])
-    ingest(session, [offers(journal, "act", "agent")])
+    ingest(session, [settings_line(journal, "plan", "asked"), outcome_line(journal, change_id)])
+    ingest(session, [settings_line(journal, "act", "agent")])
     assert [each["value"] for each in changes_to_start_with(session)] == ["act"]
 
 
 def test_refused_change_keeps_its_reason_and_is_not_tried_again(session: TaskSession, journal: Journal) -> None:
     change_id = ask(session)
-    ingest(session, [outcome(journal, change_id, "not on this plan")])
+    ingest(session, [outcome_line(journal, change_id, "not on this plan")])
     found = row_of(session).change_of("mode")
     assert (found["state"], found["reason"]) == ("refused", "not on this plan")
     assert last_payload(session, "session.setting.refused")["reason"] == "not on this plan"
@@ -156,15 +156,15 @@ def test_refused_change_keeps_its_reason_and_is_not_tried_again(session: TaskSes
 def test_outcome_of_a_replaced_change_is_ignored(session: TaskSession, journal: Journal) -> None:
     first = ask(session)
     ask(session, "act")
-    ingest(session, [outcome(journal, first)])
+    ingest(session, [outcome_line(journal, first)])
     assert row_of(session).change_of("mode")["state"] == "waiting"
     assert "session.setting.applied" not in names(session)
 
 
 def test_choice_that_a_start_cannot_apply_again_is_reported_once(session: TaskSession, journal: Journal) -> None:
     change_id = ask(session)
-    ingest(session, [outcome(journal, change_id)])
-    ingest(session, [outcome(journal, f"kept-{change_id}", "gone")])
+    ingest(session, [outcome_line(journal, change_id)])
+    ingest(session, [outcome_line(journal, f"kept-{change_id}", "gone")])
     assert row_of(session).change_of("mode")["state"] == "refused"
     assert names(session).count("session.setting.refused") == 1
     assert [each["value"] for each in changes_to_start_with(session)] == ["plan"]
@@ -200,5 +200,5 @@ def test_agentctl_without_settings_refuses_the_change(session: TaskSession) -> N
 
 def test_line_of_an_outcome_without_a_report_is_no_error(journal: Journal) -> None:
     running = running_session()
-    ingest_batch(running.id, MINE, [outcome(journal, "nobody's")])
+    ingest_batch(running.id, MINE, [outcome_line(journal, "nobody's")])
     assert not AgentSettings.objects.exists()

@@ -1,4 +1,4 @@
-"""Simultaneous requests are carried out in one call, in one order, and a failure affects only its own request."""
+"""Simultaneous requests are executed in one call, in order, and a failure affects only its own request."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
 
 @dataclass(frozen=True)
 class Request:
-    """A request for its own session."""
+    """A request for one session."""
 
     word: str
     session_id: uuid.UUID = field(default_factory=uuid.uuid4)
 
 
 class Work:
-    """Turns words into capitals; records the calls, and fails for configured words."""
+    """Work that converts words to capitals, records its calls, and fails for configured words."""
 
     def __init__(self) -> None:
         self.calls: list[list[Request]] = []
@@ -80,7 +80,7 @@ def test_simultaneous_requests_are_one_call(thread: DatabaseThread, work: Work) 
 
 
 def test_requests_during_a_call_are_in_the_next_one(thread: DatabaseThread, work: Work) -> None:
-    async def one_after_the_other(do: Executor) -> list[str]:
+    async def request_while_busy(do: Executor) -> list[str]:
         work.let.clear()
         first = asyncio.create_task(do(Request("a")))
         await asyncio.sleep(0.05)
@@ -89,7 +89,7 @@ def test_requests_during_a_call_are_in_the_next_one(thread: DatabaseThread, work
         work.let.set()
         return await asyncio.gather(first, *others)
 
-    assert run_batches(thread, work, one_after_the_other) == ["A", "B", "C"]
+    assert run_batches(thread, work, request_while_busy) == ["A", "B", "C"]
     assert work.words == [["a"], ["b", "c"]]
 
 
@@ -122,7 +122,7 @@ def test_request_that_fails_the_call_does_not_fail_others(thread: DatabaseThread
 
 
 def test_cancelled_request_is_not_carried_out(thread: DatabaseThread, work: Work) -> None:
-    async def one_goes_away(do: Executor) -> str:
+    async def cancel_one(do: Executor) -> str:
         work.let.clear()
         first = asyncio.create_task(do(Request("a")))
         await asyncio.sleep(0.05)
@@ -134,12 +134,12 @@ def test_cancelled_request_is_not_carried_out(thread: DatabaseThread, work: Work
         await first
         return await do(Request("c"))
 
-    assert run_batches(thread, work, one_goes_away) == "C"
+    assert run_batches(thread, work, cancel_one) == "C"
     assert work.words == [["a"], ["c"]]
 
 
 def test_cancellation_during_a_call_does_not_affect_others(thread: DatabaseThread, work: Work) -> None:
-    async def one_goes_away(do: Executor) -> str:
+    async def cancel_one(do: Executor) -> str:
         work.let.clear()
         gone, stays = (asyncio.create_task(do(Request(word))) for word in "ab")
         await asyncio.sleep(0.05)
@@ -147,7 +147,7 @@ def test_cancellation_during_a_call_does_not_affect_others(thread: DatabaseThrea
         work.let.set()
         return await stays
 
-    assert run_batches(thread, work, one_goes_away) == "B"
+    assert run_batches(thread, work, cancel_one) == "B"
 
 
 def test_batch_runs_without_the_callers_actor_context(thread: DatabaseThread) -> None:
@@ -157,9 +157,9 @@ def test_batch_runs_without_the_callers_actor_context(thread: DatabaseThread) ->
         seen.append(dict(actor_context.current_context()))
         return [request.word for request in requests]
 
-    async def by_somebody() -> None:
+    async def request_as_actor() -> None:
         with actor_context.acting_as(owner="me", cause="boot sweep", session_id="s"):
             await BatchExecutor(thread, look)(Request("a"))
 
-    asyncio.run(by_somebody())
+    asyncio.run(request_as_actor())
     assert seen == [{"owner": "me"}]

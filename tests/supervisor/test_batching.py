@@ -1,4 +1,4 @@
-"""A stream's frames reach the writer in order and in batches, however slow the writer is."""
+"""Frames of a stream reach the writer in order and in batches, however slow the writer is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_lines_received_during_a_write_form_the_next_batch() -> None:
     frames = Frames(100)
     async with aclosing(buffer_frames(aiter(frames), [])) as batches:
         first = await anext(batches)
-        await eventually_async(lambda: frames.read == 100, describe="the stream is read on")
+        await eventually_async(lambda: frames.read == 100, describe="the whole stream is read")
         second = await anext(batches)
         assert [line["seq"] for line in first + second] == list(range(100))
         assert [batch async for batch in batches] == []
@@ -44,7 +44,7 @@ async def test_lines_that_were_taken_from_the_buffer_are_not_yielded() -> None:
     frames, waiting = Frames(100), Lines()
     async with aclosing(buffer_frames(aiter(frames), waiting)) as batches:
         seen = await anext(batches)
-        await eventually_async(lambda: frames.read == 100, describe="the stream is read on")
+        await eventually_async(lambda: frames.read == 100, describe="the whole stream is read")
         seen += waiting[:50]
         del waiting[:50]
         async for batch in batches:

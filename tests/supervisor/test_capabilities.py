@@ -1,4 +1,4 @@
-"""What agents claim but do not do is remembered by type and version, and used for decisions and explanations."""
+"""Capabilities that agents claim but lack are remembered by type and version, and used in decisions."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ UNIMPLEMENTED = {"load_session": {"how": "unimplemented", "said": "Method not fo
 
 
 def agent_description(version: str = "1.2", *, load: Any = True, resume: Any = False, **more: Any) -> dict[str, Any]:
-    """Return what an agent of that version says about itself."""
+    """Return what an agent of that version reports about itself."""
     claims = {"load_session": load, "resume_session": resume, "history": True}
     return {"agent": {"name": "scripted", "version": version}, "capabilities": claims, **more}
 
 
-def at_rest(**fields: Any) -> TaskSession:
-    """A session with one completed turn whose agent is gone."""
+def idle_session(**fields: Any) -> TaskSession:
+    """Return a session with one completed turn whose agent has exited."""
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text=TEXT, state="sending")
     ingest(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])
@@ -60,7 +60,7 @@ def request_start(
 
 
 def answer_start(session: TaskSession, answer: dict[str, Any], mode: str = "auto") -> bool:
-    """Let the agent answer a start."""
+    """Claim a start and record the agent's answer to it."""
     plan, order = request_start(session, mode)
     return agent_start.write_agent_started(
         plan,
@@ -72,7 +72,7 @@ def answer_start(session: TaskSession, answer: dict[str, Any], mode: str = "auto
 
 
 def refuse_start(session: TaskSession, code: str, what: dict[str, Any], **more: Any) -> TaskSession:
-    """Let the agent refuse a start after it has described itself."""
+    """Record that the agent refused a start after it had described itself."""
     plan, _ = request_start(session)
     write_start_failure(session.id, plan.intent_id, plan.lease, StartFailure(code, "It refused.", told=what, **more))
     return fresh(session)
@@ -83,14 +83,14 @@ def stored_capability(capability: str = "load_session", version: str = "1.2") ->
 
 
 def test_claimed_capability_is_untested_until_it_is_used() -> None:
-    answer_start(at_rest(), {**agent_description(), "outcome": "created"}, mode="fresh_start")
+    answer_start(idle_session(), {**agent_description(), "outcome": "created"}, mode="fresh_start")
     row = stored_capability()
     assert (row.agent_name, row.claimed, capability_standing(row)) == ("scripted", True, "not tried")
     assert capability_standing(stored_capability("resume_session")) == "not supported"
 
 
 def test_load_that_restores_the_conversation_proves_the_capability() -> None:
-    session = at_rest()
+    session = idle_session()
     assert answer_start(session, {**agent_description(), **LOADED})
     row = stored_capability()
     assert (capability_standing(row), row.kept_proof) == ("observed", "replay")
@@ -110,7 +110,7 @@ def test_load_that_restores_the_conversation_proves_the_capability() -> None:
     ids=["without history", "another history", "a new conversation"],
 )
 def test_false_load_claim_is_remembered_as_failed(answer: dict[str, Any], how: str) -> None:
-    session = at_rest()
+    session = idle_session()
     assert not answer_start(session, answer)
     row = stored_capability()
     assert (capability_standing(row), row.broken_how) == ("failed", how)
@@ -121,7 +121,7 @@ def test_false_load_claim_is_remembered_as_failed(answer: dict[str, Any], how: s
 
 def test_load_that_answers_with_an_error_is_retried() -> None:
     unkept = {"load_session": {"how": "error", "said": "the database is locked"}}
-    session = refuse_start(at_rest(), "handshake_failed", agent_description(unkept=unkept))
+    session = refuse_start(idle_session(), "handshake_failed", agent_description(unkept=unkept))
     assert (capability_standing(stored_capability()), execution_of(session).supports_session_resume) == ("failed", True)
     assert assess_session(session).cause.strategy is Strategy.NATIVE
     day = timezone.now()
@@ -133,7 +133,7 @@ def test_load_that_answers_with_an_error_is_retried() -> None:
 
 @pytest.mark.parametrize(("history", "row", "strategy"), [(True, 9, Strategy.HISTORY), (False, 10, Strategy.FRESH)])
 def test_unsupported_resume_waits_for_the_next_prompt(history: bool, row: int, strategy: Strategy) -> None:
-    session = at_rest()
+    session = idle_session()
     change(session.agent_profile, history_context_injection=history)
     session = refuse_start(session, "resume_unsupported", agent_description(unkept=UNIMPLEMENTED), permanent=True)
     execution, verdict = execution_of(session), assess_session(session)
@@ -147,15 +147,15 @@ def test_unsupported_resume_waits_for_the_next_prompt(history: bool, row: int, s
 
 
 def test_capability_learned_in_one_session_applies_to_others() -> None:
-    refuse_start(at_rest(), "resume_unsupported", agent_description(unkept=UNIMPLEMENTED), permanent=True)
-    other = at_rest()
+    refuse_start(idle_session(), "resume_unsupported", agent_description(unkept=UNIMPLEMENTED), permanent=True)
+    other = idle_session()
     answer_start(other, {**agent_description(), "outcome": "created"}, mode="fresh_start")
     assert execution_of(other).supports_session_resume is False
     assert "it does not support the request" in execution_of(other).capability_note
 
 
 def test_one_working_resume_method_is_enough() -> None:
-    session = at_rest()
+    session = idle_session()
     answer_start(session, {**agent_description(resume=True, unkept=UNIMPLEMENTED), "outcome": "resumed"})
     assert execution_of(session).supports_session_resume is True
     assert (capability_standing(stored_capability()), capability_standing(stored_capability("resume_session"))) == (
@@ -165,10 +165,12 @@ def test_one_working_resume_method_is_enough() -> None:
 
 
 def test_newer_agent_version_is_tried_again() -> None:
-    old = refuse_start(at_rest(), "resume_unsupported", agent_description("1.2", unkept=UNIMPLEMENTED), permanent=True)
+    old = refuse_start(
+        idle_session(), "resume_unsupported", agent_description("1.2", unkept=UNIMPLEMENTED), permanent=True
+    )
     assert execution_of(old).supports_session_resume is False
 
-    answer_start(at_rest(), {**agent_description("1.3"), **LOADED})
+    answer_start(idle_session(), {**agent_description("1.3"), **LOADED})
     assert execution_of(old).supports_session_resume is None
     assert execution_of(old).capability_note == ""
     assert (
@@ -184,33 +186,37 @@ def test_newer_agent_version_is_tried_again() -> None:
 
 
 def test_known_agent_version_changes_nothing() -> None:
-    answer_start(at_rest(), {**agent_description("1.3"), **LOADED})
-    old = refuse_start(at_rest(), "resume_unsupported", agent_description("1.2", unkept=UNIMPLEMENTED), permanent=True)
-    answer_start(at_rest(), {**agent_description("1.3"), **LOADED})
+    answer_start(idle_session(), {**agent_description("1.3"), **LOADED})
+    old = refuse_start(
+        idle_session(), "resume_unsupported", agent_description("1.2", unkept=UNIMPLEMENTED), permanent=True
+    )
+    answer_start(idle_session(), {**agent_description("1.3"), **LOADED})
     assert execution_of(old).supports_session_resume is False
 
 
 def test_new_version_of_another_command_does_not_apply() -> None:
-    old = refuse_start(at_rest(), "resume_unsupported", agent_description("1.2", unkept=UNIMPLEMENTED), permanent=True)
+    old = refuse_start(
+        idle_session(), "resume_unsupported", agent_description("1.2", unkept=UNIMPLEMENTED), permanent=True
+    )
     another = AgentProfile.objects.create(name="Another", agent_type="demo", command=["another-agent"])
-    answer_start(at_rest(agent_profile=another), {**agent_description("1.3"), **LOADED})
+    answer_start(idle_session(agent_profile=another), {**agent_description("1.3"), **LOADED})
     assert execution_of(old).supports_session_resume is False
 
 
 def test_capability_that_works_later_counts_again() -> None:
-    session = at_rest()
+    session = idle_session()
     assert not answer_start(session, {**agent_description(), "outcome": "loaded", "replayed": 0})
-    answer_start(at_rest(), {**agent_description(), **LOADED})
+    answer_start(idle_session(), {**agent_description(), **LOADED})
     assert capability_standing(stored_capability()) == "observed"
 
 
 def test_unchanged_capability_is_written_once_an_hour() -> None:
-    answer_start(at_rest(), {**agent_description(), **LOADED})
+    answer_start(idle_session(), {**agent_description(), **LOADED})
     first = stored_capability().last_seen_at
-    answer_start(at_rest(), {**agent_description(), **LOADED})
+    answer_start(idle_session(), {**agent_description(), **LOADED})
     assert stored_capability().last_seen_at == first
     AgentCapability.objects.update(last_seen_at=first - timedelta(hours=2))
-    answer_start(at_rest(), {**agent_description(), **LOADED})
+    answer_start(idle_session(), {**agent_description(), **LOADED})
     assert stored_capability().last_seen_at > first
 
 
@@ -241,18 +247,18 @@ def test_start_loads_known_capabilities_in_one_query(django_assert_num_queries: 
     ],
 )
 def test_malformed_capability_report_breaks_nothing(answer: dict[str, Any]) -> None:
-    assert answer_start(at_rest(), {**answer, **LOADED})
+    assert answer_start(idle_session(), {**answer, **LOADED})
     assert AgentCapability.objects.exclude(capability__in=["load_session", "resume_session"]).count() == 0
 
 
 def test_stored_agent_error_does_not_contain_the_conversation_id() -> None:
     unkept = {"load_session": {"how": "error", "said": "cannot open conversation-1: locked"}}
-    refuse_start(at_rest(), "handshake_failed", agent_description(unkept=unkept))
+    refuse_start(idle_session(), "handshake_failed", agent_description(unkept=unkept))
     assert stored_capability().broken_said == "cannot open …: locked"
 
 
 def test_load_accepted_despite_a_mismatch_does_not_prove_the_capability() -> None:
-    session = at_rest()
+    session = idle_session()
     lie = {**agent_description(), "outcome": "loaded", "replayed": 1, "replayed_user_texts": ["paint"]}
     assert not answer_start(session, lie)
     assert answer_start(session, lie, mode="accept_mismatch")

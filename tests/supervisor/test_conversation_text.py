@@ -1,4 +1,4 @@
-"""The log has all that the agent said, byte for byte, however its journal was split into batches."""
+"""The log has all text of the agent, byte for byte, however its journal was split into batches."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.django_db
 PIECES = ("a", " ", "\n", "é", "日本", "👩‍👩‍👧", "<b>", '"\\', "\u200d", "x" * 700, "\r\n", "\u2028")
 
 
-def some_turns(seed: int) -> list[Line]:
-    """Return a journal with everything that an agent does, in a random order."""
+def random_turns(seed: int) -> list[Line]:
+    """Return a journal with every kind of agent activity in a random order."""
     draw, journal = random.Random(seed), Journal()
     lines: list[Line] = []
     for turn in range(3):
         message_id = f"p{turn}"
         lines += journal.turn_begins(message_id)
         for step in range(draw.randint(5, 25)):
-            lines.append(_something(draw, journal, f"t{draw.randint(0, 3)}", f"q{turn}-{step}"))
+            lines.append(_random_line(draw, journal, f"t{draw.randint(0, 3)}", f"q{turn}-{step}"))
         end = draw.choice(
             [JournalKind.TURN_COMPLETED, JournalKind.TURN_CANCELLED, JournalKind.TURN_FAILED, JournalKind.AGENT_EXITED]
         )
@@ -42,7 +42,7 @@ def some_turns(seed: int) -> list[Line]:
     return lines
 
 
-def _something(draw: random.Random, journal: Journal, tool: str, permission: str) -> Line:
+def _random_line(draw: random.Random, journal: Journal, tool: str, permission: str) -> Line:
     said, figure = "".join(draw.choices(PIECES, k=3)), draw.random()
     do: tuple[Callable[[], Line], ...] = (
         lambda: journal.tool(tool, title=said, status=draw.choice(["pending", "completed", "failed"])),
@@ -66,7 +66,7 @@ def cut(lines: Sequence[Line], draw: random.Random) -> Iterator[list[Line]]:
         at += length
 
 
-def everything(session: TaskSession) -> dict[str, Any]:
+def visible_state(session: TaskSession) -> dict[str, Any]:
     """Return what a user sees of a session, without ids."""
     return {
         "talk": conversation(session),
@@ -78,20 +78,20 @@ def everything(session: TaskSession) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_journal_gives_the_same_conversation_in_any_batches(seed: int) -> None:
-    lines = some_turns(seed)
+    lines = random_turns(seed)
     whole, pieces = running_session(), running_session()
     ingest(whole, lines)
-    for batch in cut([_named_apart(line) for line in lines], random.Random(seed)):
+    for batch in cut([_with_other_permission_id(line) for line in lines], random.Random(seed)):
         ingest(pieces, batch)
-    assert everything(whole) == everything(pieces)
+    assert visible_state(whole) == visible_state(pieces)
     for session in (whole, pieces):
         said = "".join(text for role, text, _, _ in conversation(session) if role == "agent")
         assert said == "".join(line["text"] for line in lines if line["kind"] == JournalKind.MESSAGE_AGENT)
         assert conversation_from_events(session) == [(role, text) for role, text, _, _ in conversation(session)]
 
 
-def _named_apart(line: Line) -> Line:
-    """Rename the permission ids: they are globally unique, so two sessions cannot share them."""
+def _with_other_permission_id(line: Line) -> Line:
+    """Rename the line's permission id, which is globally unique, so that two sessions can have the same journal."""
     return {**line, "permission_id": f"other-{line['permission_id']}"} if "permission_id" in line else line
 
 

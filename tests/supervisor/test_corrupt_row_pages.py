@@ -1,4 +1,4 @@
-"""A session with damaged rows says so on every page and in its status, and breaks no list."""
+"""A damaged session is reported on every page and in its status, and lists still render."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from sessions_app.supervisor.start.execution import execute_start
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.corrupt_rows import DAMAGES, EVERY_DAMAGE, FAR_FUTURE, Damage, of_execution, of_session, pair, raw
 from tests.supervisor.recording_agentctl import recording_agentctl
-from tests.supervisor.recording_runtime import RecordingRuntime, swept, with_registry
+from tests.supervisor.recording_runtime import RecordingRuntime, sweep_once, with_registry
 from tests.supervisor.rows import NO_LEASE, change, execution_of, fresh, prompt_states, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,7 +28,7 @@ def start_ordered(session: TaskSession) -> bool:
     return Intent.objects.filter(session=session, kind="start", done_at=None).exists()
 
 
-def reported(result: SweepRun) -> dict[str, dict[str, Any]]:
+def report_rows(result: SweepRun) -> dict[str, dict[str, Any]]:
     document = with_registry(lambda registry: registry.database(sweep_reports.build_report, result, "boot"))
     return {row["session_id"]: row for row in document["sessions"]}
 
@@ -39,12 +39,12 @@ def test_sweep_reports_the_damaged_session_and_recovers_the_other(
 ) -> None:
     ill, healthy = pair(runtime, damage)
     with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep.sweep_pass"):
-        result = swept()
+        result = sweep_once()
     assert [one.session_id for one in result.damaged] == [ill.id]
     assert damage.message in result.damaged[0].said
     assert any(damage.message in record.getMessage() for record in caplog.records)
     assert (start_ordered(ill), start_ordered(healthy)) == (False, True)
-    row = reported(result)[str(ill.id)]
+    row = report_rows(result)[str(ill.id)]
     assert (row["rule"], row["agent_action"]) == ("damaged_row", "none")
     assert damage.message in row["error_message"]
 
@@ -55,13 +55,13 @@ def test_start_of_a_damaged_session_is_settled_and_the_other_runs(damage: Damage
     for session in (ill, healthy):
         Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
 
-    async def both(registry: ExecutionRegistry) -> None:
+    async def run_both_intents(registry: ExecutionRegistry) -> None:
         dispatcher = Dispatcher(registry)
         await dispatcher.wake_pending()
         await dispatcher.wait_until_idle()
         await dispatcher.close()
 
-    with_registry(both)
+    with_registry(run_both_intents)
     outcomes = dict(Intent.objects.filter(kind="start", outcome__gt="").values_list("session_id", "outcome"))
     assert outcomes[ill.id] in ("damaged_row", "stopped", "fresh")
     assert outcomes[healthy.id] == "launch_failed"
@@ -99,14 +99,14 @@ def test_timestamps_in_the_future_delay_nothing(date: Callable[[TaskSession], No
     session = running_session(runtime=runtime.name, execution=NO_LEASE)
     Prompt.objects.create(session=session, message_id="p1", text="do it")
     date(session)
-    swept()
+    sweep_once()
     assert start_ordered(session)
 
 
 def test_start_with_a_future_timestamp_is_overdue(runtime: RecordingRuntime) -> None:
     session = running_session(runtime=runtime.name, execution={**NO_LEASE, "status": "starting"}, launch_id="")
     change(execution_of(session), updated_at=FAR_FUTURE)
-    swept()
+    sweep_once()
     assert start_ordered(session)
 
 
@@ -115,7 +115,7 @@ def test_unreadable_column_affects_no_other_row(runtime: RecordingRuntime) -> No
     ill, healthy = pair(
         runtime, Damage("no moment", raw("executors_running", "last_seen_at", "2026-13-45 00:00:00"), "")
     )
-    result = swept()
+    result = sweep_once()
     assert [one.session_id for one in result.damaged] == [ill.id]
     assert start_ordered(healthy)
 
@@ -127,13 +127,13 @@ def test_malformed_intent_is_settled_and_blocks_nothing(kind: str, payload: str,
     Intent.objects.create(session=session, kind=kind)
     raw("session_intents", "payload", payload)(session)
 
-    async def carry(registry: ExecutionRegistry) -> None:
+    async def run_intents(registry: ExecutionRegistry) -> None:
         dispatcher = Dispatcher(registry)
         await dispatcher.wake_pending()
         await dispatcher.wait_until_idle()
         await dispatcher.close()
 
-    with_registry(carry)
+    with_registry(run_intents)
     assert not Intent.objects.filter(kind=kind, done_at=None).exists()
 
 
@@ -142,14 +142,14 @@ def test_boot_sweeps_store_damage_each_time_but_log_it_once(
 ) -> None:
     ill, _ = pair(runtime, DAMAGES[0])
 
-    async def twice(registry: ExecutionRegistry) -> None:
+    async def sweep_twice(registry: ExecutionRegistry) -> None:
         for _ in range(2):
             result = await run_sweep(registry, SweepScope("boot"), set())
             document = await registry.database(sweep_reports.build_report, result, "boot")
             await registry.database(sweep_reports.store_sweep, document, result)
 
     with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep.sweep_pass"):
-        with_registry(twice)
+        with_registry(sweep_twice)
     assert SweepOutcome.objects.filter(session=ill, rule="damaged_row").count() == 2
     assert len([record for record in caplog.records if str(ill.id) in record.getMessage()]) == 1
 

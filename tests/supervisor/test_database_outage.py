@@ -52,7 +52,7 @@ def logged_problems(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     lines += [one.getMessage() for one in records]
 
 
-def with_outage(work: Callable[[DatabaseOutage], Awaitable[None]]) -> None:
+def run_with_outage(work: Callable[[DatabaseOutage], Awaitable[None]]) -> None:
     async def run() -> None:
         thread = DatabaseThread("orders")
         made = DatabaseOutage(thread)
@@ -82,17 +82,17 @@ def test_loops_wait_together_and_the_outage_is_logged_once(
 
     async def work(made: DatabaseOutage) -> None:
         tasks = [asyncio.create_task(loop._repeat_forever("job", job(number), made)) for number in range(8)]
-        await eventually_async(lambda: database.connections >= 3, describe="it was asked for some times")
-        assert tries == [1] * 8, "nobody tries while it is away"
+        await eventually_async(lambda: database.connections >= 3, describe="three connections were tried")
+        assert tries == [1] * 8, "no job is retried during the outage"
         database.is_unavailable = False
-        await eventually_async(lambda: back == [1] * 8, describe="all go on")
-        await eventually_async(lambda: "can be used again" in caplog.text, describe="its return is said")
+        await eventually_async(lambda: back == [1] * 8, describe="all jobs continue")
+        await eventually_async(lambda: "can be used again" in caplog.text, describe="the end of the outage is logged")
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     with logged_problems(caplog) as lines:
-        with_outage(work)
+        run_with_outage(work)
     first, last = lines
     assert first == "the database cannot be used, waiting for it: database is locked"
     assert last.startswith("the database can be used again, after ")
@@ -111,12 +111,12 @@ def test_session_queues_wait_with_the_loops(database: UnavailableDatabase, caplo
         lanes = [SessionQueue(step, made) for _ in range(5)]
         for lane in lanes:
             lane.wake()
-        await eventually_async(lambda: database.connections >= 2, describe="it was asked for twice")
+        await eventually_async(lambda: database.connections >= 2, describe="two connections were tried")
         database.is_unavailable = False
         await asyncio.gather(*(lane.task for lane in lanes if lane.task))
 
     with logged_problems(caplog) as lines:
-        with_outage(work)
+        run_with_outage(work)
     assert (steps.count(True), steps.count(False)) == (5, 5)
     assert lines[:1] == ["the database cannot be used, waiting for it: database is locked"]
     assert len(lines) <= 2
@@ -132,7 +132,7 @@ def test_unwritable_database_is_logged_as_one_outage(
             await made.wait(OperationalError("database or disk is full"))
 
     with logged_problems(caplog) as lines:
-        with_outage(work)
+        run_with_outage(work)
     assert lines == ["the database cannot be used, waiting for it: database or disk is full"]
 
 
@@ -147,12 +147,12 @@ def test_repeated_failure_of_a_loop_is_logged_once(caplog: pytest.LogCaptureFixt
 
     async def work(made: DatabaseOutage) -> None:
         task = asyncio.create_task(loop._repeat_forever("job", job, made))
-        await eventually_async(lambda: len(tries) == 4, describe="it was tried four times")
+        await eventually_async(lambda: len(tries) == 4, describe="four writes were tried")
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
-    with_outage(work)
+    run_with_outage(work)
     records = [one.exc_info[0] for one in caplog.records if one.exc_info]
     assert records[:1] == [ValueError]
     assert records.count(ValueError) == 1

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def away(*_: object) -> None:
-    """Raise as an unavailable database does."""
+    """Raise the error of an unavailable database."""
     raise OperationalError("terminating connection due to administrator command")
 
 
@@ -32,7 +32,7 @@ def test_shutdown_without_the_database_completes_and_leaves_its_leases(
     async def supervise() -> SupervisorLoop:
         supervisor, stop = SupervisorLoop([WorkflowDriver]), asyncio.Event()
         running = asyncio.create_task(supervisor.run(stop))
-        await eventually_async(lambda: supervisor.registry.stream_of(session.id), describe="it is attached")
+        await eventually_async(lambda: supervisor.registry.stream_of(session.id), describe="the stream is attached")
         for place, name in (
             (leases, "release_leases"),
             (run_leases, "release_leases"),

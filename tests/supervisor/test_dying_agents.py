@@ -25,8 +25,8 @@ from tests.supervisor.rows import change, fresh, running_session
 pytestmark = pytest.mark.django_db
 
 
-def dies(session: TaskSession, *, in_turn: bool = True, expected: bool = False) -> TaskSession:
-    """Let its agent end now."""
+def ingest_exit(session: TaskSession, *, in_turn: bool = True, expected: bool = False) -> TaskSession:
+    """Ingest the exit of its agent."""
     if in_turn:
         Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
     journal = Journal()
@@ -36,7 +36,7 @@ def dies(session: TaskSession, *, in_turn: bool = True, expected: bool = False) 
     return fresh(session)
 
 
-def wait_of(session: TaskSession) -> float:
+def seconds_until_restart(session: TaskSession) -> float:
     """Return the seconds until its next start; 0 means immediately."""
     at = session.next_restart_at
     return 0.0 if at is None else (at - timezone.now()).total_seconds()
@@ -45,20 +45,20 @@ def wait_of(session: TaskSession) -> float:
 @pytest.mark.parametrize(("attempts", "most"), [(0, 0), (1, 5), (2, 10), (3, 20), (4, 40)])
 @pytest.mark.parametrize("in_turn", [True, False])
 def test_restart_delay_grows_with_each_death_after_the_first(attempts: int, most: int, in_turn: bool) -> None:
-    session = dies(running_session(start_attempts=attempts), in_turn=in_turn)
-    assert most / 2 - 2 <= wait_of(session) <= most
+    session = ingest_exit(running_session(start_attempts=attempts), in_turn=in_turn)
+    assert most / 2 - 2 <= seconds_until_restart(session) <= most
     assert session.start_attempts == attempts
     assert restart_delay_after_death(attempts, 1.0) == timedelta(seconds=most)
 
 
 @pytest.mark.parametrize("fields", [{"policy": "manual"}, {"desired_state": "stopped"}, {"start_attempts": 5}], ids=min)
 def test_no_restart_is_scheduled_that_will_not_happen(fields: dict[str, Any]) -> None:
-    session = dies(running_session(**{"start_attempts": 2, **fields}))
+    session = ingest_exit(running_session(**{"start_attempts": 2, **fields}))
     assert session.next_restart_at is None
 
 
 def test_requested_exit_schedules_no_delay() -> None:
-    assert dies(running_session(start_attempts=2), in_turn=False, expected=True).next_restart_at is None
+    assert ingest_exit(running_session(start_attempts=2), in_turn=False, expected=True).next_restart_at is None
 
 
 @pytest.mark.parametrize(("attempts", "minutes"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 10), (50, 10)])
@@ -68,19 +68,19 @@ def test_required_stable_time_grows_with_the_number_of_restarts(attempts: int, m
 
 @pytest.mark.parametrize(("alive", "attempts"), [(timedelta(minutes=3), 2), (timedelta(minutes=5), 0)])
 def test_agent_that_stays_alive_long_enough_resets_the_count(alive: timedelta, attempts: int) -> None:
-    session = dies(running_session(start_attempts=2, ready_since=timezone.now() - alive), in_turn=False)
+    session = ingest_exit(running_session(start_attempts=2, ready_since=timezone.now() - alive), in_turn=False)
     assert session.start_attempts == attempts
 
 
 def test_agent_that_is_given_up_gets_no_continue_prompt() -> None:
-    session = dies(running_session(start_attempts=4, continue_prompts=True))
+    session = ingest_exit(running_session(start_attempts=4, continue_prompts=True))
     assert session.prompts.filter(kind="continue").count() == 1
-    given_up = dies(running_session(start_attempts=5, continue_prompts=True))
+    given_up = ingest_exit(running_session(start_attempts=5, continue_prompts=True))
     assert not given_up.prompts.filter(kind="continue").exists()
 
 
 def test_continue_prompt_quotes_the_request_and_no_other_continue_prompt() -> None:
-    session = dies(running_session(continue_prompts=True))
+    session = ingest_exit(running_session(continue_prompts=True))
     first = session.prompts.get(kind="continue")
     change(first, state="sending")
     journal = Journal("epoch-2")
@@ -117,7 +117,7 @@ def test_deaths_before_the_last_completed_turn_are_no_cause() -> None:
 
 
 def test_page_shows_the_restart_time_and_does_not_start_the_agent() -> None:
-    session = dies(running_session(start_attempts=2))
+    session = ingest_exit(running_session(start_attempts=2))
     supervise()
     status = {**session_status(session), "starting": False}
     shown = situation(load_facts(session, status, assess_session(session)))

@@ -1,4 +1,4 @@
-"""Many executions are taken over in one transaction: each as it would be alone, and none at the expense of another."""
+"""Many executions are taken over in one transaction, each as if it were alone."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def session_with(**execution: Any) -> TaskSession:
     return running_session(execution={"owner": "", "lease_expires_at": None, "generation": 4, **execution})
 
 
-def taken(*sessions: TaskSession, reported: int = 0) -> list[Takeover | None]:
+def take_over(*sessions: TaskSession, reported: int = 0) -> list[Takeover | None]:
     return take_over_executions("me", [TakeoverRequest(session.id, reported) for session in sessions])
 
 
 def test_takeover_returns_what_the_rows_contain() -> None:
     session = session_with(journal_epoch="e", journal_seq=7, state={"pid": 1}, worktree_branch="b")
     change(session, error_code="unreachable")
-    (one,) = taken(session)
+    (one,) = take_over(session)
     assert one is not None
     assert one.lease == Lease("me", 5)
     assert one.lease.execution_id == str(execution_of(session).id)
@@ -55,7 +55,7 @@ def test_workspace_support_reported_by_agentctl_is_stored() -> None:
 
 def test_each_takeover_gets_a_generation_above_its_own() -> None:
     sessions = [session_with(generation=generation, owner=owner) for generation in (4, 9) for owner in ("", "gone")]
-    assert [one and one.lease.generation for one in taken(*sessions, reported=6)] == [7, 7, 10, 10]
+    assert [one and one.lease.generation for one in take_over(*sessions, reported=6)] == [7, 7, 10, 10]
     assert [execution_of(session).generation for session in sessions] == [7, 7, 10, 10]
     assert {execution_of(session).owner for session in sessions} == {"me"}
 
@@ -64,7 +64,7 @@ def test_unavailable_executions_are_left_alone_and_others_taken() -> None:
     held = session_with(owner="somebody", lease_expires_at=SOON)
     nowhere, moved, free = session_with(agentctl_url=""), session_with(), session_with()
     change(moved, agent_execution_id=execution_of(free).id)
-    first, second, third, last = taken(held, nowhere, moved, free)
+    first, second, third, last = take_over(held, nowhere, moved, free)
     assert (first, second, third) == (None, None, None)
     assert last is not None
     assert [execution_of(session).generation for session in (held, nowhere, moved, free)] == [4, 4, 4, 5]
@@ -72,36 +72,36 @@ def test_unavailable_executions_are_left_alone_and_others_taken() -> None:
 
 @pytest.fixture
 def overtaken(monkeypatch: pytest.MonkeyPatch) -> TaskSession:
-    """A session whose row changes between our reading and our writing it."""
+    """Return a session whose row another process changes between our read and our write."""
     session = session_with()
     decide = leases._next_generation
 
-    def too_late(execution: ExecutorRunning, me: str, reported: int) -> int:
+    def change_row_first(execution: ExecutorRunning, me: str, reported: int) -> int:
         if execution.session_id == session.id:
             change(execution, generation=8)
         return decide(execution, me, reported)
 
-    monkeypatch.setattr(leases, "_next_generation", too_late)
+    monkeypatch.setattr(leases, "_next_generation", change_row_first)
     return session
 
 
 def test_concurrently_changed_row_is_not_taken(overtaken: TaskSession) -> None:
-    assert taken(overtaken) == [None]
+    assert take_over(overtaken) == [None]
     assert (execution_of(overtaken).owner, execution_of(overtaken).generation) == ("", 8)
 
 
 def test_concurrently_changed_row_does_not_affect_other_takeovers(overtaken: TaskSession) -> None:
     other = session_with()
     with pytest.raises(LeaseLost):
-        taken(overtaken, other)
+        take_over(overtaken, other)
     assert execution_of(other).owner == ""
 
-    async def both(registry: ExecutionRegistry) -> list[Any]:
+    async def take_over_both(registry: ExecutionRegistry) -> list[Any]:
         return await asyncio.gather(
             *(registry._takeovers(TakeoverRequest(session.id, 0)) for session in (overtaken, other))
         )
 
-    lost, had = with_registry(both)
+    lost, had = with_registry(take_over_both)
     assert lost is None
     assert had.lease.generation == 5
 
@@ -109,9 +109,9 @@ def test_concurrently_changed_row_does_not_affect_other_takeovers(overtaken: Tas
 def test_taking_many_needs_as_many_queries_as_taking_one() -> None:
     alone, *many = (session_with() for _ in range(11))
     with database_dump.counting() as asked_for_one:
-        assert all(taken(alone))
+        assert all(take_over(alone))
     with database_dump.counting() as asked_for_many:
-        assert all(taken(*many))
+        assert all(take_over(*many))
     assert len(asked_for_many) == len(asked_for_one)
 
 
@@ -119,15 +119,15 @@ def test_unreadable_row_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch
     first, bad, last = (session_with() for _ in range(3))
     read = executions._facts
 
-    def spoilt(values: Sequence[Any]) -> ExecutionFacts:
+    def fail_for_bad(values: Sequence[Any]) -> ExecutionFacts:
         if execution_of(bad).id in values:
             raise ValueError("no such thing")
         return read(values)
 
-    async def all_at_once(registry: ExecutionRegistry) -> list[Any]:
+    async def take_over_all(registry: ExecutionRegistry) -> list[Any]:
         wanted = [registry._takeovers(TakeoverRequest(session.id, 0)) for session in (first, bad, last)]
         return await asyncio.gather(*wanted, return_exceptions=True)
 
-    monkeypatch.setattr(executions, "_facts", spoilt)
-    assert [type(one) for one in with_registry(all_at_once)] == [Takeover, ValueError, Takeover]
+    monkeypatch.setattr(executions, "_facts", fail_for_bad)
+    assert [type(one) for one in with_registry(take_over_all)] == [Takeover, ValueError, Takeover]
     assert [execution_of(session).generation for session in (first, bad, last)] == [5, 4, 5]

@@ -1,4 +1,4 @@
-"""The supervisor listens for exit events of each engine, as long as it has sessions there."""
+"""The supervisor listens to the exit events of each engine while it has sessions there."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class FakeStream:
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> ExitEventRuntime:
-    """The only runtime of the test."""
+    """Return the only runtime of the test."""
     made = ExitEventRuntime()
     monkeypatch.setattr(plugins, "runtimes", lambda: {"telling": made})
     return made
 
 
 class ListenerHarness:
-    """A watch, its streams, and the sessions that it wants checked."""
+    """A listener, its streams, and the sessions that it asked to check."""
 
     def __init__(self, *engines: str, linger: float = 0.0):
         self.attached = {uuid.uuid4(): FakeStream(engine) for engine in engines}
@@ -94,14 +94,14 @@ async def test_exit_event_after_the_stream_ended_still_triggers_a_check(runtime:
         del watched.attached[gone]
         await watched.watch.refresh_listeners()
         runtime.queue.put_nowait(ExitEvent(str(gone), "box"))
-        await eventually_async(lambda: watched.checked == [gone], describe="it is looked for")
+        await eventually_async(lambda: watched.checked == [gone], describe="the session is checked")
 
 
 async def test_exit_event_stops_the_stream_of_its_session(runtime: ExitEventRuntime) -> None:
     async with ListenerHarness("one", "one") as watched:
         first, second = watched.attached
         runtime.queue.put_nowait(ExitEvent(str(first), "box"))
-        await eventually_async(lambda: watched.attached[first].stopped, describe="its stream is ended")
+        await eventually_async(lambda: watched.attached[first].stopped, describe="its stream has stopped")
         assert not watched.attached[second].stopped
         assert watched.checked == []
 
@@ -114,7 +114,7 @@ async def test_exit_of_an_earlier_container_or_a_part_stops_no_stream(
         first, second = watched.attached
         runtime.queue.put_nowait(replace(late, session_id=str(first)))
         runtime.queue.put_nowait(ExitEvent(str(second), "box"))
-        await eventually_async(lambda: watched.attached[second].stopped, describe="both were heard")
+        await eventually_async(lambda: watched.attached[second].stopped, describe="the second stream has stopped")
         assert not watched.attached[first].stopped
 
 
@@ -123,13 +123,15 @@ async def test_exit_of_a_session_without_a_stream_triggers_a_check(runtime: Exit
         lost = uuid.uuid4()
         runtime.queue.put_nowait(ExitEvent("no session", "box"))
         runtime.queue.put_nowait(ExitEvent(str(lost), "box"))
-        await eventually_async(lambda: watched.checked == [lost], describe="it is looked for")
+        await eventually_async(lambda: watched.checked == [lost], describe="the session is checked")
 
 
 async def test_possibly_missed_events_trigger_a_check_of_the_whole_engine(runtime: ExitEventRuntime) -> None:
     async with ListenerHarness("one", "one") as watched:
         runtime.queue.put_nowait(ExitEvent(""))
-        await eventually_async(lambda: set(watched.checked) == set(watched.attached), describe="all are looked for")
+        await eventually_async(
+            lambda: set(watched.checked) == set(watched.attached), describe="all sessions are checked"
+        )
         assert not any(one.stopped for one in watched.attached.values())
 
 
@@ -137,8 +139,8 @@ async def test_silent_event_source_stops_streams_and_is_checked_when_back(runtim
     async with ListenerHarness("one", "one") as watched:
         streams, sessions = list(watched.attached.values()), set(watched.attached)
         runtime.queue.put_nowait(ExitEvent("", silent=True))
-        await eventually_async(lambda: all(one.stopped for one in streams), describe="its streams are ended")
-        assert watched.checked == [], "the end of each stream is looked after by itself"
+        await eventually_async(lambda: all(one.stopped for one in streams), describe="all streams have stopped")
+        assert watched.checked == [], "no session is checked while its stream still ends"
         watched.attached.clear()
         runtime.queue.put_nowait(ExitEvent(""))
-        await eventually_async(lambda: set(watched.checked) == sessions, describe="they are looked for")
+        await eventually_async(lambda: set(watched.checked) == sessions, describe="the sessions are checked")

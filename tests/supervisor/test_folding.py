@@ -1,4 +1,4 @@
-"""Journal lines are prepared before their session is locked: texts are joined, and nothing else changes."""
+"""Journal lines are folded before their session is locked: text is joined, and nothing else changes."""
 
 from __future__ import annotations
 

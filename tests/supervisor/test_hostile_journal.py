@@ -1,4 +1,4 @@
-"""Damaged or forged journals: meaningless lines are skipped and reported, all others count."""
+"""Damaged or forged journals: invalid lines are skipped and reported, all others are ingested."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def line(seq: Any, kind: Any = JournalKind.MESSAGE_AGENT, **body: Any) -> bytes:
 
 
 def raw(body: bytes) -> bytes:
-    """Return the second line with content that no encoder would write."""
+    """Return the second line with a body that no encoder would write."""
     return b'{"seq":2,"epoch":"epoch-1","ts":1750000000,"kind":"message.agent",' + body + b"}"
 
 
 # the second line: (the line, the reason why it is skipped, or None if it counts)
 TABLE: dict[str, tuple[bytes, str | None]] = {
     "torn": (line(2, text="torn")[:30], "unreadable"),
-    "no JSON": (b"\x00\x00\x00\x00", "unreadable"),
+    "invalid JSON": (b"\x00\x00\x00\x00", "unreadable"),
     "a bare number": (b"2", "unreadable"),
     "null": (b"null", "unreadable"),
     "a list": (b"[]", "unreadable"),
@@ -46,14 +46,14 @@ TABLE: dict[str, tuple[bytes, str | None]] = {
     "no seq": (b'{"epoch":"epoch-1","ts":1,"kind":"log"}', "unreadable"),
     "a seq beyond 64 bits": (line(2**63, text="x"), "unreadable"),
     "a fractional seq": (line(2.5, text="x"), "unreadable"),
-    "a time that is text": (line(2, ts="now"), "unreadable"),
+    "a text as time": (line(2, ts="now"), "unreadable"),
     "a seq that goes back": (line(1, text="again"), "out_of_order"),
     "a seq that jumps": (line(900, text="far"), "out_of_order"),
     "another epoch": (line(2, epoch="epoch-0", text="old"), "out_of_order"),
-    "text that is a list": (line(2, text=["x"]), "unwritable"),
+    "a list as text": (line(2, text=["x"]), "unwritable"),
     "a tool without a name": (line(2, JournalKind.TOOL_CALL, tool_call_id=7), "unwritable"),
     "a permission without an id": (line(2, JournalKind.PERMISSION_REQUESTED, options=[]), "unwritable"),
-    "options that are numbers": (
+    "numbers as options": (
         line(2, JournalKind.PERMISSION_REQUESTED, permission_id="q", options=[1]),
         "unwritable",
     ),
@@ -65,13 +65,13 @@ TABLE: dict[str, tuple[bytes, str | None]] = {
 }
 
 
-def by_stream(lines: list[bytes], tmp_path: Path) -> list[Line]:
-    """Return the lines as a live agentctl sends them, with whatever is on its disk decoded to text."""
+def parse_streamed(lines: list[bytes], tmp_path: Path) -> list[Line]:
+    """Return the lines as a live agentctl sends them: bytes on its disk decoded to text."""
     return parse_frame(b"\n".join(lines).decode("utf-8", "replace"))
 
 
-def by_disk(lines: list[bytes], tmp_path: Path) -> list[Line]:
-    """Return the lines as a dead agentctl has left them on disk."""
+def parse_stored(lines: list[bytes], tmp_path: Path) -> list[Line]:
+    """Return the lines that a dead agentctl left on disk."""
     (tmp_path / META_FILE).write_bytes(orjson.dumps({"epoch": EPOCH}))
     segment_path(tmp_path, 1).write_bytes(b"".join(one + b"\n" for one in lines))
     return list(read_lines(tmp_path))
@@ -83,7 +83,7 @@ def ingest_names(session: TaskSession, lines: list[Line]) -> list[str]:
     return names(session)
 
 
-@pytest.mark.parametrize("came", [by_stream, by_disk], ids=["stream", "disk"])
+@pytest.mark.parametrize("came", [parse_streamed, parse_stored], ids=["stream", "disk"])
 @pytest.mark.parametrize(("hostile", "reason"), TABLE.values(), ids=list(TABLE))
 def test_hostile_line_does_not_affect_its_neighbours(
     came: Callable[[list[bytes], Path], list[Line]], hostile: bytes, reason: str | None, tmp_path: Path
@@ -96,7 +96,7 @@ def test_hostile_line_does_not_affect_its_neighbours(
     assert (execution_of(session).journal_epoch, execution_of(session).journal_seq) == (EPOCH, 3)
     if reason == "unreadable":  # the disk reader skips it silently; the resulting gap is reported
         assert last_payload(session, GAP)["reason"] == "lines_missing"
-    if reason and not (reason == "unreadable" and came is by_disk):
+    if reason and not (reason == "unreadable" and came is parse_stored):
         told = last_payload(session, SKIPPED)
         assert (told["reason"], told["count"]) == (reason, 1)
         assert said.count(SKIPPED) == 1
@@ -114,7 +114,7 @@ def test_unstorable_characters_are_replaced_and_long_text_is_split() -> None:
 
 def test_invalid_utf8_from_a_live_agentctl_is_shown_as_replacement_characters() -> None:
     session = running_session()
-    ingest(session, by_stream([line(1, text="<"), raw(b'"text":"\xff\xfe"'), line(3, text=">")], Path()))
+    ingest(session, parse_streamed([line(1, text="<"), raw(b'"text":"\xff\xfe"'), line(3, text=">")], Path()))
     assert conversation(session)[0][1] == "<\ufffd\ufffd>"
 
 

@@ -20,7 +20,7 @@ from sessions_app.supervisor.outcomes import write_stopped
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import RecordingAgentctl, recording_agentctl
-from tests.supervisor.recording_runtime import swept
+from tests.supervisor.recording_runtime import sweep_once
 from tests.supervisor.rows import (
     NO_LEASE,
     change,
@@ -39,35 +39,35 @@ LONG_AGO = timedelta(hours=2)
 
 
 @pytest.fixture(autouse=True)
-def an_hour(settings: Any) -> None:
-    """Set the default of one hour."""
+def _one_hour_default(settings: Any) -> None:
+    """Set the default to one hour."""
     settings.KANDEV_IDLE_SLEEP = 3600
 
 
 def idle_session(**fields: Any) -> TaskSession:
-    """A session whose agent has completed a turn and has been idle for two hours."""
+    """Return a session whose agent has completed a turn and has been idle for two hours."""
     session, journal = running_session(**fields), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
     ingest(session, [*journal.turn_begins("p1"), journal.completes("p1")])
-    return long_ago(session)
+    return backdate(session)
 
 
-def long_ago(session: TaskSession) -> TaskSession:
-    """Date everything that happened in the session back by two hours."""
+def backdate(session: TaskSession) -> TaskSession:
+    """Backdate everything in the session by two hours."""
     then = timezone.now() - LONG_AGO
     Run.objects.filter(session=session).update(ended_at=then)
     return change(session, updated_at=then, ready_since=then)
 
 
 def run_sleep_check(session: TaskSession, agentctl: RecordingAgentctl) -> int:
-    """Run one check of the supervisor that holds it."""
+    """Run one check of the supervisor that holds the session; return how many fell asleep."""
     change(execution_of(session), **NO_LEASE)
 
     async def run() -> int:
         registry = ExecutionRegistry()
         try:
             await registry.open_stream(session.id)
-            await registry.database(long_ago, session)
+            await registry.database(backdate, session)
             return await idle_sleep.sleep_idle_sessions(registry)
         finally:
             await registry.close()
@@ -77,7 +77,7 @@ def run_sleep_check(session: TaskSession, agentctl: RecordingAgentctl) -> int:
 
 
 def put_to_sleep(session: TaskSession, **report: Any) -> bool:
-    """Return whether the session falls asleep when its agentctl reports this."""
+    """Return whether the session falls asleep when its agentctl reports these values."""
     with recording_agentctl(session) as agentctl:
         plain = agentctl.report
 
@@ -118,11 +118,11 @@ def test_sleeping_session_stays_asleep_after_its_execution_ended() -> None:
     session.intents.update(done_at=timezone.now())
     assert execution_of(session).status_reason == IDLE_REASON
     assert session_status(fresh(session))["asleep"]
-    assert not wants_start_on_open(session_status(fresh(session))), "a look at its page is no reason"
+    assert not wants_start_on_open(session_status(fresh(session))), "opening its page does not start the session"
     context = session_context(fresh(session))
     assert context["label"].text == "Asleep"
     assert "asleep" in context["situation"].text
-    assert not swept(SweepScope("boot")).decided, "no sweep starts it"
+    assert not sweep_once(SweepScope("boot")).decided, "no sweep starts the session"
 
 
 def test_prompt_wakes_a_session_that_is_falling_asleep() -> None:
@@ -159,7 +159,7 @@ def _order(session: TaskSession) -> None:
     Intent.objects.create(session=session, kind="cancel", payload={"message_id": "p1"})
 
 
-def _turn(session: TaskSession) -> None:
+def _create_running_turn(session: TaskSession) -> None:
     Run.objects.create(session=session, message_id="p2", state="running", started_at=timezone.now())
 
 
@@ -168,7 +168,7 @@ def _wait(session: TaskSession) -> None:
     Run.objects.create(session=session, message_id="p2", **values)
 
 
-@pytest.mark.parametrize("busy", [_queue, _ask, _order, _turn, _wait])
+@pytest.mark.parametrize("busy", [_queue, _ask, _order, _create_running_turn, _wait])
 def test_session_with_open_work_is_not_put_to_sleep(busy: Callable[[TaskSession], None]) -> None:
     session = idle_session()
     busy(session)
@@ -214,11 +214,11 @@ def test_prompt_during_the_check_prevents_sleep(monkeypatch: pytest.MonkeyPatch)
     session = idle_session()
     before = idle_sleep._has_open_requests
 
-    def asked_meanwhile(row: TaskSession) -> bool:
+    def queue_then_check(row: TaskSession) -> bool:
         _queue(row)
         return before(row)
 
-    monkeypatch.setattr(idle_sleep, "_has_open_requests", asked_meanwhile)
+    monkeypatch.setattr(idle_sleep, "_has_open_requests", queue_then_check)
     assert not put_to_sleep(session)
     assert execution_of(session).status == "ready"
 

@@ -1,4 +1,4 @@
-"""An agent that continues a turn after its cancellation is reported; nothing is stopped automatically."""
+"""An agent that continues a cancelled turn is reported; nothing is stopped automatically."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_ignored_cancel_is_reported_once() -> None:
     assert said["message_id"] == "p1"
     assert session_status(fresh(session))["cancel_ignored_since"] == said["since"]
     assert [item.key for item in open_items(session)] == [f"cancel_ignored:{said['run_id']}"]
-    assert runs(session) == [("p1", "running")], "nothing is ended for it"
+    assert runs(session) == [("p1", "running")], "the turn is not ended"
 
 
 def test_page_offers_to_stop_the_agent() -> None:

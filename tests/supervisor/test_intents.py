@@ -1,4 +1,4 @@
-"""A request to a session is recorded once, or refused before anything is written."""
+"""A request to a session is stored once, or refused before anything is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db
 
 
 def at_rest(**fields: Any) -> TaskSession:
-    """A session whose agent is gone and whose conversation can be resumed."""
+    """Return a session whose agent has exited and whose conversation can be resumed."""
     session = running_session(**{"launch_id": "", **fields})
     session.runs.create(message_id="p0", state="completed", started_at=timezone.now())
     return session
@@ -145,7 +145,7 @@ def test_session_has_at_most_one_open_start() -> None:
     assert [kind for kind, _ in open_orders(session)] == ["start"]
 
 
-def test_users_mode_replaces_that_of_an_unclaimed_start() -> None:
+def test_requested_mode_replaces_that_of_an_unclaimed_start() -> None:
     session = at_rest()
     intents.request_resume(session.id, None, "auto")
     intents.request_resume(session.id, make_user(), "fresh_start")
@@ -170,7 +170,7 @@ def test_resuming_a_running_session_creates_no_intent() -> None:
         intents.request_resume(session.id, make_user(), "fresh_start")
 
 
-def test_users_retry_resets_the_start_count() -> None:
+def test_retry_by_a_user_resets_the_start_count() -> None:
     session = at_rest(state="FAILED", start_attempts=5, next_restart_at=timezone.now())
     intents.request_resume(session.id, make_user())
     assert (fresh(session).start_attempts, fresh(session).next_restart_at) == (0, None)

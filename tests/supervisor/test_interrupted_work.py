@@ -1,4 +1,4 @@
-"""What only the workspace knows of an interrupted turn is read once, before the next start, and delays no start."""
+"""Facts about an interrupted turn that only the workspace has are read once, before the next start."""
 
 from __future__ import annotations
 

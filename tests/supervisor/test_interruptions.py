@@ -1,4 +1,4 @@
-"""A turn whose agent is gone: what is recorded, and what happens automatically."""
+"""Interrupted turns: what is recorded, and what follows automatically."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.supervisor.rows import (
 pytestmark = pytest.mark.django_db
 
 
-def cut_in_mid_turn(delivered: bool = True, queued: str = "", **fields: Any) -> TaskSession:
-    """Let the agent die while it works on ``p1``; ``queued`` is the kind of a prompt that waits behind it."""
+def interrupted_session(delivered: bool = True, queued: str = "", **fields: Any) -> TaskSession:
+    """Let the agent die while it works on ``p1``; ``queued`` is the kind of a prompt queued behind it."""
     session, journal = running_session(**fields), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     if queued:
@@ -41,7 +41,7 @@ def cut_in_mid_turn(delivered: bool = True, queued: str = "", **fields: Any) -> 
 
 
 def test_interruption_closes_everything_open_once() -> None:
-    session = cut_in_mid_turn()
+    session = interrupted_session()
     assert runs(session) == [("p1", "interrupted")]
     assert permission_states(session) == {"q1": "expired"}
     assert [(role, complete) for role, _, _, complete in conversation(session)] == [
@@ -56,7 +56,7 @@ def test_interruption_closes_everything_open_once() -> None:
 
 
 def test_interruption_is_recorded_once_whoever_finds_it() -> None:
-    session = cut_in_mid_turn()
+    session = interrupted_session()
     before = session.last_seq
     for _ in range(2):
         with session_transaction(session.id) as transaction:
@@ -119,14 +119,14 @@ def test_interruption_is_continued_or_described_or_neither(
     settings: Any, fields: dict[str, Any], deployment: str, delivered: bool, queued: str, outcome: str
 ) -> None:
     settings.KANDEV_CONTINUE = deployment
-    session = cut_in_mid_turn(delivered, queued, **fields)
+    session = interrupted_session(delivered, queued, **fields)
     made = Prompt.objects.filter(session=session, kind="continue").exists()
     kept = prompt_context.unfinished_of(session) is not None
     assert {(True, True): CONTINUED, (False, True): TOLD, (False, False): NEITHER}[made, kept] == outcome
 
 
 def test_continue_prompt_has_the_run_id_and_lists_lost_work() -> None:
-    session = cut_in_mid_turn()
+    session = interrupted_session()
     run = session.runs.get()
     row = session.prompts.get(kind="continue")
     assert (row.message_id, row.state) == (f"continue:{run.id}", "queued")
@@ -138,7 +138,7 @@ def test_continue_prompt_has_the_run_id_and_lists_lost_work() -> None:
 
 
 def test_next_prompt_describes_the_interrupted_request() -> None:
-    session = cut_in_mid_turn(queued="user")
+    session = interrupted_session(queued="user")
     said = prompt_context.context_before(session, session.prompts.get(message_id="p2"))
     assert "> write it" in said
     assert "- rm -r build" in said
@@ -147,7 +147,7 @@ def test_next_prompt_describes_the_interrupted_request() -> None:
 
 
 def test_workspace_findings_are_added_to_continue_and_next_prompts() -> None:
-    session = cut_in_mid_turn()
+    session = interrupted_session()
     with session_transaction(session.id) as transaction:
         prompt_context.add_workspace_findings(transaction, ["modified parser.py", "added new.py"], ["npm run dev"])
     session = fresh(session)
@@ -177,7 +177,7 @@ def test_changes_are_counted_from_the_snapshot_before_the_turn(at_once: bool) ->
 
 
 def test_interrupted_run_records_whether_it_was_waiting() -> None:
-    session = cut_in_mid_turn()
+    session = interrupted_session()
     assert session.runs.get().waited
     other, journal = running_session(), Journal()
     ingest(other, [*journal.turn_begins("p1"), journal.exits("p1")])

@@ -1,4 +1,4 @@
-"""Which jobs a supervisor runs; a disabled job costs nothing."""
+"""The jobs that a supervisor runs; a disabled job costs nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def new_supervisor() -> SupervisorLoop:
     return SupervisorLoop([WorkflowDriver])
 
 
-async def closed(supervisor: SupervisorLoop) -> None:
+async def close_unstarted(supervisor: SupervisorLoop) -> None:
     """Close the thread pools of a supervisor that never ran."""
     for extension in supervisor.extensions:
         await extension.close()
@@ -42,14 +42,14 @@ async def test_every_job_of_the_supervisor_is_started(monkeypatch: pytest.Monkey
     try:
         await supervisor.run(stop, first_sweep=False)
     finally:
-        await closed(supervisor)
+        await close_unstarted(supervisor)
     steps = {
         name
         for name, method in inspect.getmembers(SupervisorLoop, inspect.iscoroutinefunction)
         if name.startswith("_") and list(inspect.signature(method).parameters) == ["self"]
     }
     started = {job.__name__ for job in spawned.values() if job.__name__ in steps}
-    assert started == steps, "a job of the loop that nothing starts"
+    assert started == steps, "a step of the loop is never started"
     assert spawned.keys() >= ELSEWHERE
     assert len(spawned) == len(steps) + len(ELSEWHERE)
 
@@ -62,7 +62,7 @@ async def test_disabled_job_is_not_started(settings: Any) -> None:
         settings.KANDEV_IDLE_SLEEP = 0
         assert "idle sleep" not in supervisor.jobs()
     finally:
-        await closed(supervisor)
+        await close_unstarted(supervisor)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -81,7 +81,7 @@ async def test_without_stall_notice_the_check_pauses_for_the_longest_interval(
             patched.setattr(loop.asyncio, "sleep", note)  # type: ignore[attr-defined]
             await supervisor._report_stalls()
     finally:
-        await closed(supervisor)
+        await close_unstarted(supervisor)
     assert pauses == [loop.STALLS_EVERY]
 
 
@@ -96,11 +96,11 @@ async def test_work_that_arrives_during_a_dispatch_is_dispatched_next(monkeypatc
     try:
         await asyncio.wait_for(supervisor._dispatch_pending_work(), 5)
     finally:
-        await closed(supervisor)
+        await close_unstarted(supervisor)
 
 
 class Stream:
-    """What the loop reads of a stream that has news."""
+    """The attributes that the loop reads of a stream with news."""
 
     def __init__(self) -> None:
         self.session_id = uuid.uuid4()
@@ -108,7 +108,7 @@ class Stream:
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_only_agent_that_dies_again_without_a_turn_is_looked_at_later() -> None:
+async def test_only_an_agent_dying_again_without_a_turn_is_checked_later() -> None:
     supervisor, stream = await new_supervisor(), Stream()
     supervisor.registry.streams[stream.session_id] = cast("ExecutionStream", stream)
 
@@ -126,4 +126,4 @@ async def test_only_agent_that_dies_again_without_a_turn_is_looked_at_later() ->
         assert not is_looked_at_once()
     finally:
         del supervisor.registry.streams[stream.session_id]
-        await closed(supervisor)
+        await close_unstarted(supervisor)

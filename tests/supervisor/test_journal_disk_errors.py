@@ -1,4 +1,4 @@
-"""An agentctl that cannot write its journal puts the session into an error for exactly as long as that lasts."""
+"""An agentctl that cannot write its journal puts the session into an error for as long as the trouble lasts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytest.
         stream.stored_trouble = shown["error_code"]
         monkeypatch.setattr(streams, "show_agentctl_trouble", store)
         await stream.handle_notices([{"trouble": trouble}])
-        await eventually_async(lambda: stream.stored_trouble == trouble, describe="it is stored")
+        await eventually_async(lambda: stream.stored_trouble == trouble, describe="the error is stored")
 
     with recording_agentctl(session):
         with_registry(notice_trouble)
@@ -80,7 +80,7 @@ def test_notice_during_a_start_is_shown_after_it() -> None:
         assert stream is not None
         await stream.handle_notices([{"trouble": "disk_full"}])
         await registry.database(TaskSession.objects.filter(id=session.id).update, state="RUNNING")
-        await eventually_async(lambda: stream.stored_trouble == "disk_full", describe="it is stored")
+        await eventually_async(lambda: stream.stored_trouble == "disk_full", describe="the error is stored")
 
     with recording_agentctl(session):
         with_registry(notice_trouble)

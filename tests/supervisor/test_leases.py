@@ -1,4 +1,4 @@
-"""One supervisor at a time commands an execution, and each take-over has a higher generation than all before."""
+"""One supervisor at a time commands an execution, and each take-over raises the generation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def execution(**fields: Any) -> ExecutorRunning:
 
 
 def supervisor(boot_id: str, *, lives: bool, host_id: str = "") -> None:
-    """Create a supervisor's row; the pid of a dead one belongs to another process by now."""
+    """Create a supervisor's row; the pid of a dead one belongs to another process."""
     process = identity.identify_self()
     known = process if lives else replace(process, start_time=process.start_time - 1)
     Supervisor.objects.create(
@@ -72,10 +72,10 @@ def supervisor(boot_id: str, *, lives: bool, host_id: str = "") -> None:
         "ours, but agentctl has seen a newer one",
         "run out",
         "never renewed",
-        "somebody's",
-        "a dead one's",
-        "a living one's",
-        "nobody can tell",
+        "held by another",
+        "held by a dead supervisor",
+        "held by a living supervisor",
+        "held by an unknown supervisor",
     ],
 )
 def test_lease_is_granted_unless_a_live_supervisor_holds_it(
@@ -116,13 +116,17 @@ def test_orphaned_sessions_claim_to_run_without_a_live_owner() -> None:
         "given back": execution(owner="", lease_expires_at=None),
         "ended": execution(owner="", lease_expires_at=None, status="stopped"),
         "run out": execution(owner="alive", lease_expires_at=EARLIER),
-        "a dead one's": execution(owner="dead", lease_expires_at=LATER),
-        "a living one's": execution(owner="alive", lease_expires_at=LATER),
-        "nobody can tell": execution(owner="dead elsewhere", lease_expires_at=LATER),
+        "held by a dead supervisor": execution(owner="dead", lease_expires_at=LATER),
+        "held by a living supervisor": execution(owner="alive", lease_expires_at=LATER),
+        "held by an unknown supervisor": execution(owner="dead elsewhere", lease_expires_at=LATER),
         "mine": execution(owner="me", lease_expires_at=EARLIER),
     }
     found = {session_id for session_id, _ in leases.load_orphaned_sessions("me")}
-    assert {name for name, row in rows.items() if row.session_id in found} == {"given back", "run out", "a dead one's"}
+    assert {name for name, row in rows.items() if row.session_id in found} == {
+        "given back",
+        "run out",
+        "held by a dead supervisor",
+    }
 
 
 @pytest.mark.django_db
@@ -193,7 +197,7 @@ def test_concurrent_acquisition_grants_one_lease() -> None:
         change(target, owner="", lease_expires_at=None)
         begin = Barrier(len(names))
 
-        def wants(name: str, begin: Barrier = begin) -> Lease | None:
+        def acquire(name: str, begin: Barrier = begin) -> Lease | None:
             try:
                 begin.wait(10)
                 return leases.acquire_lease(target.id, name)
@@ -201,7 +205,7 @@ def test_concurrent_acquisition_grants_one_lease() -> None:
                 connection.close()
 
         with ThreadPoolExecutor(len(names)) as pool:
-            got = [lease for lease in pool.map(wants, names) if lease is not None]
+            got = [lease for lease in pool.map(acquire, names) if lease is not None]
         assert len(got) == 1
         row = fresh(target)
         assert (row.owner, row.generation) == (got[0].owner, got[0].generation) == (got[0].owner, 5 + turn)
@@ -232,11 +236,11 @@ def test_executions_of_other_machines_do_not_block_a_batch(runtime: RecordingRun
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="on SQLite nobody locks a row")
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no row locks")
 def test_renewal_waits_for_a_locked_row_without_holding_others() -> None:
     """Ingest locks several sessions in the order of their ids, so renewal has to use the same order."""
     first, second = sorted((execution(owner="me"), execution(owner="me")), key=lambda one: one.session_id)
-    change(first, owner="me")  # it is stored last now, so a plain UPDATE would lock it last
+    change(first, owner="me")  # it is now stored last, so a plain UPDATE would lock it last
 
     def renew() -> set[uuid.UUID]:
         try:
@@ -248,12 +252,12 @@ def test_renewal_waits_for_a_locked_row_without_holding_others() -> None:
         with transaction.atomic():
             assert ExecutorRunning.objects.select_for_update().get(id=first.id)
             renewed = pool.submit(renew)
-            eventually(_somebody_waits, describe="it waits for the first")
+            eventually(_has_lock_waiter, describe="the second transaction waits for the first")
             assert ExecutorRunning.objects.select_for_update(nowait=True).get(id=second.id)
         assert renewed.result(10) == {first.id, second.id}
 
 
-def _somebody_waits() -> bool:
+def _has_lock_waiter() -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return bool(cursor.fetchone()[0])

@@ -1,7 +1,7 @@
 """Every way in which resuming a conversation can fail, and its result; a new conversation never starts silently.
 
-A row is one real resume, with a scripted agent behind agentctl's own driver: agent type, what the agent does,
-then what the session, its receipt, its token and its page say.
+Each row is one real resume with a scripted agent behind agentctl's own driver: agent type, what the agent does, and the
+expected session, receipt, token and page.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def load(*actions: Action) -> Script:
 
 
 @dataclass(frozen=True)
-class Fate:
-    """The result of a failed load; ``page`` is a part of the banner."""
+class Outcome:
+    """The expected result of a failed load; ``page`` is a part of the banner."""
 
     state: str
     token: str
@@ -46,7 +46,7 @@ class Fate:
     comes_again: bool
 
 
-GONE = Fate(
+GONE = Outcome(
     "WAITING_FOR_INPUT",
     "aside",
     "fresh",
@@ -54,7 +54,7 @@ GONE = Fate(
     ("Try the old conversation again", "Start fresh"),
     comes_again=False,
 )
-GONE_BUT_TOLD = Fate(
+GONE_BUT_TOLD = Outcome(
     "WAITING_FOR_INPUT",
     "aside",
     "history",
@@ -62,10 +62,12 @@ GONE_BUT_TOLD = Fate(
     ("Try the old conversation again", "Start fresh"),
     comes_again=False,
 )
-AGAIN = Fate("ERROR", "kept", "native", "The last start failed. The next one is at", ("Try again",), comes_again=True)
+AGAIN = Outcome(
+    "ERROR", "kept", "native", "The last start failed. The next one is at", ("Try again",), comes_again=True
+)
 NOT_INSTALLED = replace(AGAIN, page="was not found on the executor")
 LOGGED_OUT = replace(AGAIN, page="is not logged in on the executor")
-USER_DECIDES = Fate(
+USER_DECIDES = Outcome(
     "ERROR",
     "kept",
     None,
@@ -75,8 +77,8 @@ USER_DECIDES = Fate(
 )
 
 SESSION_GONE = f"conversation {TOKEN} is gone"
-FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
-    # what the agent says about the conversation: the patterns of its type decide, whatever the code is
+FAILURES: dict[str, tuple[str, Script | None, str, Outcome]] = {
+    # what the agent reports about the conversation: the patterns of its type decide, not the code
     "codex -32002": ("codex", load(error(-32002, f"Resource not found: {TOKEN}")), "token_rejected", GONE),
     "codex -32603": ("codex", load(error(-32603, "no rollout found for thread id")), "token_rejected", GONE),
     "codex in data": ("codex", load(error(-32603, "x", {"d": "Resource not found"})), "token_rejected", GONE),
@@ -158,14 +160,14 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
     "silent after a replay": ("codex", load(chunk("user", ASKED)), "start_timeout", AGAIN),
     # false success
     "another conversation": ("codex", load(chunk("user", "paint it"), result({})), "context_mismatch", USER_DECIDES),
-    "an empty one": ("codex", load(result({})), "context_mismatch", USER_DECIDES),
+    "an empty conversation": ("codex", load(result({})), "context_mismatch", USER_DECIDES),
     "without its user": ("codex", load(chunk("agent", "Hello!"), result(None)), "context_mismatch", USER_DECIDES),
 }
 SILENT = {name for name in FAILURES if name.startswith("silent")}
 
 
 def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
-    """Return the banner's text and its buttons after a supervisor pass."""
+    """Return the banner's text and buttons after a supervisor pass."""
     status = {**session_status(session), "recovering": False}
     assessment = assess_session(session)
     said = situation(load_facts(session, status, assessment))
@@ -184,7 +186,7 @@ def test_failed_load_has_the_expected_result(name: str, tmp_path: Path) -> None:
 
     receipt = session.receipts.get()
     assert (receipt.kind, receipt.verified, receipt.reason) == ("failed", "none", code)
-    assert (session.state, session.error_code, resume.fate()) == (fate.state, code, fate.token)
+    assert (session.state, session.error_code, resume.token_outcome()) == (fate.state, code, fate.token)
     assert assess_session(session).cause.strategy == fate.next_strategy
     assert (session.next_restart_at is not None) is fate.comes_again
     text, buttons = _page(session)
@@ -193,7 +195,7 @@ def test_failed_load_has_the_expected_result(name: str, tmp_path: Path) -> None:
     assert session.error_message
     assert receipt.evidence["message"] in session.error_message
     assert TOKEN not in f"{session.error_message} {receipt.evidence}"
-    assert "session/new" not in resume.methods(), "a new conversation in silence"
+    assert "session/new" not in resume.methods(), "no new conversation is started unnoticed"
     assert (session.launch_id, session.inject_history) == ("", False)
     assert names(session).count("session.receipt") == 1
 
@@ -208,7 +210,7 @@ def test_error_of_an_error_prone_agent_is_retried_before_it_counts(ago: timedelt
     if ago is not None:
         change(resume.session, metadata={REPORTED_GONE: (timezone.now() - ago).isoformat()})
     session = resume.run(load(error(-32603, "Invalid session identifier")))
-    assert (session.state, session.error_code, resume.fate()) == ("ERROR", "token_rejected", "kept")
+    assert (session.state, session.error_code, resume.token_outcome()) == ("ERROR", "token_rejected", "kept")
     assert session.error_message.endswith("Trying once more.")
     assert session.next_restart_at is not None
     assert session.receipts.get().kind == "failed"
@@ -218,14 +220,14 @@ def test_profile_can_add_patterns_for_a_lost_conversation(tmp_path: Path) -> Non
     resume = Resume(tmp_path, "custom_acp")
     change(resume.session.agent_profile, gone_patterns=[r"thread \S+ vanished"])
     session = resume.run(load(error(-32603, "thread 7 vanished")))
-    assert (session.error_code, resume.fate()) == ("token_rejected", "aside")
+    assert (session.error_code, resume.token_outcome()) == ("token_rejected", "aside")
 
 
 SUCCESSES = {
     "loaded and proven": ("codex", load(chunk("user", ASKED), chunk("agent", "Done."), result({})), "loaded", "replay"),
     "never replays": ("claude_code", load(result({})), "loaded", "unproven"),
     "resumed": ("codex", agent(resume=True, session_resume=[result({})]), "resumed", "unproven"),
-    "resumed after all": (
+    "resumed on the second try": (
         "codex",
         agent(load=True, resume=True, session_load=[NOT_FOUND], session_resume=[result({})]),
         "resumed",
@@ -240,7 +242,7 @@ def test_successful_load_writes_a_receipt_with_evidence(name: str, tmp_path: Pat
     resume = Resume(tmp_path, kind)
     session = resume.run(script)
     receipt = session.receipts.get()
-    assert (receipt.kind, receipt.verified, resume.fate()) == (receipt_kind, verified, "kept")
+    assert (receipt.kind, receipt.verified, resume.token_outcome()) == (receipt_kind, verified, "kept")
     evidence = receipt.evidence
     assert evidence["fingerprint_before"] == evidence["fingerprint_after"]
     assert evidence["agent_pid"] > 0
@@ -262,14 +264,14 @@ def test_conversation_accepted_by_a_user_continues_unverified(tmp_path: Path) ->
     assert receipt is not None
     assert (receipt.kind, receipt.verified, receipt.reason) == ("loaded", "none", "accept_mismatch")
     assert "last completed request" in receipt.evidence["accepted_by_user"]
-    assert (session.state, session.context_mismatch, resume.fate()) == ("WAITING_FOR_INPUT", False, "kept")
+    assert (session.state, session.context_mismatch, resume.token_outcome()) == ("WAITING_FOR_INPUT", False, "kept")
 
 
 def test_fresh_start_keeps_the_old_token_until_it_succeeds(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "codex")
     resume.run(OTHER)
     failed = resume.run(agent(session_new=[error(-32603, "Oops")]), mode="fresh_start")
-    assert (failed.receipts.first().kind, resume.fate()) == ("failed", "kept")  # type: ignore[union-attr]
+    assert (failed.receipts.first().kind, resume.token_outcome()) == ("failed", "kept")  # type: ignore[union-attr]
     session = resume.run(agent(session_new=[result({"sessionId": "a-new-conversation"})]), mode="fresh_start")
     execution = execution_of(session)
     assert execution is not None
@@ -281,9 +283,9 @@ def test_fresh_start_keeps_the_old_token_until_it_succeeds(tmp_path: Path) -> No
 def test_set_aside_conversation_can_be_resumed_when_it_is_back(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "codex")
     resume.run(load(error(-32002, "Resource not found")))
-    assert resume.fate() == "aside"
+    assert resume.token_outcome() == "aside"
     resume.run(load(error(-32002, "Resource not found")), mode="resume")
-    assert resume.fate() == "aside"
+    assert resume.token_outcome() == "aside"
     session = resume.run(load(chunk("user", ASKED), result({})), mode="resume")
     execution = execution_of(session)
     assert execution is not None

@@ -1,4 +1,4 @@
-"""The loop with crashes at any time: its guarantees hold in any order of events, and everything is up at the end."""
+"""The loop keeps its guarantees with crashes at any time, and all wanted sessions run in the end."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ number = st.integers(0, SESSIONS - 1)
 
 
 class Loop(RuleBasedStateMachine):
-    """Each rule is something that may happen at any time."""
+    """The state machine: each rule is an event that may happen at any time."""
 
     runtime: RecordingRuntime
 
     @initialize()
     def begin(self) -> None:
-        """Create four sessions of three tasks, all to be started."""
+        """Create four sessions of three tasks, all with an ordered start."""
         self.loop = asyncio.new_event_loop()
         self.world = World(self.runtime, self.loop)
         self.asked = 0
@@ -57,41 +57,41 @@ class Loop(RuleBasedStateMachine):
             self.world.make(session % 3)
 
     def key(self, index: int) -> uuid.UUID:
-        """Return one of them."""
+        """Return the id of a session."""
         return self.world.sessions[index]
 
     @rule(index=number)
-    def somebody_prompts(self, index: int) -> None:
+    def user_prompts(self, index: int) -> None:
         """Queue a prompt, which may be refused."""
         self.asked += 1
         with contextlib.suppress(SessionsError):
             loop_machine.prompt(self.key(index), self.asked)
 
     @rule(index=number)
-    def somebody_stops_it(self, index: int) -> None:
-        """Stop a session, which may be wanted again later."""
+    def user_stops(self, index: int) -> None:
+        """Stop a session, which may be resumed later."""
         intents.request_stop(self.key(index), make_user())
 
     @rule(index=number)
-    def somebody_tries_again(self, index: int) -> None:
-        """Try again, which may be refused."""
+    def user_resumes(self, index: int) -> None:
+        """Resume a session, which may be refused."""
         with contextlib.suppress(SessionsError):
             intents.request_resume(self.key(index), make_user())
 
     @rule(index=number)
-    def its_task_is_archived(self, index: int) -> None:
-        """Archive the task for good."""
+    def user_archives_task(self, index: int) -> None:
+        """Archive a task, which is final."""
         if index == SESSIONS - 1:
             self.world.archive(self.key(index))
 
     @rule(index=number)
-    def its_agent_dies(self, index: int) -> None:
-        """Kill the agent with all its processes."""
-        self.world.dies(self.key(index))
+    def agent_dies(self, index: int) -> None:
+        """Kill an agent with all its processes."""
+        self.world.kill_agent(self.key(index))
 
     @rule(blind=st.booleans())
-    def nothing_can_be_seen(self, blind: bool) -> None:
-        """Make its machine unreachable, or reachable again."""
+    def machine_becomes_unreachable(self, blind: bool) -> None:
+        """Make the machine of all agents unreachable, or reachable again."""
         self.world.blind = blind
 
     @rule()
@@ -100,32 +100,32 @@ class Loop(RuleBasedStateMachine):
         self.world.time_passes()
 
     @rule()
-    def the_supervisor_crashes(self) -> None:
-        """Crash the supervisor; another one follows."""
+    def supervisor_crashes(self) -> None:
+        """Crash the supervisor; another one starts."""
         self.world.crash()
 
     @rule()
-    def the_loop_looks(self) -> None:
-        """Run a whole pass."""
+    def sweep_runs(self) -> None:
+        """Run a full sweep."""
         self.world.sweep("reconcile")
 
     @rule()
-    def a_turn_comes(self) -> None:
+    def starts_are_admitted(self) -> None:
         """Admit the next waiting starts."""
         self.world.admit()
 
     @rule(index=number, end=st.sampled_from(["works", "works", "breaks", "crash"]))
-    def an_order_is_carried_out(self, index: int, end: str) -> None:
-        """Carry out an intent, or begin it and crash."""
+    def intent_is_carried_out(self, index: int, end: str) -> None:
+        """Carry out an intent, let it fail, or crash in the middle."""
         self.world.carry_out(self.key(index), end)
 
     @rule(index=number, ends=st.booleans())
-    def an_agent_works(self, index: int, ends: bool) -> None:
+    def agent_works(self, index: int, ends: bool) -> None:
         """Let an agent take a prompt or end its turn."""
         self.world.turn(self.key(index), ends=ends)
 
     @invariant()
-    def no_more_is_started_than_may_be(self) -> None:
+    def automatic_starts_are_limited(self) -> None:
         """Check the limit of automatic starts."""
         if hasattr(self, "world"):
             mine = Intent.objects.filter(kind="start", done_at=None, by=None)
@@ -134,31 +134,31 @@ class Loop(RuleBasedStateMachine):
             assert set(per_session.values()) <= {1}
 
     @invariant()
-    def nobody_waits_who_is_not_wanted(self) -> None:
-        """Check that no session waits that is unwanted or already ordered."""
+    def only_wanted_sessions_wait(self) -> None:
+        """Check that no session waits for a start that is unwanted or already ordered."""
         waiting = TaskSession.objects.filter(start_rank__isnull=False)
         assert not waiting.exclude(desired_state="running").exists()
         assert not waiting.filter(task__archived_at__isnull=False).exists()
         assert not waiting.filter(state__in=ENDED_STATES).exists()
 
     @invariant()
-    def every_interruption_and_every_continuation_is_told_once(self) -> None:
-        """Check that each is recorded once and the log has no gaps."""
+    def interruptions_and_continuations_are_recorded_once(self) -> None:
+        """Check that each interruption and continuation is recorded once."""
         ends = SessionEvent.objects.filter(name="session.run.interrupted").values_list("payload__run_id", flat=True)
         assert len(set(ends)) == len(ends)
         told = Prompt.objects.filter(kind="continue").values_list("session_id", "message_id")
         assert len(set(told)) == len(told)
 
     @invariant()
-    def tries_are_counted_and_bounded(self) -> None:
-        """Check for at most five attempts without success."""
+    def failed_starts_are_limited(self) -> None:
+        """Check that no session has more failed starts than allowed."""
         assert not TaskSession.objects.filter(start_attempts__gt=deployment.KANDEV_MAX_RESTARTS).exists()
 
     def teardown(self) -> None:
-        """Let the world recover: every wanted session is up or was given up, and no other is."""
+        """Let the world settle: exactly the wanted sessions run."""
         if not hasattr(self, "world"):
             return
-        self.world.rest()
+        self.world.settle()
         for key in self.world.sessions:
             row = self.world.row(key)
             told = (row.state, row.error_code, row.desired_state, row.start_rank)

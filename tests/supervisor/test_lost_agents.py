@@ -1,4 +1,4 @@
-"""A session whose agent cannot come back: it is reported, its workspace opens on demand, and nothing stays queued."""
+"""A session whose agent cannot come back is reported; its workspace opens on request, and nothing stays queued."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sessions_app.supervisor.interrupted_turns import withdraw_continuation
 from sessions_app.supervisor.start import agent_start, claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, swept
+from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, sweep_once
 from tests.supervisor.rows import (
     MINE,
     NO_LEASE,
@@ -53,7 +53,7 @@ def lost(policy: str = "auto", **fields: Any) -> TaskSession:
 def test_boot_sweep_respects_the_recovery_policy(runtime: RecordingRuntime, policy: str) -> None:
     session = lost(policy)
     runtime.sees[str(session.id)] = DEAD
-    swept(SweepScope("boot"))
+    sweep_once(SweepScope("boot"))
     assert open_orders(session) == []
     status = session_status(fresh(session))
     assert (status["state"], status["error_code"]) == ("ERROR", "not_resumable")
@@ -64,7 +64,7 @@ def test_boot_sweep_respects_the_recovery_policy(runtime: RecordingRuntime, poli
 def test_workspace_can_be_opened_under_every_policy(runtime: RecordingRuntime, policy: str) -> None:
     session = lost(policy)
     runtime.sees[str(session.id)] = DEAD
-    swept(SweepScope("boot"))
+    sweep_once(SweepScope("boot"))
     intents.request_resume(session.id, None, "workspace_only")
     assert [(kind, told["mode"]) for kind, told in open_orders(session)] == [("start", "workspace_only")]
 
@@ -75,7 +75,7 @@ def test_workspace_opened_by_its_user_is_no_error_in_later_sweeps(runtime: Recor
     change(session, launch_id="", state="WAITING_FOR_INPUT", metadata={"workspace_only": True})
     runtime.sees[str(session.id)] = OPEN
     for _ in range(2):
-        swept(SweepScope("reconcile"))
+        sweep_once(SweepScope("reconcile"))
     assert (fresh(session).state, fresh(session).error_code) == ("WAITING_FOR_INPUT", "")
     assert open_orders(session) == []
 
@@ -106,7 +106,7 @@ def test_agent_that_cannot_resume_gets_no_continue_prompt() -> None:
     assert prompt_states(session) == {"p1": "interrupted"}
 
 
-def test_continue_prompt_is_withdrawn_when_nobody_can_take_it() -> None:
+def test_continue_prompt_is_withdrawn_without_an_agent_to_take_it() -> None:
     session = running_session()
     journal = in_a_turn(session)
     ingest(session, [journal.exits("p1")])
@@ -125,6 +125,6 @@ def test_sweep_without_a_way_to_resume_withdraws_the_continue_prompt(runtime: Re
     AgentProfile.objects.filter(id=session.agent_profile_id).update(supports_session_resume=False)
     change(execution_of(session), **NO_LEASE)
     runtime.sees[str(session.id)] = DEAD
-    swept(SweepScope("boot"))
+    sweep_once(SweepScope("boot"))
     assert prompt_states(session)["p1"] == "interrupted"
     assert not Prompt.objects.filter(session=session, state="queued").exists()

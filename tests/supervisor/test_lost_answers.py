@@ -1,4 +1,4 @@
-"""A start whose answer was lost, and the state of its agent now."""
+"""A start whose response was lost: the state of its agent decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resuming a session whose worktree and branch are gone fails in the request itself."""
+"""Resuming a session without worktree and branch fails in the request itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BRANCH = "kandev/lost"
 
 @pytest.fixture
 def session(tmp_path: Path, settings: Any) -> TaskSession:
-    """A session whose agent is gone and whose worktree exists."""
+    """Return a session whose agent has exited and whose worktree exists."""
     settings.KANDEV_DATA_DIR = str(tmp_path / "data")
     repository = make_repository(tmp_path / "repository")
     run_git(repository, "worktree", "add", "--quiet", "-b", BRANCH, str(tmp_path / "worktree"))

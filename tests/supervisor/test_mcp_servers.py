@@ -1,4 +1,4 @@
-"""Which MCP servers an agent is given as it starts, and what is said about those that it is not."""
+"""The MCP servers that an agent is given at its start, and the report about those left out."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_no_secret_reaches_a_row_or_the_log() -> None:
     assert "t0k3n" not in str(list(session.events.values()))
 
 
-def test_server_whose_secret_is_missing_is_left_out_and_said() -> None:
+def test_server_with_a_missing_secret_is_left_out_and_reported() -> None:
     session = session_with_servers(team=[DOCS, FILES])
     assert [server["name"] for server in servers_of_start(session)] == ["files"]
     left_out = {"name": "docs", "from": "team", "reason": "secret_missing", "variables": ["TOKEN"]}
@@ -75,7 +75,7 @@ def test_server_whose_secret_is_missing_is_left_out_and_said() -> None:
     assert left_out in session_status(fresh(session))["mcp_servers"]
 
 
-def test_start_that_is_tried_again_keeps_its_servers() -> None:
+def test_retried_start_keeps_its_servers() -> None:
     session = session_with_servers(team=[FILES])
     plan = claim_start(session)
     assert agent_start.prepare_agent_start(plan, plan.lease, found="") is not None
@@ -87,7 +87,7 @@ def test_start_that_is_tried_again_keeps_its_servers() -> None:
     assert [server["name"] for server in order.body["mcp_servers"]] == ["files"]
 
 
-def test_report_of_agentctl_is_stored_and_said_once() -> None:
+def test_report_of_agentctl_is_stored_and_logged_once() -> None:
     session = session_with_servers({"TOKEN": "t"}, team=[DOCS, FILES])
     servers_of_start(session)
     launch = fresh(session).metadata["mcp_servers"]["launch_id"]

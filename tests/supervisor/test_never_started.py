@@ -20,7 +20,7 @@ from sessions_app.services.errors import SessionsError
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.start import claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope
-from tests.supervisor.recording_runtime import RecordingRuntime, swept
+from tests.supervisor.recording_runtime import RecordingRuntime, sweep_once
 from tests.supervisor.rows import MINE, make_task, make_user, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -45,15 +45,15 @@ NEVER_RUN_AGAIN: Final = frozenset({"archived", "done", "cancelled", "closed", "
 
 
 @dataclass(frozen=True)
-class Made:
-    """One session and how it came to be unwanted."""
+class UnwantedSession:
+    """An unwanted session, and how it became unwanted."""
 
     session: TaskSession
     how: str
 
 
-def everyone(runtime: RecordingRuntime) -> Iterator[Made]:
-    """Yield every state, execution, work state and ledger of each kind of unwanted session."""
+def unwanted_sessions(runtime: RecordingRuntime) -> Iterator[UnwantedSession]:
+    """Yield unwanted sessions of each kind with every state, execution, work state and prompt state."""
     base = running_session(runtime=runtime.name, task=make_task())
     pattern = ExecutorRunning.objects.get(session=base)
     tasks = {how: make_task(title=how) for how in UNWANTED}
@@ -95,16 +95,16 @@ def everyone(runtime: RecordingRuntime) -> Iterator[Made]:
     )
     base.delete()
     for how, session, _, _ in rows:
-        yield Made(session, how)
+        yield UnwantedSession(session, how)
 
 
-def starts() -> list[Any]:
+def open_start_intents() -> list[Any]:
     """Return the open start intents."""
     return list(Intent.objects.filter(kind="start", done_at=None).values_list("session_id", flat=True))
 
 
 def test_no_sweep_or_admission_starts_an_unwanted_session(runtime: RecordingRuntime) -> None:
-    made = list(everyone(runtime))
+    made = list(unwanted_sessions(runtime))
     assert len(made) == 340
     for scope in (
         SweepScope("boot"),
@@ -112,32 +112,32 @@ def test_no_sweep_or_admission_starts_an_unwanted_session(runtime: RecordingRunt
         SweepScope("reconcile", admitted=True),
         SweepScope("command"),
     ):
-        swept(scope)
-        assert starts() == []
+        sweep_once(scope)
+        assert open_start_intents() == []
 
 
 def test_page_does_not_start_an_unwanted_session(runtime: RecordingRuntime) -> None:
-    for one in everyone(runtime):
+    for one in unwanted_sessions(runtime):
         session = TaskSession.objects.select_related("task", "agent_profile", "executor").get(id=one.session.id)
         assert not wants_start_on_open(session_status(session)), (one.how, session.state)
 
 
 def test_earlier_start_intent_of_an_unwanted_session_is_dropped(runtime: RecordingRuntime) -> None:
-    made = list(everyone(runtime))[::3]
+    made = list(unwanted_sessions(runtime))[::3]
     ExecutorRunning.objects.update(owner=MINE.owner, generation=1)
     for one in made:
         order = Intent.objects.create(session=one.session, kind="start", payload={"mode": "auto"})
         assert claims.claim_start(one.session.id, order.id, MINE.owner, lives=None) is None, one.how
-    assert starts() == []
+    assert open_start_intents() == []
 
 
 def test_prompts_and_resumes_do_not_start_a_finished_session(runtime: RecordingRuntime) -> None:
-    for number, one in enumerate(everyone(runtime)):
+    for number, one in enumerate(unwanted_sessions(runtime)):
         if one.how in NEVER_RUN_AGAIN and number % 3 == 0:
             with pytest.raises(SessionsError):
                 intents.queue_prompt(one.session.id, f"new {number}", "go on", make_user())
             with contextlib.suppress(
                 SessionsError
-            ):  # while an agent is still up, a resume has nothing to do and raises nothing
+            ):  # while an agent still runs, a resume has nothing to do and raises nothing
                 intents.request_resume(one.session.id, make_user())
-    assert starts() == []
+    assert open_start_intents() == []

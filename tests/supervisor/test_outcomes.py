@@ -1,4 +1,4 @@
-"""How starts and stops end: what is kept, what is recorded, and when a start is not retried."""
+"""The ends of starts and stops: what is kept, what is recorded, and when a start is not retried."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ CRASHED = StartFailure("agent_exited", "It ended at once.")
 GONE = StartFailure("token_rejected", "No conversation found.", token_valid=False)
 
 
-def starting(**fields: Any) -> tuple[TaskSession, Intent]:
-    """Return a session whose start we have claimed."""
+def starting_session(**fields: Any) -> tuple[TaskSession, Intent]:
+    """Return a session whose start this supervisor has claimed, and its intent."""
     session = running_session(**{"launch_id": "", "state": "STARTING", "start_attempts": 1, **fields})
     intent = Intent.objects.create(
         session=session, kind="start", payload={"mode": "auto", "strategy": "native"}, claimed_generation=1
@@ -63,7 +63,7 @@ def fail(session: TaskSession, intent: Intent, failure: StartFailure) -> TaskSes
 
 
 def test_failed_start_is_retried_later() -> None:
-    session = fail(*starting(), CRASHED)
+    session = fail(*starting_session(), CRASHED)
     row, receipt = execution_of(session), session.receipts.get()
     assert (session.state, session.error_code, session.error_message) == ("ERROR", "agent_exited", "It ended at once.")
     assert session.next_restart_at is not None
@@ -76,7 +76,7 @@ def test_failed_start_is_retried_later() -> None:
 def test_retry_delay_grows_with_each_failure() -> None:
     waits = []
     for attempts in (1, 2, 3, 4):
-        session = fail(*starting(start_attempts=attempts), CRASHED)
+        session = fail(*starting_session(start_attempts=attempts), CRASHED)
         assert session.next_restart_at is not None
         waits.append((session.next_restart_at - timezone.now()).total_seconds())
     for wait, most in zip(waits, (5, 10, 20, 40), strict=True):
@@ -84,7 +84,7 @@ def test_retry_delay_grows_with_each_failure() -> None:
 
 
 def test_session_is_given_up_after_five_failed_starts() -> None:
-    session = fail(*starting(start_attempts=5), CRASHED)
+    session = fail(*starting_session(start_attempts=5), CRASHED)
     assert (session.state, session.error_code, session.next_restart_at) == ("FAILED", "agent_exited", None)
     assert session.error_message == "Given up after 5 starts. The last one: It ended at once."
     assert session.task.state == "FAILED"
@@ -92,7 +92,9 @@ def test_session_is_given_up_after_five_failed_starts() -> None:
 
 
 def test_permanent_failure_is_retried_after_an_hour() -> None:
-    session = fail(*starting(start_attempts=5), StartFailure("spawn_failed", "No such program.", permanent=True))
+    session = fail(
+        *starting_session(start_attempts=5), StartFailure("spawn_failed", "No such program.", permanent=True)
+    )
     assert session.state == "ERROR"
     assert session.next_restart_at is not None
     assert session.next_restart_at - timezone.now() > timedelta(minutes=59)
@@ -124,14 +126,16 @@ NEEDS_PERSON = [
 @pytest.mark.parametrize(("code", "message", "what", "receipt"), NEEDS_PERSON)
 def test_missing_installation_is_reported_with_its_command(code: str, message: str, what: str, receipt: str) -> None:
     supervise()
-    session, intent = starting(start_attempts=5)
+    session, intent = starting_session(start_attempts=5)
     AgentProfile.objects.update(agent_type="codex", name="Agent", command=[], args=[])
     Executor.objects.update(name="local")
     session = fail(fresh(session), intent, StartFailure(code, "No such program.", permanent=True))
     assert (session.state, session.error_code, session.error_message) == ("ERROR", code, message)
     assert session.next_restart_at is not None
-    assert session.next_restart_at - timezone.now() > timedelta(hours=22), "not tried again as if it would pass"
-    assert session.start_attempts == 0, "these starts do not add up to giving up"
+    assert session.next_restart_at - timezone.now() > timedelta(hours=22), (
+        "the start is not retried as for a transient error"
+    )
+    assert session.start_attempts == 0, "these starts do not count as attempts"
     item = session.attention.get(resolved_at=None)
     assert (item.kind, item.what) == ("error", what)
     assert "install" in item.why or "logged in" in item.why
@@ -145,7 +149,7 @@ def test_missing_installation_is_reported_with_its_command(code: str, message: s
 
 
 def test_custom_program_is_named_without_an_install_command() -> None:
-    session, intent = starting()
+    session, intent = starting_session()
     AgentProfile.objects.update(agent_type="codex", name="Mine", command=["/opt/mine"], args=[])
     session = fail(fresh(session), intent, StartFailure("program_missing", "No.", permanent=True))
     assert "`/opt/mine` of the agent profile “Mine” was not found" in session.error_message
@@ -157,7 +161,7 @@ def test_every_agent_type_that_needs_a_program_has_an_install_command() -> None:
 
 
 def test_rejected_token_is_set_aside_and_the_user_decides() -> None:
-    session = fail(*starting(next_restart_at=timezone.now()), GONE)
+    session = fail(*starting_session(next_restart_at=timezone.now()), GONE)
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("", "conversation-1")
     assert (session.state, session.error_code, session.next_restart_at) == ("WAITING_FOR_INPUT", "token_rejected", None)
@@ -165,20 +169,20 @@ def test_rejected_token_is_set_aside_and_the_user_decides() -> None:
 
 
 def test_token_rejected_again_is_still_kept() -> None:
-    session, intent = starting(execution={"resume_token": "", "rejected_resume_token": "conversation-1"})
+    session, intent = starting_session(execution={"resume_token": "", "rejected_resume_token": "conversation-1"})
     fail(session, intent, GONE)
     assert execution_of(session).rejected_resume_token == "conversation-1"
 
 
 def test_workspace_failure_is_recorded_on_the_execution() -> None:
-    session = fail(*starting(), StartFailure("launch_failed", "Nobody answered.", executor_failed=True))
+    session = fail(*starting_session(), StartFailure("launch_failed", "Nobody answered.", executor_failed=True))
     row = execution_of(session)
     assert (row.status, row.error_code, row.error_message) == ("error", "launch_failed", "Nobody answered.")
     assert session.error_code == "launch_failed"
 
 
 def test_start_overtaken_by_a_stop_is_no_failure() -> None:
-    session, intent = starting()
+    session, intent = starting_session()
     intents.request_stop(session.id, None)
     before = fresh(session).last_seq
     session = fail(session, intent, CRASHED)
@@ -188,7 +192,7 @@ def test_start_overtaken_by_a_stop_is_no_failure() -> None:
 
 
 def test_finished_start_cannot_fail_afterwards() -> None:
-    session, intent = starting()
+    session, intent = starting_session()
     settle_intent(intent.id, "loaded")
     before = database_dump.dump()
     write_start_failure(session.id, intent.id, None, StartFailure("start_timeout", "Too long."))
@@ -244,7 +248,7 @@ def test_session_can_be_closed_from_any_state(before: str, close_as: str, state:
 
 
 def test_error_prone_agent_is_asked_twice_about_a_lost_conversation() -> None:
-    session, intent = starting()
+    session, intent = starting_session()
     AgentProfile.objects.filter(id=session.agent_profile_id).update(agent_type="gemini")
     once = fail(session, intent, GONE)
     assert (once.state, execution_of(once).resume_token) == ("ERROR", "conversation-1")

@@ -1,4 +1,4 @@
-"""A prompt has one deadline for its agent's start and its delivery; missing it is reported, and the prompt stays."""
+"""A prompt has one deadline for its agent's start and its delivery; a missed deadline is reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 LATE = timedelta(seconds=301)
 
 
-def waiting(session: TaskSession, *, since: timedelta = LATE, state: str = "queued") -> TaskSession:
+def with_old_prompt(session: TaskSession, *, since: timedelta = LATE, state: str = "queued") -> TaskSession:
     """Add a prompt that was queued that long ago."""
     row = Prompt.objects.create(session=session, message_id="late", text="do it", state=state)
     change(row, created_at=timezone.now() - since)
@@ -41,7 +41,7 @@ def starting() -> TaskSession:
     return make_session()
 
 
-def full() -> TaskSession:
+def waiting_for_capacity() -> TaskSession:
     session = make_session()
     Intent.objects.filter(session=session).update(payload={"mode": "auto", "queued_for_capacity": True})
     return session
@@ -59,13 +59,13 @@ def rejected() -> TaskSession:
     [
         (failed, "start_timeout"),
         (starting, "starting"),
-        (full, "queued_for_capacity"),
+        (waiting_for_capacity, "queued_for_capacity"),
         (rejected, "agent_not_running_fresh_start"),
         (running_session, "running"),
     ],
 )
 def test_overdue_prompt_is_reported_once_with_its_reason(make: Callable[[], TaskSession], reason: str) -> None:
-    session = waiting(make())
+    session = with_old_prompt(make())
     assert watchdogs.report_overdue_prompts() == 1
     assert watchdogs.report_overdue_prompts() == 0
     [said] = overdue_events(session)
@@ -76,7 +76,7 @@ def test_overdue_prompt_is_reported_once_with_its_reason(make: Callable[[], Task
 
 
 def test_overdue_prompt_stays_queued_and_can_be_withdrawn() -> None:
-    session = waiting(failed())
+    session = with_old_prompt(failed())
     watchdogs.report_overdue_prompts()
     assert prompt_states(session) == {"late": "queued"}
     prompts.withdraw_prompt(session.id, "late")
@@ -84,35 +84,35 @@ def test_overdue_prompt_stays_queued_and_can_be_withdrawn() -> None:
 
 
 def test_prompt_being_sent_can_be_overdue() -> None:
-    session = waiting(running_session(), state="sending")
+    session = with_old_prompt(running_session(), state="sending")
     watchdogs.report_overdue_prompts()
     assert [said["state"] for said in overdue_events(session)] == ["sending"]
 
 
-def young() -> TaskSession:
-    return waiting(failed(), since=timedelta(seconds=290))
+def before_the_deadline() -> TaskSession:
+    return with_old_prompt(failed(), since=timedelta(seconds=290))
 
 
 def behind_a_turn() -> TaskSession:
     session = running_session()
     ingest(session, Journal().turn_begins("p0"))
-    return waiting(session)
+    return with_old_prompt(session)
 
 
-def behind_a_turn_that_has_just_ended() -> TaskSession:
-    session = waiting(running_session())
+def behind_a_just_ended_turn() -> TaskSession:
+    session = with_old_prompt(running_session())
     ingest(session, [*(journal := Journal()).turn_begins("p0"), journal.completes("p0")])
     session.runs.update(ended_at=timezone.now() - timedelta(seconds=5))
     return session
 
 
 def of_a_stopped_session() -> TaskSession:
-    session = waiting(running_session())
+    session = with_old_prompt(running_session())
     intents.request_stop(session.id, make_user())
     return session
 
 
-@pytest.mark.parametrize("make", [young, behind_a_turn, behind_a_turn_that_has_just_ended, of_a_stopped_session])
+@pytest.mark.parametrize("make", [before_the_deadline, behind_a_turn, behind_a_just_ended_turn, of_a_stopped_session])
 def test_prompt_with_another_reason_to_wait_is_not_overdue(make: Callable[[], TaskSession]) -> None:
     session = make()
     assert watchdogs.report_overdue_prompts() == 0
@@ -120,7 +120,7 @@ def test_prompt_with_another_reason_to_wait_is_not_overdue(make: Callable[[], Ta
 
 
 def test_session_that_cannot_be_written_blocks_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    ill, healthy = waiting(failed()), waiting(failed())
+    ill, healthy = with_old_prompt(failed()), with_old_prompt(failed())
     reason = watchdogs._overdue_reason
     monkeypatch.setattr(
         watchdogs,
@@ -132,7 +132,7 @@ def test_session_that_cannot_be_written_blocks_no_other(monkeypatch: pytest.Monk
 
 
 def test_page_reports_the_overdue_prompt_and_offers_to_withdraw_it() -> None:
-    now, session = timezone.now(), waiting(failed())
+    now, session = timezone.now(), with_old_prompt(failed())
     Supervisor.objects.create(boot_id="boot", host_id="host", started_at=now, beat_at=now, swept_at=now)
     browser = Client()
     browser.force_login(make_user())

@@ -1,4 +1,4 @@
-"""A permission request that names its tool call only by id shows all that the agent has said about that call."""
+"""A permission request that names its tool call by id alone shows all that is known about that call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOOL_CALL = {
 
 
 def lines_of_a_real_agent(directory: Path) -> list[Line]:
-    """The journal of a real agentctl whose agent has asked."""
+    """Return the journal of a real agentctl whose agent has asked for permission."""
 
     async def ask() -> list[Line]:
         argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", "asks_by_id"]

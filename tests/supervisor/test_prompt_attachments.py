@@ -1,4 +1,4 @@
-"""The files of a prompt travel with it: to the agent, into the conversation, and with whatever repeats it."""
+"""The files of a prompt travel with it to the agent, into the conversation, and with every resend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK = {
 
 
 def session_with_file(**values: Any) -> TaskSession:
-    """Return a running session whose one prompt ``p1`` carries a file."""
+    """Return a running session whose one prompt ``p1`` has a file."""
     session = running_session()
     with session_transaction(session.id) as transaction:
         described = store_files(transaction.session, [FILE])
@@ -38,7 +38,7 @@ def claim(session: TaskSession, epoch: str = "epoch-1") -> PromptDelivery | None
     return claim_next_prompt(session.id, MINE, epoch, frozenset())
 
 
-def test_prompt_is_sent_with_its_files_also_when_it_is_sent_again() -> None:
+def test_prompt_is_sent_and_resent_with_its_files() -> None:
     session = session_with_file()
     for _ in range(2):
         sending = claim(session)
@@ -46,7 +46,7 @@ def test_prompt_is_sent_with_its_files_also_when_it_is_sent_again() -> None:
         assert (sending.text, sending.blocks) == ("read it", [BLOCK])
 
 
-def test_files_enter_the_conversation_and_the_history_when_the_agent_has_accepted_them() -> None:
+def test_accepted_files_enter_the_conversation_and_the_history() -> None:
     session = session_with_file(state="sending", journal_epoch="epoch-1")
     ingest(session, Journal("epoch-1").turn_begins("p1", "read it"))
     (message,) = session.messages.all()
@@ -56,7 +56,7 @@ def test_files_enter_the_conversation_and_the_history_when_the_agent_has_accepte
     assert load_history(session).text == "[USER]: [Attached: notes.txt (text/plain)] read it"
 
 
-def test_prompt_whose_file_is_lost_is_held_and_not_sent_without_it() -> None:
+def test_prompt_with_a_lost_file_is_held() -> None:
     session = session_with_file()
     Attachment.objects.all().delete()
     assert claim(session) is None

@@ -29,7 +29,7 @@ def queue_prompts(session: TaskSession, *message_ids: str, **values: Any) -> Tas
 
 
 def send_prompts(session: TaskSession, agentctl: RecordingAgentctl, times: int = 1) -> list[str]:
-    """Return the message ids that agentctl got in that many attempts of a new supervisor."""
+    """Return the message ids that agentctl received in that many attempts of a new supervisor."""
 
     async def send(registry: ExecutionRegistry) -> None:
         assert await registry.open_stream(session.id) is not None
@@ -96,7 +96,7 @@ def test_failed_delivery_is_retried_after_a_delay_not_at_every_wakeup(refusal: s
 
 
 @pytest.mark.parametrize("has_news", [False, True], ids=["output alone", "with other lines"])
-def test_agent_output_alone_does_not_look_for_prompts(has_news: bool) -> None:
+def test_agent_output_alone_triggers_no_prompt_query(has_news: bool) -> None:
     session, journal = running_session(execution=NO_LEASE), Journal()
     lines = [*journal.says("Working"), journal.tool("t1"), *([journal.line("log")] if has_news else [])]
     woken: list[uuid.UUID] = []
@@ -120,7 +120,7 @@ def test_session_is_woken_when_the_delay_is_over() -> None:
         registry.on_change = lambda session_id: tasks.append(asyncio.ensure_future(poke()))
         assert await registry.open_stream(session.id) is not None
         await poke()
-        await eventually_async(lambda: len(agentctl.prompts) >= 3, describe="it is given again and again")
+        await eventually_async(lambda: len(agentctl.prompts) >= 3, describe="the prompt is delivered again")
         await asyncio.gather(*tasks)
 
     tasks: list[asyncio.Future[None]] = []

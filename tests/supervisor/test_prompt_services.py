@@ -1,4 +1,4 @@
-"""What a user can do with a stuck prompt: resend it, continue it, dismiss it, withdraw it."""
+"""What users can do with a stuck prompt: resend, continue, dismiss or withdraw it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def resend(session_id: Any, message_id: str) -> object:
     return prompts.resend_prompt(session_id, message_id, make_user())
 
 
-def go_on(session_id: Any, message_id: str) -> object:
+def continue_turn(session_id: Any, message_id: str) -> object:
     return prompts.continue_interrupted(session_id, message_id, make_user())
 
 
@@ -77,7 +77,7 @@ def go_on(session_id: Any, message_id: str) -> object:
         (resend, ("queued", "sending", "accepted", "delivered", "done", "dismissed", "withdrawn")),
         (prompts.dismiss_prompt, ("queued", "sending", "accepted", "delivered", "done", "withdrawn")),
         (prompts.withdraw_prompt, ("sending", "accepted", "delivered", "done", "held", "interrupted", "dismissed")),
-        (go_on, ("queued", "sending", "accepted", "delivered", "done", "held", "dismissed", "withdrawn")),
+        (continue_turn, ("queued", "sending", "accepted", "delivered", "done", "held", "dismissed", "withdrawn")),
     ],
 )
 def test_action_that_does_not_fit_the_prompt_state_is_a_conflict(act: Act, states: tuple[str, ...]) -> None:
@@ -90,7 +90,7 @@ def test_action_that_does_not_fit_the_prompt_state_is_a_conflict(act: Act, state
         assert database_dump.dump() == before, state
 
 
-@pytest.mark.parametrize("act", [resend, prompts.dismiss_prompt, prompts.withdraw_prompt, go_on])
+@pytest.mark.parametrize("act", [resend, prompts.dismiss_prompt, prompts.withdraw_prompt, continue_turn])
 def test_unknown_prompt_is_not_found(act: Act) -> None:
     session = with_prompt("held")
     with pytest.raises(NotFound):
@@ -99,7 +99,7 @@ def test_unknown_prompt_is_not_found(act: Act) -> None:
         act(running_session().id, "p1")
 
 
-@pytest.mark.parametrize("act", [resend, go_on])
+@pytest.mark.parametrize("act", [resend, continue_turn])
 def test_ended_session_takes_no_prompt_again(act: Act) -> None:
     session = change(with_prompt("interrupted"), state="COMPLETED", launch_id="")
     before = database_dump.dump()

@@ -17,15 +17,15 @@ from tests.supervisor.start_claims import claim_start
 pytestmark = pytest.mark.django_db
 
 
-def resumed(**fields: Any) -> tuple[TaskSession, ContinuityReceipt]:
-    """Return a session whose agent was resumed and has had no turn since."""
+def resumed_session(**fields: Any) -> tuple[TaskSession, ContinuityReceipt]:
+    """Return a session whose agent was resumed and has had no turn since, and its receipt."""
     session = running_session()
     evidence = {"fingerprint_after": fingerprint("conversation-1")}
     values = {"kind": "resumed", "verified": "pending", "launch_id": session.launch_id, "evidence": evidence}
     return session, session.receipts.create(**{**values, **fields})
 
 
-def turn(session: TaskSession) -> None:
+def complete_turn(session: TaskSession) -> None:
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
     journal = Journal()
     ingest(session, [*journal.turn_begins("p1"), journal.completes("p1")])
@@ -41,34 +41,34 @@ def turn(session: TaskSession) -> None:
     ],
 )
 def test_completed_turn_proves_what_its_agent_type_allows(agent_type: str, kind: str, verified: str) -> None:
-    session, receipt = resumed(kind=kind)
+    session, receipt = resumed_session(kind=kind)
     change(session.agent_profile, agent_type=agent_type)
-    turn(session)
+    complete_turn(session)
     assert fresh(receipt).verified == verified
     assert last_payload(session, "session.receipt")["verified"] == verified
 
 
 def test_turn_of_another_conversation_is_no_proof() -> None:
-    session, receipt = resumed(evidence={"fingerprint_after": fingerprint("another")})
-    turn(session)
+    session, receipt = resumed_session(evidence={"fingerprint_after": fingerprint("another")})
+    complete_turn(session)
     assert fresh(receipt).verified == "none"
 
 
 def test_agent_that_exits_before_its_first_turn_proves_nothing() -> None:
-    session, receipt = resumed()
+    session, receipt = resumed_session()
     ingest(session, [Journal().exits()])
     assert fresh(receipt).verified == "none"
     assert last_payload(session, "session.receipt")["kind"] == "resumed"
 
 
 def test_turn_of_a_later_agent_does_not_prove_an_earlier_receipt() -> None:
-    session, receipt = resumed(launch_id="an earlier launch")
-    turn(session)
+    session, receipt = resumed_session(launch_id="an earlier launch")
+    complete_turn(session)
     assert fresh(receipt).verified == "pending"
 
 
 def test_later_start_settles_an_open_receipt() -> None:
-    session, receipt = resumed()
+    session, receipt = resumed_session()
     ExecutorRunning.objects.update(status="stopped")
     plan = claim_start(change(session, launch_id=""))
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
@@ -84,6 +84,6 @@ def test_later_start_settles_an_open_receipt() -> None:
 
 
 def test_proven_receipt_stays_proven() -> None:
-    session, receipt = resumed(kind="loaded", verified="replay")
+    session, receipt = resumed_session(kind="loaded", verified="replay")
     ingest(session, [Journal().exits()])
     assert fresh(receipt).verified == "replay"

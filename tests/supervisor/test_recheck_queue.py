@@ -1,4 +1,4 @@
-"""A session that is lost again while it is being checked is checked again."""
+"""A session that is lost again during its check is checked again."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ async def test_session_with_an_unknown_result_is_rechecked_a_few_times(
     assert looks == [{FIRST, SECOND}, {FIRST}, {FIRST}]
     waiting = asyncio.create_task(queue.take())
     await asyncio.wait([waiting], timeout=0.05)
-    assert not waiting.done(), "the passes of the loop look after it from now on"
+    assert not waiting.done(), "the periodic passes recheck it from now on"
     waiting.cancel()

@@ -177,7 +177,7 @@ def test_session_with_nothing_to_recover_is_no_error() -> None:
 
 
 def refusal_of(env: dict[str, str], *flags: str) -> str:
-    """Return the single line that a sweep which could not run prints."""
+    """Return the one line on stderr of a sweep that could not run."""
     done = manage(env, "recover_sessions", *flags)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     (line,) = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""Many sessions that should run and do not: a real supervisor starts all of them, a few at a time, none twice."""
+"""Many sessions that should run: a real supervisor starts all of them, a few at a time, none twice."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ LEASE_TTL = 10
 
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of the fake agentctls."""
+    """Yield the URL of the fake agentctls."""
     with fake_agentctl_server.serving() as address:
         known = {**plugins.runtimes(), "fake_agentctls": FakeAgentctlRuntime(address)}
         monkeypatch.setattr(plugins, "runtimes", lambda: known)
         yield address
 
 
-def lost(number: int) -> None:
-    """Create that many sessions that claim to run although no agentctl is there."""
+def create_lost_sessions(number: int) -> None:
+    """Create that many sessions that should run although no agentctl exists."""
     free = {"owner": "", "lease_expires_at": None}
     for _ in range(number):
         running_session(runtime="fake_agentctls", execution=free, task=make_task())
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the environment of a supervisor that starts few at a time."""
+    """Return the environment of a supervisor that starts few sessions at a time."""
     values = {"KANDEV_MAX_STARTS_PER_PASS": str(AT_ONCE), "KANDEV_LEASE_TTL": str(LEASE_TTL)}
     return commands.environment(home, **values)
 
@@ -57,10 +57,10 @@ def counts(url: str) -> dict[str, Any]:
 
 
 def test_all_sessions_start_a_few_at_a_time_and_report_their_place(url: str, tmp_path: Path) -> None:
-    lost(MANY)
+    create_lost_sessions(MANY)
     most, told = 0, []
 
-    def up() -> bool:
+    def all_run() -> bool:
         nonlocal most
         most = max(most, Intent.objects.filter(kind="start", done_at=None, by=None).count())
         waits = TaskSession.objects.filter(start_rank__isnull=False).order_by("-start_rank").first()
@@ -69,31 +69,31 @@ def test_all_sessions_start_a_few_at_a_time_and_report_their_place(url: str, tmp
         return int(counts(url)["up"]) == MANY
 
     with supervisor_process.supervising(url, tmp_path / "log", environment(tmp_path)):
-        eventually(up, timeout=90, describe="all are up")
+        eventually(all_run, timeout=90, describe="all sessions run")
     assert counts(url)["started"] == MANY
     assert 1 < most <= AT_ONCE
     befores = [one["before"] for one in told if one is not None]
     assert max(befores) >= MANY // 2
     moving = befores[befores.index(max(befores)) :]
-    assert moving == sorted(moving, reverse=True), "once all have a place the queue moves on, and nobody is overtaken"
+    assert moving == sorted(moving, reverse=True), "places only get better, so no session is overtaken"
 
 
 def test_supervisor_killed_in_mid_storm_is_replaced_without_duplicates(url: str, tmp_path: Path) -> None:
-    lost(MANY)
+    create_lost_sessions(MANY)
     with supervisor_process.supervising(url, tmp_path / "first.log", environment(tmp_path)) as first:
-        eventually(lambda: int(counts(url)["up"]) >= 3, timeout=60, describe="some are up")
+        eventually(lambda: int(counts(url)["up"]) >= 3, timeout=60, describe="three sessions run")
         first.send_signal(signal.SIGKILL)
         first.wait(10)
     dead, began = set(ExecutorRunning.objects.exclude(owner="").values_list("owner", flat=True)), time.monotonic()
     assert len(dead) == 1
     with supervisor_process.supervising(url, tmp_path / "second.log", environment(tmp_path)):
         left = ExecutorRunning.objects.filter(owner__in=dead)
-        eventually(lambda: not left.exists(), timeout=60, describe="another has taken over what it left")
+        eventually(lambda: not left.exists(), timeout=60, describe="another supervisor has taken over all sessions")
         assert time.monotonic() - began < 2 * LEASE_TTL
         eventually(
             lambda: TaskSession.objects.exclude(launch_id="").filter(receipts__isnull=False).distinct().count() == MANY,
             timeout=90,
-            describe="all are up, and said to be",
+            describe="all sessions run and have a receipt",
         )
     for session in TaskSession.objects.all():
         names = list(session.events.values_list("name", flat=True))

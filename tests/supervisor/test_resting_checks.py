@@ -1,4 +1,4 @@
-"""Periodic checks rest while nothing changes, and no longer than until something is due."""
+"""Periodic checks pause while nothing changes, at most until the next deadline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_rest_without_a_change_ends_by_itself() -> None:
     await asyncio.wait_for(changes.rest(changes.count, longest=0.01), 30)
 
 
-async def test_checks_wait_while_an_agent_is_brought_back() -> None:
+async def test_checks_wait_while_an_agent_is_restarted() -> None:
     changes = ChangeCounter()
     with changes.urgent():
         resting = asyncio.create_task(changes.rest(changes.count, longest=0))
@@ -47,7 +47,7 @@ async def test_checks_wait_while_an_agent_is_brought_back() -> None:
     await asyncio.wait_for(resting, 30)
 
 
-async def test_checks_wait_for_no_endless_series_of_starts() -> None:
+async def test_checks_do_not_wait_for_endless_starts() -> None:
     changes = ChangeCounter()
     with changes.urgent():
         await asyncio.wait_for(changes.rest(changes.count, longest=0), 30)

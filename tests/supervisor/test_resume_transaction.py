@@ -35,10 +35,10 @@ def test_start_that_cannot_be_prepared_still_counts(monkeypatch: pytest.MonkeyPa
     session = session_without_agent()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
 
-    def breaks(*_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(agent_start, "_build_request", breaks)
+    monkeypatch.setattr(agent_start, "_build_request", fail)
     with pytest.raises(ZeroDivisionError):
         claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
     intent.refresh_from_db()

@@ -23,4 +23,4 @@ async def test_failed_step_is_retried_but_not_at_every_wake() -> None:
         queue.wake()
         await asyncio.sleep(0)
     assert len(tries) == 1
-    await eventually_async(lambda: len(tries) == 3, describe="it is tried again")
+    await eventually_async(lambda: len(tries) == 3, describe="the row is tried three times")

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_attach_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "ATTACH_TIMEOUT", 0.5)
 
 
 def streams() -> list[str]:
-    """Return the stream tasks that exist."""
+    """Return the names of the existing stream tasks."""
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("stream")]
 
 

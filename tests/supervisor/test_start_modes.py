@@ -1,4 +1,4 @@
-"""The three ways to start again: native, with history on the first prompt, fresh; the task is never repeated."""
+"""The three ways to start again: native, with history on the first prompt, fresh; none repeats the task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DESCRIPTION = "Make the parser twice as fast."
 
 
 def session_with_history(**execution: Any) -> TaskSession:
-    """Return a session that has worked on its task and whose agent is gone."""
+    """Return a session that has worked on its task and whose agent has exited."""
     session, journal = running_session(execution=execution), Journal()
     change(session.task, description=DESCRIPTION)
     Prompt.objects.create(session=session, message_id="p1", text=DESCRIPTION, state="sending")
@@ -50,7 +50,7 @@ def start_agent(
 
 
 def sent_texts(session: TaskSession, *prompts: str) -> list[str]:
-    """Return what the agent gets when the user sends these prompts, one turn each."""
+    """Return the texts that the agent gets when the user sends these prompts, one turn each."""
     journal, texts = Journal("epoch-2"), []
     for text in prompts:
         Prompt.objects.create(session=session, message_id=text, text=text, state="queued")
@@ -79,7 +79,7 @@ def test_history_is_sent_with_the_first_prompt_only() -> None:
     assert (before["history"]["entries_told"], before["history"]["entries_cut"]) == (3, 0)
     session, order = start_agent(session, outcome="created")
     assert (order.strategy, order.body["resume_token"]) == ("history", None)
-    assert prompt_states(session) == {"p1": "done"}, "nothing is said of itself"
+    assert prompt_states(session) == {"p1": "done"}, "the prompt is done, and no other was sent"
     receipt = session.receipts.get()
     assert (receipt.kind, receipt.verified) == ("injected", "pending")
     assert receipt.evidence["injection"] == before["history"] == session_status(session)["history"]

@@ -24,13 +24,13 @@ WAITS, SUPERVISES = "another supervisor is using this database; waiting until it
 def test_second_supervisor_waits_says_so_once_and_takes_over(tmp_path: Path) -> None:
     env = environment(tmp_path / "data")
     with supervising(env, tmp_path / "first") as first, supervising(env, tmp_path / "second") as second:
-        eventually(lambda: SUPERVISES in first.log + second.log, timeout=30, describe="one of them supervises")
-        eventually(lambda: WAITS in first.log + second.log, timeout=30, describe="the other one waits")
+        eventually(lambda: SUPERVISES in first.log + second.log, timeout=30, describe="one supervisor has the role")
+        eventually(lambda: WAITS in first.log + second.log, timeout=30, describe="the other supervisor waits")
         holder, waiter = (first, second) if SUPERVISES in first.log else (second, first)
         assert [row.process["pid"] for row in Supervisor.objects.all()] == [holder.process.pid]
 
         assert holder.ends(signal.SIGKILL) == -signal.SIGKILL
-        waiter.says(SUPERVISES)
+        waiter.wait_for_output(SUPERVISES)
         assert waiter.log.count(WAITS) == 1
         living = Supervisor.objects.get(process__pid=waiter.process.pid)
         assert living.swept_at is not None
@@ -43,7 +43,7 @@ def test_second_supervisor_waits_says_so_once_and_takes_over(tmp_path: Path) -> 
 def test_waiting_supervisor_ends_on_sigterm(tmp_path: Path) -> None:
     env = environment(tmp_path / "data")
     with supervising(env, tmp_path / "first") as first, supervising(env, tmp_path / "second") as second:
-        eventually(lambda: WAITS in first.log + second.log, timeout=30, describe="one of them waits")
+        eventually(lambda: WAITS in first.log + second.log, timeout=30, describe="one supervisor waits")
         waiter = first if WAITS in first.log else second
         assert waiter.ends() == 0
         assert SUPERVISES not in waiter.log
@@ -69,7 +69,7 @@ def test_sigterm_releases_leases_and_leaves_agents_running(tmp_path: Path) -> No
     with recording_agentctl(session, [*journal.turn_begins("p1"), *journal.says("hello")], "working") as agentctl:
         env = environment(tmp_path / "data")
         with supervising(env, tmp_path / "log") as running:
-            running.says("supervising: 1 sessions attached")
+            running.wait_for_output("supervising: 1 sessions attached")
             held = execution_of(session)
             assert (held.owner != "", held.generation, held.journal_seq) == (True, 2, 3)
             assert running.ends() == 0
@@ -80,7 +80,7 @@ def test_sigterm_releases_leases_and_leaves_agents_running(tmp_path: Path) -> No
         before = names(session)
 
         with supervising(env, tmp_path / "again") as running:
-            running.says("supervising: 1 sessions attached")
+            running.wait_for_output("supervising: 1 sessions attached")
             assert running.ends() == 0
         assert names(session) == before
         assert agentctl.generations == [2, 3]
@@ -91,10 +91,10 @@ def test_killed_supervisor_counts_as_dead_immediately(tmp_path: Path) -> None:
     with recording_agentctl(session) as agentctl:
         env = environment(tmp_path / "data", KANDEV_LEASE_TTL="600")
         with supervising(env, tmp_path / "log") as running:
-            running.says("supervising: 1 sessions attached")
+            running.wait_for_output("supervising: 1 sessions attached")
             running.ends(signal.SIGKILL)
         with supervising(env, tmp_path / "again") as running:
-            running.says("supervising: 1 sessions attached")
+            running.wait_for_output("supervising: 1 sessions attached")
             running.ends()
         assert agentctl.generations == [2, 3]
     assert [kind for kind in names(session) if kind == "session.receipt"] == ["session.receipt"]

@@ -1,4 +1,4 @@
-"""A sweep costs only what claims to run, and a failure in one row affects no other row."""
+"""A sweep costs only what should run, and a failure in one row affects no other row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sessions_app.supervisor.sweep import candidates
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import recording_agentctl
-from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime, lost_session, swept, with_registry
+from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime, lost_session, sweep_once, with_registry
 from tests.supervisor.rows import NO_LEASE, change, execution_of, fresh, names, running_session
 from tests.support.fake_agentctl import refusing_url
 
@@ -58,7 +58,7 @@ def test_sessions_not_seen_for_longest_are_observed_first(runtime: RecordingRunt
         str(running_session(runtime=runtime.name, execution={**NO_LEASE, "last_seen_at": at}).id): name
         for name, at in heard.items()
     }
-    swept(SweepScope("boot", dry_run=True))
+    sweep_once(SweepScope("boot", dry_run=True))
     assert [sessions[one] for one in runtime.asked] == ["never", "a while ago", "just now"]
 
 
@@ -88,14 +88,16 @@ def test_status_changes_nothing(runtime: RecordingRuntime) -> None:
 def test_sessions_are_observed_concurrently_within_limits(runtime: RecordingRuntime) -> None:
     for _ in range(3):
         lost_session(runtime)
-    swept(SweepScope("command", concurrency=7, timeout=1.5))
+    sweep_once(SweepScope("command", concurrency=7, timeout=1.5))
     assert runtime.looks == [(3, 1.5, 7)]
 
 
 def test_sweep_can_be_limited_to_sessions_or_a_runtime(runtime: RecordingRuntime) -> None:
     one, _, elsewhere = lost_session(runtime), lost_session(runtime), running_session(execution=NO_LEASE)
-    assert [item.row.stored.session_id for item in swept(SweepScope("command", sessions=[one.id])).decided] == [one.id]
-    found = swept(SweepScope("command", runtime="local_standalone", dry_run=True)).decided
+    assert [item.row.stored.session_id for item in sweep_once(SweepScope("command", sessions=[one.id])).decided] == [
+        one.id
+    ]
+    found = sweep_once(SweepScope("command", runtime="local_standalone", dry_run=True)).decided
     assert [item.row.stored.session_id for item in found] == [elsewhere.id]
 
 
@@ -105,14 +107,14 @@ def test_sessions_with_work_are_started_first(runtime: RecordingRuntime, monkeyp
     last = max(TaskSession.objects.all(), key=lambda session: session.id)
     Prompt.objects.create(session=last, message_id="p1", text="do it")
     monkeypatch.setattr("sessions_app.supervisor.sweep.sweep_pass.MAX_CONCURRENT_ACTIONS", 1)
-    swept()
+    sweep_once()
     assert Intent.objects.filter(done_at=None).order_by("created_at")[0].session_id == last.id
 
 
 def test_session_whose_action_fails_does_not_affect_others(runtime: RecordingRuntime) -> None:
     bad, good = lost_session(runtime), lost_session(runtime)
     runtime.broken.add(str(bad.id))
-    result = swept()
+    result = sweep_once()
     assert result.outcomes[str(bad.id)].error == "RuntimeError: this disk is on fire"
     assert fresh(good).intents.filter(kind="start", done_at=None).exists()
     assert not fresh(bad).intents.filter(kind="start", done_at=None).exists()
@@ -123,7 +125,7 @@ def test_session_whose_action_fails_does_not_affect_others(runtime: RecordingRun
 def test_runtime_that_cannot_observe_reports_unknown_and_blocks_no_other(runtime: RecordingRuntime) -> None:
     blind, other = lost_session(runtime), running_session(execution=NO_LEASE | {"agentctl_url": refusing_url()})
     runtime.blind = True
-    swept()
+    sweep_once()
     assert execution_of(blind).error_code == "unreachable"
     assert other.intents.filter(kind="start", done_at=None).exists()
 
@@ -131,7 +133,7 @@ def test_runtime_that_cannot_observe_reports_unknown_and_blocks_no_other(runtime
 def test_uninstalled_runtime_is_unknown_not_dead(runtime: RecordingRuntime) -> None:
     session = lost_session(runtime)
     change(execution_of(session), runtime="uninstalled")
-    result = swept()
+    result = sweep_once()
     assert [item.seen.reason for item in result.decided] == ["runtime_unavailable"]
     assert (fresh(session).state, fresh(session).error_code) == ("ERROR", "unreachable")
 
@@ -141,7 +143,7 @@ def test_living_agent_that_cannot_be_attached_is_not_reported_as_reattached(runt
     with recording_agentctl(session) as agentctl:
         report = agentctl.report()
     runtime.set_observation(session, Observation(Observed.ALIVE, report=report, url=agentctl.url))
-    result = swept()
+    result = sweep_once()
     document = sweep_reports.build_report(result, "boot")
     assert document["sessions"][0]["error_message"]
     assert (document["outcomes"]["reattached"], document["outcomes"]["failed"]) == (0, 1)
@@ -151,7 +153,7 @@ def test_living_agent_that_cannot_be_attached_is_not_reported_as_reattached(runt
 def test_open_stream_outweighs_a_failed_observation(runtime: RecordingRuntime) -> None:
     session = lost_session(runtime)
 
-    async def twice(registry: ExecutionRegistry) -> list[SweepRun]:
+    async def sweep_twice(registry: ExecutionRegistry) -> list[SweepRun]:
         alive = Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url)
         runtime.set_observation(session, alive)
         first = await run_sweep(registry, SweepScope("boot"), set())
@@ -159,7 +161,7 @@ def test_open_stream_outweighs_a_failed_observation(runtime: RecordingRuntime) -
         return [first, await run_sweep(registry, SweepScope("boot"), set())]
 
     with recording_agentctl(session) as agentctl:
-        rules = [result.decided[0].decision.rule for result in with_registry(twice)]
+        rules = [result.decided[0].decision.rule for result in with_registry(sweep_twice)]
     assert rules == ["alive_same_agent", "attached"]
     assert fresh(session).state == "WAITING_FOR_INPUT"
 
@@ -167,19 +169,19 @@ def test_open_stream_outweighs_a_failed_observation(runtime: RecordingRuntime) -
 def test_repeated_sweep_attaches_once(runtime: RecordingRuntime) -> None:
     session = lost_session(runtime)
 
-    async def twice(registry: ExecutionRegistry) -> None:
+    async def sweep_twice(registry: ExecutionRegistry) -> None:
         runtime.set_observation(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
         for _ in range(2):
             await run_sweep(registry, SweepScope("boot"), set())
 
     with recording_agentctl(session, Journal().says("hello")) as agentctl:
-        with_registry(twice)
+        with_registry(sweep_twice)
         assert agentctl.generations == [2]
     assert names(session).count("session.receipt") == 1
 
 
-def supervised(*scopes: SweepScope) -> None:
-    """Run and store sweeps of one supervisor, as it stores them."""
+def run_sweeps(*scopes: SweepScope) -> None:
+    """Run and store sweeps of one supervisor."""
 
     async def run() -> None:
         supervisor = loop.SupervisorLoop()
@@ -195,7 +197,7 @@ def supervised(*scopes: SweepScope) -> None:
 
 def test_periodic_sweep_without_a_decision_is_not_stored(runtime: RecordingRuntime) -> None:
     sessions = [lost_session(runtime) for _ in range(2)]
-    supervised(SweepScope("boot"), SweepScope("reconcile"))
+    run_sweeps(SweepScope("boot"), SweepScope("reconcile"))
     assert list(RecoverySweep.objects.values_list("trigger", "examined")) == [("boot", 2)]
     assert {row.session_id for row in SweepOutcome.objects.all()} == {session.id for session in sessions}
     assert {row.rule for row in SweepOutcome.objects.all()} == {"dead_resume_now"}
@@ -204,25 +206,25 @@ def test_periodic_sweep_without_a_decision_is_not_stored(runtime: RecordingRunti
 
 def test_boot_sweep_stores_sessions_left_alone(runtime: RecordingRuntime) -> None:
     session = lost_session(runtime, policy="on_open")
-    supervised(SweepScope("boot"), SweepScope("boot"))
+    run_sweeps(SweepScope("boot"), SweepScope("boot"))
     kept = SweepOutcome.objects.filter(session=session).order_by("id")
     assert [(row.rule, row.executor_status) for row in kept] == [("dead_resume_later", "stopped")] * 2
 
 
 def test_empty_boot_sweep_is_stored(runtime: RecordingRuntime) -> None:
-    supervised(SweepScope("boot"))
+    run_sweeps(SweepScope("boot"))
     assert RecoverySweep.objects.get().examined == 0
 
 
 def test_sweep_and_its_rows_are_stored_together(runtime: RecordingRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     lost_session(runtime)
-    result = swept()
+    result = sweep_once()
 
-    def dies(*_: Any) -> None:
+    def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(sweep_reports, "insert_rows", dies)
+        patch.setattr(sweep_reports, "insert_rows", interrupt)
         sweep_reports.store_sweep(sweep_reports.build_report(result, "boot"), result)
     assert not RecoverySweep.objects.filter(id=result.sweep_id).exists()
 

@@ -1,4 +1,4 @@
-"""A sweep must not update row by row or use a general HTTP client: either costs more than the rest of the sweep."""
+"""Sweeps avoid row-by-row updates and general HTTP clients, each of which costs more than the rest of the sweep."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 from tests.services import ROOT
 
-WAY = [
+SWEEP_MODULES = [
     *sorted((ROOT / "sessions_app" / "supervisor" / "sweep").glob("*.py")),
     ROOT / "executors_app" / "agentctl" / "http" / "bulk_status.py",
 ]
 SLOW_CLIENTS = {"aiohttp", "httpx", "requests", "urllib3"}
 
 
-@pytest.mark.parametrize("path", WAY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SWEEP_MODULES, ids=lambda path: path.stem)
 def test_sweep_modules_use_neither_bulk_update_nor_a_general_http_client(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -27,5 +27,5 @@ def test_sweep_modules_use_neither_bulk_update_nor_a_general_http_client(path: P
 
 
 def test_sweep_modules_exist() -> None:
-    assert len(WAY) > 4
-    assert all(path.exists() for path in WAY)
+    assert len(SWEEP_MODULES) > 4
+    assert all(path.exists() for path in SWEEP_MODULES)

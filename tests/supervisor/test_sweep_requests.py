@@ -1,4 +1,4 @@
-"""A sweep on request is carried out immediately, and the request tells its result."""
+"""A requested sweep is carried out immediately, and the request stores its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def session(runtime: RecordingRuntime) -> TaskSession:
-    """A session that claims to run and cannot be observed."""
+    """Return a session that should run and cannot be observed."""
     made = running_session(
         runtime=runtime.name, execution={"runtime": runtime.name, "owner": "", "lease_expires_at": None}
     )
@@ -29,8 +29,8 @@ def session(runtime: RecordingRuntime) -> TaskSession:
     return made
 
 
-def carried_out(ask: Callable[[], SweepRequest]) -> SweepRequest:
-    """Make a request; return it once a supervisor, started without a first sweep, has carried it out."""
+def make_and_await(ask: Callable[[], SweepRequest]) -> SweepRequest:
+    """Make a request; return it once a supervisor, started without a boot sweep, has carried it out."""
 
     async def run() -> SweepRequest:
         stop, supervisor = asyncio.Event(), SupervisorLoop()
@@ -57,7 +57,7 @@ def report_of(asked: SweepRequest) -> dict[str, Any]:
 
 
 def test_requested_sweep_is_stored_even_if_it_decides_nothing(session: TaskSession) -> None:
-    asked = carried_out(lambda: request_sweep(make_user()))
+    asked = make_and_await(lambda: request_sweep(make_user()))
     sweep = RecoverySweep.objects.get()
     assert (asked.sweep, sweep.trigger, sweep.examined) == (sweep, "reconcile", 1)
     assert report_of(asked)["sweep_id"] == str(sweep.id)
@@ -66,14 +66,14 @@ def test_requested_sweep_is_stored_even_if_it_decides_nothing(session: TaskSessi
 
 def test_requested_sweep_examines_only_the_named_sessions(session: TaskSession, runtime: RecordingRuntime) -> None:
     running_session(task=session.task, runtime=runtime.name, execution={"runtime": runtime.name, "owner": ""})
-    asked = carried_out(lambda: request_sweep(None, sessions=[session.id]))
+    asked = make_and_await(lambda: request_sweep(None, sessions=[session.id]))
     assert [row["session_id"] for row in report_of(asked)["sessions"]] == [str(session.id)]
 
 
 def test_dry_run_leaves_only_its_report(session: TaskSession, runtime: RecordingRuntime) -> None:
     runtime.sees.clear()  # now dead, so a sweep would act
     before = (session.state, session.last_seq)
-    asked = carried_out(lambda: request_sweep(None, dry_run=True))
+    asked = make_and_await(lambda: request_sweep(None, dry_run=True))
     assert (asked.sweep, report_of(asked)["dry_run"], report_of(asked)["examined"]) == (None, True, 1)
     assert report_of(asked)["sessions"][0]["agent_action"] != "none"
     assert (fresh(session).state, fresh(session).last_seq) == before
@@ -82,7 +82,7 @@ def test_dry_run_leaves_only_its_report(session: TaskSession, runtime: Recording
 
 def test_requests_made_without_a_supervisor_are_carried_out_in_order(session: TaskSession) -> None:
     first = request_sweep(None)
-    second = carried_out(lambda: request_sweep(None))
+    second = make_and_await(lambda: request_sweep(None))
     done = fresh(first).done_at
     assert done is not None
     assert second.done_at is not None

@@ -1,4 +1,4 @@
-"""The agent's conversation id: who may write it, and who gets it; each rule on its own."""
+"""The agent's conversation id: who may write it, and who receives it."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ pytestmark = pytest.mark.django_db
 HERE = "/srv/worktree"
 
 
-def identified(session: TaskSession, token: str, lease: Lease = MINE) -> str:
-    """Let the agent report another conversation; return the id that is then stored."""
+def ingest_token(session: TaskSession, token: str, lease: Lease = MINE) -> str:
+    """Ingest another conversation id of the agent; return the id that is then stored."""
     journal = Journal(f"epoch of {token}")
     ingest(session, [journal.line(JournalKind.SESSION_IDENTIFIED)], token={"resume_token": token}, lease=lease)
     return str(execution_of(session).resume_token)
 
 
-def begun(session: TaskSession, mode: str = "auto") -> StartClaim:
+def claim_start_of(session: TaskSession, mode: str = "auto") -> StartClaim:
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": mode})
     plan = claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
     assert plan is not None
     return plan
 
 
-def started(session: TaskSession, mode: str = "auto", **answer: Any) -> TaskSession:
-    plan = begun(session, mode)
+def start_agent_of(session: TaskSession, mode: str = "auto", **answer: Any) -> TaskSession:
+    plan = claim_start_of(session, mode)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     told = {"outcome": "created", "resume_token": "conversation-2", **answer}
@@ -51,7 +51,7 @@ def started(session: TaskSession, mode: str = "auto", **answer: Any) -> TaskSess
     return fresh(session)
 
 
-def owned() -> TaskSession:
+def bound_session() -> TaskSession:
     """Return a session at rest whose conversation is bound to its profile and directory."""
     session = session_without_agent()
     change(execution_of(session), workspace_path=HERE)
@@ -68,7 +68,7 @@ def test_earlier_execution_of_a_session_cannot_write_its_token() -> None:
     old = execution_of(session)
     lease = leases.acquire_lease(old.id, MINE.owner)
     assert lease is not None
-    assert identified(session, "conversation-1b", lease) == "conversation-1b"
+    assert ingest_token(session, "conversation-1b", lease) == "conversation-1b"
     row = {field.attname: getattr(old, field.attname) for field in ExecutorRunning._meta.concrete_fields}
     moved = ExecutorRunning.objects.create(**{**row, "id": None, "resume_token": "conversation-1b"})
     change(session, agent_execution_id=moved.id)
@@ -82,30 +82,30 @@ def test_earlier_execution_of_a_session_cannot_write_its_token() -> None:
 def test_conversation_of_an_unfinished_start_replaces_no_token(strategy: str) -> None:
     session = session_without_agent()
     Intent.objects.create(session=session, kind="start", payload={"mode": "auto", "strategy": strategy})
-    assert identified(session, "unproven") == "conversation-1"
+    assert ingest_token(session, "unproven") == "conversation-1"
 
 
 def test_conversation_of_a_failed_start_replaces_no_token() -> None:
     session = session_without_agent()
-    plan = begun(session, "fresh_start")
+    plan = claim_start_of(session, "fresh_start")
     write_start_failure(session.id, plan.intent_id, plan.lease, StartFailure("agent_exited", "It ended."))
-    assert identified(session, "of the failed start") == "conversation-1"
+    assert ingest_token(session, "of the failed start") == "conversation-1"
 
 
 def test_conversation_of_a_failed_start_does_not_replace_a_rejected_token() -> None:
     session = session_without_agent()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-1")
-    assert identified(session, "of the failed start") == ""
+    assert ingest_token(session, "of the failed start") == ""
     assert execution_of(session).rejected_resume_token == "conversation-1"
 
 
 def test_running_agent_may_change_its_conversation_id() -> None:
-    assert identified(running_session(), "conversation-1b") == "conversation-1b"
+    assert ingest_token(running_session(), "conversation-1b") == "conversation-1b"
 
 
 def test_first_conversation_id_is_stored_immediately() -> None:
     session = running_session(execution={"resume_token": "", "workspace_path": HERE}, launch_id="")
-    assert identified(session, "the first") == "the first"
+    assert ingest_token(session, "the first") == "the first"
     assert fresh(session).metadata[TOKEN_OF]["directory"] == HERE
 
 
@@ -117,8 +117,8 @@ KEEPING = ["agentctl_unreachable", "agent_exited", "start_timeout", "handshake_f
 
 @pytest.mark.parametrize("code", KEEPING)
 def test_unrelated_start_failure_keeps_the_token(code: str) -> None:
-    session = owned()
-    plan = begun(session)
+    session = bound_session()
+    plan = claim_start_of(session)
     failure = StartFailure(code, "It failed.", executor_failed=code == "launch_failed")
     write_start_failure(session.id, plan.intent_id, plan.lease, failure)
     row = execution_of(session)
@@ -127,8 +127,8 @@ def test_unrelated_start_failure_keeps_the_token(code: str) -> None:
 
 
 def test_rejected_token_keeps_its_binding() -> None:
-    session = owned()
-    plan = begun(session)
+    session = bound_session()
+    plan = claim_start_of(session)
     write_start_failure(
         session.id, plan.intent_id, plan.lease, StartFailure("token_rejected", "Gone.", token_valid=False)
     )
@@ -138,9 +138,9 @@ def test_rejected_token_keeps_its_binding() -> None:
 
 
 def test_rejected_token_that_works_again_becomes_the_token() -> None:
-    session = owned()
+    session = bound_session()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-1")
-    started(
+    start_agent_of(
         session, "resume", outcome="loaded", resume_token="conversation-1", replayed_user_texts=["write the parser"]
     )
     row = execution_of(session)
@@ -148,7 +148,7 @@ def test_rejected_token_that_works_again_becomes_the_token() -> None:
 
 
 def test_fresh_start_sets_the_old_token_aside_with_its_binding() -> None:
-    session = started(owned(), "fresh_start")
+    session = start_agent_of(bound_session(), "fresh_start")
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("conversation-2", "conversation-1")
     assert session.metadata[REJECTED_TOKEN_OF] == session.metadata[TOKEN_OF]
@@ -174,7 +174,7 @@ ELSEWHERE = [another_profile, another_type, another_directory]
 
 @pytest.mark.parametrize("moved", ELSEWHERE)
 def test_token_is_not_given_to_another_profile_type_or_directory(moved: Any) -> None:
-    session = owned()
+    session = bound_session()
     moved(session)
     session = fresh(session)
     assessment = assess_session(session)
@@ -185,7 +185,7 @@ def test_token_is_not_given_to_another_profile_type_or_directory(moved: Any) -> 
     assert said is not None
     assert "another agent profile, agent type or directory" in said.text
     assert [button.text for button in banner_buttons(said, assessment)] == ["Start fresh"]
-    plan = begun(session)
+    plan = claim_start_of(session)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert (order.strategy, order.body["resume_token"]) == ("fresh", None)
@@ -194,7 +194,7 @@ def test_token_is_not_given_to_another_profile_type_or_directory(moved: Any) -> 
 
 @pytest.mark.parametrize("moved", ELSEWHERE)
 def test_rejected_token_is_not_given_to_another_profile_either(moved: Any) -> None:
-    session = owned()
+    session = bound_session()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-1")
     change(session, metadata={REJECTED_TOKEN_OF: session.metadata[TOKEN_OF]})
     assert assess_start(fresh(session), "resume").strategy == "native"
@@ -203,7 +203,7 @@ def test_rejected_token_is_not_given_to_another_profile_either(moved: Any) -> No
 
 
 def test_token_is_usable_again_after_the_directory_is_restored() -> None:
-    session = owned()
+    session = bound_session()
     change(execution_of(session), workspace_path="/srv/elsewhere")
     change(execution_of(session), workspace_path=HERE)
     assert assess_start(fresh(session), "auto").strategy == "native"

@@ -1,4 +1,4 @@
-"""Which errors of a model provider are transient, and the delay before the turn is retried."""
+"""The errors of a model provider that are transient, and the delay before the turn is retried."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 OVERLOADED = "API Error: 529 Overloaded"
 
 
-def fails(journal: Journal, message_id: str, message: str = OVERLOADED, code: str = "agent_error") -> Line:
+def failure_line(journal: Journal, message_id: str, message: str = OVERLOADED, code: str = "agent_error") -> Line:
     return journal.line(JournalKind.TURN_FAILED, message_id=message_id, code=code, message=message)
 
 
@@ -46,20 +46,20 @@ def failed_turn(
     """Return a session whose turn ``p1`` has just failed."""
     session = running_session(**fields)
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
-    ingest(session, [*journal.turn_begins("p1"), *between, fails(journal, "p1", message, code)])
+    ingest(session, [*journal.turn_begins("p1"), *between, failure_line(journal, "p1", message, code)])
     return fresh(session)
 
 
-def test_turn_refused_for_lack_of_a_login_is_sent_again_once_when_a_login_ends() -> None:
+def test_turn_without_a_login_is_resent_once_after_the_login() -> None:
     session = failed_turn(journal=Journal(), message="Authentication required", code="auth_required")
-    assert not session.prompts.filter(state="queued").exists(), "nothing is retried before somebody logs in"
+    assert not session.prompts.filter(state="queued").exists(), "nothing is retried before a login"
     assert retry_after_login(session.id) == 1
-    row = waiting(session)
+    row = queued_retry(session)
     assert (row.text, row.trouble, row.not_before) == ("write it", "auth_required", None)
     assert retry_after_login(session.id) == 0
 
 
-def test_login_sends_nothing_again_that_failed_otherwise_or_was_stopped() -> None:
+def test_login_resends_no_turn_that_failed_otherwise_or_was_stopped() -> None:
     other = failed_turn(journal=Journal(), message="Invalid request", code="agent_error")
     assert retry_after_login(other.id) == 0
     stopped = failed_turn(journal=Journal(), message="Authentication required", code="auth_required")
@@ -67,24 +67,24 @@ def test_login_sends_nothing_again_that_failed_otherwise_or_was_stopped() -> Non
     assert retry_after_login(stopped.id) == 0
 
 
-def test_agent_that_had_used_tools_is_told_to_look_at_what_it_has_done() -> None:
+def test_resend_after_tool_calls_asks_the_agent_to_check_first() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     begin, tool = journal.turn_begins("p1"), journal.tool("t1", title="Edit a.py", status="completed")
-    ingest(session, [*begin, tool, fails(journal, "p1", "Authentication required", "auth_required")])
+    ingest(session, [*begin, tool, failure_line(journal, "p1", "Authentication required", "auth_required")])
     assert retry_after_login(session.id) == 1
-    text = waiting(session).text
+    text = queued_retry(session).text
     assert "write it" in text
     assert "no longer logged in" in text
 
 
-def waiting(session: TaskSession) -> Prompt:
+def queued_retry(session: TaskSession) -> Prompt:
     return Prompt.objects.get(session=session, kind="retry", state="queued")
 
 
 def test_retry_is_a_queued_prompt_with_a_start_time() -> None:
     session = failed_turn(journal=Journal())
-    row = waiting(session)
+    row = queued_retry(session)
     assert (row.text, row.attempt, row.trouble, row.trouble_message) == (
         "write it",
         1,
@@ -109,7 +109,7 @@ def test_retry_is_shown_in_log_conversation_and_status() -> None:
     assert "(1 of 5)" in text
     told = session_status(session)["retry"]
     assert told == {
-        "message_id": waiting(session).message_id,
+        "message_id": queued_retry(session).message_id,
         "attempt": 1,
         "of": 5,
         "at": said["at"],
@@ -135,12 +135,12 @@ def test_error_is_final_after_the_last_retry(settings: Any) -> None:
     journal = Journal()
     session, pauses = failed_turn(journal=journal), []
     for number in (1, 2):
-        row = waiting(session)
+        row = queued_retry(session)
         assert row.not_before is not None
         pauses.append(round((row.not_before - row.created_at).total_seconds()))
         assert (row.attempt, row.text) == (number, "write it")
         change(row, state="sending")
-        ingest(session, [*journal.turn_begins(row.message_id), fails(journal, row.message_id)])
+        ingest(session, [*journal.turn_begins(row.message_id), failure_line(journal, row.message_id)])
     assert pauses == [5, 10]
     assert not Prompt.objects.filter(state="queued").exists()
     assert conversation(session)[-1][1:3] == (OVERLOADED, {"level": "error"})
@@ -150,12 +150,12 @@ def test_error_is_final_after_the_last_retry(settings: Any) -> None:
 def test_success_resets_the_retry_count() -> None:
     journal = Journal()
     session = failed_turn(journal=journal)
-    row = waiting(session)
+    row = queued_retry(session)
     change(row, state="sending")
     ingest(session, [*journal.turn_begins(row.message_id), journal.completes(row.message_id)])
     Prompt.objects.create(session=session, message_id="p2", text="and then", state="sending")
-    ingest(session, [*journal.turn_begins("p2"), fails(journal, "p2")])
-    assert waiting(session).attempt == 1
+    ingest(session, [*journal.turn_begins("p2"), failure_line(journal, "p2")])
+    assert queued_retry(session).attempt == 1
 
 
 @pytest.mark.parametrize("in_one_batch", [True, False])
@@ -166,11 +166,11 @@ def test_retry_after_tool_calls_asks_the_agent_to_check_first(in_one_batch: bool
         *journal.turn_begins("p1"),
         journal.tool("t0", title="ls", status="completed"),
         journal.tool("t1", title="rm -r build"),
-        fails(journal, "p1"),
+        failure_line(journal, "p1"),
     ]
     for batch in [lines] if in_one_batch else [[line] for line in lines]:
         ingest(session, batch)
-    text = waiting(session).text
+    text = queued_retry(session).text
     assert "> write it" in text
     assert "rm -r build" in text
     assert "do not repeat" in text
@@ -182,14 +182,14 @@ def test_tool_calls_of_an_earlier_turn_do_not_count() -> None:
     tool = journal.tool("t1", title="ls", status="completed")
     ingest(session, [*journal.turn_begins("p0"), tool, journal.completes("p0")])
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
-    ingest(session, [*journal.turn_begins("p1"), fails(journal, "p1")])
-    assert waiting(session).text == "write it"
+    ingest(session, [*journal.turn_begins("p1"), failure_line(journal, "p1")])
+    assert queued_retry(session).text == "write it"
 
 
 def test_failure_reported_twice_is_retried_once() -> None:
     journal = Journal()
     session = failed_turn(journal=journal)
-    ingest(session, [fails(journal, "p1")])
+    ingest(session, [failure_line(journal, "p1")])
     assert Prompt.objects.filter(kind="retry").count() == 1
 
 
@@ -204,7 +204,7 @@ def test_turn_with_a_pending_cancel_is_not_retried() -> None:
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     ingest(session, journal.turn_begins("p1"))
     Intent.objects.create(session=session, kind="cancel", payload={"message_id": "p1"})
-    ingest(session, [fails(journal, "p1")])
+    ingest(session, [failure_line(journal, "p1")])
     assert prompt_states(session) == {"p1": "done"}
 
 
@@ -213,7 +213,7 @@ def stop(session: TaskSession) -> None:
 
 
 def withdraw(session: TaskSession) -> None:
-    prompts.withdraw_prompt(session.id, waiting(session).message_id)
+    prompts.withdraw_prompt(session.id, queued_retry(session).message_id)
 
 
 def cancel(session: TaskSession) -> None:
@@ -233,7 +233,7 @@ def test_user_can_withdraw_the_retry(end: Any) -> None:
 @pytest.mark.parametrize(
     ("away", "sent"),
     [(timedelta(seconds=30), []), (timedelta(seconds=-1), ["retry:1"]), (MAX_CLOCK_SKEW * 2, ["retry:1"])],
-    ids=["not yet", "due", "a wrong clock"],
+    ids=["not yet", "due", "the clock was wrong"],
 )
 def test_retry_is_sent_when_due_and_other_prompts_wait_behind_it(away: timedelta, sent: list[str]) -> None:
     session = running_session(execution=NO_LEASE)
@@ -256,7 +256,7 @@ def test_retry_is_sent_when_due_and_other_prompts_wait_behind_it(away: timedelta
 def test_supervisor_loads_retries_when_they_are_due() -> None:
     session = failed_turn(journal=Journal())
     assert load_due_retries() == frozenset()
-    change(waiting(session), not_before=timezone.now() - timedelta(seconds=1))
+    change(queued_retry(session), not_before=timezone.now() - timedelta(seconds=1))
     assert load_due_retries() == {session.id}
 
 
@@ -264,5 +264,5 @@ def test_exit_of_the_agent_keeps_the_retry_queued() -> None:
     journal = Journal()
     session = failed_turn(journal=journal)
     ingest(session, [journal.exits()])
-    assert waiting(session).attempt == 1
+    assert queued_retry(session).attempt == 1
     assert "session.run.interrupted" not in names(session)

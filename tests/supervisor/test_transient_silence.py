@@ -29,8 +29,8 @@ from tests.supervisor.rows import (
 pytestmark = pytest.mark.django_db
 
 
-def dated_back(line: Line, seconds: float) -> Line:
-    """Return the line with a time that many seconds ago."""
+def backdate(line: Line, seconds: float) -> Line:
+    """Return the line dated that many seconds ago."""
     return {**line, "ts": timezone.now().timestamp() - seconds}
 
 
@@ -38,7 +38,7 @@ def silent_session(journal: Journal, silent_for: float) -> TaskSession:
     session = running_session()
     Prompt.objects.create(session=session, message_id="p1", text="build", state="sending")
     lines = [*journal.turn_begins("p1"), journal.tool("t1", title="make all")]
-    ingest(session, [dated_back(line, silent_for) for line in lines])
+    ingest(session, [backdate(line, silent_for) for line in lines])
     return fresh(session)
 
 
@@ -60,7 +60,7 @@ def test_output_clears_the_notice_and_a_new_stall_is_reported() -> None:
     journal = Journal()
     session = silent_session(journal, silent_for=900)
     assert report(session) == 1
-    ingest(session, [dated_back(line, 400) for line in journal.says("still compiling")])
+    ingest(session, [backdate(line, 400) for line in journal.says("still compiling")])
     assert "session.run.heard_again" in names(session)
     assert session_status(fresh(session))["stalled_since"] is None
     assert report(session) == 1
@@ -86,7 +86,7 @@ def test_prompts_of_users_do_not_count_as_output() -> None:
 
 
 def old_permission_request(journal: Journal) -> Line:
-    return dated_back(journal.requests_permission("q1"), 400)
+    return backdate(journal.requests_permission("q1"), 400)
 
 
 @pytest.mark.parametrize("case", ["recent output", "open permission", "idle", "off", "another lease"])
@@ -96,7 +96,7 @@ def test_no_notice_without_a_stalled_turn(case: str, settings: Any) -> None:
     if case == "open permission":
         ingest(session, [old_permission_request(journal)])
     elif case == "idle":
-        ingest(session, [dated_back(journal.completes("p1"), 400)])
+        ingest(session, [backdate(journal.completes("p1"), 400)])
     elif case == "off":
         settings.KANDEV_STALL_NOTICE = 0
     assert (report_stalled_turns({}) if case == "another lease" else report(session)) == 0

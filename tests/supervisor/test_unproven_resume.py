@@ -59,7 +59,7 @@ def test_empty_load_of_an_agent_known_to_replay_is_a_mismatch(tmp_path: Path) ->
     session = resume.run(load())
 
     assert receipt_of(session) == ("failed", "none")
-    assert (session.error_code, resume.fate()) == ("context_mismatch", "kept")
+    assert (session.error_code, resume.token_outcome()) == ("context_mismatch", "kept")
 
 
 def test_agent_is_recognised_across_agent_types(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every place that changes a session's desired state and work state, and what its task shows of them."""
+"""Every event that changes a session's desired state and work state, and what its task shows of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sessions_app.services.catalogue import visible_tasks
 from sessions_app.supervisor.interrupted_turns import interrupt_turn, record_agent_stopped
 from sessions_app.supervisor.outcomes import write_stopped
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, swept
+from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, sweep_once
 from tests.supervisor.rows import change, execution_of, fresh, make_session, make_user, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -141,6 +141,6 @@ def test_done_session_found_dead_gets_no_prompt_and_no_start(runtime: RecordingR
     change(execution_of(session), owner="", lease_expires_at=None)
     tasks.finish_task(session.task, make_user())
     runtime.set_observation(session, DEAD)
-    swept()
+    sweep_once()
     assert not session.prompts.filter(kind="continue").exists()
     assert not session.intents.filter(kind="start", done_at=None).exists()

@@ -1,4 +1,4 @@
-"""A session without an agent is a workspace: it opens, it is recovered, and no agent is ever started in it."""
+"""A session without an agent is a workspace: it opens and recovers, and no agent is ever started in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sessions_app.services.status import session_status
 from sessions_app.supervisor.executions import launch_spec_of
 from sessions_app.supervisor.start import agent_start, claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope
-from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, swept
+from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, sweep_once
 from tests.supervisor.rows import (
     MINE,
     change,
@@ -41,19 +41,19 @@ OPEN = Observation(
 )
 
 
-def where(runtime: str = "local_standalone") -> tuple[AgentProfile, Executor]:
+def profile_and_executor(runtime: str = "local_standalone") -> tuple[AgentProfile, Executor]:
     profile, _ = AgentProfile.objects.get_or_create(name="Demo", agent_type="demo")
     executor, _ = Executor.objects.get_or_create(name=runtime, defaults={"runtime": runtime})
     return profile, executor
 
 
 def workspace(**values: Any) -> TaskSession:
-    profile, executor = where()
+    profile, executor = profile_and_executor()
     task = values.pop("task", None) or make_task()
     return tasks.create_session(make_user(), task, profile, executor, has_agent=False, **values)
 
 
-def opened(**values: Any) -> TaskSession:
+def open_workspace(**values: Any) -> TaskSession:
     """Return a workspace whose start was carried out; its lease is ``MINE``."""
     session = workspace(**values)
     intent = session.intents.get(done_at=None)
@@ -65,7 +65,7 @@ def opened(**values: Any) -> TaskSession:
 
 
 def test_workspace_opens_and_is_idle() -> None:
-    session = opened()
+    session = open_workspace()
     assert (session.state, session.launch_id) == ("WAITING_FOR_INPUT", "")
     assert session.intents.get().outcome == "workspace_only"
     assert session.receipts.get().kind == "workspace_only"
@@ -74,7 +74,7 @@ def test_workspace_opens_and_is_idle() -> None:
 
 
 def test_workspace_takes_no_prompt() -> None:
-    session = opened()
+    session = open_workspace()
     with pytest.raises(NoAgent):
         intents.queue_prompt(session.id, "p1", "write the parser", make_user())
     with pytest.raises(NoAgent):
@@ -85,14 +85,14 @@ def test_workspace_takes_no_prompt() -> None:
 
 @pytest.mark.parametrize("mode", ["resume", "fresh_start", "accept_mismatch"])
 def test_agent_cannot_be_requested_in_a_workspace(mode: str) -> None:
-    session = opened()
+    session = open_workspace()
     change(execution_of(session), status="stopped")
     with pytest.raises(NoAgent):
         intents.request_resume(session.id, make_user(), mode)
 
 
 def test_resuming_opens_a_closed_workspace_and_leaves_an_open_one() -> None:
-    session = opened()
+    session = open_workspace()
     intents.request_resume(session.id, make_user())
     assert open_orders(session) == []
     change(execution_of(session), status="stopped")
@@ -103,9 +103,9 @@ def test_resuming_opens_a_closed_workspace_and_leaves_an_open_one() -> None:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("policy", ["auto", "working", "on_open"])
 def test_dead_workspace_is_reopened_unless_the_policy_is_manual(policy: str, runtime: RecordingRuntime) -> None:
-    session = resting(policy=policy)
+    session = unleased_workspace(policy=policy)
     runtime.set_observation(session, DEAD)
-    (found,) = swept(SweepScope("boot")).decided
+    (found,) = sweep_once(SweepScope("boot")).decided
     assert found.decision.rule == "dead_workspace_session"
     assert open_orders(session) == [("start", {"mode": "auto"})]
     assert (fresh(session).state, fresh(session).error_code) == ("WAITING_FOR_INPUT", "")
@@ -116,28 +116,28 @@ def test_dead_workspace_is_reopened_unless_the_policy_is_manual(policy: str, run
 def test_unwanted_or_given_up_workspace_stays_closed(
     values: dict[str, Any], rule: str, runtime: RecordingRuntime
 ) -> None:
-    session = change(resting(), **values)
+    session = change(unleased_workspace(), **values)
     runtime.set_observation(session, DEAD)
-    assert [one.decision.rule for one in swept(SweepScope("boot")).decided] == [rule]
+    assert [one.decision.rule for one in sweep_once(SweepScope("boot")).decided] == [rule]
     assert open_orders(session) == []
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("trigger", ["boot", "reconcile"])
 def test_dead_workspace_under_manual_is_left_to_its_user(trigger: Any, runtime: RecordingRuntime) -> None:
-    session = resting(policy="manual")
+    session = unleased_workspace(policy="manual")
     runtime.set_observation(session, DEAD)
-    swept(SweepScope(trigger))
+    sweep_once(SweepScope(trigger))
     assert open_orders(session) == []
 
 
 @pytest.mark.django_db(transaction=True)
 def test_workspace_with_a_missing_worktree_reports_it(runtime: RecordingRuntime) -> None:
-    session = resting()
+    session = unleased_workspace()
     runtime.set_observation(
         session, Observation(Observed.DEAD, workspace=WorkspaceState.GONE, workspace_reason="It was deleted.")
     )
-    swept(SweepScope("boot"))
+    sweep_once(SweepScope("boot"))
     assert (fresh(session).state, fresh(session).error_code) == ("ERROR", "worktree_missing")
     assert open_orders(session) == []
 
@@ -145,22 +145,22 @@ def test_workspace_with_a_missing_worktree_reports_it(runtime: RecordingRuntime)
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("policy", ["auto", "manual"])
 def test_open_workspace_is_taken_over_without_an_agent(policy: str, runtime: RecordingRuntime) -> None:
-    session = resting(policy=policy)
+    session = unleased_workspace(policy=policy)
     runtime.set_observation(session, OPEN)
-    (found,) = swept(SweepScope("boot", dry_run=True)).decided
+    (found,) = sweep_once(SweepScope("boot", dry_run=True)).decided
     decided = (found.decision.rule, found.decision.agent_action, found.decision.session_move)
     assert decided == ("alive_workspace_session", "none", None)
 
 
-def resting(**values: Any) -> TaskSession:
+def unleased_workspace(**values: Any) -> TaskSession:
     """Return an open workspace without a lease."""
-    session = opened(**values)
+    session = open_workspace(**values)
     change(execution_of(session), owner="", lease_expires_at=None, runtime="recording")
     return session
 
 
 def test_workspace_does_not_use_capacity() -> None:
-    _, executor = where()
+    _, executor = profile_and_executor()
     change(executor, max_live=1)
     running_session()
     session = workspace()
@@ -177,16 +177,16 @@ def test_workspace_does_not_use_capacity() -> None:
 # --- sharing ---
 
 
-def guest(host: TaskSession, **values: Any) -> TaskSession:
-    profile, executor = where(values.pop("runtime", "local_standalone"))
+def guest_session(host: TaskSession, **values: Any) -> TaskSession:
+    profile, executor = profile_and_executor(values.pop("runtime", "local_standalone"))
     task = values.pop("task", host.task)
     return tasks.create_session(make_user(), task, profile, executor, shares_worktree_of=host, **values)
 
 
 def test_guest_is_launched_in_its_hosts_worktree() -> None:
-    host = opened()
+    host = open_workspace()
     change(host, worktree_path="/data/worktrees/host", worktree_branch="kandev/host")
-    session = guest(fresh(host))
+    session = guest_session(fresh(host))
     spec = launch_spec_of(execution_of(session), session)
     assert (spec.session_id, spec.worktree_id) == (str(session.id), str(host.id))
     assert (spec.worktree_path, spec.worktree_branch) == ("/data/worktrees/host", "kandev/host")
@@ -194,7 +194,7 @@ def test_guest_is_launched_in_its_hosts_worktree() -> None:
 
 def test_host_uses_the_worktree_that_its_guest_created() -> None:
     host = workspace()
-    session = guest(host)
+    session = guest_session(host)
     change(session, worktree_path="/data/worktrees/host", worktree_branch="kandev/host")
     spec = launch_spec_of(execution_of(host), host)
     assert (spec.worktree_id, spec.worktree_path) == ("", "/data/worktrees/host")
@@ -202,29 +202,29 @@ def test_host_uses_the_worktree_that_its_guest_created() -> None:
 
 def test_guest_of_a_guest_shares_the_same_host() -> None:
     host = workspace()
-    assert guest(guest(host)).shares_worktree_of == host
+    assert guest_session(guest_session(host)).shares_worktree_of == host
 
 
 @pytest.mark.parametrize("runtime", ["remote", "remote_docker", "sprites"])
 def test_runtime_that_cannot_share_worktrees_is_refused(runtime: str) -> None:
-    profile, executor = where(runtime)
+    profile, executor = profile_and_executor(runtime)
     host = tasks.create_session(make_user(), make_task(), profile, executor, has_agent=False)
     with pytest.raises(WorktreeNotShared, match="cannot share a worktree"):
-        guest(host, runtime=runtime)
+        guest_session(host, runtime=runtime)
     assert host.task.sessions.count() == 1
 
 
 def test_worktree_of_another_task_or_executor_is_refused() -> None:
     host = workspace()
     with pytest.raises(WorktreeNotShared, match="the same task and executor"):
-        guest(host, task=make_task())
+        guest_session(host, task=make_task())
     with pytest.raises(WorktreeNotShared, match="the same task and executor"):
-        guest(host, runtime="local_docker")
+        guest_session(host, runtime="local_docker")
 
 
 def test_host_is_deleted_only_after_its_guests_or_with_its_task() -> None:
     host = workspace()
-    session = guest(host)
+    session = guest_session(host)
     for one in (host, session):
         Intent.objects.filter(session=one).delete()
     with pytest.raises(Conflict, match="Delete them first"):
@@ -234,6 +234,6 @@ def test_host_is_deleted_only_after_its_guests_or_with_its_task() -> None:
     tasks.delete_session(session)
     tasks.delete_session(host)
     again = workspace()
-    guest(again)
+    guest_session(again)
     again.task.delete()
     assert not TaskSession.objects.filter(task_id=again.task_id).exists()

@@ -1,4 +1,4 @@
-"""The work of sandboxes arrives after each snapshot, and after a kill, whatever happened to the execution."""
+"""The work of sandboxes arrives after each snapshot, also after a kill at any time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DELAYED, ARRIVED = "session.workspace.delayed", "session.workspace.arrived"
 
 @pytest.fixture
 def sandboxes(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> SandboxRuntime:
-    """The runtime ``sandbox``, with archives of its own."""
+    """Return the runtime ``sandbox`` with its own archives."""
     settings.KANDEV_DATA_DIR = tmp_path
     made = SandboxRuntime()
     known = {**plugins.runtimes(), made.name: made}
@@ -51,7 +51,7 @@ def sandboxes(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) ->
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Callable[[str], str]:
-    """Return the commit of a snapshot by its content."""
+    """Return a function that returns the commit of a snapshot by its content."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     git(scratch, "init", "-q", "--bare")
@@ -65,29 +65,29 @@ def sandbox_session(sandboxes: SandboxRuntime, content: str = "", commit: str = 
     """Return a session whose workspace has a snapshot that the journal announced."""
     session = running_session(execution={"runtime": sandboxes.name, **execution})
     sandboxes.refs[str(session.id)] = content
-    return change(session) if not commit else announced(session, commit)
+    return change(session) if not commit else announce_snapshot(session, commit)
 
 
-def announced(session: TaskSession, commit: str) -> TaskSession:
-    """Write the announcement as ingest does."""
+def announce_snapshot(session: TaskSession, commit: str) -> TaskSession:
+    """Write the announcement of a snapshot as ingest does."""
     since = timezone.now() - timedelta(hours=1)
     change(execution_of(session), snapshot_announced=commit, snapshot_due_since=since)
     return session
 
 
 def has_arrived(session: TaskSession) -> bool:
-    """Return whether the row says that it arrived."""
+    """Return whether the announced snapshot has arrived, according to the row."""
     row = execution_of(session)
     return bool(row.snapshot_arrived) and row.snapshot_arrived == row.snapshot_announced
 
 
-async def until(registry: ExecutionRegistry, holds: Callable[[], Any], describe: str) -> None:
-    """Wait for a condition on rows."""
+async def wait_until(registry: ExecutionRegistry, holds: Callable[[], Any], describe: str) -> None:
+    """Wait until a condition on rows holds."""
     await eventually_async(lambda: registry.database(holds), describe=describe)
 
 
-def synced(work: Callable[[ExecutionRegistry, WorkspaceSync], Awaitable[None]]) -> None:
-    """Run ``work`` with a supervisor's sync, which is then closed."""
+def run_with_sync(work: Callable[[ExecutionRegistry, WorkspaceSync], Awaitable[None]]) -> None:
+    """Run ``work`` with a supervisor's sync, which is closed afterwards."""
 
     async def run(registry: ExecutionRegistry) -> None:
         sync = WorkspaceSync(registry.database, registry.boot_id)
@@ -99,15 +99,15 @@ def synced(work: Callable[[ExecutionRegistry, WorkspaceSync], Awaitable[None]]) 
     with_registry(run)
 
 
-def caught_up(*sessions: TaskSession) -> None:
-    """Run a newly started supervisor until the work of all these sessions has arrived."""
+def run_catch_up(*sessions: TaskSession) -> None:
+    """Run a new supervisor until the work of all these sessions has arrived."""
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
         for session in sessions:
-            await until(registry, partial(has_arrived, session), "its work has arrived")
+            await wait_until(registry, partial(has_arrived, session), "its work has arrived")
 
-    synced(work)
+    run_with_sync(work)
 
 
 def facts(session: TaskSession) -> ExecutionFacts:
@@ -148,7 +148,7 @@ def test_work_that_has_not_arrived_is_pushed_at_start(
     sandboxes: SandboxRuntime, snapshot: Snapshot, status: dict[str, Any]
 ) -> None:
     session = sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE, **status)
-    caught_up(session)
+    run_catch_up(session)
     row = execution_of(session)
     assert row.snapshot_arrived == snapshot("new")
     assert (row.snapshot_due_since, row.snapshot_error_code) == (None, "")
@@ -157,7 +157,7 @@ def test_work_that_has_not_arrived_is_pushed_at_start(
 def test_arrived_work_is_not_pushed_again(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
     settled, due = sandbox_session(sandboxes), sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE)
     change(execution_of(settled), snapshot_announced="c", snapshot_arrived="c", **NO_LEASE)
-    caught_up(due)
+    run_catch_up(due)
     assert sandboxes.pushed == [str(due.id)]
 
 
@@ -225,15 +225,15 @@ def test_snapshots_during_a_push_follow_in_one_more(sandboxes: SandboxRuntime, s
         sandboxes.is_open.clear()
         one = await registry.database(facts, session)
         sync.request(one)
-        await eventually_async(lambda: sandboxes.tries == 1, describe="the first is on its way")
+        await eventually_async(lambda: sandboxes.tries == 1, describe="the first push has started")
         for content in ("two", "three"):
             sandboxes.refs[str(session.id)] = content
-            await registry.database(announced, session, snapshot(content))
+            await registry.database(announce_snapshot, session, snapshot(content))
             sync.request(one)
         sandboxes.is_open.set()
-        await until(registry, lambda: has_arrived(session), "the last one followed")
+        await wait_until(registry, lambda: has_arrived(session), "the last one followed")
 
-    synced(work)
+    run_with_sync(work)
     assert sandboxes.tries <= 2
     assert execution_of(session).snapshot_arrived == snapshot("three")
 
@@ -241,7 +241,7 @@ def test_snapshots_during_a_push_follow_in_one_more(sandboxes: SandboxRuntime, s
 def test_failed_push_is_retried(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
     session = sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE)
     sandboxes.refusals = [RuntimeUnavailable("away"), OSError("broken pipe")]
-    caught_up(session)
+    run_catch_up(session)
     assert sandboxes.tries == 3
 
 
@@ -249,7 +249,7 @@ def test_retries_never_end(sandboxes: SandboxRuntime, snapshot: Snapshot, monkey
     monkeypatch.setattr(Backoff, "record_failure", lambda self: 0.0)
     session = sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE)
     sandboxes.refusals = [RuntimeUnavailable("away") for _ in range(50)]
-    caught_up(session)
+    run_catch_up(session)
     assert sandboxes.tries == 51
 
 
@@ -259,16 +259,16 @@ def test_permanent_error_waits_for_the_next_snapshot(sandboxes: SandboxRuntime, 
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
-        await until(registry, lambda: execution_of(session).snapshot_error_code, "it was refused")
-        await eventually_async(lambda: not sync._pushes, describe="it is given up")
+        await wait_until(registry, lambda: execution_of(session).snapshot_error_code, "it was refused")
+        await eventually_async(lambda: not sync._pushes, describe="the push is given up")
         await sync.catch_up()
         assert not sync._pushes
         sandboxes.refs[str(session.id)] = "two"
-        await registry.database(announced, session, snapshot("two"))
+        await registry.database(announce_snapshot, session, snapshot("two"))
         sync.request(await registry.database(facts, session))
-        await until(registry, lambda: has_arrived(session), "the next one arrived")
+        await wait_until(registry, lambda: has_arrived(session), "the next one arrived")
 
-    synced(work)
+    run_with_sync(work)
     assert sandboxes.tries == 2
 
 
@@ -278,11 +278,11 @@ def test_permanent_error_is_retried_after_a_restart(sandboxes: SandboxRuntime, s
 
     async def refused(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
-        await until(registry, lambda: execution_of(session).snapshot_error_code, "it was refused")
+        await wait_until(registry, lambda: execution_of(session).snapshot_error_code, "it was refused")
 
-    synced(refused)
+    run_with_sync(refused)
     assert execution_of(session).snapshot_error == "The volume was removed."
-    caught_up(session)
+    run_catch_up(session)
 
 
 def test_local_repositories_are_not_pushed(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
@@ -291,9 +291,9 @@ def test_local_repositories_are_not_pushed(sandboxes: SandboxRuntime, snapshot: 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         sync.request(await registry.database(facts, near))
         sync.request(await registry.database(facts, session))
-        await until(registry, lambda: has_arrived(session), "the other's work arrived")
+        await wait_until(registry, lambda: has_arrived(session), "the other's work arrived")
 
-    synced(work)
+    run_with_sync(work)
     assert sandboxes.pushed == [str(session.id)]
 
 
@@ -308,10 +308,10 @@ def test_announced_snapshot_that_never_arrives_stays_due(
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
-        await until(registry, lambda: execution_of(session).snapshot_error_code, "it is told")
-        await eventually_async(lambda: not sync._pushes, describe="it is given up")
+        await wait_until(registry, lambda: execution_of(session).snapshot_error_code, "it is told")
+        await eventually_async(lambda: not sync._pushes, describe="the push is given up")
 
-    synced(work)
+    run_with_sync(work)
     row = execution_of(session)
     assert (row.snapshot_announced, row.snapshot_arrived) == (snapshot("lost"), snapshot("older"))
     assert (row.snapshot_error_code, sandboxes.tries) == ("snapshot_missing", 2)
@@ -320,7 +320,7 @@ def test_announced_snapshot_that_never_arrives_stays_due(
 def test_shared_worktree_counts_by_its_owners_ref(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
     owner = sandbox_session(sandboxes, "newest", snapshot("newest"), **NO_LEASE)
     guest = sandbox_session(sandboxes, "", snapshot("before"), worktree_id=str(owner.id), **NO_LEASE)
-    caught_up(owner, guest)
+    run_catch_up(owner, guest)
     assert execution_of(guest).snapshot_arrived == snapshot("newest")
 
 
@@ -371,7 +371,7 @@ def test_outage_is_logged_once(sandboxes: SandboxRuntime, snapshot: Snapshot, ca
         RuntimeUnavailable("still away"),
     ]
     with caplog.at_level(logging.WARNING):
-        caught_up(session)
+        run_catch_up(session)
     assert [one for one in names(session) if one in (DELAYED, ARRIVED)] == [DELAYED, ARRIVED]
     assert last_payload(session, DELAYED)["error_message"] == "away"
     assert len([one for one in caplog.records if "has not arrived" in one.getMessage()]) == 1

@@ -1,4 +1,4 @@
-"""A new session continues in the worktree of a session whose agent cannot come back, with its uncommitted changes."""
+"""A new session continues in the worktree, with the uncommitted changes, of a session that cannot resume."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHERE: dict[str, Any] = {"worktree_path": "/srv/worktrees/old", "worktree_branch
 
 @pytest.fixture
 def old(monkeypatch: pytest.MonkeyPatch) -> TaskSession:
-    """A session whose agent is gone for good and whose worktree exists."""
+    """Return a session that cannot resume and whose worktree exists."""
     monkeypatch.setattr("sessions_app.services.tasks.worktree_loss_reason", lambda session: "")
     session = running_session(launch_id="", state="ERROR", error_code="not_resumable", **WHERE)
     change(execution_of(session), resume_token="", **WHERE)

@@ -1,4 +1,4 @@
-"""Lines of many streams are written together, with time for other writers; a failure affects only its own stream."""
+"""Lines of many streams are written together, with pauses for other writers; a failure affects only its own stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOMEBODY_ELSE = Lease("somebody else", 1)
 
 
 class Commits:
-    """Records each transaction of the writer: its begin and end, how long it locked, and how many sessions."""
+    """A stand-in for ``write_batches`` that records each transaction: its times and its number of sessions."""
 
     def __init__(self) -> None:
         self.times: list[tuple[float, float, float]] = []
@@ -70,11 +70,11 @@ def batches_of(
 def test_waiting_batches_are_written_in_one_transaction(commits: Commits, thread: DatabaseThread) -> None:
     sessions = [running_session() for _ in range(5)]
 
-    async def all_at_once() -> None:
+    async def write_concurrently() -> None:
         write = JournalWriter(thread)
         await asyncio.gather(*(write(session.id, MINE, lines, None) for session, lines in batches_of(sessions)))
 
-    asyncio.run(all_at_once())
+    asyncio.run(write_concurrently())
     assert commits.sizes == [5]
     assert [conversation(session)[0][1] for session in sessions] == ["hello"] * 5
 
@@ -90,19 +90,19 @@ def test_output_that_arrives_before_its_turn_joins_the_batch(commits: Commits, t
     assert commits.sizes == [1]
     assert conversation(session)[0][1] == "one two "
     assert [line["kind"] for line in lines] == ["message.agent"] * 2
-    # The stream looks at each other line before it is written, so these wait for its next batch.
+    # The stream reads other lines before they are written, so these wait for its next batch.
     assert [line["kind"] for line in arriving] == ["log", "message.agent"]
 
 
 def test_other_writers_get_time_between_two_commits(commits: Commits, thread: DatabaseThread) -> None:
     session, journal = running_session(), Journal()
 
-    async def one_after_the_other() -> None:
+    async def write_serially() -> None:
         write = JournalWriter(thread)
         for _ in range(5):
             await write(session.id, MINE, journal.says(*"word " * 100), None)
 
-    asyncio.run(one_after_the_other())
+    asyncio.run(write_serially())
     is_sqlite = connection.vendor == "sqlite"
     for (began, ended, locked), (next_began, *_) in zip(commits.times, commits.times[1:], strict=False):
         assert 0 < locked <= ended - began
@@ -114,14 +114,14 @@ def test_stream_without_its_lease_fails_alone(commits: Commits, thread: Database
     first, lost, last = (running_session() for _ in range(3))
     leases = {first.id: MINE, lost.id: SOMEBODY_ELSE, last.id: MINE}
 
-    async def all_at_once() -> list[IngestResult | BaseException]:
+    async def write_concurrently() -> list[IngestResult | BaseException]:
         write = JournalWriter(thread)
         given = [
             write(session.id, leases[session.id], lines, None) for session, lines in batches_of([first, lost, last])
         ]
         return await asyncio.gather(*given, return_exceptions=True)
 
-    done = asyncio.run(all_at_once())
+    done = asyncio.run(write_concurrently())
     assert [type(one) for one in done] == [IngestResult, LeaseLost, IngestResult]
     assert [names(session) for session in (first, lost, last)] == [
         ["session.message.added"],
@@ -137,28 +137,28 @@ def test_another_process_can_write_while_lines_are_applied(
     tasks, apply, other = [session.task_id for session in sessions], LineApplier.apply, DatabaseThread("other")
     attempts: list[object] = []
 
-    def apply_while_somebody_writes(applier: LineApplier, line: Mapping[str, object]) -> None:
+    def apply_during_other_write(applier: LineApplier, line: Mapping[str, object]) -> None:
         if not attempts:
-            # On SQLite this waits for ever if the transaction has locked the database already.
+            # On SQLite this waits forever if the transaction has already locked the database.
             asyncio.run(other(Task.objects.filter(id__in=tasks).update, title="changed"))
         attempts.append(line["seq"])
         apply(applier, line)
 
-    monkeypatch.setattr(LineApplier, "apply", apply_while_somebody_writes)
+    monkeypatch.setattr(LineApplier, "apply", apply_during_other_write)
 
-    async def all_at_once() -> list[IngestResult]:
+    async def write_concurrently() -> list[IngestResult]:
         write = JournalWriter(thread)
         return await asyncio.gather(*(write(session.id, MINE, lines, None) for session, lines in batches_of(sessions)))
 
     try:
-        done = asyncio.run(all_at_once())
+        done = asyncio.run(write_concurrently())
     finally:
         other.close()
     assert [one.seq for one in done] == [5, 5, 5]
     assert [conversation(session)[0][1] for session in sessions] == ["hello"] * 3
     assert [names(session) for session in sessions] == [["session.message.added"]] * 3
     assert set(Task.objects.values_list("title", flat=True)) == {"changed"}
-    # SQLite: what was read before the other commit is out of date, so the lines are applied once more.
+    # SQLite: what was read before the other commit is out of date, so the lines are applied again.
     assert len(attempts) == (6 if connection.vendor == "sqlite" else 3)
 
 
@@ -183,12 +183,12 @@ def test_writer_waits_for_an_unwritable_database(
     sessions = [running_session() for _ in range(3)]
     commits.failures = [OperationalError("database or disk is full")] * failures
 
-    async def all_at_once() -> list[IngestResult]:
+    async def write_concurrently() -> list[IngestResult]:
         write = JournalWriter(thread)
         given = [write(session.id, MINE, lines, None) for session, lines in batches_of(sessions)]
         return await asyncio.wait_for(asyncio.gather(*given), 10)
 
-    done = asyncio.run(all_at_once())
+    done = asyncio.run(write_concurrently())
     assert [one.seq for one in done] == [5, 5, 5]
     assert [conversation(session)[0][1] for session in sessions] == ["hello"] * 3
     assert caplog.text.count("the database does not accept events") == (1 if failures > 1 else 0)

@@ -1,1 +1,1 @@
-"""What tests and benchmarks share: stand-ins for agents and agentctl."""
+"""Shared by tests and benchmarks: fake agents and fake agentctls."""

@@ -1,7 +1,7 @@
 """Fake agentctls for tests and benchmarks.
 
-Servers that misbehave in one named way, and a fleet in one process (``python -m tests.support.fake_agentctl
---count 1000``).
+Servers that misbehave in one named way, and a fleet in one process (``python -m tests.support.fake_agentctl --count
+1000``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Await
 
 @asynccontextmanager
 async def answering_server(answer: bytes) -> AsyncIterator[str]:
-    """Sends ``answer``, whatever it is, to whoever has sent a request head, and closes; yields the URL."""
+    """Yield the URL of a server that answers every request with ``answer`` and closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -42,7 +42,7 @@ async def answering_server(answer: bytes) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def flooding_server(start: bytes, chunk: bytes) -> AsyncIterator[str]:
-    """Sends ``start`` and then ``chunk`` without an end."""
+    """Yield the URL of a server that answers with ``start`` and then repeats ``chunk`` without end."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -57,7 +57,7 @@ async def flooding_server(start: bytes, chunk: bytes) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def hanging_server() -> AsyncIterator[str]:
-    """Accepts, reads, and never says a word."""
+    """Yield the URL of a server that accepts connections and never answers."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -68,20 +68,20 @@ async def hanging_server() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def closing_server() -> AsyncIterator[str]:
-    """Reads the request and closes without an answer."""
+    """Yield the URL of a server that reads the request and closes the connection without an answer."""
     async with answering_server(b"") as url:
         yield url
 
 
 def refusing_url() -> str:
-    """Where nobody listens: the port was free a moment ago."""
+    """Return a URL on which nothing listens: its port was free a moment ago."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
 def http_response(status: int, body: bytes, *headers: str) -> bytes:
-    """An HTTP answer as bytes."""
+    """Return an HTTP response as bytes."""
     head = (f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close", *headers)
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
@@ -116,7 +116,7 @@ _NAMESPACE: Final = uuid.UUID("6b0a3a6e-7d0c-4f0e-9a44-0f5a1d2f7c11")
 
 @dataclass(frozen=True, slots=True)
 class FakeAgentctl:
-    """One member of the fleet; everything follows from its number."""
+    """One fake agentctl of a fleet; all its values follow from its number."""
 
     execution_id: str
     session_id: str
@@ -124,13 +124,13 @@ class FakeAgentctl:
     token: str
     behaviour: Behaviour
     process: Mapping[str, Any] = field(default_factory=dict)
-    """Which one it listens in, as a row's ``state`` has it; empty: not told."""
+    """The process that listens, as in the ``state`` of an ``executors_running`` row; empty if it is not recorded."""
 
 
 def plan_fleet(
     count: int, base: str, port: int, *, hanging: int = 0, refusing: int = 0, directory: Path | None = None
 ) -> list[FakeAgentctl]:
-    """The fleet: address ``base`` + number, one port for all; or sockets in a directory."""
+    """Return the plan of a fleet on consecutive addresses from ``base`` with one port, or on sockets in a directory."""
     if not ipaddress.ip_address(base).is_loopback or not ipaddress.ip_address(int(_ip(base)) + count).is_loopback:
         raise ValueError(f"{base} and the {count} addresses behind it are not all loopback.")
 
@@ -149,7 +149,7 @@ def plan_fleet(
 
 
 def fake_status(member: FakeAgentctl) -> Mapping[str, Any]:
-    """What ``GET /status`` answers: an idle agentctl with a live agent (``protocol.Status``)."""
+    """Return the answer to ``GET /status`` of an idle agentctl with a live agent (``protocol.Status``)."""
     return {
         "status": "ok",
         "version": PROTOCOL_VERSION,
@@ -183,7 +183,7 @@ def fake_status(member: FakeAgentctl) -> Mapping[str, Any]:
 
 
 class FakeFleet:
-    """The listening sockets and their answers; ``async with Fleet(plan(...))``."""
+    """The listening sockets of a fleet and their answers: ``async with FakeFleet(plan_fleet(...))``."""
 
     def __init__(self, members: Sequence[FakeAgentctl]):
         self.members = members
@@ -205,22 +205,22 @@ class FakeFleet:
 
 
 class _Hanging(asyncio.Protocol):
-    """Accepts and never answers."""
+    """Accepts connections and never answers."""
 
 
 class _Answering(asyncio.Protocol):
-    """Answers one request and closes; the answers are made once for each member."""
+    """Answers one request and closes the connection; the answers are made once for each member."""
 
     def __init__(self, bearer: bytes, good: bytes, foreign: bytes):
         self._bearer, self._good, self._foreign = bearer, good, foreign
         self._read = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way back."""
+        """Keep the transport for the answer."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer once the head is whole."""
+        """Answer when the head of the request is complete."""
         self._read += data
         if b"\r\n\r\n" not in self._read or not isinstance(self._transport, asyncio.Transport):
             return
@@ -243,7 +243,7 @@ def _listener(url: str) -> socket.socket:
     if path := sockets.unix_path(url):
         return sockets.listen_unix(path, _BACKLOG)
     host, _, port = url.removeprefix("http://").rpartition(":")
-    # the protocol must be named: else asyncio sets no TCP_NODELAY
+    # The protocol must be given, or asyncio does not set TCP_NODELAY.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setblocking(False)
@@ -267,7 +267,7 @@ async def _serve(members: Sequence[FakeAgentctl]) -> None:
 
 
 def main() -> None:
-    """Serve the fleet that the command line asks for."""
+    """Serve the fleet that the command line describes."""
     parser = argparse.ArgumentParser(prog="fake_agentctl", description="Serve a fleet of fake agentctls.")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--base", default="127.1.0.0", help="the first address")
@@ -279,7 +279,8 @@ def main() -> None:
     told = {"hanging": asked.hanging, "refusing": asked.refusing, "directory": asked.directory}
     members = plan_fleet(asked.count, asked.base, asked.port, **told)
     process = identity.identify_self().to_json()
-    # A process that does not answer is dead unless it is called agentctl, which this one is not: so it is not told.
+    # A process that does not answer counts as dead unless it is called agentctl, which this one is not. So its identity
+    # is not recorded.
     asyncio.run(_serve([one if one.behaviour == "hangs" else replace(one, process=process) for one in members]))
 
 

@@ -1,6 +1,6 @@
 """The demo agent with faults: ``python -m tests.support.faulty_agent --behaviour NAME [--home DIR]``.
 
-Each behaviour is one way in which real agents misbehave; apart from it the agent is the demo agent.
+Each behaviour is one way in which real agents misbehave; otherwise the agent behaves like the demo agent.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _FOR_EVER: Final = 3600
 
 
 class FaultyAgent(DemoAgent):
-    """An agent without a fault yet; the subclasses have one each."""
+    """Base class without a fault; each subclass adds one."""
 
     module: ClassVar = "tests.support.faulty_agent"
-    """What ``python -m`` runs it."""
+    """The module that ``python -m`` runs."""
 
     def __init__(self, home: Path, options: argparse.Namespace):
         super().__init__(home)
@@ -37,34 +37,31 @@ class FaultyAgent(DemoAgent):
 
 
 class HangsAtInitialize(FaultyAgent):
-    """Never says a word."""
+    """Agent that never answers ``initialize``."""
 
     def initialize(self) -> dict[str, Any]:
-        """Hang."""
         return _hang()
 
 
 class HangsAtLoad(FaultyAgent):
-    """Never answers a load."""
+    """Agent that never answers ``session/load``."""
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Hang."""
         return _hang()
 
 
 class RefusesLoad(FaultyAgent):
-    """Says that every conversation is gone."""
+    """Agent that refuses every ``session/load``: the conversation is gone."""
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Refuse."""
         raise RpcError(-32002, f"Resource not found: conversation {params.get('sessionId')} is gone")
 
 
 class Forgets(FaultyAgent):
-    """Answers success to a load, and has an empty conversation then."""
+    """Agent that reports a successful load but has lost the conversation."""
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Claim a conversation under the same id, with nothing in it."""
+        """Start an empty conversation under the same id."""
         self.home.mkdir(parents=True, exist_ok=True)
         forgotten = Conversation(self.home, f"{params['sessionId']}-forgotten", str(params.get("cwd")))
         (self.home / f"{forgotten.id}.jsonl").write_bytes(b"")
@@ -74,16 +71,16 @@ class Forgets(FaultyAgent):
 
 
 class LoadsWithoutReplay(FaultyAgent):
-    """Has its conversation after a load and replays none of it; quotes its last request when it is asked to."""
+    """Agent that loads its conversation without replaying it; quotes its last request when asked to."""
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Take the conversation up in silence."""
+        """Load the conversation and send no updates."""
         conversation = Conversation.load(self.home, params.get("sessionId"), str(params.get("cwd")))
         self.conversations[conversation.id] = conversation
         return {}
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Quote, or do what is asked."""
+        """Quote the last request if asked to; otherwise answer as the demo agent."""
         asked = [said for role, said in turn.conversation.entries() if role == "user"]
         if "Quote the last request" in text and len(asked) > 1:
             turn.say(f"“{asked[-2]}”")
@@ -92,10 +89,10 @@ class LoadsWithoutReplay(FaultyAgent):
 
 
 class LiesAboutLoad(Forgets):
-    """Answers success to a load and replays another conversation."""
+    """Agent that reports a successful load and replays a different conversation."""
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Replay what was never said."""
+        """Replay messages that were never sent."""
         for role, text in (("user", "paint the shed green"), ("agent", "The shed is green.")):
             content = {"type": "text", "text": text}
             self.notify_update(params["sessionId"], {"sessionUpdate": f"{role}_message_chunk", "content": content})
@@ -103,51 +100,49 @@ class LiesAboutLoad(Forgets):
 
 
 class NoLoad(FaultyAgent):
-    """Cannot take a conversation up again, and says so."""
+    """Agent without support for ``session/load``."""
 
     def initialize(self) -> dict[str, Any]:
-        """As ever, without ``loadSession``."""
+        """Answer without the capability ``loadSession``."""
         told = super().initialize()
         return {**told, "agentCapabilities": {**told["agentCapabilities"], "loadSession": False}}
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """There is no such method."""
+        """Refuse: the method does not exist."""
         raise RpcError(-32601, "Method not found: session/load")
 
 
 class DiesInTurn(FaultyAgent):
-    """Is gone after the first words of an answer."""
+    """Agent that dies after the first words of an answer."""
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Begin, and die."""
         turn.say("I will just")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class RefusesTurns(FaultyAgent):
-    """Ends each turn with a refusal, without a word."""
+    """Agent that ends each turn with a refusal and no text."""
 
     def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Refuse."""
         told = super().prompt(params)
         return {"stopReason": "refusal"} if told["stopReason"] == "end_turn" else told
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Say nothing."""
+        """Send no text."""
 
 
 class SaysNothing(FaultyAgent):
-    """Ends each turn as if all were well, without a word."""
+    """Agent that ends each turn successfully, without any text."""
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Say nothing."""
+        """Send no text."""
 
 
 class AsksById(FaultyAgent):
-    """Asks for permission by the id of the tool call alone, as ACP allows."""
+    """Agent that asks for permission with nothing but the id of a tool call, as ACP allows."""
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Tell the tool call, then ask for it."""
+        """Send the tool call, then ask for permission with its id."""
         call = {"toolCallId": "call-1", "title": "Delete the build", "kind": "execute", "status": "pending"}
         turn.update("tool_call", **call, rawInput={"command": "rm -rf build"}, locations=[{"path": "build"}])
         options = [
@@ -161,10 +156,9 @@ class AsksById(FaultyAgent):
 
 
 class Floods(FaultyAgent):
-    """Says ``--count`` chunks of ``--size`` characters, as fast as it can."""
+    """Agent that sends ``--count`` chunks of ``--size`` characters as fast as it can."""
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Flood."""
         for number in range(1, self.options.count + 1):
             said = f"{number} ".ljust(self.options.size, ".")
             turn.conversation.log_said(said)
@@ -172,7 +166,7 @@ class Floods(FaultyAgent):
 
 
 class Garbage(FaultyAgent):
-    """Puts all kinds of litter between good lines."""
+    """Agent that writes invalid lines between valid ones."""
 
     LITTER: ClassVar = (
         *(b"123\n", b"null\n", b'"text"\n', b"[1, 2]\n", b"{}\n", b"\n", b"   \n", b"not json at all\n"),
@@ -184,7 +178,7 @@ class Garbage(FaultyAgent):
     )
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Good words, each followed by a piece of litter."""
+        """Send valid chunks, each followed by an invalid line."""
         for number, litter in enumerate(self.LITTER, start=1):
             turn.say(f"word {number}\n")
             self.send_raw(litter)
@@ -192,23 +186,22 @@ class Garbage(FaultyAgent):
 
 
 class BigLine(FaultyAgent):
-    """Says five megabytes in one chunk."""
+    """Agent that sends five megabytes in one chunk."""
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Say it."""
         turn.say("big " * (BIG_LINE // 4))
 
 
 class StderrFlood(FaultyAgent):
-    """Writes more to stderr than any pipe holds, before each answer."""
+    """Agent that writes more to stderr than any pipe can hold, before each answer."""
 
     def initialize(self) -> dict[str, Any]:
-        """Flood, then answer."""
+        """Write to stderr, then answer."""
         self._flood()
         return super().initialize()
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Flood, then answer."""
+        """Write to stderr, then answer."""
         self._flood()
         super().answer(turn, text)
 
@@ -221,7 +214,7 @@ class StderrFlood(FaultyAgent):
 
 
 class Forks(FaultyAgent):
-    """Leaves processes everywhere: a child, one in a session of its own, a double fork without environment.
+    """Agent that leaves processes behind: a child, a session leader, and a double fork with an empty environment.
 
     Their pids are in ``<home>/forked.pids``, one a line.
     """
@@ -237,10 +230,10 @@ class Forks(FaultyAgent):
 
 
 class RelaunchesItself(FaultyAgent):
-    """Starts itself again and stays as the parent, as some agents in Node do; both hold stdout."""
+    """Agent that runs itself as a child and waits, as some Node.js agents do; both processes hold stdout."""
 
     def run(self) -> None:
-        """Be the parent of the agent that does the work; the pids are in ``<home>/forked.pids``."""
+        """Start the child that works and wait for it; its pid is in ``<home>/forked.pids``."""
         self.home.mkdir(parents=True, exist_ok=True)
         home = str(self.options.home)
         worker = subprocess.Popen([sys.executable, "-m", self.module, "--behaviour", "honest", "--home", home])
@@ -249,20 +242,19 @@ class RelaunchesItself(FaultyAgent):
 
 
 class IgnoresTerm(FaultyAgent):
-    """Does not end when it is asked to, nor when its input ends."""
+    """Agent that ignores SIGTERM and keeps running when its stdin is closed."""
 
     def run(self) -> None:
-        """Serve, and stay."""
+        """Serve, then keep running."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         super().run()
         _hang()
 
 
 class SlowStart(FaultyAgent):
-    """Takes its time before the first answer."""
+    """Agent that delays its first answer."""
 
     def initialize(self) -> dict[str, Any]:
-        """Wait, then answer."""
         time.sleep(SLOW_START)
         return super().initialize()
 
@@ -297,7 +289,7 @@ def _hang() -> dict[str, Any]:
 
 
 def _double_fork() -> int:
-    """A grandchild whose parent is dead, in its own session, with an empty environment and no pipes."""
+    """Return the pid of a grandchild with a dead parent, its own session, an empty environment and no pipes."""
     script = f"""
 import os
 if os.fork(): os._exit(0)
@@ -314,7 +306,7 @@ os.execve('/bin/sleep', ['sleep', '{_FOR_EVER}'], {{}})
 
 
 def main(adapt: Callable[[type[FaultyAgent]], type[FaultyAgent]] = lambda kind: kind) -> None:
-    """Run one behaviour, as ``adapt`` makes it."""
+    """Run the behaviour that the command line names; ``adapt`` may replace its class."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.faulty_agent", description=__doc__)
     parser.add_argument("--behaviour", choices=sorted(BEHAVIOURS), default="honest")
     parser.add_argument("--home", type=Path, default=default_home())

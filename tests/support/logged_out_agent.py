@@ -1,4 +1,4 @@
-"""The demo agent, logged out: no conversation begins until the file ``logged-in`` is in its HOME."""
+"""The demo agent without a login: it starts no conversation until the file ``logged-in`` is in its HOME."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ AUTH_REQUIRED: Final = -32000
 
 
 class LoggedOutAgent(DemoAgent):
-    """Refuses new conversations until somebody has logged in."""
+    """Demo agent that refuses new conversations until it is logged in."""
 
     def handle(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Answer as the demo agent, after the login."""
+        """Answer as the demo agent does once it is logged in."""
         if method == "session/new" and not (Path.home() / LOGGED_IN).exists():
             raise RpcError(AUTH_REQUIRED, "Authentication required")
         return super().handle(method, params)

@@ -45,7 +45,7 @@ class LoginAgent(DemoAgent):
         threading.Thread(target=self._answer, args=(message,), daemon=True).start()
 
     def handle(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Answer as the demo agent, after the login."""
+        """Answer as the demo agent does once it is logged in."""
         if method == "initialize":
             client = (params.get("clientCapabilities") or {}).get("auth") or {}
             self._methods = [*_METHODS, *([_TERMINAL] if client.get("terminal") is True else [])]

@@ -1,4 +1,4 @@
-"""The demo agent, refusing one method: ``python -m tests.support.refusing_agent METHOD REASON``."""
+"""The demo agent, which refuses one method: ``python -m tests.support.refusing_agent METHOD REASON``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from executors_app.demo_agent import DemoAgent, RpcError, default_home
 
 
 class RefusingAgent(DemoAgent):
-    """Answers every request for ``method`` with an error and its reason."""
+    """Demo agent that answers every request for ``method`` with an error and its reason."""
 
     def __init__(self, home: Path, method: str, reason: str):
         super().__init__(home)
         self.refused, self.reason = method, reason
 
     def handle(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Answer as the demo agent, or refuse."""
         if method == self.refused:
             raise RpcError(-32602, self.reason)
         return super().handle(method, params)

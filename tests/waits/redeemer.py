@@ -1,6 +1,6 @@
-"""A process that redeems one key from several threads at once, when its stdin says so; prints what it was answered.
+"""A process that redeems one key from several threads at once, when it reads a line; prints the responses.
 
-``python -m tests.waits.redeemer KEY NAME COUNT``; each thread has an idempotency key of its own.
+``python -m tests.waits.redeemer KEY NAME COUNT``; each thread has its own idempotency key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rest_framework.test import APIClient  # noqa: E402
 
 
 def main(key: str, name: str, count: int) -> None:
-    """Say that everything is ready, wait for a line, redeem."""
+    """Print that everything is ready, wait for a line, then redeem."""
     barrier = Barrier(count)
 
     def redeem(number: int) -> tuple[str, int, dict[str, object]]:

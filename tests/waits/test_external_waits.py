@@ -1,4 +1,4 @@
-"""A session at rest waits for the outside: one key, one answer, one prompt, one run."""
+"""External waits of a session at rest: one key, one answer, one prompt, one run."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def status(session: TaskSession) -> Any:
     return session_status(fresh(session))["derived_status"]
 
 
-def told(session: TaskSession) -> list[str]:
-    """What the log says of runs, keys and the derived status, without the common beginning."""
+def run_and_token_events(session: TaskSession) -> list[str]:
+    """Return the events of runs and keys, without their common prefix."""
     wanted = ("session.run.", "session.token.")
     found = [name.removeprefix("session.") for name in names(session) if name.startswith(wanted)]
     return [name for name in found if name != "run.started"]
@@ -80,11 +80,17 @@ def test_wait_and_the_turn_after_it_are_one_run() -> None:
     ingest(session, [*journal.turn_begins(name), *journal.says("Good."), journal.completes(name)])
     assert runs(session) == [(name, "completed")]
     assert status(session) == "idle"
-    assert told(session) == ["run.waiting", "token.minted", "token.consumed", "run.resumed", "run.completed"]
+    assert run_and_token_events(session) == [
+        "run.waiting",
+        "token.minted",
+        "token.consumed",
+        "run.resumed",
+        "run.completed",
+    ]
     assert [one[:2] for one in conversation(session)] == [("user", "The build has passed."), ("agent", "Good.")]
 
 
-def test_each_change_of_the_derived_status_is_told_once() -> None:
+def test_each_change_of_the_derived_status_is_recorded_once() -> None:
     session = running_session()
     opened = wait(session)
     waits.resume_wait(key_of(opened), "x", "1")
@@ -92,7 +98,7 @@ def test_each_change_of_the_derived_status_is_told_once() -> None:
     assert said == [{"from": "idle", "status": "waiting"}, {"from": "waiting", "status": "running"}]
 
 
-def test_the_status_tells_what_is_waited_for_and_since_when() -> None:
+def test_status_names_the_wait_and_its_start() -> None:
     session, deadline = running_session(), timezone.now() + timedelta(hours=1)
     opened = wait(session, deadline)
     seen = session_status(fresh(session))["wait"]
@@ -118,13 +124,13 @@ def test_the_status_tells_what_is_waited_for_and_since_when() -> None:
         ("", "The awaited result has arrived: The build"),
     ],
 )
-def test_the_payload_is_what_the_agent_is_told(payload: Any, text: str) -> None:
+def test_payload_becomes_the_agents_prompt(payload: Any, text: str) -> None:
     session = running_session()
     waits.resume_wait(key_of(wait(session)), payload, "1")
     assert Prompt.objects.get().text == text
 
 
-def test_a_payload_that_is_no_text_uses_nothing_up() -> None:
+def test_invalid_payload_does_not_consume_the_key() -> None:
     session = running_session()
     key = key_of(wait(session))
     with pytest.raises(Invalid) as refused:
@@ -145,14 +151,14 @@ def test_same_idempotency_key_gets_first_answer_and_another_is_refused() -> None
     assert Prompt.objects.count() == 1
 
 
-def test_without_an_idempotency_key_nothing_is_answered_twice() -> None:
+def test_second_answer_without_an_idempotency_key_is_refused() -> None:
     key = key_of(wait(running_session()))
     waits.resume_wait(key, "x", "")
     with pytest.raises(TokenConsumed):
         waits.resume_wait(key, "x", "")
 
 
-def test_a_wait_that_is_asked_for_again_has_another_key() -> None:
+def test_reopened_wait_has_another_key() -> None:
     session = running_session()
     first = wait(session)
     second = wait(session, timezone.now() + timedelta(hours=1), "Another build")
@@ -195,7 +201,7 @@ def by_archive(session: TaskSession) -> None:
         (by_archive, "stopped"),
     ],
 )
-def test_what_ends_a_wait_takes_its_key_back(end: Callable[[TaskSession], None], reason: str) -> None:
+def test_every_end_of_a_wait_revokes_its_key(end: Callable[[TaskSession], None], reason: str) -> None:
     session = running_session()
     opened = wait(session)
     end(session)
@@ -208,23 +214,23 @@ def test_what_ends_a_wait_takes_its_key_back(end: Callable[[TaskSession], None],
     assert ("cancel", {"message_id": f"wait:{opened.wait_id}"}) not in open_orders(session)
 
 
-def test_a_deadline_that_passes_interrupts_the_wait_once() -> None:
+def test_missed_deadline_interrupts_the_wait_once() -> None:
     session = running_session()
     opened = wait(session, timezone.now() + timedelta(hours=1))
     assert expire_waits() == 0
     ResumeToken.objects.update(expires_at=timezone.now())
-    assert status(session) == "interrupted_waiting", "already before anybody has said so"
+    assert status(session) == "interrupted_waiting", "the status changes even before the expiry is recorded"
     assert [expire_waits(), expire_waits()] == [1, 0]
-    assert told(session) == ["run.waiting", "token.minted", "token.expired", "run.interrupted"]
+    assert run_and_token_events(session) == ["run.waiting", "token.minted", "token.expired", "run.interrupted"]
     assert last_payload(session, "session.run.interrupted")["reason"] == "wait_timeout"
     assert status(session) == "interrupted_waiting"
     with pytest.raises(TokenExpired):
         waits.resume_wait(key_of(opened), "x", "1")
     wait(session)
-    assert status(session) == "waiting", "a newer run ends it"
+    assert status(session) == "waiting", "a newer run ends the wait"
 
 
-def test_one_wait_that_cannot_be_ended_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_wait_that_cannot_be_ended_does_not_stop_others(caplog: pytest.LogCaptureFixture) -> None:
     broken, other = running_session(), running_session(task=make_task(title="Another"))
     for session in (broken, other):
         wait(session, timezone.now() + timedelta(hours=1))
@@ -235,7 +241,7 @@ def test_one_wait_that_cannot_be_ended_does_not_stop_the_others(caplog: pytest.L
     assert str(broken.id) in caplog.text
 
 
-def test_a_wait_outlives_its_agent_and_the_answer_wakes_it() -> None:
+def test_wait_outlives_its_agent_and_its_answer_wakes_it() -> None:
     session, journal = running_session(), Journal()
     opened = wait(session)
     ingest(session, [journal.exits()])
@@ -249,7 +255,7 @@ def test_a_wait_outlives_its_agent_and_the_answer_wakes_it() -> None:
     assert status(session) == "running"
 
 
-def test_a_session_that_is_closed_meanwhile_waits_no_more() -> None:
+def test_closed_session_ends_its_wait() -> None:
     session = running_session()
     opened = wait(session)
     write_stopped(session.id, None, "closed", "completed")
@@ -262,12 +268,12 @@ def not_resumable(session: TaskSession) -> None:
     change(session, launch_id="", error_code="worktree_missing")
 
 
-def given_up(session: TaskSession) -> None:
+def fail_session(session: TaskSession) -> None:
     change(session, state="FAILED")
 
 
-@pytest.mark.parametrize("prevent", [not_resumable, given_up])
-def test_a_key_is_not_used_up_where_nothing_can_be_started(prevent: Callable[[TaskSession], None]) -> None:
+@pytest.mark.parametrize("prevent", [not_resumable, fail_session])
+def test_key_is_not_consumed_if_nothing_can_be_started(prevent: Callable[[TaskSession], None]) -> None:
     session = running_session()
     before = fresh(session)
     key = key_of(wait(session))
@@ -280,7 +286,7 @@ def test_a_key_is_not_used_up_where_nothing_can_be_started(prevent: Callable[[Ta
 
 
 @pytest.mark.parametrize("state", ["queued", "sending", "accepted", "delivered"])
-def test_no_wait_begins_before_a_prompt_that_is_on_its_way(state: str) -> None:
+def test_no_wait_begins_while_a_prompt_is_being_delivered(state: str) -> None:
     session = running_session()
     Prompt.objects.create(session=session, message_id="p1", text="x", state=state)
     with pytest.raises(Conflict):
@@ -308,7 +314,7 @@ def test_withdrawing_a_wait_result_ends_its_run() -> None:
     assert status(session) == "idle"
 
 
-def test_the_key_of_a_permission_ends_no_wait_for_the_outside() -> None:
+def test_permission_key_ends_no_external_wait() -> None:
     session, journal = running_session(), Journal()
     ingest(session, [*journal.turn_begins("p1"), journal.requests_permission("q1")])
     key = ResumeToken.objects.get(wait_id="q1").secret()

@@ -1,4 +1,4 @@
-"""A wait that ends without an answer: people are told and choose, and the agent is told with its next prompt."""
+"""Waits that end without an answer: users choose what to do, and the next prompt tells the agent of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KIND = "wait_interrupted"
 
 
 def interrupted(kind: WaitKind = WaitKind.EXTERNAL, reason: str = "The build of main", **fields: Any) -> TaskSession:
-    """It waited for an hour, and nobody answered."""
+    """Return a session whose wait of an hour ended without an answer."""
     session = running_session(**fields)
     waits.open_wait(session.id, reason, timezone.now() + timedelta(hours=1), make_user(), kind)
     past = timezone.now() - timedelta(seconds=1)
@@ -45,13 +45,13 @@ def items(session: TaskSession) -> list[AttentionItem]:
 
 
 def sent(session: TaskSession) -> str:
-    """What the agent is given with the prompt that is next."""
+    """Return the text that the agent gets with the next prompt."""
     sending = claim_next_prompt(session.id, MINE, "epoch-1", frozenset())
     assert sending is not None
     return sending.text
 
 
-def test_people_are_told_in_the_inbox_by_mail_and_by_webhook() -> None:
+def test_users_are_notified_by_inbox_mail_and_webhook() -> None:
     session = interrupted()
     (item,) = items(session)
     said = "Nobody answered in time. It waited for: The build of main"
@@ -60,14 +60,14 @@ def test_people_are_told_in_the_inbox_by_mail_and_by_webhook() -> None:
     assert webhook_payload(item, "1")["item"]["kind"] == KIND
 
 
-def test_the_status_names_what_has_not_come() -> None:
+def test_status_names_the_missing_answer() -> None:
     session = interrupted()
     told, run = wait_of(session), session.runs.get()
     assert (told["kind"], told["reason"], told["id"]) == ("external", "The build of main", run.wait_id)
     assert session_status(session)["derived_status"] == "interrupted_waiting"
 
 
-def test_the_agent_is_told_once_with_its_next_prompt() -> None:
+def test_next_prompt_mentions_the_interrupted_wait_once() -> None:
     session = interrupted(WaitKind.TOOL_RESULT, "The scan")
     intents.queue_prompt(session.id, "p1", "What now?", make_user())
     told = sent(session)
@@ -80,7 +80,7 @@ def test_the_agent_is_told_once_with_its_next_prompt() -> None:
     assert sent(session) == "And now?"
 
 
-def test_a_prompt_that_did_not_arrive_tells_it_again() -> None:
+def test_undelivered_prompt_mentions_it_again() -> None:
     session = interrupted()
     intents.queue_prompt(session.id, "p1", "What now?", make_user())
     first = sent(session)
@@ -88,7 +88,7 @@ def test_a_prompt_that_did_not_arrive_tells_it_again() -> None:
     assert sent(session) == first
 
 
-def test_waiting_again_takes_as_long_and_has_a_new_key() -> None:
+def test_restarted_wait_has_the_same_length_and_a_new_key() -> None:
     session = interrupted()
     again = waits.restart_wait(session.id, wait_of(session)["id"], make_user())
     assert again.deadline is not None
@@ -97,10 +97,10 @@ def test_waiting_again_takes_as_long_and_has_a_new_key() -> None:
     assert (status["derived_status"], status["wait"]["reason"]) == ("waiting", "The build of main")
     assert (status["interrupted_wait"], items(session)) == (None, [])
     waits.resume_wait(str(again.resume_token), "It has passed.", "1")
-    assert sent(session) == "It has passed.", "nothing was missed"
+    assert sent(session) == "It has passed.", "the prompt is the answer alone"
 
 
-def test_continuing_tells_the_agent_to_go_on_without() -> None:
+def test_continuing_tells_the_agent_to_continue_without_the_answer() -> None:
     session = interrupted()
     wait_id = wait_of(session)["id"]
     first, second = [waits.continue_without_answer(session.id, wait_id, make_user()) for _ in range(2)]
@@ -112,7 +112,7 @@ def test_continuing_tells_the_agent_to_go_on_without() -> None:
     assert told.count("Nobody answered") == 1
 
 
-def test_a_withdrawn_continue_leaves_the_choice_as_it_was() -> None:
+def test_withdrawn_continue_offers_the_choice_again() -> None:
     session = interrupted()
     wait_id = wait_of(session)["id"]
     first = waits.continue_without_answer(session.id, wait_id, make_user())
@@ -124,10 +124,10 @@ def test_a_withdrawn_continue_leaves_the_choice_as_it_was() -> None:
     journal = Journal()
     ingest(session, [*journal.turn_begins(second.message_id), journal.completes(second.message_id)])
     intents.queue_prompt(session.id, "p2", "And now?", make_user())
-    assert sent(session) == "And now?", "it was told"
+    assert sent(session) == "And now?", "the agent is told only once"
 
 
-def test_continuing_wakes_an_agent_that_is_gone() -> None:
+def test_continuing_starts_an_agent_that_has_exited() -> None:
     session = interrupted()
     change(session, launch_id="")
     waits.continue_without_answer(session.id, wait_of(session)["id"], make_user())
@@ -135,7 +135,7 @@ def test_continuing_wakes_an_agent_that_is_gone() -> None:
 
 
 @pytest.mark.parametrize("act", [waits.restart_wait, waits.continue_without_answer])
-def test_a_session_that_has_gone_on_offers_neither(act: Any) -> None:
+def test_session_that_has_continued_offers_neither(act: Any) -> None:
     session = interrupted()
     wait_id, journal = wait_of(session)["id"], Journal()
     Prompt.objects.create(session=session, message_id="p1", text="Go on", state="sending")
@@ -146,7 +146,7 @@ def test_a_session_that_has_gone_on_offers_neither(act: Any) -> None:
 
 
 @pytest.mark.parametrize("act", [waits.restart_wait, waits.continue_without_answer])
-def test_neither_is_had_of_a_session_that_is_over(act: Any) -> None:
+def test_ended_session_offers_neither(act: Any) -> None:
     session = interrupted()
     wait_id = wait_of(session)["id"]
     change(session, state="COMPLETED")
@@ -154,13 +154,13 @@ def test_neither_is_had_of_a_session_that_is_over(act: Any) -> None:
         act(session.id, wait_id, make_user())
 
 
-def test_a_deadline_that_has_passed_is_refused() -> None:
+def test_past_deadline_is_refused() -> None:
     session = interrupted()
     with pytest.raises(Invalid):
         waits.restart_wait(session.id, wait_of(session)["id"], make_user(), timezone.now() - timedelta(hours=1))
 
 
-def test_the_api_offers_both() -> None:
+def test_api_offers_both() -> None:
     session, other = interrupted(), interrupted()
     api = client_of(make_user())
     urls = [f"/api/v1/tasks/{one.task_id}/sessions/{one.id}/waits/{wait_of(one)['id']}/" for one in (session, other)]
@@ -173,7 +173,7 @@ def test_the_api_offers_both() -> None:
     assert api.post(f"{urls[0]}continue/").status_code == 409
 
 
-def test_the_page_offers_both(client: Client) -> None:
+def test_page_offers_both(client: Client) -> None:
     session = interrupted()
     user = make_user()
     client.force_login(user)

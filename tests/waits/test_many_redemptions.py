@@ -1,4 +1,4 @@
-"""Fifty redeem one key at once, from processes of their own on one database: one wins, and the others are told."""
+"""Fifty concurrent redemptions of one key, from several processes on one database: one wins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Told = tuple[str, int, dict[str, Any]]
 
 
 def redeem_at_once(data_dir: Path, key: str) -> list[Told]:
-    """(idempotency key, status, body) of every redemption."""
+    """Return (idempotency key, status, body) of every redemption."""
     env = environment(data_dir) | {"DJANGO_SETTINGS_MODULE": "kandev.settings", "KANDEV_ALLOWED_HOSTS": "testserver"}
     command = [sys.executable, "-m", "tests.waits.redeemer", key]
     started = [

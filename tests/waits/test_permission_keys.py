@@ -1,4 +1,4 @@
-"""The keys of permissions: minted when the agent asks, shown again, and settled by whatever ends the question."""
+"""The keys of permissions: created with the request, shown again, and settled by whatever ends the request."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.supervisor.rows import (
 pytestmark = pytest.mark.django_db
 
 
-def asked(*permission_ids: str) -> tuple[TaskSession, Journal]:
-    """A session whose agent waits for answers."""
+def asking_session(*permission_ids: str) -> tuple[TaskSession, Journal]:
+    """Return a session whose agent waits for answers, and its journal."""
     session, journal = running_session(), Journal()
     ingest(
         session, [*journal.turn_begins("p1"), *(journal.requests_permission(one) for one in permission_ids or ("q1",))]
@@ -39,7 +39,7 @@ def asked(*permission_ids: str) -> tuple[TaskSession, Journal]:
     return session, journal
 
 
-def states(session: TaskSession) -> dict[str, TokenState]:
+def token_states(session: TaskSession) -> dict[str, TokenState]:
     return {token.wait_id: token.state(timezone.now()) for token in session.tokens.all()}
 
 
@@ -47,8 +47,8 @@ def status(session: TaskSession) -> Any:
     return session_status(fresh(session))["derived_status"]
 
 
-def test_a_question_has_its_key_from_the_transaction_that_tells_of_it() -> None:
-    session, _ = asked("q1", "q2")
+def test_key_is_created_in_the_transaction_of_its_request() -> None:
+    session, _ = asking_session("q1", "q2")
     run = session.runs.get()
     assert [(one.wait_id, one.run, one.expires_at) for one in session.tokens.all()] == [
         ("q1", run, None),
@@ -58,18 +58,18 @@ def test_a_question_has_its_key_from_the_transaction_that_tells_of_it() -> None:
     assert status(session) == "waiting"
 
 
-def test_a_question_that_is_told_twice_keeps_its_key() -> None:
-    session, journal = asked()
+def test_repeated_request_keeps_its_key() -> None:
+    session, journal = asking_session()
     before = key_of(session, "q1")
     ingest(session, [journal.requests_permission("q1")])
     assert key_of(session, "q1") == before
     assert session.tokens.count() == 1
 
 
-def test_an_answer_on_its_way_is_still_waited_for() -> None:
-    session, journal = asked()
+def test_undelivered_answer_keeps_the_session_waiting() -> None:
+    session, journal = asking_session()
     answer(session, "q1", "yes")
-    assert (status(session), states(session)) == ("waiting", {"q1": TokenState.CONSUMED})
+    assert (status(session), token_states(session)) == ("waiting", {"q1": TokenState.CONSUMED})
     ingest(session, [journal.line(JournalKind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")])
     assert status(session) == "running"
 
@@ -87,7 +87,7 @@ def test_an_answer_on_its_way_is_still_waited_for() -> None:
 def test_key_is_revoked_when_a_permission_ends_without_our_answer(
     kind: JournalKind, body: dict[str, Any], reason: str
 ) -> None:
-    session, journal = asked()
+    session, journal = asking_session()
     key = key_of(session, "q1")
     ingest(session, [journal.line(kind, **body)])
     token = session.tokens.get()
@@ -99,41 +99,41 @@ def test_key_is_revoked_when_a_permission_ends_without_our_answer(
 
 
 def test_agent_death_expires_its_permission_in_the_same_line() -> None:
-    session, journal = asked("q1", "q2")
+    session, journal = asking_session("q1", "q2")
     ingest(session, [journal.exits("p1")])
     assert permission_states(session) == {"q1": "expired", "q2": "expired"}
     assert names(session).count("session.permission.expired") == 2
-    assert set(states(session).values()) == {TokenState.REVOKED}
+    assert set(token_states(session).values()) == {TokenState.REVOKED}
     assert status(session) == "interrupted_waiting"
 
 
 def test_answer_to_a_dead_agent_is_reported_as_not_delivered() -> None:
-    session, journal = asked()
+    session, journal = asking_session()
     answer(session, "q1", "yes")
     ingest(session, [journal.exits("p1")])
     assert permission_states(session) == {"q1": "expired"}
     assert "session.permission.expired" in names(session)
-    assert states(session) == {"q1": TokenState.CONSUMED}
+    assert token_states(session) == {"q1": TokenState.CONSUMED}
 
 
-def test_a_new_message_takes_the_keys_back_at_once() -> None:
-    session, _ = asked("q1", "q2")
+def test_new_prompt_revokes_the_keys_at_once() -> None:
+    session, _ = asking_session("q1", "q2")
     answer(session, "q1", "yes")
     intents.queue_prompt(session.id, "m2", "something else", make_user())
-    assert states(session) == {"q1": TokenState.CONSUMED, "q2": TokenState.REVOKED}
-    assert status(session) == "waiting", "the first answer is on its way"
+    assert token_states(session) == {"q1": TokenState.CONSUMED, "q2": TokenState.REVOKED}
+    assert status(session) == "waiting", "the first answer is being delivered"
 
 
-def test_a_question_outside_of_any_turn_has_a_key_too() -> None:
+def test_request_outside_any_turn_also_has_a_key() -> None:
     session, journal = running_session(), Journal()
     ingest(session, [journal.requests_permission("q1")])
     assert answer(session, "q1", "yes").state == "pending"
     assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": "yes"})]
 
 
-def test_a_permission_waits_for_ever_unless_the_deployment_says_otherwise(settings: Any) -> None:
+def test_permission_has_no_timeout_by_default(settings: Any) -> None:
     settings.KANDEV_PERMISSION_TIMEOUT = 60.0
-    session, journal = asked()
+    session, journal = asking_session()
     token = session.tokens.get()
     assert token.expires_at is not None
     assert timedelta(seconds=50) < token.expires_at - timezone.now() <= timedelta(seconds=60)
@@ -147,7 +147,7 @@ def test_a_permission_waits_for_ever_unless_the_deployment_says_otherwise(settin
 
 
 def test_open_permissions_survive_a_secret_key_rotation(settings: Any) -> None:
-    session, _ = asked()
+    session, _ = asking_session()
     shown = key_of(session, "q1")
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new " * 20, [settings.SECRET_KEY]
     assert key_of(session, "q1") == shown
@@ -155,8 +155,8 @@ def test_open_permissions_survive_a_secret_key_rotation(settings: Any) -> None:
     assert answer(session, "q1", "yes").state == "pending"
 
 
-def test_a_permission_whose_key_nobody_can_be_shown_any_more_gets_another(settings: Any) -> None:
-    session, _ = asked()
+def test_permission_with_a_lost_key_gets_another(settings: Any) -> None:
+    session, _ = asking_session()
     settings.SECRET_KEY = "new " * 20
     assert key_of(session, "q1") == ""
     assert [renew_tokens(), renew_tokens()] == [1, 0]
@@ -164,8 +164,8 @@ def test_a_permission_whose_key_nobody_can_be_shown_any_more_gets_another(settin
     assert sorted(token.reason for token in session.tokens.all()) == ["", "rotated"]
 
 
-def test_a_permission_that_was_asked_before_there_were_keys_gets_one() -> None:
-    session, _ = asked()
+def test_permission_from_before_keys_existed_gets_one() -> None:
+    session, _ = asking_session()
     session.tokens.all().delete()
     assert status(session) == "interrupted_waiting"
     assert renew_tokens() == 1
@@ -173,8 +173,8 @@ def test_a_permission_that_was_asked_before_there_were_keys_gets_one() -> None:
     assert answer(session, "q1", "yes").state == "pending"
 
 
-def test_a_permission_that_is_answered_or_overruled_gets_no_new_key() -> None:
-    session, _ = asked("q1", "q2")
+def test_settled_permission_gets_no_new_key() -> None:
+    session, _ = asking_session("q1", "q2")
     answer(session, "q1", "yes")
     intents.queue_prompt(session.id, "m2", "something else", make_user())
     assert renew_tokens() == 0

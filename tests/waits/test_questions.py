@@ -1,4 +1,4 @@
-"""Questions of agents: answers are checked, sealed, delivered once and forgotten, and every end is truthful."""
+"""Questions of agents: answers are checked, encrypted, delivered once and deleted; every end is reported."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ANSWER = {"engine": "pg", "name": TYPED}
 
 
 def asked(question: dict[str, Any] | None = None) -> tuple[TaskSession, Journal]:
-    """A session whose agent waits for the answer to a question."""
+    """Return a session whose agent waits for the answer to a question, and its journal."""
     session, journal = running_session(), Journal()
     told = question or FORM
     body = {"tool_call": {"title": told["message"]}, "options": options_of(told), "question": told}
@@ -61,7 +61,7 @@ def request_of(session: TaskSession) -> PermissionRequest:
 
 
 def stored_texts() -> str:
-    """Everything in the tables that an answer passes through."""
+    """Return all text in the tables that an answer passes through."""
     with connection.cursor() as cursor:
         found = []
         for table in (
@@ -87,7 +87,7 @@ def test_question_raises_an_item_and_shows_in_the_status() -> None:
     assert last_payload(session, "session.run.waiting")["asks"] == "question"
 
 
-def test_answer_is_sealed_until_delivered_and_what_was_typed_is_forgotten() -> None:
+def test_answer_is_encrypted_until_delivered_and_then_deleted() -> None:
     session, journal = asked()
     respond(session, "accept", ANSWER)
     assert undelivered_content(request_of(session)) == ANSWER
@@ -126,7 +126,7 @@ def test_same_answer_is_accepted_again_and_another_one_is_not() -> None:
         ({"name": "UPPER"}, {"name": "bad_pattern"}),
     ],
 )
-def test_wrong_answers_are_refused_by_field(content: Any, codes: dict[str, str]) -> None:
+def test_invalid_answers_are_refused_by_field(content: Any, codes: dict[str, str]) -> None:
     session, _ = asked()
     with pytest.raises(InvalidAnswer) as refused:
         respond(session, "accept", content)
@@ -138,7 +138,7 @@ def test_wrong_answers_are_refused_by_field(content: Any, codes: dict[str, str])
 @pytest.mark.parametrize(
     ("pattern", "code"), [("^(a+)+$", "pattern_timeout"), ("(a{1,9999}){1,9999}$", ""), (r"\p{Lu}(?<name>x)", "")]
 )
-def test_hostile_and_foreign_patterns_harm_nobody(pattern: str, code: str) -> None:
+def test_hostile_patterns_are_bounded(pattern: str, code: str) -> None:
     field = {"type": "string", "pattern": pattern}
     session, _ = asked(
         parse_question({"mode": "form", "message": "?", "requestedSchema": {"properties": {"x": field}}})
@@ -174,7 +174,7 @@ RESOLVED, CANCELLED = JournalKind.PERMISSION_RESOLVED, JournalKind.PERMISSION_CA
         (JournalKind.AGENT_EXITED, {"message_id": "p1", "exit_code": 9}, "cancelled", "The agent ended before it got"),
     ],
 )
-def test_every_end_of_a_question_is_told(kind: JournalKind, body: dict[str, Any], status: str, words: str) -> None:
+def test_every_end_of_a_question_is_shown(kind: JournalKind, body: dict[str, Any], status: str, words: str) -> None:
     session, journal = asked()
     ingest(session, [journal.line(kind, **{"permission_id": "q1", **body})])
     assert request_of(session).question_status == status
@@ -212,7 +212,7 @@ def test_lost_secret_key_loses_only_the_answer_on_its_way(settings: Any) -> None
 @pytest.mark.parametrize(
     "question", [{"mode": "form"}, {"mode": "form", "message": "?", "schema": 5}, {**LINK, "url": "x"}]
 )
-def test_malformed_question_in_a_journal_is_skipped_and_said(question: Any) -> None:
+def test_malformed_question_in_a_journal_is_skipped_and_reported(question: Any) -> None:
     session, journal = running_session(), Journal()
     line = journal.line(
         JournalKind.PERMISSION_REQUESTED, permission_id="q1", options=[], tool_call={}, question=question

@@ -1,4 +1,4 @@
-"""Waits in the API: opened by members, ended by whoever has the key, from an address that does not guess."""
+"""Waits in the API: opened by members, and ended by whoever has the key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESUME = "/api/v1/runs/resume/"
 @pytest.fixture
 def world(db: None) -> World:
     made = make_world()
-    made.run_it()
+    made.mark_running()
     return made
 
 
@@ -28,11 +28,11 @@ def open_wait(world: World, **values: Any) -> Any:
 
 
 def redeem(key: str, **values: Any) -> Any:
-    """As a build does that has no account."""
+    """Redeem a key as a build without an account does."""
     return APIClient().post(RESUME, {"resume_token": key, **values}, format="json")
 
 
-def test_a_wait_is_opened_and_ended_by_somebody_without_an_account(world: World) -> None:
+def test_wait_is_ended_without_an_account(world: World) -> None:
     deadline = timezone.now() + timedelta(hours=1)
     opened = open_wait(world, deadline=deadline.isoformat())
     assert (opened.status_code, opened["Cache-Control"]) == (201, "no-store")
@@ -49,14 +49,14 @@ def test_a_wait_is_opened_and_ended_by_somebody_without_an_account(world: World)
 
 
 @pytest.mark.parametrize("kind", ["permission", "nonsense"])
-def test_a_kind_that_only_agents_wait_for_is_refused_with_a_sentence(world: World, kind: str) -> None:
+def test_kind_of_wait_reserved_for_agents_is_refused(world: World, kind: str) -> None:
     refused = open_wait(world, kind=kind).json()
     said = f"You cannot request a wait of the kind “{kind}”. Use “external” or “tool_result”."
     assert (refused["code"], refused["details"]) == ("validation_error", {"kind": [said]})
     assert refused["message"] == f"kind: {said}"
 
 
-def test_a_wait_for_the_result_of_a_tool_is_opened_and_ended(world: World) -> None:
+def test_wait_for_a_tool_result_is_opened_and_ended(world: World) -> None:
     wait = open_wait(world, kind="tool_result", reason="The scan", deadline="2099-01-01T00:00:00Z").json()
     status = client_of(world.member).get(world.url("status/")).json()
     assert (status["derived_status"], status["wait"]["kind"]) == ("waiting", "tool_result")
@@ -66,7 +66,7 @@ def test_a_wait_for_the_result_of_a_tool_is_opened_and_ended(world: World) -> No
     assert Prompt.objects.get(kind="wait").text == '{\n  "found": 0\n}'
 
 
-def test_the_key_is_shown_in_the_one_answer_and_nowhere_else(world: World) -> None:
+def test_key_is_shown_only_in_one_response(world: World) -> None:
     key = open_wait(world).json()["resume_token"].removeprefix("kwt_")
     member = client_of(world.member)
     for tail in ("", "status/", "runs/", "events/", "permissions/", "messages/", "prompts/"):
@@ -84,7 +84,7 @@ def test_the_key_is_shown_in_the_one_answer_and_nowhere_else(world: World) -> No
         ({"deadline": "2020-01-01T00:00:00Z"}, "deadline"),
     ],
 )
-def test_a_bad_field_of_a_wait_is_named(world: World, body: dict[str, Any], field: str) -> None:
+def test_invalid_field_of_a_wait_is_named(world: World, body: dict[str, Any], field: str) -> None:
     refused = open_wait(world, **body)
     assert (refused.status_code, list(refused.json()["details"])) == (400, [field])
     assert not Run.objects.exists()
@@ -99,12 +99,12 @@ def test_a_bad_field_of_a_wait_is_named(world: World, body: dict[str, Any], fiel
         ({"resume_token": "x", "idempotency_key": "x" * 129}, "idempotency_key"),
     ],
 )
-def test_a_bad_field_of_a_redemption_is_named(world: World, body: dict[str, Any], field: str) -> None:
+def test_invalid_field_of_a_redemption_is_named(world: World, body: dict[str, Any], field: str) -> None:
     refused = APIClient().post(RESUME, body, format="json")
     assert (refused.status_code, list(refused.json()["details"])) == (400, [field])
 
 
-def test_a_viewer_sees_the_question_and_never_its_key(world: World) -> None:
+def test_viewer_sees_the_request_and_never_its_key(world: World) -> None:
     member, permissions = client_of(world.member), world.url("permissions/")
     assert member.get(permissions).json()["results"][0]["resume_token"] == world.token()
     world.member.team_roles.create(team=world.team, role="viewer")
@@ -112,7 +112,7 @@ def test_a_viewer_sees_the_question_and_never_its_key(world: World) -> None:
     assert (asked["state"], asked["resume_token"]) == ("pending", None)
 
 
-def test_guesses_of_wait_keys_are_slowed_and_valid_keys_are_not(world: World) -> None:
+def test_wrong_wait_keys_are_throttled_and_valid_ones_are_not(world: World) -> None:
     key = open_wait(world).json()["resume_token"]
     redeem(key, idempotency_key="1")
     for _ in range(40):
@@ -121,12 +121,12 @@ def test_guesses_of_wait_keys_are_slowed_and_valid_keys_are_not(world: World) ->
     assert codes == [403] * 30 + [429]
     throttled = redeem("kwt_guess")
     assert (throttled.json()["code"], int(throttled["Retry-After"]) > 0) == ("throttled", True)
-    assert redeem(key, idempotency_key="1").status_code == 200, "a right key is not refused"
+    assert redeem(key, idempotency_key="1").status_code == 200, "a correct key is accepted"
     elsewhere = APIClient(REMOTE_ADDR="192.0.2.7", HTTP_X_FORWARDED_FOR="127.0.0.1")
     assert elsewhere.post(RESUME, {"resume_token": "kwt_guess"}, format="json").status_code == 403
 
 
-def test_an_address_cannot_hide_behind_what_it_says_of_itself(world: World) -> None:
+def test_caller_cannot_hide_behind_a_forwarded_header(world: World) -> None:
     codes = [
         APIClient(HTTP_X_FORWARDED_FOR=f"192.0.2.{number}")
         .post(RESUME, {"resume_token": "x"}, format="json")

@@ -15,13 +15,13 @@ from tests.workflows.workflow_builder import TRIGGER, body, node, workflow
 
 @dataclass(frozen=True)
 class Case:
-    """A file and its expected result: ``outputs`` by path and port, ``errors`` by path (empty: of the run)."""
+    """A text and its expected result: ``outputs`` by path and port, ``errors`` by path (empty: of the run)."""
 
     text: str
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     not_run: tuple[str, ...] = ()
-    """Nodes that never start."""
+    """Paths of the nodes that never start."""
 
     @property
     def succeeds(self) -> bool:

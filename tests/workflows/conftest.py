@@ -1,4 +1,4 @@
-"""A deployment for real runs, one for each file of tests."""
+"""Fixtures: one served deployment for each file of real runs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.drills.deployment import Deployment
-from tests.workflows.deployed_runs import Desk
+from tests.workflows.deployed_runs import DeployedWorkflows
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """A served deployment with a team and a repository."""
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedWorkflows]:
+    """Yield a served deployment with a team and a repository."""
     made = Deployment(tmp_path_factory.mktemp("runs"))
     made.prepare()
     try:
         made.serve()
-        yield Desk(made)
+        yield DeployedWorkflows(made)
     finally:
         made.close()

@@ -11,33 +11,33 @@ from typing import Any, Final
 from tests.drills.deployment import ROOT, Deployment
 from tests.waiting import eventually
 
-OVER: Final = ("succeeded", "failed", "cancelled")
+END_STATES: Final = ("succeeded", "failed", "cancelled")
 EXAMPLES: Final = ROOT / "docs/examples/workflows"
 
 
 class Run:
-    """One run; everything is read anew each time."""
+    """One run, seen through the API and the database; nothing is cached."""
 
-    def __init__(self, desk: Desk, run_id: str):
-        self.desk, self.id = desk, run_id
+    def __init__(self, deployed: DeployedWorkflows, run_id: str):
+        self.deployed, self.id = deployed, run_id
 
     def document(self) -> dict[str, Any]:
-        """``GET workflow-runs/{id}/``."""
-        answer: dict[str, Any] = self.desk.deployment.api("GET", f"workflow-runs/{self.id}/")
+        """Return the answer of ``GET workflow-runs/{id}/``."""
+        answer: dict[str, Any] = self.deployed.deployment.api("GET", f"workflow-runs/{self.id}/")
         return answer
 
-    def end(self, timeout: float = 180) -> dict[str, Any]:
-        """Wait for the end of the run and return its document."""
+    def wait_for_end(self, timeout: float = 180) -> dict[str, Any]:
+        """Wait up to ``timeout`` seconds for the end of the run and return its document."""
         last: dict[str, Any] = {}
 
         def is_over() -> bool:
             last.update(self.document())
-            return last["state"] in OVER
+            return last["state"] in END_STATES
 
         try:
-            eventually(is_over, timeout=timeout, describe="the run is over")
+            eventually(is_over, timeout=timeout, describe="the run has ended")
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{last}\n{self.desk.deployment.log()[-3000:]}") from None
+            raise AssertionError(f"{error}\n{last}\n{self.deployed.deployment.log()[-3000:]}") from None
         return last
 
     def nodes(self) -> dict[str, dict[str, Any]]:
@@ -45,8 +45,8 @@ class Run:
         return {one["path"]: one for one in self.document()["nodes"] if one["state"] != "skipped"}
 
     def sessions(self) -> list[dict[str, Any]]:
-        """Return the session rows of its agents."""
-        return self.desk.deployment.rows(
+        """Return the session rows of its agents, oldest first."""
+        return self.deployed.deployment.rows(
             "SELECT s.* FROM task_sessions s JOIN workflow_runs r ON r.task_id = s.task_id WHERE r.id = ? "
             "AND s.has_agent ORDER BY s.created_at",
             self.id.replace("-", ""),
@@ -54,7 +54,7 @@ class Run:
 
     def workspace(self) -> dict[str, Any]:
         """Return the row of its workspace session."""
-        (found,) = self.desk.deployment.rows(
+        (found,) = self.deployed.deployment.rows(
             "SELECT s.* FROM task_sessions s JOIN workflow_runs r ON r.workspace_id = s.id WHERE r.id = ?",
             self.id.replace("-", ""),
         )
@@ -62,15 +62,15 @@ class Run:
 
     def prompts(self) -> list[dict[str, Any]]:
         """Return the prompts of all its sessions, oldest first."""
-        return self.desk.deployment.rows(
+        return self.deployed.deployment.rows(
             "SELECT p.* FROM session_prompts p JOIN task_sessions s ON s.id = p.session_id "
             "JOIN workflow_runs r ON r.task_id = s.task_id WHERE r.id = ? ORDER BY p.id",
             self.id.replace("-", ""),
         )
 
 
-class Desk:
-    """Where runs are requested: a served deployment, and agents that need no key."""
+class DeployedWorkflows:
+    """A served deployment in which runs are started, with agents that need no API key."""
 
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
@@ -89,19 +89,19 @@ class Desk:
         return self._profiles[name]
 
     def scripted(self, name: str, says: Sequence[str], rules: Sequence[tuple[str, str]] = (), **values: Any) -> str:
-        """Create a stand-in for Claude Code with scripted answers."""
+        """Return a profile of a fake Claude Code whose answers are scripted."""
         script = json.dumps({"says": list(says), "if": list(rules)})
         return self.stand_in(name, "claude_cli", "claude", env={"STANDIN_SCRIPT": script}, **values)
 
     def stand_in(self, name: str, agent_type: str, module: str, **values: Any) -> str:
-        """Create a profile whose agent is one of ``tests.agents.standins``, which speaks the type's wire format."""
+        """Return a profile whose agent is a module of ``tests.agents.standins``."""
         argv = [sys.executable, "-S", "-m", f"tests.agents.standins.{module}"]
         return self.profile(name, agent_type, command=argv, **values)
 
     def start(
         self, text: str, inputs: str = "T", *, name: str = "", files: Mapping[str, str] | None = None, profile: str = ""
     ) -> Run:
-        """Save a workflow and start a run of it."""
+        """Save ``text`` as a workflow and start a run of it with the trigger text ``inputs``."""
         seeded = self.deployment.seeded
         body = {
             "team": seeded["team"],

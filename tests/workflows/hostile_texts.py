@@ -1,4 +1,4 @@
-"""Workflow texts that cost as much as possible to load; the size of each grows with a number."""
+"""Workflow texts that are as expensive as possible to load; each shape's size grows with a number."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ Shape = Callable[[int], str]
 
 
 def text(nodes: list[dict[str, Any]], edges: list[dict[str, str]] | None = None, **more: Any) -> str:
-    """Return a file on one line, as JSON."""
+    """Return a workflow file as JSON on one line."""
     return json.dumps({"version": 3, "metadata": {"name": "x"}, "nodes": nodes, "edges": edges or [], **more})
 
 
 def one(kind: str, **data: Any) -> str:
-    """Return a file with one node."""
+    """Return a workflow file with one node."""
     return text([node("a", kind, **data)])
 
 
 def line(source: int, target: int, port: str = "") -> dict[str, str]:
-    """Return an edge between two of many nodes."""
+    """Return an edge from node ``source`` to node ``target``."""
     ports = {"sourceHandle": f"output:{port}", "targetHandle": f"input:{port}"} if port else {}
     return {"source": f"n{source}", "target": f"n{target}", **ports}
 
 
 def shells(number: int, script: Callable[[int], str] = lambda index: "true") -> list[dict[str, Any]]:
-    """Return many nodes."""
+    """Return ``number`` shell nodes named n0, n1, …."""
     return [node(f"n{index}", "shell", script=script(index)) for index in range(number)]
 
 
 def ports(number: int) -> list[dict[str, str]]:
-    """Return many ports."""
+    """Return ``number`` ports named p0, p1, …."""
     return [{"name": f"p{index}"} for index in range(number)]
 
 
 def wide(number: int) -> str:
-    """Connect the first node to every other, and each of them to the last."""
+    """Return a text whose first node is connected to every other, and each of them to the last."""
     ends = [pair for index in range(1, number - 1) for pair in (line(0, index, "x"), line(index, number - 1, "y"))]
     return text(shells(number), ends)
 
 
 def gates(number: int) -> str:
-    """Make each gate send back to the one before it."""
+    """Return a text in which each gate sends back to the one before it."""
     made = [node(f"n{index}", "gate", retryTarget=f"n{index - 1}", inputs=["p:boolean"]) for index in range(1, number)]
     return text([*shells(1), *made], [line(index, index + 1, "p") for index in range(number - 1)])
 
 
 def each_other(number: int) -> str:
-    """Make each node name its predecessor and its successor."""
+    """Return a text in which each node refers to its predecessor and its successor."""
     return text(shells(number, lambda at: f"{{{{ n{at - 1}.output }}}} {{{{ n{at + 1}.output }}}}"))
 
 
 def used_often(number: int) -> str:
-    """Use a component with many ports and a long label in many places."""
+    """Return a text that uses a component with many ports and a long label in many places."""
     part = {"interface": {"inputs": ports(20), "outputs": ports(20)}, **json.loads(text(shells(1)))}
     uses = [node(f"n{index}", "component", componentRef="part", label="L" * 100) for index in range(number)]
     return text(uses, components={"part": part})
 
 
 def nested(number: int) -> str:
-    """Nest loops, with templates that refer through all of them."""
+    """Return nested loops, with templates that refer through all of them."""
     docks = [{"name": "go", "type": "continue"}]
     loops = [node(f"l{depth}", "loop", f"l{depth - 1}" if depth else "", dockSlots=docks) for depth in range(8)]
     script = " ".join(f"{{{{ n0.p{index} }}}}" for index in range(number))
@@ -116,4 +116,4 @@ SHAPES: Final[Mapping[str, Shape]] = {
 }
 
 BUDGETED: Final[Mapping[str, Shape]] = {"gates": gates, "templates that name each other": each_other}
-"""Their cost may grow faster than their text, and is refused beyond MAX_STEPS."""
+"""Shapes whose cost may grow faster than their text, and which are refused beyond MAX_STEPS."""

@@ -1,4 +1,4 @@
-"""Everything is killed in the third of five iterations: what a run may become, and what it must not."""
+"""Drill: SIGKILL a run in the third of its five iterations, and check how it ends."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from executors_app.agentctl.process import execution_processes, identity
 from tests.waiting import eventually
-from tests.workflows.deployed_runs import OVER, Desk, Run
+from tests.workflows.deployed_runs import END_STATES, DeployedWorkflows, Run
 
 ITERATIONS: Final = 5
 KILLED_IN: Final = 3
-LASTS: Final = 1.5
-"""Seconds in which an iteration's agent and shell work and the kill happens."""
+KILL_WINDOW: Final = 1.5
+"""Seconds within which the kill happens, while the iteration's agent and shell work."""
 WORKFLOW: Final = """
 version: 3
 metadata: {name: five iterations}
@@ -44,15 +44,15 @@ edges:
 """
 
 
-def drill(desk: Desk, seed: int) -> list[str]:
-    """Run once, kill at a moment derived from ``seed``, and return the violations."""
+def drill(deployed: DeployedWorkflows, seed: int) -> list[str]:
+    """Run the workflow, kill it at a moment derived from ``seed``, and return the violations."""
     chance = random.Random(seed)
-    run = desk.start(WORKFLOW, name=f"killed, seed {seed}")
+    run = deployed.start(WORKFLOW, name=f"killed, seed {seed}")
     eventually(lambda: _reached(run), timeout=240, describe=f"iteration {KILLED_IN} has begun")
-    time.sleep(chance.random() * LASTS)
-    _kill(desk, run, with_agentctl=chance.random() < 0.5)
-    desk.deployment.serve()
-    resent = _finish(desk, run)
+    time.sleep(chance.random() * KILL_WINDOW)
+    _kill(deployed, run, with_agentctl=chance.random() < 0.5)
+    deployed.deployment.serve()
+    resent = _finish(deployed, run)
     return [f"seed {seed}: {what}{' (sent again)' if resent else ''}" for what in violations(run)]
 
 
@@ -60,17 +60,17 @@ def _reached(run: Run) -> bool:
     return f"l[{KILLED_IN}]/agent" in run.nodes()
 
 
-def _kill(desk: Desk, run: Run, *, with_agentctl: bool) -> None:
+def _kill(deployed: DeployedWorkflows, run: Run, *, with_agentctl: bool) -> None:
     """SIGKILL the control plane, and the agent with or without its agentctl; the workspace's agentctl survives."""
-    executions = _executions(desk, run)
-    desk.deployment.kill_server()
+    executions = _executions(deployed, run)
+    deployed.deployment.kill_server()
     for execution_id in executions:
         found = execution_processes.find_processes(execution_id)
         identity.kill_all([*found.others, *(found.agentctl if with_agentctl else ())], 10)
 
 
-def _executions(desk: Desk, run: Run) -> list[str]:
-    rows = desk.deployment.rows(
+def _executions(deployed: DeployedWorkflows, run: Run) -> list[str]:
+    rows = deployed.deployment.rows(
         "SELECT e.id FROM executors_running e JOIN task_sessions s ON s.id = e.session_id "
         "JOIN workflow_runs r ON r.task_id = s.task_id WHERE r.id = ? AND s.has_agent",
         run.id.replace("-", ""),
@@ -82,8 +82,8 @@ def _dashed(raw: str) -> str:
     return f"{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
 
 
-def _finish(desk: Desk, run: Run) -> bool:
-    """Wait for the end, resend a held prompt as a user would, and return whether one was held."""
+def _finish(deployed: DeployedWorkflows, run: Run) -> bool:
+    """Wait for the end and resend a held prompt as a user would; return whether one was held."""
     resent = set[str]()
 
     def is_over() -> bool:
@@ -91,22 +91,22 @@ def _finish(desk: Desk, run: Run) -> bool:
         for row in run.prompts():
             if row["state"] == "held" and row["resent_as_id"] is None and row["message_id"] not in resent:
                 resent.add(row["message_id"])
-                _send_again(desk, document, row)
-        return bool(document["state"] in OVER)
+                _send_again(deployed, document, row)
+        return bool(document["state"] in END_STATES)
 
-    eventually(is_over, timeout=300, describe=f"run {run.id} is over: {run.document()}")
+    eventually(is_over, timeout=300, describe=f"run {run.id} has ended: {run.document()}")
     return bool(resent)
 
 
-def _send_again(desk: Desk, document: dict[str, Any], row: dict[str, Any]) -> None:
+def _send_again(deployed: DeployedWorkflows, document: dict[str, Any], row: dict[str, Any]) -> None:
     waiting = [one["path"] for one in document["nodes"] if one["waiting_for"] == "user"]
     assert len(waiting) <= 1, waiting
     path = f"tasks/{document['task_id']}/sessions/{_dashed(row['session_id'])}/prompts/{row['message_id']}/resend/"
-    desk.deployment.api("POST", path, {})
+    deployed.deployment.api("POST", path, {})
 
 
 def violations(run: Run) -> list[str]:
-    """Return what is wrong with a run that was killed and has ended."""
+    """Return the violations of a run that was killed and has ended."""
     document, nodes = run.document(), run.nodes()
     told = []
     if document["state"] != "succeeded":

@@ -1,4 +1,4 @@
-"""A run driven to its end with real shells, the real limited process, and agents in memory."""
+"""Workflow runs in memory: real shells, the real limited process, and fake agents."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.services import ROOT
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 Answer = Callable[[list[str]], str]
-"""What an agent answers to all that it was told in the session."""
+"""Returns an agent's answer, given all prompts of its session."""
 
 
 @dataclass
 class Agents:
-    """Sessions in memory; ``told`` has each one's prompts, in the order in which the sessions started."""
+    """Fake agent sessions; ``told`` has the prompts of each, in the order in which the sessions started."""
 
     answer: Answer = lambda told: told[-1]
     told: dict[str, list[str]] = field(default_factory=dict)
@@ -35,13 +35,13 @@ class Agents:
 
 
 def counting(told: list[str]) -> str:
-    """Add one at each prompt, remembering only its own session."""
+    """Answer with a number that grows by one with each prompt, knowing only the prompts of its session."""
     return str(42 + len(told)) if "42" in told[0] else "I know no number."
 
 
 @dataclass
 class Run:
-    """One run and its records; ``begun`` has the paths of the requested work, in order."""
+    """An ended run and its records; ``begun`` has the paths of the requested work, in order."""
 
     workflow: WorkflowGraph
     outcome: RunOutcome
@@ -57,24 +57,24 @@ class Run:
         return {path for path, record in self.records.items() if record.state != NodeState.SKIPPED}
 
 
-def given(text: str = "T", **params: Any) -> dict[str, Any]:
+def manual_trigger(text: str = "T", **params: Any) -> dict[str, Any]:
     return {"timestamp": "2026-01-01T00:00:00Z", "type": "manual", "text": text, "params": params}
 
 
 def drive(workflow: WorkflowGraph | str, text: str = "T", *, agents: Agents | None = None, cwd: Path = ROOT) -> Run:
-    """Run a workflow to its end; between two steps only what can be stored as JSON is kept."""
+    """Run a workflow to its end, storing all state as JSON between any two steps."""
     loaded = load_workflow(workflow).checked if isinstance(workflow, str) else workflow
     agents = agents or Agents()
     records: dict[str, NodeRecord] = {}
     begun: list[str] = []
     while True:
-        step = advance_run(loaded, given(text), records)
-        records = kept(records | {record.path: record for record in step.written})
+        step = advance_run(loaded, manual_trigger(text), records)
+        records = reload_from_json(records | {record.path: record for record in step.written})
         begun += [record.path for record in step.begun]
         if step.outcome:
             return Run(loaded, step.outcome, records, begun, agents)
         under_way = [record for record in records.values() if record.is_at_work]
-        assert under_way or step.is_full, "nothing is under way, and the run has not ended"
+        assert under_way or step.is_full, "no work is requested, and the run has not ended"
         for record in under_way:
             result = work(record.request, agents, cwd)
             records[record.path] = complete_record(loaded, record, result, sandbox.run_in_sandbox)
@@ -104,7 +104,7 @@ def shell(script: str, environment: Mapping[str, str], cwd: Path) -> dict[str, A
     return {"stdout": done.stdout, "stderr": done.stderr, "exitCode": done.returncode}
 
 
-def kept(records: Mapping[str, NodeRecord]) -> dict[str, NodeRecord]:
+def reload_from_json(records: Mapping[str, NodeRecord]) -> dict[str, NodeRecord]:
     """Return the records as they are read back from storage."""
     rows = json.loads(json.dumps([asdict(record) for record in records.values()]))
     return {row["path"]: NodeRecord(**row | {"state": NodeState(row["state"])}) for row in rows}

@@ -1,4 +1,4 @@
-"""A run with its rows, driven as by the supervisor, with scripted agents and agentctl."""
+"""Workflow runs in the database, driven as by a supervisor, with scripted agents and a fake agentctl."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from tests.supervisor.rows import MINE, change, execution_of, fresh, make_user
 Script = Mapping[str, Any]
 
 
-class Here:
-    """Use the test's own database connection instead of a thread."""
+class InlineDatabase:
+    """Database thread that uses the test's own connection instead."""
 
     async def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing; there is no thread to close."""
 
 
 @dataclass
 class Scripts:
-    """agentctl's jobs. ``answer`` returns the end of a script, or None while it runs."""
+    """Fake agentctl for jobs and files; ``answer`` returns the result of a script, or None while it runs."""
 
     answer: Callable[[Script], Mapping[str, Any] | None] = lambda script: {"exit_code": 0, "stdout": "done\n"}
     begun: dict[str, Script] = field(default_factory=dict)
@@ -79,12 +79,12 @@ class Scripts:
 
 
 class TestDriver(WorkflowDriver):
-    """Driver whose workspace is always where ``scripts`` are."""
+    """Workflow driver whose workspaces all reach the fake agentctl ``scripts``."""
 
     __test__ = False
 
     def __init__(self, name: str, scripts: Scripts):
-        here: Any = Here()
+        here: Any = InlineDatabase()
         registry: Any = SimpleNamespace(boot_id=name, outage=DatabaseOutage(here))
         super().__init__(registry, database=here)
         self._scripts = scripts
@@ -94,7 +94,7 @@ class TestDriver(WorkflowDriver):
 
 
 class World:
-    """One run of a text; each call of ``look`` does a supervisor's work of half a second."""
+    """One run of a text, its user and its profile."""
 
     def __init__(self, text: str, scripts: Scripts | None = None, **values: Any):
         self.scripts = scripts or Scripts()
@@ -109,15 +109,16 @@ class World:
         self.drivers: dict[str, TestDriver] = {}
         self._journals: dict[uuid.UUID, Journal] = {}
 
-    def look(self, times: int = 1, supervisor: str = "me") -> WorkflowRun:
+    def drive(self, times: int = 1, supervisor: str = "me") -> WorkflowRun:
+        """Let a supervisor drive its runs ``times`` times, and return the run anew."""
         driver = self.drivers.setdefault(supervisor, TestDriver(supervisor, self.scripts))
 
-        async def looks() -> None:
+        async def passes() -> None:
             for _ in range(times):
                 await driver.drive_runs()
                 await driver.settle()
 
-        async_to_sync(looks)()
+        async_to_sync(passes)()
         return fresh(self.run)
 
     def __getitem__(self, path: str) -> NodeRun:
@@ -129,7 +130,7 @@ class World:
 
     @property
     def agents(self) -> list[TaskSession]:
-        """The run's sessions with agents, in the order in which they started."""
+        """Return the run's sessions with agents, in the order in which they started."""
         return list(TaskSession.objects.filter(task=self.run.task_id, has_agent=True).order_by("created_at"))
 
     @property
@@ -144,7 +145,7 @@ class World:
         ingest(session, [dict(line) for line in lines])
 
     def journal(self, session: TaskSession) -> Journal:
-        """Return the journal of a running agent."""
+        """Return the journal of the session's agent, and mark the agent as running on first use."""
         if session.id not in self._journals:
             session.intents.update(done_at=timezone.now(), outcome="fresh", claimed_generation=1)
             change(execution_of(session), status="ready", owner=MINE.owner, generation=1, resume_token="it")
@@ -158,19 +159,19 @@ class World:
         return journal
 
     def answer(self, prompt: Prompt, *says: str) -> None:
-        """Let the agent finish a turn with this answer."""
+        """Journal a turn of ``prompt`` that completes with the answer ``says``."""
         journal = self.begin_turn(prompt)
         self.ingest(prompt.session, *journal.says(*says), journal.completes(prompt.message_id))
 
     def answer_all(self, answer: Callable[[list[str]], str]) -> None:
-        """Answer every waiting prompt with a function of what its session was told so far."""
+        """Answer every queued prompt; ``answer`` gets the prompts of its session so far."""
         for prompt in Prompt.objects.filter(session__task=self.run.task_id, state="queued").order_by("id"):
             earlier = prompt.session.prompts.filter(id__lte=prompt.id).order_by("id").values_list("text", flat=True)
             self.answer(prompt, answer(list(earlier)))
 
-    def to_its_end(self, answer: Callable[[list[str]], str] = lambda told: told[-1], looks: int = 60) -> WorkflowRun:
-        for _ in range(looks):
-            run = self.look()
+    def run_to_end(self, answer: Callable[[list[str]], str] = lambda told: told[-1], passes: int = 60) -> WorkflowRun:
+        for _ in range(passes):
+            run = self.drive()
             if run.is_over:
                 return run
             self.answer_all(answer)

@@ -10,7 +10,7 @@ from sessions_app.workflows.engine.records import NodeState
 from sessions_app.workflows.engine.resume import NothingToResume, records_to_resume
 from sessions_app.workflows.engine.transitions import advance_run
 from tests.services import ROOT
-from tests.workflows.memory_runs import Agents, Run, counting, drive, given
+from tests.workflows.memory_runs import Agents, Run, counting, drive, manual_trigger
 from tests.workflows.workflow_builder import TRIGGER, load_file, node, workflow
 
 EXAMPLES = ROOT / "docs/examples/workflows"
@@ -97,7 +97,7 @@ def test_resume_at_passed_gate_repeats_its_target() -> None:
     left = records_to_resume(run.workflow, run.records, "test#3")
 
     assert run.records.keys() - left.keys() == {"test#3", "gate#3", "done"}
-    assert [one.path for one in advance_run(run.workflow, given("task"), left).begun] == ["test#3"]
+    assert [one.path for one in advance_run(run.workflow, manual_trigger("task"), left).begun] == ["test#3"]
     for path in ("nothing", "test#9", "test/x"):
         with pytest.raises(NothingToResume):
             records_to_resume(run.workflow, run.records, path)

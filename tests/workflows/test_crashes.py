@@ -1,4 +1,4 @@
-"""A run that is killed anywhere has the same result, and nothing is done twice."""
+"""A run that is killed at any moment has the same result, and none of its work is done twice."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sessions_app.workflows.engine.resume import records_to_resume
 from sessions_app.workflows.engine.transitions import RunOutcome, advance_run, complete_record
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.deployed_runs import Desk
+from tests.workflows.deployed_runs import DeployedWorkflows
 from tests.workflows.kill_drill import drill
-from tests.workflows.memory_runs import given, kept
+from tests.workflows.memory_runs import manual_trigger, reload_from_json
 from tests.workflows.workflow_builder import node, workflow
 
 DOCKS = [
@@ -58,7 +58,7 @@ def graphs(draw: st.DrawFn) -> str:
 
 
 def answer(request: dict[str, Any], path: str, failing: frozenset[str]) -> dict[str, Any]:
-    """Return the result of a piece of work: the same whenever it is requested."""
+    """Return the result of one piece of work, the same at every request."""
     session = request["sessionId"] or f"session of {path}"
     if path.rpartition("/")[2] in failing:
         return {"text": "", "sessionId": session, "error": "failed on purpose"}
@@ -72,14 +72,14 @@ def answer(request: dict[str, Any], path: str, failing: frozenset[str]) -> dict[
 def run_to_its_end(
     loaded: WorkflowGraph, failing: frozenset[str], choose: Any = None, records: dict[str, NodeRecord] | None = None
 ) -> tuple[RunOutcome, dict[str, NodeRecord], list[str]]:
-    """Run to the end; ``choose(n)`` draws which of n pieces of work ends next, and whether the last step is lost."""
+    """Run to the end; ``choose(n)`` draws which of n pieces of work ends next, and whether a step is lost."""
     records = records or {}
     ended: list[str] = []
     while True:
         if choose and choose(2):
-            advance_run(loaded, given(), records)  # decided, and killed before it was stored
-        step = advance_run(loaded, given(), records)
-        records = kept(records | {record.path: record for record in step.written})
+            advance_run(loaded, manual_trigger(), records)  # decided, and killed before it was stored
+        step = advance_run(loaded, manual_trigger(), records)
+        records = reload_from_json(records | {record.path: record for record in step.written})
         if step.outcome:
             return step.outcome, records, ended
         under_way = [record for record in records.values() if record.is_at_work]
@@ -100,7 +100,7 @@ def test_run_killed_anywhere_has_the_same_result(data: st.DataObject) -> None:
 
     other, records, ended = run_to_its_end(loaded, failing, lambda many: data.draw(st.integers(0, many - 1)))
 
-    assert len(ended) == len(set(ended)), "something was done twice"
+    assert len(ended) == len(set(ended)), "some work was done twice"
     assert all(record.is_finished for record in records.values())
     if not failing:
         assert other == outcome
@@ -126,14 +126,14 @@ def test_run_resumed_at_any_node_has_the_same_result(data: st.DataObject) -> Non
 def test_finished_run_requests_no_work(data: st.DataObject) -> None:
     loaded = load_workflow(data.draw(graphs())).checked
     outcome, records, _ = run_to_its_end(loaded, frozenset())
-    again = advance_run(loaded, given(), records)
+    again = advance_run(loaded, manual_trigger(), records)
     assert (again.outcome, again.written) == (outcome, ())
 
 
-SPREAD = (11,)
-"""Seeds; ``make chaos`` runs twenty."""
+SEEDS = (11,)
+"""Seeds of the kill drill; ``make chaos`` uses twenty."""
 
 
-@pytest.mark.parametrize("seed", SPREAD)
-def test_run_killed_in_third_iteration_ends_correctly(desk: Desk, seed: int) -> None:
-    assert drill(desk, seed) == []
+@pytest.mark.parametrize("seed", SEEDS)
+def test_run_killed_in_third_iteration_ends_correctly(deployed: DeployedWorkflows, seed: int) -> None:
+    assert drill(deployed, seed) == []

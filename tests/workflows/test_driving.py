@@ -1,4 +1,4 @@
-"""A run is driven by its rows: what is requested, what results, and what is never requested twice."""
+"""Driving a stored run: what a supervisor requests, how it uses results, and that it repeats no request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TWO_TURNS = workflow(
 
 def test_shell_runs_as_job_and_passes_its_output_on() -> None:
     world = World(SHELL)
-    run = world.to_its_end()
+    run = world.run_to_end()
     assert (run.state, run.error, run.outputs["output"]) == ("succeeded", "", "done")
     (request,) = world.scripts.begun.values()
     assert (request["script"], request["cwd"], request["timeout"]) == ("echo it", ".", 30)
@@ -46,7 +46,7 @@ def test_shell_runs_as_job_and_passes_its_output_on() -> None:
 
 def test_agent_session_belongs_to_task_and_worktree_of_run() -> None:
     world = World(AGENT)
-    world.look()
+    world.drive()
     (session,) = world.agents
     run = fresh(world.run)
     assert run.workspace is not None
@@ -57,16 +57,16 @@ def test_agent_session_belongs_to_task_and_worktree_of_run() -> None:
 
 def test_agent_output_is_the_answer_of_its_turn() -> None:
     world = World(AGENT)
-    world.look()
+    world.drive()
     world.answer(world.prompt("coder"), "I ", "did it.")
-    run = world.look(2)
+    run = world.drive(2)
     assert (run.state, world["coder"].outputs["output"]) == ("succeeded", "I did it.")
     assert world["coder"].outputs["sessionId"] == str(world.agents[0].id)
 
 
 def test_received_session_id_adds_prompt_to_that_session() -> None:
     world = World(TWO_TURNS)
-    run = world.to_its_end()
+    run = world.run_to_end()
     assert (run.state, len(world.agents), world.told) == ("succeeded", 1, ["One.", "Two."])
     assert world["first"].outputs["sessionId"] == world["second"].outputs["sessionId"]
 
@@ -76,13 +76,13 @@ def test_one_session_counts_through_loop() -> None:
     scripts = Scripts(answer=echoing)
     AgentProfile.objects.create(name="Claude", agent_type="claude_code")
     world = World(text, scripts)
-    run = world.to_its_end(counting)
+    run = world.run_to_end(counting)
     assert len(world.agents) == 1, world.told
     assert run.state == "succeeded", run.error
 
 
 def echoing(script: object) -> dict[str, object]:
-    """Run scripts for real: the examples contain only text."""
+    """Run a script for real; the example's scripts only print text."""
     assert isinstance(script, dict)
     done = shell(script["script"], script["environment"], Path("/tmp"))
     return {"exit_code": done["exitCode"], "stdout": done["stdout"], "stderr": done["stderr"]}
@@ -91,20 +91,20 @@ def echoing(script: object) -> dict[str, object]:
 @pytest.mark.parametrize("text", [SHELL, AGENT], ids=["shell", "agent"])
 def test_repeated_passes_of_several_drivers_request_nothing_twice(text: str) -> None:
     world = World(text, Scripts(answer=lambda script: None))
-    world.look(3)
+    world.drive(3)
     world.drivers.clear()  # the supervisor was killed
     change(world.run, owner="", lease_expires_at=None)
-    world.look(3, supervisor="another")
+    world.drive(3, supervisor="another")
     assert len(world.told) + len(world.scripts.begun) == 1
     assert len(world.run.node_runs.all()) == 1
 
 
 def test_job_is_requested_by_id_until_confirmed() -> None:
     world = World(SHELL, Scripts(is_up=False))
-    world.look(2)
+    world.drive(2)
     assert (world["say"].waiting_for, world.scripts.begun) == ("machine", {})
     world.scripts.is_up = True
-    assert world.look(2).state == "succeeded"
+    assert world.drive(2).state == "succeeded"
     assert len(set(world.scripts.asked)) == 1
 
 
@@ -114,7 +114,7 @@ def test_agentctl_that_confirms_a_start_without_waiting_is_asked_again() -> None
             return {**await super().start_job(job_id, request), "state": "running"}
 
     world = World(SHELL, Older())
-    assert world.look().state == "succeeded"
+    assert world.drive().state == "succeeded"
     assert len(world.scripts.asked) == 1
 
 
@@ -125,15 +125,15 @@ def test_script_with_transient_refusal_is_requested_again(refusal: Code) -> None
             raise AgentctlRefused("Not now.", status=409, refusal=refusal)
 
     world = World(SHELL, Refusing())
-    assert not world.look(2).is_over
+    assert not world.drive(2).is_over
     assert world["say"].waiting_for == "machine"
 
 
 def test_script_lost_by_agentctl_is_never_run_again() -> None:
     world = World(SHELL, Scripts(answer=lambda script: None))
-    world.look(2)
+    world.drive(2)
     world.scripts.begun.clear()
-    run = world.look(2)
+    run = world.drive(2)
     assert (run.state, len(world.scripts.asked)) == ("failed", 1)
     assert "its result is unknown" in run.error
 
@@ -149,14 +149,14 @@ def test_script_lost_by_agentctl_is_never_run_again() -> None:
     ],
 )
 def test_failed_script_reports_the_reason(ended: dict[str, object], words: str) -> None:
-    run = World(SHELL, Scripts(answer=lambda script: ended)).to_its_end()
+    run = World(SHELL, Scripts(answer=lambda script: ended)).run_to_end()
     assert run.state == "failed"
     assert words in run.error
 
 
 def test_truncated_output_is_marked() -> None:
     world = World(SHELL, Scripts(answer=lambda script: {"exit_code": 0, "stdout": "end\n", "truncated": True}))
-    world.to_its_end()
+    world.run_to_end()
     outputs = NodeRun.objects.get(path="say").outputs
     assert outputs["stdout"] == "end"
     assert "The output was truncated" in outputs["stderr"]
@@ -169,96 +169,96 @@ def held(world: World) -> Prompt:
 
 def test_held_prompt_waits_for_user_and_resend_completes_it() -> None:
     world = World(AGENT)
-    world.look()
+    world.drive()
     world.journal(world.agents[0])
     held(world)
-    assert world.look(2).state == "running"
+    assert world.drive(2).state == "running"
     assert (world["coder"].waiting_for, world["coder"].state) == ("user", "running")
     again = prompts.resend_prompt(world.agents[0].id, world["coder"].message_id, world.user)
     world.answer(again, "done at last")
-    assert world.look(2).state == "succeeded"
+    assert world.drive(2).state == "succeeded"
     assert (world["coder"].outputs["output"], world["coder"].waiting_for) == ("done at last", "")
 
 
 def test_dismissed_prompt_fails_its_node() -> None:
     world = World(AGENT)
-    world.look()
+    world.drive()
     world.journal(world.agents[0])
     prompts.dismiss_prompt(world.agents[0].id, held(world).message_id)
-    run = world.look(2)
+    run = world.drive(2)
     assert (run.state, "dismissed" in run.error) == ("failed", True)
 
 
 def test_interrupted_turn_is_followed_to_its_continue_prompt() -> None:
     world = World(AGENT)
-    world.look()
+    world.drive()
     prompt = world.prompt("coder")
     journal = world.begin_turn(prompt)
     world.ingest(prompt.session, journal.exits(prompt.message_id))
-    world.look()
+    world.drive()
     assert world["coder"].state == "running"
     again = prompt.session.prompts.get(kind="continue")
     world.answer(again, "and done")
-    assert world.look(2).outputs["output"] == "and done"
+    assert world.drive(2).outputs["output"] == "and done"
 
 
 def test_interrupted_turn_without_continue_waits_for_user() -> None:
     world = World(AGENT)
-    world.look()
+    world.drive()
     prompt = world.prompt("coder")
     change(prompt.session, continue_prompts=False)
     journal = world.begin_turn(prompt)
     world.ingest(prompt.session, journal.exits(prompt.message_id))
-    world.look()
+    world.drive()
     assert world["coder"].waiting_for == "user"
     assert AttentionItem.objects.filter(kind="workflow", resolved_at=None).count() == 1
     again = prompts.continue_interrupted(prompt.session_id, prompt.message_id, world.user)
-    world.look()
+    world.drive()
     assert world["coder"].waiting_for != "user"
     assert AttentionItem.objects.filter(kind="workflow", resolved_at=None).count() == 0
     world.answer(again, "and done")
-    assert world.look(2).outputs["output"] == "and done"
+    assert world.drive(2).outputs["output"] == "and done"
 
 
 def test_failed_turn_fails_the_node_but_outputs_its_session() -> None:
     world = World(AGENT)
-    world.look()
+    world.drive()
     prompt = world.prompt("coder")
     journal = world.begin_turn(prompt)
     world.ingest(
         prompt.session, journal.line("turn.failed", message_id=prompt.message_id, code="refused", message="No.")
     )
-    run = world.look(2)
+    run = world.drive(2)
     assert (run.state, world["coder"].outputs["sessionId"]) == ("failed", str(prompt.session_id))
     assert "No." in run.error
 
 
 def test_timeout_is_suspended_while_waiting_for_user() -> None:
     world = World(AGENT)
-    world.look()
+    world.drive()
     world.journal(world.agents[0])
     held(world)
-    world.look()
+    world.drive()
     change(world["coder"], deadline_at=timezone.now() - timedelta(hours=1))
-    assert world.look(2).state == "running"
+    assert world.drive(2).state == "running"
 
 
 def test_agent_timeout_cancels_turn_and_fails_node() -> None:
     world = World(AGENT)
-    world.look()
+    world.drive()
     prompt = world.prompt("coder")
     world.begin_turn(prompt)
     change(world["coder"], deadline_at=timezone.now() - timedelta(seconds=1))
-    run = world.look(2)
+    run = world.drive(2)
     assert (run.state, "longer than 60 s" in run.error) == ("failed", True)
     assert prompt.session.intents.filter(kind="cancel").exists()
 
 
 def test_queued_prompt_is_withdrawn_at_timeout() -> None:
     world = World(AGENT)
-    world.look()
+    world.drive()
     change(world["coder"], deadline_at=timezone.now() - timedelta(seconds=1))
-    world.look(2)
+    world.drive(2)
     assert world.prompt("coder").state == "withdrawn"
 
 
@@ -266,7 +266,7 @@ def test_answer_without_schema_is_requested_again_in_same_session() -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     world = World(workflow([node("judge", "agent", prompt="Judge.", outputSchema=json.dumps(schema))]))
     answers = iter(["I think so", '{"ok": true}'])
-    run = world.to_its_end(lambda told: next(answers))
+    run = world.run_to_end(lambda told: next(answers))
     assert (run.state, run.outputs["ok"], len(world.agents), len(world.told)) == ("succeeded", True, 1, 2)
     assert world["judge"].attempt == 2
 
@@ -274,19 +274,19 @@ def test_answer_without_schema_is_requested_again_in_same_session() -> None:
 def test_prompt_files_are_appended_to_the_prompt() -> None:
     text = workflow([node("coder", "agent", prompt="Do this:", promptFiles=["plan.md"])])
     world = World(text, Scripts(files={"plan.md": "Step one.\n"}))
-    world.look(2)
+    world.drive(2)
     assert world.told == ["Do this:\n\nStep one."]
 
 
 def test_missing_prompt_file_fails_the_node() -> None:
-    run = World(workflow([node("coder", "agent", prompt="Do:", promptFiles=["no.md"])])).to_its_end()
+    run = World(workflow([node("coder", "agent", prompt="Do:", promptFiles=["no.md"])])).run_to_end()
     assert (run.state, "no.md" in run.error) == ("failed", True)
 
 
 def test_function_needs_no_workspace() -> None:
     text = workflow([node("sum", "function", code="1 + 1", language="python", outputs=["result:number"])])
     world = World(text, repository=None)
-    run = world.to_its_end()
+    run = world.run_to_end()
     assert (run.state, run.outputs, run.workspace_id) == ("succeeded", {"result": 2}, None)
 
 
@@ -298,19 +298,19 @@ def test_chain_of_short_nodes_needs_one_pass() -> None:
             ["a > double.input", "double > b.input"],
         )
     )
-    assert world.look().state == "succeeded"
+    assert world.drive().state == "succeeded"
     assert set(world.states.values()) == {"succeeded"}
 
 
 def test_foreign_session_is_refused_unless_passed_as_input() -> None:
     other = World(AGENT)
-    other.look()
+    other.drive()
     session = str(other.agents[0].id)
     text = workflow([node("coder", "agent", prompt="Go on.", inputs=[{"name": "sessionId", "default": session}])])
-    run = World(text).to_its_end()
+    run = World(text).run_to_end()
     assert (run.state, "is not a session of this run" in run.error) == ("failed", True)
     given = World(text, inputs={"params": {"session": session}})
-    given.look()
+    given.drive()
     assert str(given["coder"].session_id) == session
 
 
@@ -322,18 +322,18 @@ def test_cancel_during_job_request_stops_the_script() -> None:
 
     world = World(workflow([node("a", "shell", script="sleep 600")]), Cancelled(answer=lambda script: None))
 
-    assert world.look().state == "cancelled"
+    assert world.drive().state == "cancelled"
     assert world.scripts.cancelled == list(world.scripts.begun)
 
 
 def test_cancel_stops_scripts_turns_and_sessions() -> None:
     both = workflow([node("say", "shell", script="sleep 9"), node("coder", "agent", prompt="Write it.")])
     world = World(both, Scripts(answer=lambda script: None))
-    world.look(2)
+    world.drive(2)
     prompt = world.prompt("coder")
     world.begin_turn(prompt)
     workflows.cancel_run(world.user, world.run)
-    run = world.look(2)
+    run = world.drive(2)
     assert (run.state, world.states) == ("cancelled", {"say": "cancelled", "coder": "cancelled"})
     assert world.scripts.cancelled == [world["say"].job_id]
     assert prompt.session.intents.filter(kind="cancel").exists()
@@ -343,10 +343,10 @@ def test_cancel_stops_scripts_turns_and_sessions() -> None:
 @pytest.mark.parametrize("end", [tasks.archive_task, tasks.finish_task])
 def test_finished_task_starts_nothing_more(end: Callable[..., object]) -> None:
     world = World(TWO_TURNS)
-    world.look()
+    world.drive()
     world.answer(world.prompt("first"), "one")
     end(world.run.task, world.user)
-    assert world.look(2).state == "cancelled"
+    assert world.drive(2).state == "cancelled"
     assert world.told == ["One."]
 
 
@@ -355,7 +355,7 @@ def test_sessions_stop_when_the_run_ends(state: str) -> None:
     code = 0 if state == "succeeded" else 1
     text = workflow([node("coder", "agent", prompt="Write it."), node("say", "shell", script="x")], ["coder > say"])
     world = World(text, Scripts(answer=lambda script: {"exit_code": code}))
-    assert world.to_its_end().state == state
+    assert world.run_to_end().state == state
     assert {one.desired_state for one in world.run.task.sessions.all()} == {"stopped"}
 
 
@@ -364,13 +364,13 @@ def test_failed_run_stays_in_inbox_until_resumed() -> None:
     ended: dict[str, int] = {}
     world = World(SHELL, Scripts(answer=lambda script: ended))
     ended["exit_code"] = next(answers)
-    run = world.to_its_end()
+    run = world.run_to_end()
     item = AttentionItem.objects.get(kind="workflow", resolved_at=None)
     assert "has failed" in item.what
     workflows.retry_run(world.user, run)
     assert AttentionItem.objects.filter(kind="workflow", resolved_at=None).count() == 0
     ended["exit_code"] = next(answers)
-    assert world.to_its_end().state == "succeeded"
+    assert world.run_to_end().state == "succeeded"
     assert len(world.scripts.begun) == 2
 
 
@@ -378,8 +378,8 @@ def test_resume_keeps_finished_nodes_and_sessions() -> None:
     text = workflow([node("coder", "agent", prompt="Write it."), node("say", "shell", script="x")], ["coder > say"])
     ended = {"exit_code": 1}
     world = World(text, Scripts(answer=lambda script: ended))
-    run = world.to_its_end()
+    run = world.run_to_end()
     ended["exit_code"] = 0
     workflows.retry_run(world.user, run)
-    assert world.to_its_end().state == "succeeded"
+    assert world.run_to_end().state == "succeeded"
     assert (len(world.agents), world.told) == (1, ["Write it."])

@@ -1,4 +1,4 @@
-"""Changing one setting of a workflow text leaves every other line unchanged."""
+"""Edits of one setting leave every other line of a workflow text unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs from start to end, with real shells and the real limited process."""
+"""Runs in memory from start to end, with real shells and the real limited process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sessions_app.workflows.engine.records import NodeState
 from sessions_app.workflows.engine.transitions import advance_run
 from sessions_app.workflows.language.files import DirectoryFiles
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.memory_runs import Run, drive, given
+from tests.workflows.memory_runs import Run, drive, manual_trigger
 from tests.workflows.workflow_builder import TRIGGER, body, node, workflow
 
 EXTRACTED = {"type": "regex"}
@@ -74,7 +74,7 @@ def test_edge_without_handles_carries_the_text_of_a_trigger(outputs: list[str] |
     declared: dict[str, Any] = {"outputs": outputs} if outputs else {}
     start = node("trigger", "trigger", **declared)
     loaded = load_workflow(workflow([start, node("pass", "wire", inputs=["input:any"])], ["trigger > pass"])).checked
-    run = given("hello") | {"topic": "hello of its own"}
+    run = manual_trigger("hello") | {"topic": "hello of its own"}
     (wired,) = (one for one in advance_run(loaded, run, {}).written if one.node == "pass")
     assert wired.inputs["input"] == carried
 
@@ -130,7 +130,7 @@ def test_join_waits_for_all_inputs_and_concurrency_is_limited() -> None:
         [*(f"trigger > {name}" for name in names), *(f"{name}.stdout > join.input" for name in names)],
     )
     loaded = load_workflow(text).checked
-    step = advance_run(loaded, given(), {})
+    step = advance_run(loaded, manual_trigger(), {})
     assert [record.path for record in step.begun] == names[:3]
 
     run = drive(text)

@@ -1,4 +1,4 @@
-"""File formats of workflows since version 1: each one loads and runs."""
+"""File formats of workflows since version 1: files of each load and run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ edges:
 """,
         {"s1": f"one\nT\n{ROOT}", "s2": "3"},
     ),
-    "the type of the data wins": (
+    "the type in the data takes precedence": (
         """
 version: 2
 metadata: {name: a}
@@ -43,15 +43,15 @@ edges: []
 """,
         {"a": "here"},
     ),
-    "a script of the oldest kind": (
+    "a script in the oldest form": (
         "{version: 1, metadata: {name: a}, nodes: [{id: a, type: script, data: {script: echo old}}], edges: []}",
         {"a": "old"},
     ),
-    "no script at all": (
+    "no script": (
         "{version: 1, metadata: {name: a}, nodes: [{id: a, type: shell, data: {}}], edges: []}",
         {"a": ""},
     ),
-    "a trigger that nothing follows": (
+    "a trigger without successors": (
         """
 version: 1
 metadata: {name: a}
@@ -87,7 +87,7 @@ edges: [{id: e1, source: a, target: c}, {id: e2, source: b, target: c}]
 """,
         {"c": "AB"},
     ),
-    "text that has quotes and more": (
+    "text with quotes and other characters": (
         """
 version: 2
 metadata: {name: a}
@@ -109,7 +109,7 @@ edges: [{source: dir, target: b, sourceHandle: output:path, targetHandle: input:
 """,
         {"b": "memory_runs.py"},
     ),
-    "a component without edges gives nothing": (
+    "a component without edges has no outputs": (
         """
 version: 3
 metadata: {name: a}

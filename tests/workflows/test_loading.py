@@ -37,38 +37,38 @@ def warnings(loaded: LoadResult) -> list[str]:
     return [one.code for one in loaded.problems if one.severity == Severity.WARNING]
 
 
-WRONG: dict[str, tuple[str, str]] = {
-    "no mapping": ("- a", "shape"),
+INVALID: dict[str, tuple[str, str]] = {
+    "not a mapping": ("- a", "shape"),
     "nothing": ("", "shape"),
     "no version": ("metadata: {name: a}\nnodes: []\nedges: []", "shape"),
-    "version of tomorrow": ("version: 4\nmetadata: {name: a}\nnodes: []\nedges: []", "shape"),
+    "future version": ("version: 4\nmetadata: {name: a}\nnodes: []\nedges: []", "shape"),
     "no name": ("version: 1\nmetadata: {}\nnodes: []\nedges: []", "shape"),
     "no edges": ("version: 1\nmetadata: {name: a}\nnodes: []", "shape"),
     "id with a slash": (workflow([node("a/b", "wire")]), "shape"),
-    "two alike": (workflow([node("a", "wire"), node("a", "wire")]), "duplicate_id"),
+    "duplicate id": (workflow([node("a", "wire"), node("a", "wire")]), "duplicate_id"),
     "unknown type": (workflow([node("a", "shel")]), "node_type"),
     "no type": (workflow([{"id": "a"}]), "node_type"),
-    "wrong setting": (workflow([node("a", "shell", script=["x"])]), "shape"),
+    "invalid setting": (workflow([node("a", "shell", script=["x"])]), "shape"),
     "edge to nowhere": (workflow([TRIGGER], ["trigger > b"]), "edge"),
-    "handle of another world": (workflow([TRIGGER, node("a", "wire")], ["trigger@x:y > a"]), "edge"),
+    "unknown handle": (workflow([TRIGGER, node("a", "wire")], ["trigger@x:y > a"]), "edge"),
     "no such dock": (workflow(IN_LOOP, ["true.value > loop@dock:go:input"]), "edge"),
-    "dock the wrong way": (workflow(IN_LOOP, ["true.value > loop@dock:i:current"]), "edge"),
-    "output from within": (workflow(IN_LOOP, ["loop.x > true", "true.value > loop@dock:continue:input"]), "edge"),
-    "input from within": (workflow(IN_LOOP, ["true.value > loop.x", "true.value > loop@dock:continue:input"]), "edge"),
-    "nothing says continue": (workflow(IN_LOOP), "loop"),
+    "dock in the wrong direction": (workflow(IN_LOOP, ["true.value > loop@dock:i:current"]), "edge"),
+    "output inside": (workflow(IN_LOOP, ["loop.x > true", "true.value > loop@dock:continue:input"]), "edge"),
+    "input inside": (workflow(IN_LOOP, ["true.value > loop.x", "true.value > loop@dock:continue:input"]), "edge"),
+    "no edge to continue": (workflow(IN_LOOP), "loop"),
     "no continue slot": (workflow([node("loop", "loop"), TRUE]), "loop"),
     "empty loop": (workflow([node("loop", "loop", **LOOP)]), "loop"),
-    "two say continue": (
+    "two edges to continue": (
         workflow(
             [*IN_LOOP, node("no", "constant", "loop", value=False)],
             ["true.value > loop@dock:continue:input", "no.value > loop@dock:continue:input"],
         ),
         "double",
     ),
-    "parent that is no loop": (workflow([TRIGGER, node("a", "wire", "trigger")]), "parent"),
-    "loops in a ring": (workflow([node("a", "loop", "b"), node("b", "loop", "a")]), "parent"),
+    "parent that is not a loop": (workflow([TRIGGER, node("a", "wire", "trigger")]), "parent"),
+    "loops that contain each other": (workflow([node("a", "loop", "b"), node("b", "loop", "a")]), "parent"),
     "cycle": (workflow([node("a", "wire"), node("b", "wire")], ["a > b", "b > a"]), "cycle"),
-    "node after itself": (workflow([node("a", "wire")], ["a > a"]), "cycle"),
+    "node that depends on itself": (workflow([node("a", "wire")], ["a > a"]), "cycle"),
     "cycle over a loop": (
         workflow(
             [*IN_LOOP, node("after", "wire")],
@@ -76,25 +76,25 @@ WRONG: dict[str, tuple[str, str]] = {
         ),
         "cycle",
     ),
-    "two on a number": (
+    "two edges to a number": (
         workflow(
             [TRIGGER, node("f", "function", code="return {}", inputs=["n:number"])],
             ["trigger > f.n", "trigger.text > f.n"],
         ),
         "double",
     ),
-    "two ports alike": (workflow([node("a", "wire", inputs=["x", "x"])]), "port"),
+    "duplicate port": (workflow([node("a", "wire", inputs=["x", "x"])]), "port"),
     "hidden port": (workflow([node("a", "wire", inputs=["@x"])]), "port"),
-    "pattern that is none": (
+    "invalid pattern": (
         workflow(
             [node("a", "shell", script="x", outputs=[{"name": "x", "extract": {"type": "regex", "pattern": "("}}])]
         ),
         "pattern",
     ),
     "template in backquotes": (workflow([node("a", "shell", script="echo `{{ inputs.x }}`")]), "template_place"),
-    "script outside": (workflow([node("a", "shell", scriptFiles=["../x.sh"])]), "path"),
-    "prompt outside": (workflow([node("a", "agent", prompt="x", promptFiles=["/etc/passwd"])]), "path"),
-    "schema that is none": (workflow([node("a", "agent", prompt="x", outputSchema="{")]), "schema"),
+    "script outside the project": (workflow([node("a", "shell", scriptFiles=["../x.sh"])]), "path"),
+    "prompt outside the project": (workflow([node("a", "agent", prompt="x", promptFiles=["/etc/passwd"])]), "path"),
+    "invalid schema": (workflow([node("a", "agent", prompt="x", outputSchema="{")]), "schema"),
     "function without code": (workflow([node("a", "function")]), "no_code"),
     "no expression": (workflow([node("a", "function", language="python", code="x = 1")]), "expression"),
     "constant of another type": (workflow([node("a", "constant", valueType="number", value="x")]), "value"),
@@ -110,11 +110,11 @@ WRONG: dict[str, tuple[str, str]] = {
         "gate",
     ),
     "component without name": (workflow([node("a", "component")]), "component"),
-    "component that is not there": (workflow([node("a", "component", componentRef="x")]), "component"),
+    "missing component": (workflow([node("a", "component", componentRef="x")]), "component"),
     "component without interface": (workflow([TRIGGER], components={"a": body([TRIGGER])}), "shape"),
     "file without files": (workflow([node("a", "component", workflowPath="x.yaml")]), "component"),
     "code without files": (workflow([node("a", "function", file="x.js")]), "file"),
-    "component of itself": (
+    "component that contains itself": (
         workflow(
             [TRIGGER],
             components={"a": {"interface": {}, **body([node("x", "component", componentRef="a")])}},
@@ -125,7 +125,7 @@ WRONG: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "code"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("text", "code"), INVALID.values(), ids=INVALID)
 def test_invalid_workflow_is_refused(text: str, code: str) -> None:
     loaded = load_workflow(text, "w.yaml")
 
@@ -135,9 +135,9 @@ def test_invalid_workflow_is_refused(text: str, code: str) -> None:
         _ = loaded.checked
 
 
-HARDLY_MEANT: dict[str, tuple[str, set[str]]] = {
+PROBABLE_MISTAKES: dict[str, tuple[str, set[str]]] = {
     "nothing": (workflow([TRIGGER, node("a", "wire")], ["trigger.text > a.value"]), set()),
-    "approved goes on": (
+    "approved continues": (
         workflow(
             [*IN_LOOP, node("check", "function", "loop", code="return {}", outputs=["approved:boolean"])],
             ["check.approved > loop@dock:continue:input"],
@@ -163,17 +163,17 @@ HARDLY_MEANT: dict[str, tuple[str, set[str]]] = {
         workflow([node("a", "shell", script="{{ b.x }}"), node("b", "shell", script="{{ a.x }}")]),
         {"template", "port"},
     ),
-    "lonely": (workflow([TRIGGER, node("a", "wire"), node("b", "wire")], ["trigger > a"]), {"orphan"}),
+    "node without edges": (workflow([TRIGGER, node("a", "wire"), node("b", "wire")], ["trigger > a"]), {"orphan"}),
     "trigger without edges": (workflow([TRIGGER, node("a", "wire"), node("b", "wire")], ["a > b.value"]), {"orphan"}),
-    "several on a text": (
+    "several edges to a text": (
         workflow([TRIGGER, node("s", "shell", script="x")], ["trigger.text > s", "trigger.type > s"]),
         {"double"},
     ),
-    "read twice": (workflow([node("s", "shell", script="sh -c 'echo {{ inputs.input }}'")]), {"read_twice"}),
+    "file read twice": (workflow([node("s", "shell", script="sh -c 'echo {{ inputs.input }}'")]), {"read_twice"}),
 }
 
 
-@pytest.mark.parametrize(("text", "codes"), HARDLY_MEANT.values(), ids=HARDLY_MEANT)
+@pytest.mark.parametrize(("text", "codes"), PROBABLE_MISTAKES.values(), ids=PROBABLE_MISTAKES)
 def test_probable_mistakes_are_warnings(text: str, codes: set[str]) -> None:
     loaded = load_workflow(text)
     assert loaded.workflow is not None
@@ -307,7 +307,7 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_all_problems_are_reported_at_once() -> None:
-    """No problem hides another, and none is reported twice in other words."""
+    """One problem hides no other, and none is reported twice in different words."""
     broken = {"interface": {}, **body([node("odd", "shel")])}
     nodes = [
         node("typo", "agnet"),

@@ -1,4 +1,4 @@
-"""Limits on loading texts for a user's requests: rate, concurrency, and no lost input."""
+"""Limits on loading texts for a user's requests: rate and concurrency, without losing a typed text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def no_counts() -> Iterator[None]:
+def _empty_cache() -> Iterator[None]:
     cache.clear()
     yield
     cache.clear()
@@ -39,7 +39,7 @@ def one_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def text(label: str) -> str:
-    """Return a text that was not loaded before, so that it is not cached."""
+    """Return a text that no test loaded before, so that it is not cached."""
     return workflow([node("one", "constant", value=1, label=label)])
 
 
@@ -135,13 +135,13 @@ def test_run_whose_text_cannot_be_loaded_yet_stays_queued(monkeypatch: pytest.Mo
     loading._load_cached.cache_clear()
     with monkeypatch.context() as busy:
         busy.setitem(apart.LIMITS, "seconds", 0.001)
-        assert world.look().state == "queued"
+        assert world.drive().state == "queued"
     world.drivers.clear()  # another supervisor starts without a delay
-    assert world.to_its_end().state == "succeeded"
+    assert world.run_to_end().state == "succeeded"
 
 
 class TestConfirming:
-    """Reading or confirming what triggers start loads a text, too."""
+    """Showing or confirming triggers loads a text, and counts toward the same limits."""
 
     @pytest.fixture
     def paused(self) -> Workflow:

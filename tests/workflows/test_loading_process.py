@@ -1,4 +1,4 @@
-"""The loading process returns the same as loading here, and limits what a text may cost."""
+"""The loading process: it returns what loading in this process returns, and limits the cost of a text."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.workflows.workflow_builder import node
 
 EXAMPLES = sorted((ROOT / "docs" / "examples" / "workflows").rglob("*.y*ml"))
 SLOW = '{"a": [' + "1," * 190_000 + "1]}"
-"""About a second of work, within all size limits."""
+"""A text that takes about a second to load, within all size limits."""
 SLOW_FILES = {f"{at}.yaml": SLOW for at in range(10)}
 EXPENSIVE = text([node(f"n{at}", "component", workflowPath=path) for at, path in enumerate(SLOW_FILES)])
-"""Several seconds of work with ``SLOW_FILES``, even on a fast machine."""
+"""A text that takes several seconds to load with ``SLOW_FILES``, even on a fast machine."""
 
 
 def codes(problems: object) -> list[str]:

@@ -10,7 +10,7 @@ from sessions_app.workflows.engine import transitions
 from sessions_app.workflows.engine.records import NodeState
 from sessions_app.workflows.engine.transitions import advance_run, cancel_records
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.memory_runs import Agents, drive, given
+from tests.workflows.memory_runs import Agents, drive, manual_trigger
 from tests.workflows.test_engine import found, output_of
 from tests.workflows.workflow_builder import TRIGGER, body, node, workflow
 
@@ -77,7 +77,7 @@ def test_continue_value_decides_about_next_iteration(value: Any, negate: bool, i
 
 
 def nested(kind: str) -> str:
-    """Nest a loop in a loop; both continue while their count is below 3, and the inner one gets the outer count."""
+    """Return a loop in a loop; each continues while its count is below 3, and the inner one gets the outer count."""
     docks = [{"name": "n", "type": "iteration"}, {"name": "go", "type": "continue"}]
     inner = [
         node("inner", "loop", "outer", dockSlots=docks, inputs=["of:number"], outputs=["pair:string"]),
@@ -168,7 +168,7 @@ def test_loop_of_older_style_counts() -> None:
 
 def test_cancelled_run_ends_all_running_nodes() -> None:
     loaded = load_workflow(workflow([TRIGGER, loop(), COUNTER, node("five", "constant", value=5)], COUNTED)).checked
-    records = {record.path: record for record in advance_run(loaded, given(), {}).written}
+    records = {record.path: record for record in advance_run(loaded, manual_trigger(), {}).written}
 
     ended = cancel_records(records)
 

@@ -1,4 +1,4 @@
-"""What a node learns about its prompt: the chain of rows that settles it, and what blocks it."""
+"""How a node follows its prompt: through resent and continued prompts to the answer, or to what blocks it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 
 def chain(*states: str, by: str = "resent_as", **fields: Any) -> NodeTurn:
-    """Return what is reported for the first of some prompts, each settled by the next."""
+    """Return the reported turn of the first of several prompts, each one settled by the next."""
     session = running_session()
     rows = [
         Prompt.objects.create(session=session, message_id=f"p{number}", text="do it", state=state)
@@ -73,12 +73,12 @@ def test_closed_session_fails_the_node(state: str) -> None:
 
 
 def test_permission_request_waits_for_user() -> None:
-    session, journal = talking("p0"), Journal()
+    session, journal = session_with_prompts("p0"), Journal()
     ingest(session, [*journal.turn_begins("p0"), journal.requests_permission("permission-1")])
     assert follow_prompt(session, "p0").waiting_for == "user"
 
 
-def talking(*message_ids: str) -> TaskSession:
+def session_with_prompts(*message_ids: str) -> TaskSession:
     session = running_session()
     for message_id in message_ids:
         Prompt.objects.create(session=session, message_id=message_id, text="do it")
@@ -86,7 +86,7 @@ def talking(*message_ids: str) -> TaskSession:
 
 
 def test_answer_contains_only_its_own_turn() -> None:
-    session, journal = talking("p0", "p1"), Journal()
+    session, journal = session_with_prompts("p0", "p1"), Journal()
     ingest(session, [*journal.turn_begins("p0"), *journal.says("Look", "ing."), journal.tool("t1")])
     ingest(session, [*journal.says("Found it."), journal.completes("p0")])
     ingest(session, [*journal.turn_begins("p1"), *journal.says("Other."), journal.completes("p1")])
@@ -96,7 +96,7 @@ def test_answer_contains_only_its_own_turn() -> None:
 
 
 def test_cancelled_turn_fails_the_node() -> None:
-    session, journal = talking("p0"), Journal()
+    session, journal = session_with_prompts("p0"), Journal()
     ingest(session, [*journal.turn_begins("p0"), journal.line("turn.cancelled", message_id="p0")])
     result = follow_prompt(session, "p0").result
     assert result is not None

@@ -1,4 +1,4 @@
-"""Workflows in a whole deployment: real supervisor, agentctls and shells, agents that need no key."""
+"""Workflows in a whole deployment: real supervisor, agentctls and shells, and agents that need no API key."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tests.workflows.acceptance_cases import CASES
-from tests.workflows.deployed_runs import Desk, Run, example
+from tests.workflows.deployed_runs import DeployedWorkflows, Run, example
 from tests.workflows.workflow_builder import node, workflow
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_acceptance_case_has_expected_results(desk: Desk, name: str) -> None:
+def test_acceptance_case_has_expected_results(deployed: DeployedWorkflows, name: str) -> None:
     case = CASES[name]
-    run = desk.start(case.text, name=name)
-    ended = run.end()
+    run = deployed.start(case.text, name=name)
+    ended = run.wait_for_end()
     nodes = run.nodes()
     assert (ended["state"] == "succeeded") is case.succeeds, ended
     for path, outputs in case.outputs.items():
@@ -26,22 +26,22 @@ def test_acceptance_case_has_expected_results(desk: Desk, name: str) -> None:
     assert not nodes.keys() & set(case.not_run)
 
 
-def agent(desk: Desk, name: str) -> str:
-    """Return the agent for a runner; chat models have their own drills."""
+def agent(deployed: DeployedWorkflows, name: str) -> str:
+    """Return the agent profile for a runner; chat models have their own drills."""
     if name == "test-resumable-claude-code":
-        return desk.stand_in("claude-code", "claude_cli", "claude")
-    return desk.stand_in("codex", "codex_cli", "codex")
+        return deployed.stand_in("claude-code", "claude_cli", "claude")
+    return deployed.stand_in("codex", "codex_cli", "codex")
 
 
 @pytest.mark.parametrize("runner", ["claude-code", "codex", "demo"])
-def test_loop_counts_from_42_to_52_in_one_session(desk: Desk, runner: str) -> None:
+def test_loop_counts_from_42_to_52_in_one_session(deployed: DeployedWorkflows, runner: str) -> None:
     """The first iteration creates one session, and the other nine continue it."""
     text = example(f"test-resumable-{'codex' if runner == 'demo' else runner}")
     if runner == "demo":
         text = text.replace("runner: codex", "runner: demo")
-    profile = desk.profile("demo") if runner == "demo" else agent(desk, f"test-resumable-{runner}")
-    run = desk.start(text, name=f"counting with {runner}", profile=profile)
-    ended = run.end()
+    profile = deployed.profile("demo") if runner == "demo" else agent(deployed, f"test-resumable-{runner}")
+    run = deployed.start(text, name=f"counting with {runner}", profile=profile)
+    ended = run.wait_for_end()
     assert ended["state"] == "succeeded", ended
     nodes = run.nodes()
     assert nodes["count"]["outputs"]["final"].strip() == "52"
@@ -55,8 +55,8 @@ def test_loop_counts_from_42_to_52_in_one_session(desk: Desk, runner: str) -> No
     assert all(row["state"] == "done" for row in run.prompts())
 
 
-def test_agents_and_shells_share_one_worktree(desk: Desk) -> None:
-    run = desk.start(
+def test_agents_and_shells_share_one_worktree(deployed: DeployedWorkflows) -> None:
+    run = deployed.start(
         """
 version: 3
 metadata: {name: one worktree}
@@ -70,7 +70,7 @@ edges:
 """,
         name="one worktree",
     )
-    ended = run.end()
+    ended = run.wait_for_end()
     assert ended["state"] == "succeeded", ended
     assert run.nodes()["look"]["outputs"]["output"] == "hello\nhello"
     workspace, sessions = run.workspace(), run.sessions()
@@ -91,24 +91,26 @@ def loop_of(run: Run) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("approved", "iterations", "reason"), [("false", 1, "condition"), ("true", 5, "max_iterations")]
 )
-def test_original_example_runs_unchanged(desk: Desk, approved: str, iterations: int, reason: str) -> None:
+def test_original_example_runs_unchanged(
+    deployed: DeployedWorkflows, approved: str, iterations: int, reason: str
+) -> None:
     """Its *continue* is wired to “approved”, so it continues as long as the reviewer approves."""
     rules = [("Review", VERDICT % (approved, "no"))]
-    profile = desk.scripted(f"the seed {approved}", ["work"], rules, model="another")
-    run = desk.start(example("test-resumable-agent"), name=f"the seed, approved {approved}", profile=profile)
-    ended = run.end(300)
+    profile = deployed.scripted(f"the seed {approved}", ["work"], rules, model="another")
+    run = deployed.start(example("test-resumable-agent"), name=f"the seed, approved {approved}", profile=profile)
+    ended = run.wait_for_end(300)
     assert ended["state"] == "succeeded", ended
     assert loop_of(run) == {"iterations": iterations, "terminationReason": reason}
     assert len(run.sessions()) == 1 + iterations
-    models = (desk.home / f"the-seed-{approved}" / "models").read_text().split()
+    models = (deployed.home / f"the-seed-{approved}" / "models").read_text().split()
     assert models == ["sonnet", *["haiku"] * iterations]
 
 
-def test_review_repeats_until_approved_with_feedback(desk: Desk) -> None:
+def test_review_repeats_until_approved_with_feedback(deployed: DeployedWorkflows) -> None:
     rules = [("version 3", VERDICT % ("true", "")), ("Review this work", VERDICT % ("false", "Better, please."))]
-    profile = desk.scripted("reviewed coder", ["version 1", "version 2", "version 3"], rules)
-    run = desk.start(example("review-until-approved"), "Write a parser.", name="review", profile=profile)
-    ended = run.end(300)
+    profile = deployed.scripted("reviewed coder", ["version 1", "version 2", "version 3"], rules)
+    run = deployed.start(example("review-until-approved"), "Write a parser.", name="review", profile=profile)
+    ended = run.wait_for_end(300)
     assert ended["state"] == "succeeded", ended
     assert (loop_of(run)["iterations"], loop_of(run)["result"]) == (3, "version 3")
     coder = run.nodes()["review[1]/coder"]["session_id"]
@@ -116,26 +118,26 @@ def test_review_repeats_until_approved_with_feedback(desk: Desk) -> None:
     assert told == ["Write a parser.", "Better, please.", "Better, please."]
 
 
-def test_one_session_continues_through_two_loops(desk: Desk) -> None:
-    profile = desk.scripted("pattern a", ["draft", "reviewed", "reviewed", "tested"])
-    run = desk.start(example("pattern-a"), "task", name="pattern a", profile=profile)
-    ended = run.end(300)
+def test_one_session_continues_through_two_loops(deployed: DeployedWorkflows) -> None:
+    profile = deployed.scripted("pattern a", ["draft", "reviewed", "reviewed", "tested"])
+    run = deployed.start(example("pattern-a"), "task", name="pattern a", profile=profile)
+    ended = run.wait_for_end(300)
     assert ended["state"] == "succeeded", ended
     assert len(run.sessions()) == 1
     assert [row["text"] for row in run.prompts()] == ["task", "task", *["Run the tests and fix what fails."] * 2]
 
 
-def test_gate_sends_back_with_feedback_in_same_session(desk: Desk) -> None:
-    profile = desk.scripted("pattern b", ["draft", "reviewed", "reviewed, tested"])
-    run = desk.start(example("pattern-b"), "task", name="pattern b", profile=profile)
-    ended = run.end(300)
+def test_gate_sends_back_with_feedback_in_same_session(deployed: DeployedWorkflows) -> None:
+    profile = deployed.scripted("pattern b", ["draft", "reviewed", "reviewed, tested"])
+    run = deployed.start(example("pattern-b"), "task", name="pattern b", profile=profile)
+    ended = run.wait_for_end(300)
     assert ended["state"] == "succeeded", ended
     assert len(run.sessions()) == 1
     assert [row["text"] for row in run.prompts()] == ["task", "Say reviewed.", "These checks failed: tested."]
     assert run.nodes()["done"]["outputs"]["output"] == "after 2 retries"
 
 
-def test_word_passes_between_agents_in_one_session(desk: Desk) -> None:
+def test_word_passes_between_agents_in_one_session(deployed: DeployedWorkflows) -> None:
     text = """
 version: 2
 metadata: {name: persistence}
@@ -149,23 +151,23 @@ edges:
 """
     runs = []
     for runner in ("claude-code", "codex"):
-        profile = agent(desk, f"test-resumable-{runner}")
-        runs.append(desk.start(text % (runner, runner), name=f"persistence, {runner}", profile=profile))
+        profile = agent(deployed, f"test-resumable-{runner}")
+        runs.append(deployed.start(text % (runner, runner), name=f"persistence, {runner}", profile=profile))
     for run in runs:
-        ended = run.end()
+        ended = run.wait_for_end()
         assert ended["state"] == "succeeded", ended
         assert len(run.sessions()) == 1
 
 
-def test_independent_shells_run_concurrently(desk: Desk) -> None:
+def test_independent_shells_run_concurrently(deployed: DeployedWorkflows) -> None:
     """Each waits until the others have started, which would never happen one after another."""
     wait = "touch {0}; while [ ! -e a ] || [ ! -e b ] || [ ! -e c ]; do sleep 0.1; done"
     shells = [node(name, "shell", script=wait.format(name)) for name in "abc"]
-    ended = desk.start(workflow(shells), name="side by side").end()
+    ended = deployed.start(workflow(shells), name="side by side").wait_for_end()
     assert ended["state"] == "succeeded", ended
 
 
-def test_finished_run_leaves_nothing_running(desk: Desk) -> None:
-    run = desk.start(CASES["42 what could be a component runs alone"].text, name="quiet")
-    run.end()
+def test_finished_run_leaves_nothing_running(deployed: DeployedWorkflows) -> None:
+    run = deployed.start(CASES["42 what could be a component runs alone"].text, name="quiet")
+    run.wait_for_end()
     assert run.workspace()["desired_state"] == "stopped"

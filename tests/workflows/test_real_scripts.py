@@ -25,14 +25,14 @@ DEADLINE = 120
 
 @pytest.fixture
 def agentctl(tmp_path: Path) -> Iterator[Place]:
-    """A workspace and its agentctl in a process of its own."""
+    """Yield a workspace served by an agentctl in its own process."""
     place = Place(tmp_path)
     with place.agentctl(REAL):
         yield place
 
 
 def world_of(place: Place, text: str, **values: Any) -> World:
-    """Return a run with that workspace."""
+    """Return a run in that workspace."""
     client: Any = place.client()
     return World(text, client, **values)
 
@@ -41,10 +41,10 @@ def ended(world: World) -> WorkflowRun:
     """Return the run once it has ended."""
 
     def look() -> WorkflowRun | None:
-        run = world.look()
+        run = world.drive()
         return run if run.is_over else None
 
-    run = eventually(look, DEADLINE, "the end of the run")
+    run = eventually(look, DEADLINE, "the run has ended")
     assert run is not None
     return run
 
@@ -71,7 +71,7 @@ def test_values_are_never_executed(agentctl: Place) -> None:
     for number, value in enumerate(VALUES.values()):
         assert (agentctl.workspace / f"named{number}").read_text() == f"{value}\n"
     made = {path.name.rstrip("0123456789") for path in agentctl.workspace.iterdir()}
-    assert made == {"bare", "quoted", "named"}, "and no hit"
+    assert made == {"bare", "quoted", "named"}, "no value was executed"
 
 
 def test_exit_codes_and_extracted_outputs_are_returned(agentctl: Place) -> None:
@@ -106,7 +106,7 @@ def test_stopped_script_ends_with_its_children(agentctl: Place, end: str) -> Non
     script = "setsid sh -c 'echo $$ >left; exec sleep 3600' & echo said; sleep 3600"
     text = workflow([node("say", "shell", script=script, timeout=5 if end == "timeout" else 600)])
     world = world_of(agentctl, text)
-    eventually(lambda: world.look() and (agentctl.workspace / "left").exists(), DEADLINE, "it has begun")
+    eventually(lambda: world.drive() and (agentctl.workspace / "left").exists(), DEADLINE, "the script has begun")
     left = pid_in(agentctl.workspace / "left")
     if end == "cancel":
         workflows.cancel_run(world.user, world.run)
@@ -124,12 +124,12 @@ def test_killed_agentctl_fails_node_and_repeats_nothing(tmp_path: Path) -> None:
     text = workflow([node("say", "shell", script="echo ran >>times; echo $$ >pid; sleep 3600")])
     with place.agentctl(REAL) as process:
         world = world_of(place, text)
-        eventually(lambda: world.look() and (place.workspace / "pid").exists(), DEADLINE, "it has begun")
+        eventually(lambda: world.drive() and (place.workspace / "pid").exists(), DEADLINE, "the script has begun")
         script = pid_in(place.workspace / "pid")
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert eventually(lambda: not identity.is_alive(script), DEADLINE)
-        assert not world.look(2).is_over, "who does not answer now may answer the next time"
+        assert not world.drive(2).is_over, "an unreachable agentctl may answer later"
 
     with place.agentctl(REAL):
         client: Any = place.client()

@@ -1,4 +1,4 @@
-"""Resuming an ended run: what is repeated, what is kept, and its result."""
+"""Resuming an ended run: which nodes are repeated, which results are kept, and how it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sessions_app.workflows.engine.resume import NothingToResume, records_to_res
 from sessions_app.workflows.engine.transitions import advance_run, cancel_records
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.memory_runs import drive, given
+from tests.workflows.memory_runs import drive, manual_trigger
 from tests.workflows.workflow_builder import node, workflow
 
 CHAIN = workflow([node(name, "shell", script=name) for name in ("a", "b", "c", "d")], ["a > b", "b > c", "a > d"])
@@ -43,10 +43,10 @@ GATED = workflow(
 def run_until(
     graph: WorkflowGraph, bad: str, records: Mapping[str, NodeRecord] | None = None
 ) -> tuple[dict[str, NodeRecord], list[str]]:
-    """Let every shell succeed except the one at ``bad``; return the records and the requested paths in order."""
+    """Let all shells but the one at ``bad`` succeed; return the records and the requested paths in order."""
     kept, begun = dict(records or {}), []
     while True:
-        step = advance_run(graph, given(), kept)
+        step = advance_run(graph, manual_trigger(), kept)
         kept |= {one.path: one for one in step.written}
         begun += [one.path for one in step.begun]
         if step.outcome:
@@ -92,7 +92,7 @@ def test_cancelled_run_resumes_where_it_was() -> None:
     graph = graph_of(LOOP)
     records: dict[str, NodeRecord] = {}
     for _ in range(4):
-        records |= {one.path: one for one in advance_run(graph, given(), records).written}
+        records |= {one.path: one for one in advance_run(graph, manual_trigger(), records).written}
         at_work = [one for one in records.values() if one.is_at_work]
         if at_work[0].path == "loop[1]/check":
             break
@@ -108,11 +108,11 @@ def test_resume_at_failed_gate_repeats_its_target() -> None:
     graph = graph_of(GATED)
     kept: dict[str, NodeRecord] = {}
     for _ in range(10):
-        step = advance_run(graph, given(), kept)
+        step = advance_run(graph, manual_trigger(), kept)
         kept |= {one.path: one for one in step.written}
         if step.outcome:
             break
-        kept |= {one.path: _done_badly(one) for one in kept.values() if one.is_at_work}
+        kept |= {one.path: _succeeded_not_ok(one) for one in kept.values() if one.is_at_work}
     assert kept["gate#2"].state == NodeState.FAILED
     again = records_to_resume(graph, kept)
     assert "coder" in again
@@ -121,7 +121,7 @@ def test_resume_at_failed_gate_repeats_its_target() -> None:
     assert finished["gate#2"].state == NodeState.SUCCEEDED
 
 
-def _done_badly(one: NodeRecord) -> NodeRecord:
+def _succeeded_not_ok(one: NodeRecord) -> NodeRecord:
     return replace(one, state=NodeState.SUCCEEDED, outputs={"output": "", "ok": False})
 
 

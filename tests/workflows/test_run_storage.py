@@ -1,4 +1,4 @@
-"""Stored runs: one supervisor drives each, step by step, and its document is complete."""
+"""Stored runs: only one supervisor drives each, every step is stored, and the API's document is complete."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ TWO_TURNS = workflow(
 
 def test_two_supervisors_never_drive_one_run() -> None:
     world = World(SHELL, Scripts(answer=lambda script: None))
-    world.look(2, supervisor="first")
+    world.drive(2, supervisor="first")
     version = fresh(world.run).version
-    run = world.look(3, supervisor="second")
+    run = world.drive(3, supervisor="second")
     assert (run.owner, run.generation, run.version) == ("first", 1, version)
 
 
@@ -51,13 +51,13 @@ def test_state_after_a_step_is_what_another_driver_would_read() -> None:
     chain = [node("a", "shell", script="a"), node("b", "agent", prompt="Write it."), node("c", "shell", script="c")]
     world = World(workflow(chain, ["a > b", "b > c"]))
     world.drivers["me"] = Comparing("me", world.scripts)
-    assert world.to_its_end().state == "succeeded"
+    assert world.run_to_end().state == "succeeded"
     assert len(steps) >= len(chain)
 
 
 def test_lost_lease_prevents_writes() -> None:
     world = World(SHELL, Scripts(answer=lambda script: None))
-    world.look(2, supervisor="first")
+    world.drive(2, supervisor="first")
     driver = world.drivers["first"]
     change(world.run, owner="second", generation=2, lease_expires_at=timezone.now() + timedelta(hours=1))
     before = fresh(world.run).version
@@ -69,15 +69,15 @@ def test_lost_lease_prevents_writes() -> None:
 
 def test_long_run_is_written_step_by_step() -> None:
     nodes = [node(f"n{number}", "constant", value=number) for number in range(600)]
-    assert World(workflow(nodes), repository=None).to_its_end(looks=5).state == "succeeded"
+    assert World(workflow(nodes), repository=None).run_to_end(passes=5).state == "succeeded"
 
 
-WRONG = workflow([node("wrong", "function", code="throw new Error('no')", outputs=["x"])])
+FAILING = workflow([node("wrong", "function", code="throw new Error('no')", outputs=["x"])])
 
 
 def test_failed_run_without_sessions_is_in_the_inbox() -> None:
-    world = World(WRONG, repository=None)
-    run = world.to_its_end()
+    world = World(FAILING, repository=None)
+    run = world.run_to_end()
     assert (run.state, run.task.sessions.count()) == ("failed", 0)
     world.user.groups.add(run.team)
     (item,) = attention.open_items_for(world.user)
@@ -85,20 +85,20 @@ def test_failed_run_without_sessions_is_in_the_inbox() -> None:
     assert list(attention.open_items_for(world.user).filter(attention.own_items(world.user))) == [item]
     workflows.retry_run(world.user, run)
     assert not attention.open_items_for(world.user).exists()
-    world.to_its_end()
+    world.run_to_end()
     assert attention.open_items_for(world.user).count() == 1
 
 
 def test_failed_run_with_sessions_links_to_the_run() -> None:
     world = World(SHELL, Scripts(answer=lambda script: {"exit_code": 1}))
-    run = world.to_its_end()
+    run = world.run_to_end()
     item = AttentionItem.objects.get(run=run)
     assert (item.path, item.session_id) == (f"/workflows/runs/{run.id}/", run.workspace_id)
 
 
 def test_run_document_is_complete(django_assert_max_num_queries: Callable[..., object]) -> None:
     world = World(TWO_TURNS)
-    run = world.to_its_end()
+    run = world.run_to_end()
     with django_assert_max_num_queries(2):  # type: ignore[attr-defined]
         document = run_document(fresh(run))
     assert json.loads(json.dumps(document)) == document
@@ -108,25 +108,25 @@ def test_run_document_is_complete(django_assert_max_num_queries: Callable[..., o
 def test_unstorable_characters_are_replaced() -> None:
     code = "return {result: String.fromCharCode(0) + String.fromCharCode(0xd800)}"
     world = World(workflow([node("odd", "function", code=code, outputs=["result"])]), repository=None)
-    run = world.to_its_end()
+    run = world.run_to_end()
     assert run.state == "succeeded", run.error
     assert run.outputs == {"result": "\N{REPLACEMENT CHARACTER}" * 2}
 
 
 def test_stopped_workspace_fails_waiting_script() -> None:
     world = World(SHELL, Scripts(is_up=False))
-    run = world.look()
+    run = world.drive()
     assert run.workspace is not None
     intents.request_stop(run.workspace.id, world.user)
-    run = world.look(2)
+    run = world.drive(2)
     assert (run.state, "workspace session of the run was stopped" in run.error) == ("failed", True)
 
 
 def test_run_is_left_to_the_machine_of_its_workspace() -> None:
     world = World(SHELL, Scripts(is_up=False))
-    run = world.look()
+    run = world.drive()
     assert run.workspace is not None
     assert run.owner == "me"
     change(execution_of(run.workspace), host_id="elsewhere")
-    run = world.look()
+    run = world.drive()
     assert (run.owner, run.lease_expires_at) == ("", None)

@@ -54,7 +54,7 @@ FAILS = """\
 
 
 def command(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run one command on an embedded database of its own, with a timeout for busy machines."""
+    """Run a command on its own embedded database, with a timeout for busy machines."""
     env = environment(directory)
     del env["KANDEV_DATABASE_URL"]
     return preloaded.run(["manage.py", *args], env=env, timeout=300)
@@ -104,7 +104,7 @@ def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> Non
 
 @pytest.mark.embedded
 def test_shipped_examples_run_unchanged_on_a_fresh_installation(tmp_path: Path) -> None:
-    """The demo agent is used instead. It answers the reviewer's schema with yes, so the loop continues."""
+    """The demo agent stands in for missing agents; it approves in the reviewer's schema, so the loop continues."""
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     copy_migrated(data / EMBEDDED_NAME)
@@ -220,7 +220,7 @@ WAITS = """\
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    """A deployment with a profile and without a server."""
+    """Yield a deployment with an agent profile, whose server is not running."""
     made = Deployment(tmp_path)
     made.prepare()
     assert made.manage("shell", "-v", "0", "-c", PROFILE).returncode == 0
@@ -257,4 +257,4 @@ def test_ctrl_c_cancels_run_and_its_processes(deployment: Deployment) -> None:
         said = run.communicate(timeout=60)[0].decode()
     assert run.returncode == 1, said
     assert "Waits: cancelled" in said
-    eventually(lambda: not identity.find_marked(execution.name), timeout=30, describe="nothing of it runs")
+    eventually(lambda: not identity.find_marked(execution.name), timeout=30, describe="no process of the run is left")

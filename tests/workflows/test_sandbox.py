@@ -31,19 +31,19 @@ def test_requests_are_answered_in_order() -> None:
 
 
 HOSTILE = {
-    "no end": ("javascript", "while (true) {}"),
+    "endless loop": ("javascript", "while (true) {}"),
     "memory": ("javascript", "const a = []; while (true) a.push(new Array(100000).fill(1))"),
     "recursion": ("javascript", "function f() { return f() + 1 } f()"),
     "never settled": ("javascript", "return new Promise(() => {})"),
-    "awaits without end": ("javascript", "while (true) await null"),
+    "awaits forever": ("javascript", "while (true) await null"),
     "throws": ("javascript", "throw new Error('no')"),
-    "no syntax": ("javascript", "return {"),
+    "invalid syntax": ("javascript", "return {"),
     "no require": ("javascript", "return require('fs')"),
     "no process": ("javascript", "return process.env"),
     "module": ("javascript", "return (await import('os')).getenv('PATH')"),
     "long answer": ("javascript", "return 'x'.repeat(3000000)"),
     "catastrophic pattern": ("regex", "(a+)+$"),
-    "no pattern": ("regex", "("),
+    "invalid pattern": ("regex", "("),
     "class": ("python", "().__class__.__bases__[0].__subclasses__()"),
     "import": ("python", "__import__('os').system('true')"),
     "format": ("python", "'{0.__class__}'.format(1)"),

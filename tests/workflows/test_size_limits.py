@@ -1,4 +1,4 @@
-"""The cost of loading a workflow grows with its text; function calls are counted instead of time."""
+"""The cost of loading a workflow grows linearly with its text; function calls are counted, not time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.workflows.hostile_texts import BUDGETED, SHAPES, Shape, line, one, po
 from tests.workflows.workflow_builder import node
 
 SMALL, TIMES = 150, 4
-MOST = 1.5 * TIMES
-"""The highest permitted cost of a text TIMES as long; quadratic growth would cost TIMES * TIMES."""
+MAX_GROWTH = 1.5 * TIMES
+"""The highest permitted factor by which the cost may grow with a text TIMES as long."""
 
 
 def steps_of(work: Callable[[], object]) -> int:
-    """Count function calls and generator resumptions while something is done."""
+    """Count the function calls and generator resumptions of ``work``."""
     count = 0
 
     def step(frame: Any, event: str, arg: Any) -> None:
@@ -44,7 +44,7 @@ def steps_of(work: Callable[[], object]) -> int:
 
 @pytest.fixture
 def larger_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise limits beyond which texts are refused early, and so cheaply."""
+    """Raise the limits that refuse long texts early, and so cheaply."""
     for name in ("MAX_NODES", "MAX_EDGES"):
         monkeypatch.setattr(loading, name, 10**6)
     for name in ("MAX_PORTS", "MAX_WIRES", "MAX_STEPS"):
@@ -69,7 +69,7 @@ def test_cost_grows_with_the_length_of_the_text(shape: Shape) -> None:
     small, large = shape(SMALL), shape(SMALL * TIMES)
     look_at(small)  # imports and values built once are not part of the cost
 
-    assert steps_of(lambda: look_at(large)) <= MOST * steps_of(lambda: look_at(small))
+    assert steps_of(lambda: look_at(large)) <= MAX_GROWTH * steps_of(lambda: look_at(small))
 
 
 @pytest.mark.parametrize("shape", BUDGETED.values(), ids=BUDGETED)

@@ -1,4 +1,4 @@
-"""Scheduled runs: whose rights they have, and when they pause until an entitled user confirms."""
+"""Scheduled runs: whose rights they have, and which changes pause them until an entitled user confirms."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SHELL = text(node("say", "shell", script="cat secret.key"))
 
 @dataclass(frozen=True)
 class Office:
-    """A world with a workflow whose triggers are enabled."""
+    """A team's world and a workflow in it whose triggers are enabled."""
 
     world: World
     row: Workflow
@@ -137,7 +137,7 @@ def test_change_of_what_runs_pauses_triggers_until_confirmed(office: Office, wha
     assert (row.triggers_enabled, row.next_run_at, bool(row.triggers_paused)) == (False, None, True)
     assert office.items() == [row.triggers_paused]
     assert any(one.name.split()[0] in what for one in office.document()["changes"])
-    assert office.due() == 0, "it stays paused"
+    assert office.due() == 0, "the triggers stay paused"
     office.confirm(office.world.member)
     assert (office.items(), office.document()["changes"], office.now().triggers_paused) == ([], [], "")
     assert office.due() == 1
@@ -279,11 +279,11 @@ def test_open_item_is_reopened_with_the_present_reason(office: Office) -> None:
     office.confirm(office.world.staff)
     office.save(office.world.staff, text=PLAIN)
     assert AttentionItem.objects.get(workflow=office.row).id == first.id
-    assert len(office.items()) == 1, "paused anew, so it is news to everybody"
+    assert len(office.items()) == 1, "everybody has the item again"
 
 
 def before_the_upgrade(world: World, name: str, **values: Any) -> Workflow:
-    """Return a schedule as an earlier release left it, never saved again unless ``values`` say otherwise."""
+    """Return a schedule as an earlier release left it; ``values`` override its fields."""
     office = scheduled(world, world.staff, name=name)
     made = {"updated_at": office.row.created_at, "triggers_enabled_by": None, "confirmed": {}, **values}
     Workflow.objects.filter(id=office.row.id).update(**made)
@@ -308,7 +308,7 @@ def test_upgrade_keeps_only_schedules_that_one_user_controlled() -> None:
     change(world.executor, config={"image": "another"})
     WorkflowRun.objects.update(state="succeeded")
     Workflow.objects.filter(id=kept.id).update(next_run_at=NOON.replace(hour=13))
-    assert start_due_runs(NOON.replace(hour=13)) == 0, "what its first start has noted counts from then on"
+    assert start_due_runs(NOON.replace(hour=13)) == 0, "the state confirmed at its first start counts"
 
 
 def test_migrated_schedule_is_paused_by_a_change_of_its_text() -> None:

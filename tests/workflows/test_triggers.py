@@ -1,4 +1,4 @@
-"""Cron and idle triggers: one run for each slot, however many workers check, and one for all missed slots."""
+"""Cron and idle triggers: one run per slot with any number of workers, and one run for all missed slots."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_idle_trigger_starts_one_run_after_its_time(world: World) -> None:
     Workflow.objects.update(updated_at=NOON)
     assert start_due_runs(NOON + timedelta(minutes=29)) == 0
     assert start_due_runs(NOON + timedelta(minutes=30)) == 1
-    assert start_due_runs(NOON + timedelta(minutes=90)) == 0, "its own run goes on"
+    assert start_due_runs(NOON + timedelta(minutes=90)) == 0, "the run that it started is still active"
     end_all(NOON + timedelta(minutes=100))
     assert start_due_runs(NOON + timedelta(minutes=129)) == 0
     assert start_due_runs(NOON + timedelta(minutes=130)) == 1

@@ -1,4 +1,4 @@
-"""Short helpers to write workflows."""
+"""Helpers that build workflow texts for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRIGGER = {"id": "trigger", "type": "trigger"}
 
 
 def node(name: str, kind: str, parent: str = "", **data: Any) -> dict[str, Any]:
-    """Return a node; ``inputs`` and ``outputs`` may be words like ``count:number``."""
+    """Return a node; ``inputs`` and ``outputs`` may contain words like ``count:number``."""
     for side in {"inputs", "outputs"} & data.keys():
         data[side] = [port(one) for one in data[side]]
     return {"id": name, "type": kind, "data": data} | ({"parentId": parent} if parent else {})
@@ -55,5 +55,5 @@ def body(nodes: Iterable[Mapping[str, Any]], edges: Iterable[str] = ()) -> dict[
 
 
 def workflow(nodes: Iterable[Mapping[str, Any]], edges: Iterable[str] = (), **more: Any) -> str:
-    """Return a whole file as JSON, one value per line."""
+    """Return a whole workflow file as JSON, one value per line."""
     return json.dumps({"version": 3, "metadata": {"name": "test"}, **body(nodes, edges), **more}, indent=1)

@@ -1,4 +1,4 @@
-"""A repository with one commit, and a worktree of a session in it."""
+"""Fixtures: a repository with one commit, and a worktree of a session in it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def worktree(tmp_path: Path, repository: Path) -> Worktree:
 
 @pytest.fixture
 def served(db: None, tmp_path: Path) -> Iterator[Served]:
-    """A session whose workspace, a repository, is served by a real agentctl."""
+    """Yield a session whose workspace, a repository, is served by a real agentctl."""
     with _served(tmp_path) as found:
         yield found
 
 
 @pytest.fixture
 def live(transactional_db: None, tmp_path: Path) -> Iterator[Served]:
-    """The same, with rows that are visible to other threads."""
+    """Yield the same, with rows that are visible to other threads."""
     with _served(tmp_path) as found:
         yield found
 
@@ -64,6 +64,6 @@ def _served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def api(served: Served) -> APIClient:
-    """A client of the team's member, who may operate."""
+    """Return a client of the team's member, who may operate."""
     served.trust()
     return client_of(served.world.member)

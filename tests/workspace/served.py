@@ -16,7 +16,7 @@ from tests.executors.repositories import commit, run_git
 
 @dataclass(frozen=True)
 class Served:
-    """A world of the API, and the directory that its session's agentctl serves."""
+    """API objects, and the directory that the session's agentctl serves."""
 
     world: World
     workspace: Path
@@ -30,12 +30,12 @@ class Served:
         return self.world.url(tail)
 
     def trust(self) -> None:
-        """Give the team the right to operate where agents are not isolated."""
+        """Give the team the right to operate sessions whose agents are not isolated."""
         self.world.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
 
 
 def make_repository_in(workspace: Path) -> None:
-    """Make a repository with one commit in the workspace."""
+    """Create a repository with one commit in the workspace."""
     workspace.mkdir(exist_ok=True)
     run_git(workspace, "init", "--quiet")
     commit(workspace, "README", "hello\n")
@@ -43,7 +43,7 @@ def make_repository_in(workspace: Path) -> None:
 
 def point_at(world: World, place: Place) -> None:
     """Point the session's row at the agentctl."""
-    world.run_it(place.ready()["url"])
+    world.mark_running(place.ready()["url"])
     execution = world.execution()
     execution.auth_token = TOKEN
     execution.state = place.state()

@@ -101,10 +101,10 @@ def test_user_name_cannot_forge_the_author(served: Served, api: APIClient) -> No
     assert run_git(served.workspace, "log", "-1", "--format=%an|%ae") == "Ab@c D|member@localhost"
 
 
-class TestWhoMayWrite:
-    """Where agents are not isolated, a written file may be executed (rule 39: only entitled users may write)."""
+class TestWriteRights:
+    """Rights to write files: where agents are not isolated, a written file may be executed (rule 39)."""
 
-    def test_member_without_the_right_reads_and_commits_but_cannot_write_files(self, served: Served) -> None:
+    def test_member_without_the_right_cannot_write_files(self, served: Served) -> None:
         member = client_of(served.world.member)
         assert put(member, served, "new", {"content": "x"}).json()["code"] == "permission_denied"
         assert member.get(served.url("files/")).status_code == 200

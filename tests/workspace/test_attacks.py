@@ -1,4 +1,4 @@
-"""The attacks on agentctl's workspace through the control plane's API get the same clear errors."""
+"""The attacks on agentctl's workspace, through the control plane's API, get the same clear errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission
 from rest_framework.test import APIClient
 
 from executors_app.agentctl.workspace.snapshots import SnapshotLimits, take_snapshot
-from tests.agentctl.test_workspace_attacks import ATTACKS, Attack, everything, fortify
+from tests.agentctl.test_workspace_attacks import ATTACKS, Attack, add_secret_and_links, everything
 from tests.api.world import World, client_of, make_world
 from tests.executors.repositories import run_git
 from tests.workspace.served import REAL, Place, make_repository_in, point_at
@@ -25,24 +25,24 @@ PLACES: Final = {
 }
 CODES: Final = {"git_failed": "conflict"}
 """agentctl's codes that the API translates."""
-OVER_THE_API: Final = [one for one in ATTACKS if "author_name" not in one.body]
+API_ATTACKS: Final = [one for one in ATTACKS if "author_name" not in one.body]
 """Over the API the author of a commit is the logged-in user."""
-OF_WHAT_IS_KEPT: Final = [one for one in OVER_THE_API if one.method == "GET" and "path" in one.query]
+SAVED_WORK_ATTACKS: Final = [one for one in API_ATTACKS if one.method == "GET" and "path" in one.query]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """One agentctl for all attacks, as none of them changes anything."""
+    """Yield one agentctl for all attacks, as none of them changes anything."""
     made = Place(tmp_path_factory.mktemp("attacked"))
     make_repository_in(made.workspace)
-    fortify(made.workspace)
+    add_secret_and_links(made.workspace)
     with made.agentctl(REAL):
         yield made
 
 
 @pytest.fixture
 def world(db: None, place: Place) -> World:
-    """A team that may write in the session's workspace."""
+    """Return a team that may write in the session's workspace."""
     made = make_world()
     point_at(made, place)
     made.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
@@ -72,10 +72,10 @@ def is_clear(answer: Any) -> None:
 
 
 def test_there_are_at_least_forty_attacks() -> None:
-    assert len(OVER_THE_API) >= 40
+    assert len(API_ATTACKS) >= 40
 
 
-@pytest.mark.parametrize("attack", OVER_THE_API, ids=[attack.name for attack in OVER_THE_API])
+@pytest.mark.parametrize("attack", API_ATTACKS, ids=[attack.name for attack in API_ATTACKS])
 def test_attack_gets_a_clear_error_and_changes_nothing(
     api: APIClient, world: World, place: Place, attack: Attack
 ) -> None:
@@ -102,7 +102,7 @@ def kept(world: World, place: Place) -> Path:
     return root
 
 
-@pytest.mark.parametrize("attack", OF_WHAT_IS_KEPT, ids=[attack.name for attack in OF_WHAT_IS_KEPT])
+@pytest.mark.parametrize("attack", SAVED_WORK_ATTACKS, ids=[attack.name for attack in SAVED_WORK_ATTACKS])
 def test_saved_work_reveals_nothing_else(api: APIClient, world: World, kept: Path, attack: Attack) -> None:
     answer = ask(api, world, attack, kept="true")
 

@@ -10,7 +10,7 @@ import pytest
 from executors_app.agentctl.workspace import worktrees
 from executors_app.agentctl.workspace.worktrees import Worktree
 from tests.executors.repositories import run_git
-from tests.workspace.trees import REF, keep, make_six
+from tests.workspace.trees import REF, make_six, snapshot_tree
 
 Damage = Callable[[Path, str], object]
 
@@ -34,7 +34,7 @@ def _object_is(repository: Path, name: str, content: bytes | None) -> None:
 DAMAGES: dict[str, Damage] = {
     "garbage": _ref_says("garbage\n"),
     "empty": _ref_says(""),
-    "a commit that is gone": _ref_says("1" * 40 + "\n"),
+    "a missing commit": _ref_says("1" * 40 + "\n"),
     "a blob": _names_a_blob,
     "an empty commit object": lambda repository, commit: _object_is(repository, commit, b""),
     "a lost tree": lambda repository, commit: _object_is(
@@ -47,16 +47,16 @@ every_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMA
 @every_damage
 def test_damaged_snapshot_is_followed_by_a_good_one(repository: Path, worktree: Worktree, damage: Damage) -> None:
     make_six(worktree.path)
-    damage(repository, keep(worktree.path).commit)
+    damage(repository, snapshot_tree(worktree.path).commit)
     (worktree.path / "one").write_text("later\n")
-    assert keep(worktree.path).changed
+    assert snapshot_tree(worktree.path).changed
     assert run_git(worktree.path, "cat-file", "-p", f"{REF}:one") == "later"
 
 
 @every_damage
 def test_worktree_is_rebuilt_without_a_damaged_snapshot(repository: Path, worktree: Worktree, damage: Damage) -> None:
     make_six(worktree.path)
-    taken = keep(worktree.path)
+    taken = snapshot_tree(worktree.path)
     run_git(repository, "worktree", "remove", "--force", str(worktree.path))
     damage(repository, taken.commit)
     worktrees.make_worktree(repository, "", worktree, existed=True)

@@ -18,17 +18,17 @@ from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository
 from tests.api.world import client_of, make_world
 from tests.executors.repositories import commit, run_git
-from tests.workspace.trees import SESSION, keep, make_six
+from tests.workspace.trees import SESSION, make_six, snapshot_tree
 
 
 @pytest.fixture
 def kept(repository: Path, worktree: Worktree) -> SavedWork:
-    """Six changes, saved before their worktree was removed."""
+    """Return six changes, saved before their worktree was removed."""
     make_six(worktree.path)
     (worktree.path / "folder").mkdir()
     (worktree.path / "folder" / "picture").write_bytes(b"\0\xff")
     (worktree.path / "link").symlink_to("README")
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     run_git(repository, "worktree", "remove", "--force", str(worktree.path))
     return recovery_refs.find_saved_work(repository, SESSION, worktree.branch)
 
@@ -77,7 +77,7 @@ def test_directory_is_not_a_file(kept: SavedWork) -> None:
 
 def test_long_file_is_truncated_between_characters(repository: Path, worktree: Worktree) -> None:
     (worktree.path / "long").write_text("x" + "ü" * (1 << 20))
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     found = recovery_refs.read_saved_content(
         recovery_refs.find_saved_work(repository, SESSION, worktree.branch), "long"
     )
@@ -87,7 +87,7 @@ def test_long_file_is_truncated_between_characters(repository: Path, worktree: W
 
 def test_later_commit_takes_precedence_over_the_snapshot(repository: Path, worktree: Worktree) -> None:
     (worktree.path / "README").write_text("unfinished\n")
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     head = commit(worktree.path, "README", "finished\n")
     found = recovery_refs.find_saved_work(repository, SESSION, worktree.branch)
     assert (found.files, found.head) == (head, head)
@@ -100,7 +100,7 @@ def test_archive_is_read_before_the_repository(
 ) -> None:
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     (worktree.path / "new").write_text("kept\n")
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     store = ObjectStore.of(tmp_path / "data", TeamRepository.open(repository))
     store.update()
     Archive.of(tmp_path / "data", SESSION, store).adopt(worktree.branch)

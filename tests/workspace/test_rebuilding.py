@@ -1,4 +1,4 @@
-"""A removed worktree is rebuilt with its uncommitted work (promise 6)."""
+"""A removed worktree is rebuilt with its uncommitted work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from executors_app.agentctl.workspace.worktrees import Worktree
 from executors_app.domain import WorkspaceState
 from executors_app.errors import WorkspaceGone
 from tests.executors.repositories import commit, run_git
-from tests.workspace.trees import REF, keep, make_six, state_of
+from tests.workspace.trees import REF, make_six, snapshot_tree, state_of
 
 Remove = Callable[[Path, Worktree], None]
 
@@ -42,7 +42,7 @@ def test_removed_worktree_is_rebuilt_with_all_six_changes(repository: Path, work
     make_six(worktree.path)
     before = state_of(worktree.path)
     assert len(before[0].splitlines()) == 6
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     remove(repository, worktree)
     assert not worktree.path.exists()
 
@@ -83,7 +83,7 @@ def test_unusual_changes_are_restored_and_ignored_files_are_not(
     _odd_changes(worktree.path)
     status, files = state_of(worktree.path)
     files.pop("ignored.secret")
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     remove(repository, worktree)
 
     worktrees.make_worktree(repository, "", worktree, existed=True)
@@ -99,7 +99,7 @@ def _as_git_keeps(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes,
 @REMOVALS
 def test_snapshot_older_than_the_last_commit_is_set_aside(repository: Path, worktree: Worktree, remove: Remove) -> None:
     (worktree.path / "README").write_text("unfinished\n")
-    kept = keep(worktree.path).commit
+    kept = snapshot_tree(worktree.path).commit
     commit(worktree.path, "README", "finished\n")
     remove(repository, worktree)
 
@@ -113,7 +113,7 @@ def test_snapshot_older_than_the_last_commit_is_set_aside(repository: Path, work
 
 def test_changes_staged_after_the_snapshot_take_precedence(repository: Path, worktree: Worktree) -> None:
     make_six(worktree.path)
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     (worktree.path / "one").write_text("newer\n")
     run_git(worktree.path, "add", "one")
     before = state_of(worktree.path)
@@ -129,14 +129,14 @@ def test_rebuild_interrupted_by_a_crash_is_completed_by_the_next(
 ) -> None:
     make_six(worktree.path)
     before = state_of(worktree.path)
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     _by_git(repository, worktree)
 
-    def die(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:  # crash at exactly this point
-        patch.setattr(recovery_snapshots, "restore_uncommitted_work", die)
+        patch.setattr(recovery_snapshots, "restore_uncommitted_work", interrupt)
         with pytest.raises(KeyboardInterrupt):
             worktrees.make_worktree(repository, "", worktree, existed=True)
     assert (
@@ -151,7 +151,7 @@ def test_rebuild_interrupted_by_a_crash_is_completed_by_the_next(
 
 def test_existing_directory_is_never_removed(repository: Path, worktree: Worktree) -> None:
     make_six(worktree.path)
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     _by_git(repository, worktree)
     worktree.path.mkdir()
     (worktree.path / "precious").write_text("mine\n")
@@ -164,7 +164,7 @@ def test_existing_directory_is_never_removed(repository: Path, worktree: Worktre
 
 def test_snapshot_of_another_session_is_not_used(repository: Path, worktree: Worktree) -> None:
     make_six(worktree.path)
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     _by_git(repository, worktree)
     kept = run_git(repository, "rev-parse", REF)
     other = Worktree(worktree.path.with_name("another-session"), worktree.branch)

@@ -23,7 +23,7 @@ READY = "echo ready-$((1+1))\n"
 
 
 class Screen:
-    """What arrived over one socket: bytes, texts, and finally the close code."""
+    """A client of one socket: bytes and texts that arrived, and finally the close code."""
 
     def __init__(self, socket: Socket):
         self.socket = socket
@@ -63,7 +63,7 @@ async def shell(live: Served, headers: Headers, query: str = "cols=90&rows=30") 
 
 @pytest.fixture
 def operator(live: Served) -> Headers:
-    """A browser of a member who may operate."""
+    """Return the browser session of a member who may operate."""
     live.trust()
     return of_page(live.world.member)
 
@@ -130,20 +130,20 @@ async def test_invalid_shell_request_is_refused(live: Served, operator: Headers)
             assert await screen.closes() == 4400, query
 
 
-class TestWhoGetsAShell:
-    """Where agents are not isolated, a shell controls the machine (rule 39: only entitled users get one)."""
+class TestShellRights:
+    """Rights to a shell: where agents are not isolated, a shell controls the machine (rule 39)."""
 
-    async def test_not_a_member_without_the_right(self, live: Served) -> None:
+    async def test_member_without_the_right_gets_no_shell(self, live: Served) -> None:
         async with shell(live, await run_in_database(of_page, live.world.member)) as screen:
             assert await screen.closes() == 4403
 
-    async def test_staff_of_the_team_by_browser_or_token(self, live: Served) -> None:
+    async def test_staff_of_the_team_get_a_shell_by_browser_or_token(self, live: Served) -> None:
         for make in (of_page, of_program):
             async with shell(live, await run_in_database(make, live.world.staff)) as screen:
                 await screen.type(READY)
                 await screen.shows("ready-2")
 
-    async def test_nobody_of_another_team_or_unknown(self, live: Served) -> None:
+    async def test_other_teams_and_unknown_users_get_no_shell(self, live: Served) -> None:
         async with shell(live, await run_in_database(of_page, live.world.stranger)) as screen:
             assert await screen.closes() == 4404
         async with shell(live, {"Host": "localhost", "Origin": "http://localhost"}) as screen:

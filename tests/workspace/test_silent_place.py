@@ -1,4 +1,4 @@
-"""Files and git of a workspace: a slow response is waited for, a silent agentctl is not."""
+"""Files and git of a workspace: slow responses are awaited, a silent agentctl is not."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ JSON = "Content-Type: application/json"
 
 
 @asynccontextmanager
-async def answering(answers: Callable[[bytes], Any]) -> AsyncIterator[AgentctlClient]:
-    """Return a client of a server that responds to each path with what ``answers`` returns."""
+async def served_by(answers: Callable[[bytes], Any]) -> AsyncIterator[AgentctlClient]:
+    """Yield a client of a server that answers each path with the result of ``answers``."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
@@ -38,7 +38,7 @@ async def test_slow_answer_is_waited_for_while_agentctl_is_healthy(settings: Any
     settings.KANDEV_SWEEP_TIMEOUT = 2.0
     asked, enough = [0], asyncio.Event()
 
-    async def slow(path: bytes) -> bytes:
+    async def answer_slowly(path: bytes) -> bytes:
         if path == b"/health":
             asked[0] += 1
             if asked[0] == 2:
@@ -47,7 +47,7 @@ async def test_slow_answer_is_waited_for_while_agentctl_is_healthy(settings: Any
         await enough.wait()
         return b'{"commits": []}'
 
-    async with answering(slow) as client:
+    async with served_by(answer_slowly) as client:
         assert await _while_it_answers(client, lambda one: one.git("log")) == {"commits": []}
     assert asked[0] >= 2
 

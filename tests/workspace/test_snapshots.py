@@ -1,4 +1,4 @@
-"""A snapshot stores all uncommitted work and changes nothing of the user's (design 5, rule 41)."""
+"""A snapshot stores all uncommitted work and changes nothing of the user's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from executors_app.agentctl.workspace.worktrees import Worktree
 from tests.drills.process_groups import has_ended
 from tests.executors.repositories import commit, run_git
 from tests.waiting import eventually
-from tests.workspace.trees import REF, SESSION, git_of, keep, make_six, state_of
+from tests.workspace.trees import REF, SESSION, git_of, make_six, snapshot_tree, state_of
 
 
 def files_of(root: Path, revision: str = REF) -> dict[str, str]:
@@ -28,7 +28,7 @@ def files_of(root: Path, revision: str = REF) -> dict[str, str]:
 def test_two_commits_store_the_files_and_the_index(worktree: Worktree) -> None:
     make_six(worktree.path)
 
-    taken = keep(worktree.path)
+    taken = snapshot_tree(worktree.path)
 
     assert (taken.dirty, taken.changed, taken.ref) == (True, True, REF)
     files = files_of(worktree.path)
@@ -50,7 +50,7 @@ def test_index_head_and_branch_of_the_user_are_untouched(repository: Path, workt
     state = state_of(worktree.path)
     before = (index.read_bytes(), index.stat().st_mtime_ns, run_git(repository, "show-ref", "--heads", "--head"))
 
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
 
     assert (
         index.read_bytes(),
@@ -65,23 +65,23 @@ def test_edit_within_a_second_of_staging_is_not_missed(worktree: Worktree) -> No
         (worktree.path / "racy").write_text(f"a{number}")
         run_git(worktree.path, "add", "racy")
         (worktree.path / "racy").write_text(f"b{number}")
-        keep(worktree.path)
+        snapshot_tree(worktree.path)
         assert files_of(worktree.path)["racy"] == f"b{number}"
 
 
 def test_unchanged_workspace_gets_no_new_snapshot(worktree: Worktree) -> None:
-    assert not keep(worktree.path).dirty
+    assert not snapshot_tree(worktree.path).dirty
     (worktree.path / "new").write_text("x")
-    first, second = keep(worktree.path), keep(worktree.path)
+    first, second = snapshot_tree(worktree.path), snapshot_tree(worktree.path)
     assert (first.changed, second.changed, second.commit) == (True, False, first.commit)
     run_git(worktree.path, "add", "new")
-    assert keep(worktree.path).changed, "what is staged is part of it"
+    assert snapshot_tree(worktree.path).changed, "staged files are part of the snapshot"
 
 
 def test_ignored_files_are_not_stored(worktree: Worktree) -> None:
     (worktree.path / ".gitignore").write_text("*.secret\n")
     (worktree.path / "key.secret").write_text("secret")
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     assert "key.secret" not in files_of(worktree.path)
 
 
@@ -90,7 +90,7 @@ def test_files_over_the_size_limits_are_left_out_and_named(worktree: Worktree) -
         (worktree.path / name).write_bytes(b"x" * size)
     (worktree.path / "README").write_bytes(b"y" * 101)
 
-    taken = keep(worktree.path, SnapshotLimits(file=100, total=100))
+    taken = snapshot_tree(worktree.path, SnapshotLimits(file=100, total=100))
 
     assert taken.left_out == ["README", "huge", "large"]
     assert set(files_of(worktree.path)) == {"README", "small", "medium"}
@@ -101,7 +101,7 @@ def test_nested_repository_is_left_out_and_the_rest_is_stored(worktree: Worktree
     (worktree.path / "inner").mkdir()
     run_git(worktree.path / "inner", "init", "--quiet")
     (worktree.path / "new").write_text("x")
-    assert keep(worktree.path).left_out == ["inner/"]
+    assert snapshot_tree(worktree.path).left_out == ["inner/"]
     assert "new" in files_of(worktree.path)
 
 
@@ -114,7 +114,7 @@ def test_conflict_during_a_merge_is_stored_and_left_in_place(worktree: Worktree)
     with pytest.raises(subprocess.CalledProcessError):
         run_git(root, "merge", "theirs")
 
-    keep(root)
+    snapshot_tree(root)
 
     assert run_git(root, "status", "--porcelain") == "UU README"
     assert "<<<<<<<" in files_of(root)["README"]
@@ -124,9 +124,9 @@ def test_everything_is_stored_before_the_first_commit(tmp_path: Path) -> None:
     root = tmp_path / "fresh"
     root.mkdir()
     run_git(root, "init", "--quiet")
-    assert not keep(root).dirty
+    assert not snapshot_tree(root).dirty
     (root / "first").write_text("x")
-    assert keep(root).dirty
+    assert snapshot_tree(root).dirty
     assert files_of(root) == {"first": "x"}
 
 
@@ -134,7 +134,7 @@ def test_lock_of_the_user_is_neither_awaited_nor_removed(worktree: Worktree) -> 
     lock = Path(run_git(worktree.path, "rev-parse", "--absolute-git-dir")) / "index.lock"
     lock.touch()
     (worktree.path / "new").write_text("x")
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     assert lock.exists()
     assert "new" in files_of(worktree.path)
 
@@ -148,7 +148,7 @@ def test_hooks_and_fsmonitor_never_run(tmp_path: Path, repository: Path, worktre
         (hooks / name).chmod(0o755)
     run_git(repository, "config", "core.fsmonitor", str(hooks / "fsmonitor"))
     (worktree.path / "new").write_text("x")
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     assert not ran.exists()
     run_git(worktree.path, "status")
     assert ran.exists(), "the trap itself does not work"
@@ -162,17 +162,17 @@ def test_hanging_filter_is_ended_with_its_children(repository: Path, worktree: W
     began = time.monotonic()
 
     with pytest.raises(GitError, match="did not finish within"):
-        keep(worktree.path, SnapshotLimits(seconds=1.0))
+        snapshot_tree(worktree.path, SnapshotLimits(seconds=1.0))
 
     assert time.monotonic() - began < 10
-    eventually(lambda: has_ended(int(pid_file.read_text())), timeout=30, describe="what was killed is gone")
+    eventually(lambda: has_ended(int(pid_file.read_text())), timeout=30, describe="the killed process has ended")
 
 
 def test_killed_snapshot_does_not_hinder_the_next(worktree: Worktree) -> None:
     for left in (".copy", ".copy.lock"):
         (worktree.path.parent / f"{worktree.path.name}{left}").write_text("torn")
     (worktree.path / "new").write_text("x")
-    keep(worktree.path)
+    snapshot_tree(worktree.path)
     assert "new" in files_of(worktree.path)
 
 
@@ -196,35 +196,35 @@ def test_settings_of_the_repository_hide_nothing(worktree: Worktree) -> None:
         run_git(root, "config", name, value)
     (root / "folder").mkdir()
     (root / "folder" / "new").write_text("x")
-    assert keep(root).dirty
+    assert snapshot_tree(root).dirty
     assert "folder/new" in files_of(root)
     (root / "README").unlink()
-    keep(root)
+    snapshot_tree(root)
     assert set(files_of(root)) == {"folder/new"}
     run_git(root, "rm", "--quiet", "--cached", "README")
-    assert keep(root).changed
+    assert snapshot_tree(root).changed
     assert files_of(root, f"{REF}^2") == {}
 
 
-def test_work_that_is_undone_or_committed_leaves_a_clean_snapshot(worktree: Worktree) -> None:
-    first = keep(worktree.path)
+def test_undone_or_committed_work_leaves_a_clean_snapshot(worktree: Worktree) -> None:
+    first = snapshot_tree(worktree.path)
     (worktree.path / "new").write_text("x")
-    assert keep(worktree.path).dirty
+    assert snapshot_tree(worktree.path).dirty
     (worktree.path / "new").unlink()
-    undone = keep(worktree.path)
+    undone = snapshot_tree(worktree.path)
     assert (undone.dirty, undone.changed) == (False, True)
     assert files_of(worktree.path) == files_of(worktree.path, first.commit)
     commit(worktree.path, "new", "committed\n")
-    assert (keep(worktree.path).dirty, keep(worktree.path).changed) == (False, False)
+    assert (snapshot_tree(worktree.path).dirty, snapshot_tree(worktree.path).changed) == (False, False)
     assert "new" in files_of(worktree.path, f"{REF}^2")
 
 
 @pytest.mark.parametrize("index", ["--glob=refs/nothing", "0" * 40, "HEAD"])
-def test_snapshot_that_an_agent_has_forged_is_replaced(worktree: Worktree, index: str) -> None:
+def test_snapshot_forged_by_an_agent_is_replaced(worktree: Worktree, index: str) -> None:
     root = worktree.path
-    taken = keep(root)
+    taken = snapshot_tree(root)
     message = f"x\n\nKandev-Session: {SESSION}\nKandev-Head: {'0' * 40}\nKandev-Index: {index}\n"
     forged = run_git(root, "commit-tree", f"{taken.commit}^{{tree}}", "-m", message)
     run_git(root, "update-ref", REF, forged)
-    assert keep(root).changed
-    assert keep(root).commit != forged
+    assert snapshot_tree(root).changed
+    assert snapshot_tree(root).commit != forged

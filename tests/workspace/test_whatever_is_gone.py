@@ -1,4 +1,4 @@
-"""History, changes and files of a session are readable whatever is lost, and marked as saved."""
+"""History, changes and files of a session stay readable whatever is lost, and are marked as saved."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def worktree(db: None, tmp_path: Path) -> Worktree:
 
 @pytest.fixture
 def world(worktree: Worktree, tmp_path: Path) -> World:
-    """A session with messages and changes, six files of which are uncommitted."""
+    """Return API objects with messages and six uncommitted changes."""
     made = make_world()
     made.repository.path = str(tmp_path / "repository")
     made.repository.save()
@@ -43,7 +43,7 @@ def world(worktree: Worktree, tmp_path: Path) -> World:
     take_snapshot(git_of(worktree.path), str(made.session.id), tmp_path / "copy", "turn_end", SnapshotLimits())
     say(made.session)
     message(made.session, 1, "Done.")
-    made.run_it(NOWHERE)
+    made.mark_running(NOWHERE)
     values = {"worktree_path": str(worktree.path), "worktree_branch": worktree.branch}
     ExecutorRunning.objects.update(**values, workspace_path=str(worktree.path))
     TaskSession.objects.update(**values)

@@ -1,4 +1,4 @@
-"""Working trees with uncommitted work, and how a user sees them."""
+"""Working trees with uncommitted work, and their state as a user sees it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ REF = f"refs/kandev/recovery/{SESSION}"
 
 
 def git_of(root: Path) -> WorkspaceGit:
-    """Return agentctl's git."""
+    """Return agentctl's git for a working tree."""
     return WorkspaceGit(root, {EXECUTION_MARKER: "execution-1"})
 
 
-def keep(root: Path, limits: SnapshotLimits = SnapshotLimits()) -> Snapshot:  # noqa: B008
+def snapshot_tree(root: Path, limits: SnapshotLimits = SnapshotLimits()) -> Snapshot:  # noqa: B008
     """Take a recovery snapshot, as agentctl does."""
     return take_snapshot(git_of(root), SESSION, root.parent / f"{root.name}.copy", "turn_end", limits)
 
@@ -31,7 +31,7 @@ RunGit = Callable[..., str]
 
 
 def make_six(root: Path, git: RunGit | None = None) -> None:
-    """Make three modified files, two untracked ones and a staged one, on a commit that has the three."""
+    """Create three modified files, two untracked ones and a staged one, on a commit that has the three."""
     git = git or partial(run_git, root)
     for name in ("one", "two", "three"):
         (root / name).write_text("before\n")

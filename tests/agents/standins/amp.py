@@ -1,14 +1,14 @@
-"""A stand-in for ``amp --execute --stream-json``, with its SDK's types."""
+"""A fake ``amp --execute --stream-json``, with its SDK's types."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.agents.standins.behaviour import Memory, answer, complain, say_plainly
-from tests.agents.standins.messages import MessageMouth
+from tests.agents.standins.behaviour import Memory, answer, print_error, print_line
+from tests.agents.standins.messages import MessageOutput
 
 
-class Mouth(MessageMouth):
+class Output(MessageOutput):
     def fail(self, message: str) -> None:
         self.result("error_during_execution", is_error=True, error=message)
 
@@ -16,19 +16,19 @@ class Mouth(MessageMouth):
 def main() -> int:
     arguments = sys.argv[1:]
     if "--version" in arguments:
-        say_plainly("0.0.1790142914-g7618fb (released 2026-11-20)")
+        print_line("0.0.1790142914-g7618fb (released 2026-11-20)")
         return 0
-    memory = Memory.taken_up(arguments[2]) if arguments[0] == "threads" else Memory.fresh()
+    memory = Memory.load(arguments[2]) if arguments[0] == "threads" else Memory.create()
     if memory is None:
-        complain(f"Error: Thread {arguments[2]} not found")
+        print_error(f"Error: Thread {arguments[2]} not found")
         return 1
     prompt = sys.stdin.read()
-    mouth = Mouth(memory.id, with_uuids=False)
-    mouth.begin()
-    mouth.block("user", type="text", text=prompt)
-    if not answer(memory, prompt, mouth):
+    out = Output(memory.id, with_uuids=False)
+    out.begin()
+    out.block("user", type="text", text=prompt)
+    if not answer(memory, prompt, out):
         return 1
-    mouth.result(result="done")
+    out.result(result="done")
     return 0
 
 

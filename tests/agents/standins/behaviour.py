@@ -53,8 +53,8 @@ LITTER = (
 ALONE = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
 
 
-class Mouth(Protocol):
-    """How one agent writes its output."""
+class Output(Protocol):
+    """The output of one agent in its own wire format."""
 
     def say(self, text: str) -> None: ...
     def use_tool(self, command: str, output: str) -> None: ...
@@ -70,19 +70,19 @@ class Memory:
         self._path = HOME / f"{conversation_id}.json"
 
     @classmethod
-    def fresh(cls, conversation_id: str | None = None) -> Memory:
+    def create(cls, conversation_id: str | None = None) -> Memory:
         memory = cls(conversation_id or str(uuid.uuid4()))
         HOME.mkdir(parents=True, exist_ok=True)
         memory.keep([])
         return memory
 
     @classmethod
-    def taken_up(cls, conversation_id: str) -> Memory | None:
-        """Return the conversation of that name or None; another one if the stand-in is told to lie."""
-        return cls.fresh() if LIES else cls(conversation_id) if cls(conversation_id)._path.exists() else None
+    def load(cls, conversation_id: str) -> Memory | None:
+        """Return the stored conversation of this id, or None; a different one if the agent is told to lie."""
+        return cls.create() if LIES else cls(conversation_id) if cls(conversation_id)._path.exists() else None
 
     def path_of_messages(self) -> Path:
-        """Return the file that holds the ids of its messages, one per line."""
+        """Return the file with the ids of its messages, one per line."""
         return HOME / f"{self.id}.messages"
 
     def words(self) -> list[str]:
@@ -92,16 +92,16 @@ class Memory:
         self._path.write_text(json.dumps(list(words)))
 
 
-def answer(memory: Memory, prompt: str, mouth: Mouth) -> bool:
-    """Do what the prompt says and return False if the turn has failed."""
+def answer(memory: Memory, prompt: str, out: Output) -> bool:
+    """Do what the prompt says; return False if the turn has failed."""
     with (HOME / "commands").open("a") as commands:
         commands.write(json.dumps(sys.argv[1:]) + "\n")
     if SCRIPT:
-        mouth.say(_by_script(memory, prompt))
+        out.say(_by_script(memory, prompt))
         return True
     words = prompt.strip().splitlines()[-1].split()
-    doing = _DOINGS.get(words[0], _shrug)
-    return doing(memory, mouth, words) is not False
+    doing = _DOINGS.get(words[0], _answer_unknown)
+    return doing(memory, out, words) is not False
 
 
 def _by_script(memory: Memory, prompt: str) -> str:
@@ -111,75 +111,75 @@ def _by_script(memory: Memory, prompt: str) -> str:
     return str(told or SCRIPT["says"][min(turn, len(SCRIPT["says"]) - 1)])
 
 
-def _remember(memory: Memory, mouth: Mouth, words: list[str]) -> None:
+def _remember(memory: Memory, out: Output, words: list[str]) -> None:
     memory.keep([*memory.words(), words[-1]])
-    mouth.say(f"I will remember {words[-1]}.")
+    out.say(f"I will remember {words[-1]}.")
 
 
-def _recall(memory: Memory, mouth: Mouth, words: list[str]) -> None:
+def _recall(memory: Memory, out: Output, words: list[str]) -> None:
     known = memory.words()
-    mouth.say(f"The word was {known[-1]}." if known else "I know no word.")
+    out.say(f"The word was {known[-1]}." if known else "I know no word.")
 
 
-def _count(memory: Memory, mouth: Mouth, words: list[str]) -> None:
+def _count(memory: Memory, out: Output, words: list[str]) -> None:
     numbers = [int(word.rstrip(".")) for word in words if word.rstrip(".").isdigit()]
     known = sum(map(int, memory.words()))
     memory.keep([str(known + sum(numbers))])
-    mouth.say(str(known + sum(numbers)))
+    out.say(str(known + sum(numbers)))
 
 
-def _use(memory: Memory, mouth: Mouth, words: list[str]) -> None:
-    mouth.use_tool("echo hello", "hello")
-    mouth.say("It says hello.")
+def _use(memory: Memory, out: Output, words: list[str]) -> None:
+    out.use_tool("echo hello", "hello")
+    out.say("It says hello.")
 
 
-def _ask(memory: Memory, mouth: Mouth, words: list[str]) -> None:
-    mouth.say(f"The answer was {mouth.ask('rm -r build')}.")
+def _ask(memory: Memory, out: Output, words: list[str]) -> None:
+    out.say(f"The answer was {out.ask('rm -r build')}.")
 
 
-def _hang(memory: Memory, mouth: Mouth, words: list[str]) -> None:
+def _hang(memory: Memory, out: Output, words: list[str]) -> None:
     subprocess.Popen([sys.executable, "-S", "-c", ALONE])
-    mouth.say("waiting")
+    out.say("waiting")
     time.sleep(3600)
 
 
-def _die(memory: Memory, mouth: Mouth, words: list[str]) -> None:
-    mouth.say("I will just")
+def _die(memory: Memory, out: Output, words: list[str]) -> None:
+    out.say("I will just")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _fail(memory: Memory, mouth: Mouth, words: list[str]) -> bool:
-    mouth.fail("529 overloaded")
+def _fail(memory: Memory, out: Output, words: list[str]) -> bool:
+    out.fail("529 overloaded")
     return False
 
 
-def _litter(memory: Memory, mouth: Mouth, words: list[str]) -> None:
-    mouth.say("before")
+def _print_invalid_lines(memory: Memory, out: Output, words: list[str]) -> None:
+    out.say("before")
     for line in LITTER:
-        say_plainly(line)
-    mouth.say("after")
+        print_line(line)
+    out.say("after")
 
 
-def _shout(memory: Memory, mouth: Mouth, words: list[str]) -> None:
-    mouth.say("x" * int(words[-1]))
+def _print_long_text(memory: Memory, out: Output, words: list[str]) -> None:
+    out.say("x" * int(words[-1]))
 
 
-def _flood(memory: Memory, mouth: Mouth, words: list[str]) -> None:
+def _print_many_lines(memory: Memory, out: Output, words: list[str]) -> None:
     for number in range(1, int(words[-1]) + 1):
-        mouth.say(f"{number} ".ljust(1000, "."))
+        out.say(f"{number} ".ljust(1000, "."))
         (HOME / "said").write_text(str(number))
 
 
-def _whisper(memory: Memory, mouth: Mouth, words: list[str]) -> None:
-    complain(("psst " * 20 + "\n") * 40_000)
-    mouth.say("I whispered.")
+def _print_long_errors(memory: Memory, out: Output, words: list[str]) -> None:
+    print_error(("psst " * 20 + "\n") * 40_000)
+    out.say("I whispered.")
 
 
-def _shrug(memory: Memory, mouth: Mouth, words: list[str]) -> None:
-    mouth.say(f"I do not know how to {' '.join(words)}.")
+def _answer_unknown(memory: Memory, out: Output, words: list[str]) -> None:
+    out.say(f"I do not know how to {' '.join(words)}.")
 
 
-_DOINGS: dict[str, Callable[[Memory, Mouth, list[str]], bool | None]] = {
+_DOINGS: dict[str, Callable[[Memory, Output, list[str]], bool | None]] = {
     "remember": _remember,
     "what": _recall,
     "Your": _count,
@@ -189,24 +189,24 @@ _DOINGS: dict[str, Callable[[Memory, Mouth, list[str]], bool | None]] = {
     "hang": _hang,
     "die": _die,
     "fail": _fail,
-    "litter": _litter,
-    "shout": _shout,
-    "flood": _flood,
-    "whisper": _whisper,
+    "litter": _print_invalid_lines,
+    "shout": _print_long_text,
+    "flood": _print_many_lines,
+    "whisper": _print_long_errors,
 }
 
 
-def tell(**message: Any) -> None:
+def print_message(**message: Any) -> None:
     """Print one message."""
-    say_plainly(json.dumps(message))
+    print_line(json.dumps(message))
 
 
-def say_plainly(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line unchanged."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Print a line on stderr."""
     sys.stderr.write(text + "\n")

@@ -1,6 +1,6 @@
-"""A stand-in for ``claude -p`` with ``stream-json`` both ways and the control protocol of its SDK.
+"""A fake ``claude -p`` with ``stream-json`` in both directions and the control protocol of its SDK.
 
-A turn is done on a thread, so that an interrupt is read while it hangs.
+A turn runs on a thread, so that an interrupt is read while it hangs.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 import threading
 from typing import Any
 
-from tests.agents.standins.behaviour import HOME, Memory, answer, tell
-from tests.agents.standins.messages import MessageMouth
+from tests.agents.standins.behaviour import HOME, Memory, answer, print_message
+from tests.agents.standins.messages import MessageOutput
 
 
-class Mouth(MessageMouth):
+class Output(MessageOutput):
     def __init__(self, session_id: str):
         super().__init__(session_id, with_uuids=True)
         self.answers: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -25,7 +25,7 @@ class Mouth(MessageMouth):
         suggested = [{"type": "addRules", "rules": [{"toolName": "Bash", "ruleContent": command}]}]
         asked = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": command}}
         more = {"tool_use_id": "toolu_1", "permission_suggestions": suggested}
-        tell(type="control_request", request_id="question-1", request={**asked, **more})
+        print_message(type="control_request", request_id="question-1", request={**asked, **more})
         told = self.answers.get()["response"]["response"]
         return f"{told['behavior']}{' for ever' if 'updatedPermissions' in told else ''}"
 
@@ -36,7 +36,7 @@ class Mouth(MessageMouth):
 class Agent:
     def __init__(self, memory: Memory):
         self.memory = memory
-        self.mouth = Mouth(memory.id)
+        self.out = Output(memory.id)
         self.turn = 0
 
     def read(self, message: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ class Agent:
             case "control_request":
                 self.serve(message["request_id"], message["request"])
             case "control_response":
-                self.mouth.answers.put(message)
+                self.out.answers.put(message)
             case "user":
                 self.turn += 1
                 text = message["message"]["content"][0]["text"]
@@ -55,15 +55,17 @@ class Agent:
             asked.write(json.dumps(request) + "\n")
         if request["subtype"] == "interrupt":
             self.turn += 1
-        tell(type="control_response", response={"subtype": "success", "request_id": request_id, "response": {}})
+        print_message(
+            type="control_response", response={"subtype": "success", "request_id": request_id, "response": {}}
+        )
         if request["subtype"] == "interrupt":
-            self.mouth.result("error_during_execution", is_error=True, errors=["Request was aborted."])
+            self.out.result("error_during_execution", is_error=True, errors=["Request was aborted."])
 
     def take_turn(self, turn: int, text: str) -> None:
-        self.mouth.begin()
-        if answer(self.memory, text, self.mouth) and turn == self.turn:
-            self.memory_at(self.mouth.last_uuid)
-            self.mouth.result(result="done", stop_reason="end_turn")
+        self.out.begin()
+        if answer(self.memory, text, self.out) and turn == self.turn:
+            self.memory_at(self.out.last_uuid)
+            self.out.result(result="done", stop_reason="end_turn")
 
     def memory_at(self, uuid: str) -> None:
         (self.memory.path_of_messages()).open("a").write(uuid + "\n")
@@ -74,7 +76,7 @@ def option(name: str) -> str | None:
 
 
 def refuse(told: str, session_id: str) -> None:
-    tell(type="result", subtype="error_during_execution", is_error=True, errors=[told], session_id=session_id)
+    print_message(type="result", subtype="error_during_execution", is_error=True, errors=[told], session_id=session_id)
     sys.stderr.write(told + "\n")
     sys.exit(1)
 
@@ -85,7 +87,7 @@ def main() -> None:
         with (HOME / "models").open("a") as models:
             models.write(f"{model}\n")
     asked, at = option("resume"), option("resume-session-at")
-    memory = Memory.taken_up(asked) if asked else Memory.fresh(option("session-id"))
+    memory = Memory.load(asked) if asked else Memory.create(option("session-id"))
     if memory is None:
         refuse(f"No conversation found with session ID: {asked}", str(asked))
         return

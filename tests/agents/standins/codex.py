@@ -1,10 +1,10 @@
-"""A stand-in for ``codex exec --json`` of version 0.169.0 (``tests/real_agents`` compares the two)."""
+"""A fake ``codex exec --json`` of version 0.169.0 (``tests/real_agents`` compares the two)."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.agents.standins.behaviour import Memory, answer, complain, say_plainly, tell
+from tests.agents.standins.behaviour import Memory, answer, print_error, print_line, print_message
 
 USAGE = {
     "input_tokens": 10,
@@ -15,12 +15,12 @@ USAGE = {
 }
 
 
-class Mouth:
+class Output:
     def __init__(self) -> None:
         self._items = 0
 
     def item(self, event: str, item_id: str, **item: object) -> None:
-        tell(type=f"item.{event}", item={"id": item_id, **item})
+        print_message(type=f"item.{event}", item={"id": item_id, **item})
 
     def next_id(self) -> str:
         self._items += 1
@@ -39,30 +39,30 @@ class Mouth:
         return "never asked"
 
     def fail(self, message: str) -> None:
-        tell(type="error", message=message)
-        tell(type="turn.failed", error={"message": message})
+        print_message(type="error", message=message)
+        print_message(type="turn.failed", error={"message": message})
 
 
 def main() -> int:
     arguments = sys.argv[1:]
     if "--version" in arguments:
-        say_plainly("codex-cli 0.169.0")
+        print_line("codex-cli 0.169.0")
         return 0
     resumes = "resume" in arguments
     prompt = sys.stdin.read()
     if not prompt.strip():
-        complain("No prompt provided via stdin.")
+        print_error("No prompt provided via stdin.")
         return 1
-    memory = Memory.taken_up(arguments[-2]) if resumes else Memory.fresh()
+    memory = Memory.load(arguments[-2]) if resumes else Memory.create()
     if memory is None:
         told = f"thread/resume failed: no rollout found for thread id {arguments[-2]} (code -32600)"
-        complain(f"Error: thread/resume: {told}")
+        print_error(f"Error: thread/resume: {told}")
         return 1
-    tell(type="thread.started", thread_id=memory.id)
-    tell(type="turn.started")
-    if not answer(memory, prompt, Mouth()):
+    print_message(type="thread.started", thread_id=memory.id)
+    print_message(type="turn.started")
+    if not answer(memory, prompt, Output()):
         return 1
-    tell(type="turn.completed", usage=USAGE)
+    print_message(type="turn.completed", usage=USAGE)
     return 0
 
 

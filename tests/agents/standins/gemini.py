@@ -1,4 +1,4 @@
-"""A stand-in for ``gemini --output-format=stream-json`` of version 0.61.0."""
+"""A fake ``gemini --output-format=stream-json`` of version 0.61.0."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.agents.standins.behaviour import Memory, answer, complain, say_plainly, tell
+from tests.agents.standins.behaviour import Memory, answer, print_error, print_line, print_message
 
 STATS = {"total_tokens": 12, "input_tokens": 10, "output_tokens": 2, "cached": 0, "duration_ms": 60, "tool_calls": 0}
 
 
 def event(kind: str, **body: Any) -> None:
-    tell(type=kind, timestamp=datetime.now(UTC).isoformat(), **body)
+    print_message(type=kind, timestamp=datetime.now(UTC).isoformat(), **body)
 
 
-class Mouth:
+class Output:
     def say(self, text: str) -> None:
         event("message", role="assistant", content=text, delta=True)
 
@@ -33,17 +33,17 @@ class Mouth:
 def main() -> int:
     arguments = sys.argv[1:]
     if "--version" in arguments:
-        say_plainly("0.61.0")
+        print_line("0.61.0")
         return 0
     asked = next((word.partition("=")[2] for word in arguments if word.startswith("--resume=")), None)
     prompt = sys.stdin.read()
-    memory = Memory.taken_up(asked) if asked else Memory.fresh()
+    memory = Memory.load(asked) if asked else Memory.create()
     if memory is None:
-        complain(f'Error resuming session: Invalid session identifier "{asked}".')
+        print_error(f'Error resuming session: Invalid session identifier "{asked}".')
         return 42
     event("init", session_id=memory.id, model="stand-in")
     event("message", role="user", content=prompt)
-    if not answer(memory, prompt, Mouth()):
+    if not answer(memory, prompt, Output()):
         return 1
     event("result", status="success", stats=STATS)
     return 0

@@ -1,1 +1,1 @@
-"""Other systems that recover after a kill, measured in the same run; `make peers` installs them."""
+"""Other systems that recover after a kill, measured in the same run; ``make peers`` installs them."""

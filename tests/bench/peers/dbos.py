@@ -1,4 +1,4 @@
-"""Recovery of 1,000 sessions after a kill, beside DBOS, which recovers as many workflows, both on one PostgreSQL."""
+"""Recovery of 1,000 sessions after a kill, beside the recovery of as many DBOS workflows, both on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT: Final = 1.0
 
 
 def of_recoveries(world: World, count: int, rounds: int, *, limited: bool) -> list[Figure]:
-    """Best rounds, in turn; the database of this process is a PostgreSQL."""
+    """Measure the best of alternating rounds; the database of this process is PostgreSQL."""
     ours, theirs = [], []
     with fleet_to_attach(world, count) as attach:
         for _ in range(rounds):
@@ -31,7 +31,7 @@ def of_recoveries(world: World, count: int, rounds: int, *, limited: bool) -> li
 
 
 def _recovery(home: Path, count: int) -> dict[str, Any]:
-    """Kill an application all of whose workflows wait, and start it again; what it tells then."""
+    """Kill an application while all of its workflows wait, restart it, and return its report."""
     database = postgresql.new_database(os.environ[DATABASE_URL]).replace("postgres://", "postgresql+psycopg://", 1)
     run_until_told(home, PROGRAM, "start", database, str(count))
     return run_until_told(home, PROGRAM, "recover", database, str(count))

@@ -1,7 +1,8 @@
 """A DBOS application, run by the Python of ``make peers``: ``dbos_program.py (start|recover) DATABASE_URL COUNT``.
 
-Each workflow records one step and waits in a second. ``start`` prints a line once all wait there, and is then killed.
-``recover`` prints, as JSON, the version of DBOS and the seconds from ``DBOS.launch()`` until all wait there again.
+Each workflow records one step and waits in a second one. ``start`` prints a line once all wait there, and is then
+killed. ``recover`` prints, as JSON, the version of DBOS and the seconds from ``DBOS.launch()`` until all wait there
+again.
 """
 
 import json
@@ -18,12 +19,12 @@ arrived, lock, all_there, never = set[int](), threading.Lock(), threading.Event(
 
 
 def begin(number: int) -> int:
-    """Return what the workflow has to remember."""
+    """Return the number that the workflow records."""
     return number
 
 
 def arrive(number: int) -> None:
-    """Note that a workflow is here; wait to be killed, unless this is the recovery."""
+    """Count an arrived workflow; wait to be killed, unless this is the recovery."""
     with lock:
         arrived.add(number)
         if len(arrived) == count:
@@ -33,7 +34,7 @@ def arrive(number: int) -> None:
 
 
 def session(number: int) -> None:
-    """Two steps."""
+    """Run both steps."""
     arrive_step(begin_step(number))
 
 
@@ -45,7 +46,7 @@ if mode == "start":
     for number in range(count):
         with SetWorkflowID(f"session-{number}"):
             DBOS.start_workflow(workflow, number)
-assert all_there.wait(300), f"{len(arrived)} of {count} workflows are there"
+assert all_there.wait(300), f"{len(arrived)} of {count} workflows have started"
 print(json.dumps({"version": version("dbos"), "seconds": time.perf_counter() - began}), flush=True)
 if mode == "start":
     never.wait()

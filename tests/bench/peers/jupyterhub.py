@@ -1,4 +1,4 @@
-"""A sweep of sessions whose results are stored, beside JupyterHub's check of as many servers when it starts again."""
+"""A stored sweep of sessions, beside JupyterHub's check of as many servers at its start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT: Final = 0.25
 
 
 def of_checks(world: World, count: int, rounds: int, *, limited: bool) -> list[Figure]:
-    """Best rounds, in turn. Kandev's fleet listens at Unix sockets, JupyterHub's at addresses, as each does itself."""
+    """Measure the best of alternating rounds; each system's servers listen as usual for it."""
     home = world.home / "jupyterhub"
     home.mkdir()
     with fleet_of(count, "127.11.0.1") as fleet, fleet_of(count, "127.12.0.1", at_sockets=False) as servers:
@@ -53,7 +53,7 @@ def _seed(home: Path, servers: Sequence[FakeAgentctl]) -> None:
 
 
 def _check(home: Path, count: int) -> dict[str, Any]:
-    """Start a hub with a copy of the database; it is killed when it has checked its servers, before it ends them."""
+    """Start a hub with a copy of the database, and kill it after it has checked its servers; return its report."""
     database = home / "hub.sqlite"
     shutil.copy(home / "seed.sqlite", database)
     told = run_until_told(home, PROGRAM, "check", f"sqlite:///{database}")

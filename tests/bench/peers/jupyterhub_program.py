@@ -1,8 +1,8 @@
 """JupyterHub after a kill, run by the Python of ``make peers``: ``jupyterhub_program.py (seed|check) DATABASE_URL``.
 
 ``seed`` reads JSON from standard input: the pid of the single-user servers, and host and port of each. It writes the
-database that a killed hub leaves behind. ``check`` starts the hub with it and prints, as JSON, its version, how many
-servers it found running, and the seconds of ``init_spawners``, which polls each process and asks each server by HTTP.
+database that a killed hub leaves. ``check`` starts the hub with it and prints, as JSON, its version, how many servers
+it found running, and the seconds of ``init_spawners``, which polls each process and asks each server by HTTP.
 """
 
 import json
@@ -13,7 +13,7 @@ from jupyterhub import __version__
 
 
 def seed(url: str) -> None:
-    """A user with a running server, and its OAuth client, for each address."""
+    """Write a user with a running server, and its OAuth client, for each address."""
     from jupyterhub import orm  # noqa: PLC0415  (the other mode needs what the hub imports, and this one only this)
 
     told = json.load(sys.stdin)
@@ -29,7 +29,7 @@ def seed(url: str) -> None:
 
 
 def check(url: str) -> None:
-    """Start the hub, which says what it took to check its servers."""
+    """Start the hub, which prints the seconds of its check."""
     from jupyterhub.app import JupyterHub  # noqa: PLC0415  (as above)
 
     class TimedHub(JupyterHub):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Programs of peers, run by the Python of ``make peers``."""
+"""Programs of other systems, run by the Python of ``make peers``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.services import PYTHON_OF_PEERS
 
 
 def command(program: Path, *words: str) -> list[str]:
-    """The command line; modules beside the program, which are named as packages of peers are, stay unknown to it."""
+    """Return the command line; ``-P`` hides the modules beside the program, which have names of packages."""
     return [str(PYTHON_OF_PEERS), "-P", str(program), *words]
 
 
 def run_until_told(home: Path, program: Path, *words: str) -> dict[str, Any]:
-    """Run a program until it prints a line of JSON, kill it with SIGKILL, and return what it told."""
+    """Run a program until it prints a line of JSON, kill it with SIGKILL, and return the parsed line."""
     log = home / f"{program.stem}.log"
     quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
     with (

@@ -1,4 +1,4 @@
-"""One session attached again after its control plane was killed, beside ``tmux attach`` after its client was killed."""
+"""Reattaching a session after a kill of the control plane, beside ``tmux attach`` after a kill of its client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN: Final = b"heron"
 
 
 def of_one_session(world: World, rounds: int) -> list[Figure]:
-    """Best rounds, in turn."""
+    """Measure the best of alternating rounds."""
     ours, theirs = [], []
     with fleet_to_attach(world, 1) as attach, _server() as command:
         for _ in range(rounds):
@@ -32,7 +32,7 @@ def of_one_session(world: World, rounds: int) -> list[Figure]:
 
 @contextmanager
 def _server() -> Iterator[Sequence[str]]:
-    """A tmux of its own, without a configuration, one session of which shows a word; gives its command."""
+    """Yield the command of a tmux server without configuration, in which one session shows a word."""
     command = ("tmux", "-L", f"kandev-bench-{uuid.uuid4().hex}", "-f", os.devnull)
     subprocess.run([*command, "new-session", "-d", f"echo {SHOWN.decode()}; exec cat"], check=True)
     try:
@@ -42,7 +42,7 @@ def _server() -> Iterator[Sequence[str]]:
 
 
 def _attach(command: Sequence[str]) -> float:
-    """Seconds from the start of a client until it shows what the session shows; it is then killed."""
+    """Return the seconds from the start of a client until it shows the session's output; kill it then."""
     ours, theirs = os.openpty()
     began = time.perf_counter()
     environment = {**os.environ, "TERM": "xterm"}

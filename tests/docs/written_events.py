@@ -1,4 +1,4 @@
-"""Read from the source which events the code can write to a session's log, so that none is forgotten."""
+"""Read from the source which events the code can write to a session's log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ EXPANSIONS: Mapping[str, Sequence[str]] = {
 """The names that an f-string with this prefix can produce."""
 
 
-def said() -> dict[str, set[str]]:
-    """Return the payload fields beside each event name in the source."""
+def fields_by_event() -> dict[str, set[str]]:
+    """Return the payload fields of each event name in the source."""
     found: dict[str, set[str]] = defaultdict(set)
     for call in _calls():
         fields = set(_fields(call))
@@ -33,10 +33,10 @@ def _calls() -> list[ast.Call]:
     """Return every call of ``transaction.record_event(...)`` and ``NewEvent(...)``."""
     paths = sorted((ROOT / "sessions_app").rglob("*.py"))
     nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
-    return [node for node in nodes if isinstance(node, ast.Call) and node.args and _is_saying(node.func)]
+    return [node for node in nodes if isinstance(node, ast.Call) and node.args and _writes_event(node.func)]
 
 
-def _is_saying(function: ast.expr) -> bool:
+def _writes_event(function: ast.expr) -> bool:
     if isinstance(function, ast.Attribute):
         return function.attr == "record_event"
     return isinstance(function, ast.Name) and function.id == "NewEvent"
@@ -49,12 +49,12 @@ def _names(call: ast.Call) -> Iterator[str]:
         yield named.value
     elif isinstance(named, ast.JoinedStr) and isinstance(named.values[0], ast.Constant):
         beginning = str(named.values[0].value)
-        assert beginning in EXPANSIONS, f"tests/docs/said.py does not know what {source} becomes"
+        assert beginning in EXPANSIONS, f"tests/docs/written_events.py does not know what {source} becomes"
         yield from (beginning + word for word in EXPANSIONS[beginning])
     elif source == "EXECUTOR_EVENTS[after]":
         yield from EXECUTOR_EVENTS.values()
     elif source != "name":  # record_event itself, which passes its arguments to NewEvent
-        raise AssertionError(f"tests/docs/said.py cannot tell which events {source} is")
+        raise AssertionError(f"tests/docs/written_events.py cannot tell which events {source} is")
 
 
 def _fields(call: ast.Call) -> Iterator[str]:
