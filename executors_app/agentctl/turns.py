@@ -28,7 +28,7 @@ _LAST_OUTPUT_TIMEOUT: Final = 10.0
 _CANCEL_LIMIT: Final = 5.0
 _NO_ROOM: Final = (
     "The disk that stores this agent's output is full, so the turn was stopped. Nothing that was shown is lost."
-    " Make room on that disk, then send the prompt again."
+    " Free some space on that disk, then send the prompt again."
 )
 
 

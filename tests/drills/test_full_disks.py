@@ -70,13 +70,13 @@ def test_full_disk_of_agentctl_stops_the_turn_until_space_is_free(deployment: De
             describe="the turn has failed",
         )[0]
         assert failed["error_code"] == "disk_full"
-        assert "Make room" in failed["error_message"]
+        assert "Free some space" in failed["error_message"]
         status = eventually(
             lambda: (told := session.status())["error_code"] == "disk_full" and told,
             timeout=30,
             describe="the full disk is shown",
         )
-        assert "Make room" in status["error_message"]
+        assert "Free some space" in status["error_message"]
         heard = session.agent_text()
 
         filler.unlink()
