@@ -163,6 +163,17 @@ async def _start_session(place: Path, execution: str, start: Start, agent: Seque
     return pid, answered, cpu
 
 
+def launcher_cpu(home: Path) -> float:
+    """Return the CPU seconds of a launcher's own start and its first fork; a supervisor needs one launcher."""
+    launcher = launch._Launcher()
+    with _sessions(home, 1, lambda argv, environment, log: launcher.fork(argv, environment, log, log)):
+        assert launcher._process is not None
+        used = cpu_time(launcher._process.pid)
+    assert launcher._connection is not None
+    launcher._connection.close()  # which ends it
+    return used
+
+
 def cpu_time(pid: int) -> float:
     """Return the CPU seconds of all threads of a process."""
     threads = Path(f"/proc/{pid}/task").iterdir()

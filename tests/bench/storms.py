@@ -23,7 +23,7 @@ from sessions_app.models import Intent, Supervisor, TaskSession
 from sessions_app.services.status import session_status
 from tests.bench.figures import Figure
 from tests.bench.latencies import quantile
-from tests.bench.launches import cpu_time
+from tests.bench.launches import cpu_time, launcher_cpu
 from tests.bench.world import World
 from tests.supervisor import fake_agentctl_server, supervisor_process
 from tests.waiting import eventually
@@ -64,13 +64,16 @@ def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figur
             "KANDEV_LEASE_TTL": "30",
         }
         log = Path(world.home) / "storm.log"
+        once = launcher_cpu(Path(world.home))
         storm = Storm(idle=_looks(200))
         try:
             with supervisor_process.supervising(url, log, env) as supervisor:
                 before = _cpu_after_imports(supervisor.pid)
                 _watch(storm, url, count + real)
                 storm.supervisor_cpu = cpu_time(supervisor.pid) - before
-                storm.place_cpu = sum(map(cpu_time, [*_launchers(log), *_real_agentctls_and_guards()]))
+                launchers = _launchers(log)
+                places = sum(map(cpu_time, [*launchers, *_real_agentctls_and_guards()]))
+                storm.place_cpu = places - len(launchers) * once
         finally:
             for execution in ExecutorRunning.objects.filter(runtime="local_standalone"):
                 identity.kill_all(identity.find_marked(str(execution.id)), 10)
