@@ -74,7 +74,7 @@ async def test_hanging_snapshot_delays_a_turn_only_up_to_its_limit(running: Runn
     await running.line("turn.completed")
 
     assert time.monotonic() - began < 2.0
-    assert "did not end" in (await running.line("log"))["data"]["error"]
+    assert "did not finish" in (await running.line("log"))["data"]["error"]
 
 
 async def test_workspace_without_a_repository_takes_no_snapshots_silently(started: Running) -> None:

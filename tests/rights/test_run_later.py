@@ -223,7 +223,7 @@ class TestNotifications:
         delivery.send_delivery(Delivery.objects.get().id)
         assert (delivery.plan_deliveries(), Delivery.objects.get().state) == (0, "dropped")
         assert not fresh(hook).enabled
-        assert "is switched off" in caplog.text
+        assert "was disabled" in caplog.text
         change_webhook(world.staff, fresh(hook), {"enabled": True})
         assert delivery.plan_deliveries() == 1
 
