@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import subprocess
 import time
 from collections.abc import Sequence
@@ -148,22 +147,25 @@ class Git:
     ) -> tuple[bytes, bool]:
         until = time.monotonic() + timeout
         with memory_file(stdin) if isinstance(stdin, bytes) else contextlib.nullcontext(stdin) as source:
-            process = self._start(arguments, source, subprocess.PIPE, hold)
-        if bounds:
-            _limit(process, bounds)
+            process = self._start(arguments, source, subprocess.PIPE, hold, bounds)
         out = CappedOutput(process.stdout, limit)
         _finish([(process, arguments)], [out], until)
         return bytes(out.data[:limit]), len(out.data) > limit
 
     def _start(
-        self, arguments: Sequence[str], stdin: IO[bytes] | None, stdout: int | IO[bytes], hold: Sequence[int]
+        self,
+        arguments: Sequence[str],
+        stdin: IO[bytes] | None,
+        stdout: int | IO[bytes],
+        hold: Sequence[int],
+        bounds: Bounds | None = None,
     ) -> subprocess.Popen[bytes]:
         environment: dict[str, str] = {**_environment(), "GIT_DIR": str(self.directory)}
         if self.objects is not None:
             environment["GIT_OBJECT_DIRECTORY"] = str(self.objects)
         try:
             return subprocess.Popen(
-                [git_executable(), *SAFE_OPTIONS, *arguments],
+                [*(_limited(bounds) if bounds else ()), git_executable(), *SAFE_OPTIONS, *arguments],
                 cwd=self.directory,
                 env=environment,
                 stdin=stdin,
@@ -196,11 +198,14 @@ def _finish(
             raise GitFailed(f"git {subcommand(arguments)} failed: {text}", exit_code=code)
 
 
-def _limit(process: subprocess.Popen[bytes], bounds: Bounds) -> None:
-    # Set from outside: a ``preexec_fn`` is not safe in a process with threads.
-    with contextlib.suppress(ProcessLookupError):
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (bounds.memory, bounds.memory))
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (bounds.file, bounds.file))
+def _limited(bounds: Bounds) -> list[str]:
+    """Return the beginning of a command that starts under these limits.
+
+    A shell sets them: limits set on a running git come too late on a busy machine, and a ``preexec_fn`` is not safe in
+    a process with threads. The units are KiB of memory and blocks of 512 bytes.
+    """
+    set_limits = 'ulimit -v "$1" && ulimit -f "$2" && shift 2 && exec "$@"'
+    return ["/bin/sh", "-c", set_limits, "sh", str(bounds.memory >> 10), str(bounds.file >> 9)]
 
 
 @cache

@@ -11,6 +11,7 @@ import pytest
 
 from executors_app.errors import BundleRefused
 from executors_app.repositories import archive as archives
+from executors_app.repositories import git as gits
 from executors_app.repositories.archive import Archive
 from tests.executors.repositories import commit, run_git
 from tests.repositories.workspaces import BRANCH, HEAD, OTHER, RECOVERY, SESSION, Place, bundle, files
@@ -178,6 +179,16 @@ def _varint(number: int) -> bytes:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes([*out, number])
+
+
+def test_git_starts_with_its_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits set on a running git would be too late for a pack that expands at once."""
+    program = tmp_path / "git"
+    program.write_text("#!/bin/sh\nulimit -v\nulimit -Hv\nulimit -f\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(gits, "git_executable", lambda: str(program))
+    bounds = gits.Bounds(memory=1 << 30, file=1 << 20)
+    assert gits.Git(tmp_path).run("index-pack", bounds=bounds).split() == [b"1048576", b"1048576", b"2048"]
 
 
 def test_small_pack_that_expands_to_a_gigabyte_is_refused(

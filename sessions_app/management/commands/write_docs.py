@@ -94,7 +94,7 @@ state and transition is in [the tables](states.md), and each start that was carr
 random moments."""
 
 _SEED_HEADER = """\
-## Beside the seed
+## Differences from the seed
 
 Kandev began from a design document, the *seed*, with a table of agents. This table shows what the seed says, and why \
 Kandev differs from it."""
