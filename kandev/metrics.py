@@ -68,17 +68,20 @@ _METRICS: Final = (
         "Executions examined by sweeps, by runtime and observation: alive, dead or unknown.",
         ("runtime", "observed"),
     ),
-    Metric("kandev_resumes_total", "counter", "Receipts: how starts and take-overs ended.", ("kind", "agent_type")),
+    Metric(
+        "kandev_resumes_total",
+        "counter",
+        "Receipts of starts and take-overs, by kind of continuity and agent type.",
+        ("kind", "agent_type"),
+    ),
     Metric(
         "kandev_resume_duration_seconds",
         "histogram",
         "Time from the request to start an agent until it is running, including waits for capacity.",
         buckets=RESUME_BUCKETS,
     ),
-    Metric(
-        "kandev_reconciler_sessions_restarted_total", "counter", "Agents that were brought up without anybody asking."
-    ),
-    Metric("kandev_reconciler_continue_prompts_sent_total", "counter", "Continue prompts that went to an agent."),
+    Metric("kandev_reconciler_sessions_restarted_total", "counter", "Agents that were restarted automatically."),
+    Metric("kandev_reconciler_continue_prompts_sent_total", "counter", "Continue prompts that were sent to an agent."),
     Metric(
         "kandev_reconciler_reconcile_duration_seconds",
         "histogram",

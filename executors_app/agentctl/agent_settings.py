@@ -9,8 +9,8 @@ is None if the agent does not report it. A choice is ``{"value", "name", "descri
 "description", "hint"}``.
 
 A way to log in, published at ``initialize``, is ``{"id", "name", "description", "type", "args", "env", "variables",
-"link"}``. By ``type``: *agent* logs in by itself when it gets ``authenticate``; *terminal* runs the agent's own command
-with ``args`` and ``env`` added, and a person completes it; *env_var* wants ``variables`` in the agent's environment,
+"link"}``. By ``type``: *agent* logs in on its own after ``authenticate``; *terminal* runs the agent's own command with
+``args`` and ``env`` added, and a person completes it; *env_var* requires ``variables`` in the agent's environment,
 described at ``link``. Words that go into a command are dropped with their method if they are malformed.
 """
 

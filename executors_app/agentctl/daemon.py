@@ -157,7 +157,7 @@ class ServeOptions:
     port: int
     ready_file: Path | None = None
     hold_socket: Path | None = None
-    """Where a sprite takes requests to stay awake; None on a machine that never sleeps."""
+    """Where a sprite accepts requests to stay awake; None on a machine that never sleeps."""
     path: Path | None = None
     """Path of the Unix socket to listen on, instead of host and port."""
 

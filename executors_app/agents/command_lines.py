@@ -1,6 +1,6 @@
-"""What ships with Kandev or is named by a profile, and agents that are run through their own command lines.
+"""The agents that ship with Kandev or are configured by a profile, and those that are run through their command lines.
 
-The latter speak no ACP; each has a driver of its own.
+The latter do not speak ACP; each has its own driver.
 """
 
 import sys

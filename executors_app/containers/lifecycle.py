@@ -54,7 +54,7 @@ async def judge_execution(site: Site, execution: ExecutionFacts, known: Containe
     """Return the observation of one execution; ``answer`` is its status, the error instead, or None if not polled."""
     container = known.containers.get(execution.id)
     if container is None:
-        # Only the engine that had the container can deny having it: another engine's denial proves nothing.
+        # Only the engine that ran the container can report its absence; the answer of another engine proves nothing.
         had = execution.state.get("engine")
         if not (had == known.engine_id if had else site.is_gone(execution)):
             return Observation.unknown("other_host")

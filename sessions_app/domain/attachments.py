@@ -55,7 +55,7 @@ def taken_files_sentence(taken: Collection[str] | None) -> str:
 
 
 def media_type_of(content: bytes) -> str | None:
-    """Return the media type that the content proves; None if it is of no type that a prompt may carry."""
+    """Return the media type that the content proves; None for any type that a prompt may not carry."""
     for signature, at, media_type in _SIGNATURES:
         # RIFF is the container of two of the types; its ninth byte shows which one it is.
         if content[at : at + len(signature)] == signature and (not at or content.startswith(b"RIFF")):

@@ -135,7 +135,7 @@ def leave_for_later(case: Case) -> Fields:
 
 def mark_stopped(case: Case) -> Fields:
     """Record that nothing runs."""
-    return leave_for_later(case) | {"reason": "not wanted any more"}
+    return leave_for_later(case) | {"reason": "no longer wanted"}
 
 
 def leave_without_owner(case: Case) -> Fields:

@@ -179,7 +179,7 @@ def act_on_many_sessions(request: HttpRequest) -> HttpResponse:
     try:
         ids = [parse_uuid(one) for one in request.POST.getlist("session")]
         if None in ids:
-            raise Invalid("A session is named by its id.", field="sessions")
+            raise Invalid("session must be the id of a session.", field="sessions")
         outcomes = request_many(request.user, action, [one for one in ids if one])
     except SessionsError as error:
         return render(request, "bulk.html", {"refused": error.message, "back": back}, status=422)

@@ -145,9 +145,9 @@ class Exporter:
                 return
             self._reported_failures.add(subject)
             if isinstance(error, OSError):
-                log.warning("%s cannot be kept, trying again: %s", what, error, extra=extra)
+                log.warning("%s cannot be written, trying again: %s", what, error, extra=extra)
             else:
-                log.exception("%s cannot be kept, trying again", what, extra=extra)
+                log.exception("%s cannot be written, trying again", what, extra=extra)
         else:
             self._reported_failures.discard(subject)
 

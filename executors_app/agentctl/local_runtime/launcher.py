@@ -68,10 +68,10 @@ def _prepare() -> None:
 
 
 def rehearse() -> None:
-    """Serve an execution without an agent, in a directory of its own, before any is forked. Raises OSError.
+    """Serve an execution without an agent, in its own directory, before any is forked. Raises OSError.
 
-    The forks share what Python makes and caches at first use, such as the specialised code of the functions that serve
-    a request: half a megabyte of each. Leaves no thread and no file.
+    The forks share what Python creates and caches at first use, such as the specialised code of the functions that
+    serve a request: half a megabyte of each. Leaves no thread and no file.
     """
     with tempfile.TemporaryDirectory(prefix="kandev-launcher-") as home:
         asyncio.run(_serve(Path(home)))

@@ -1,4 +1,4 @@
-// Board, task, executors, sweeps: their lists are kept true, and times are shown in the zone of the reader.
+// Keep the lists of board, task, executors and sweeps up to date, and show times in the reader's time zone.
 
 import { keepLive } from "./live.js";
 import { partsOf } from "./parts.js";
