@@ -13,7 +13,7 @@ import pytest
 from tests.docker import machine_image
 from tests.docker.engine import Engine, build
 from tests.services import require
-from tests.waiting import eventually
+from tests.waiting import WaitTimeout, eventually
 
 TAG: Final = "kandev:test"
 NETWORK: Final = "kandev-image-test"
@@ -114,9 +114,7 @@ def status_of(url: str, host: str = SITE) -> int:
 def test_web_is_healthy_ready_and_unprivileged(containers: ControlPlaneContainers) -> None:
     supervisor = containers.start(["python3", "manage.py", "supervise"])
     web = containers.start()
-    eventually(
-        lambda: health(containers, web) == "healthy", timeout=180, describe="the health check says that it is healthy"
-    )
+    wait_until_healthy(containers, web)
     eventually(
         lambda: status_of(f"{containers.address(web)}/readyz") == 200, timeout=120, describe="/readyz answers 200"
     )
@@ -142,6 +140,15 @@ def test_web_is_healthy_ready_and_unprivileged(containers: ControlPlaneContainer
 def health(containers: ControlPlaneContainers, container: str) -> str:
     """Return the result of the container's own health check."""
     return str(containers.client.inspect_container(container)["State"]["Health"]["Status"])
+
+
+def wait_until_healthy(containers: ControlPlaneContainers, container: str) -> None:
+    """Wait until the container's own health check succeeds; otherwise fail with its state and the end of its log."""
+    try:
+        eventually(lambda: health(containers, container) == "healthy", timeout=180)
+    except WaitTimeout:
+        state = containers.client.inspect_container(container)["State"]
+        pytest.fail(f"{json.dumps(state)}\n{containers.client.logs(container, tail=50).decode()}")
 
 
 def test_web_that_does_not_answer_is_unhealthy(containers: ControlPlaneContainers) -> None:
