@@ -25,8 +25,7 @@ from sessions_app.supervisor.conversation import (
     complete_tool_call,
     update_open_requests,
 )
-from sessions_app.supervisor.ingest.agent_settings import AgentSettingsUpdate
-from sessions_app.supervisor.ingest.folding import TEXT_KINDS, JournalLine
+from sessions_app.supervisor.ingest.folding import TEXT_KINDS, AgentSettingsUpdate, JournalLine
 from sessions_app.supervisor.interrupted_turns import (
     interrupt_turn,
     plan_retry,
