@@ -59,6 +59,8 @@ ROWS = (
     "kill -9 of the agentctl: ready again",
     "snapshot of a small clean repository",
     "25 + 1 start: CPU of a start",
+    "25 + 1 start: CPU of a start, supervisor",
+    "25 + 1 start: CPU of a start, launcher, agentctl, guard",
     "workflow, each of 2 shell nodes",
     "workflow, a text of 1,000 nodes checked",
     "workflow, a text of 800 kB of {{ checked",
