@@ -9,6 +9,9 @@ class AccountsConfig(AppConfig):
     """Configuration of the ``accounts`` app."""
 
     name = "sessions_app.accounts"
+    label = "accounts"
+    verbose_name = "Accounts"
+    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         """Connect the handlers that hash tokens created by REST framework and check user names."""
