@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from kandev.environment import InvalidEnvironment, read_environment
+from kandev.environment import Environment, InvalidEnvironment, read_environment, variable_name
 from tests.services import ROOT
 
 
@@ -110,3 +112,14 @@ def test_command_with_an_invalid_environment_prints_one_line(tmp_path: Path) -> 
     )
     assert ended.returncode == 2
     assert ended.stderr == "kandev: unknown setting KANDEV_MAX_RESTART: did you mean KANDEV_MAX_RESTARTS?\n"
+
+
+def test_every_setting_is_read_by_code() -> None:
+    settings = (ROOT / "kandev" / "settings.py").read_text()
+    own = {ROOT / "kandev" / name for name in ("environment.py", "settings.py")}
+    files = [path for name in ("executors_app", "kandev", "sessions_app") for path in (ROOT / name).rglob("*.py")]
+    code = "".join(path.read_text() for path in files if path not in own)
+    for field in fields(Environment):
+        name = variable_name(field)
+        others = settings.replace(f"{name} = _env.{field.name}\n", "")
+        assert re.search(rf"\b{name}\b", code) or re.search(rf"\b({name}|_env\.{field.name})\b", others), name
