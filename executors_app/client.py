@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import IO, Any, Final, cast
@@ -278,6 +279,8 @@ def _jobs_unsupported_as_error() -> Iterator[None]:
 
 _SHOWN_LIMIT = 200
 """Bytes of an unreadable line that are shown."""
+_ACK_BYTES = 16 << 10
+"""Bytes of frames after which they are acknowledged without being asked to: agentctl deletes megabytes at once."""
 
 
 class EventStream:
@@ -290,6 +293,10 @@ class EventStream:
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse):
         self._socket = socket
+        self._frames: deque[tuple[int, int]] = deque(maxlen=4096)
+        """The last seq and the size of each frame that is not stored yet."""
+        self._stored = 0
+        """Bytes that were stored since the last acknowledgement."""
 
     def __aiter__(self) -> AsyncIterator[list[dict[str, Any]]]:
         return self
@@ -297,7 +304,9 @@ class EventStream:
     async def __anext__(self) -> list[dict[str, Any]]:
         message = await self._socket.receive()
         if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-            return parse_frame(message.data)
+            lines = parse_frame(message.data)
+            self._frames.append((lines[-1].get("seq", 0) if lines else 0, len(message.data)))
+            return lines
         code = self._socket.close_code
         if code == CLOSE_STALE_GENERATION:
             newer = "A newer generation has taken over this event stream."
@@ -308,8 +317,16 @@ class EventStream:
             "The connection to agentctl's event stream was lost.", reason="closed", close_code=code
         )
 
-    async def ack(self, seq: int) -> None:
-        """Acknowledge lines up to ``seq``, which agentctl may then delete; raises AgentctlUnreachable."""
+    async def ack(self, seq: int, *, now: bool = True) -> None:
+        """Acknowledge lines up to ``seq``, which agentctl may then delete; raises AgentctlUnreachable.
+
+        Unless it must be ``now``, a few lines are left for a later acknowledgement.
+        """
+        while self._frames and self._frames[0][0] <= seq:
+            self._stored += self._frames.popleft()[1]
+        if not now and self._stored < _ACK_BYTES:
+            return
+        self._stored = 0
         try:
             await self._socket.send_str(f'{{"ack":{seq}}}')
         except (aiohttp.ClientError, ConnectionError) as error:

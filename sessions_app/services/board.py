@@ -73,7 +73,8 @@ def filter_tasks(user: Any, wanted: BoardFilter) -> QuerySet[Task]:
     if wanted.text:
         named = Q(agent_profile__name__icontains=wanted.text) | Q(worktree_branch__icontains=wanted.text)
         words = Q(title__icontains=wanted.text) | Q(description__icontains=wanted.text)
-        tasks = tasks.filter(words | Q(Exists(sessions.filter(named))))
+        # Not by a subquery for each task: this one runs once.
+        tasks = tasks.filter(words | Q(id__in=TaskSession.objects.filter(named).values("task")))
     if wanted.team is not None:
         tasks = tasks.filter(team=wanted.team)
     if wanted.agent is not None:

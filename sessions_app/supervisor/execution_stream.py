@@ -164,11 +164,12 @@ class ExecutionStream:
                 # Acknowledged after the commit: agentctl may delete what is acknowledged. After a crash in between the
                 # lines arrive again, and the cursor filters them out.
                 result = await self._write(lines, waiting)
-                await stream.ack(result.seq)
+                only_output = all(line["kind"] in OUTPUT_KINDS for line in lines)
+                await stream.ack(result.seq, now=not only_output)
                 crash_points.reached("supervisor.ingest_acked", self.session_id)
                 await self.handle_notices(())
                 await self._notify_waiters()
-                if any(line["kind"] not in OUTPUT_KINDS for line in lines):
+                if not only_output:
                     self.on_change(self.session_id)
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -84,6 +85,69 @@ def _hold_syncs(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> asyncio.Ev
 
     monkeypatch.setattr(journal._store, "sync", held)
     return release
+
+
+async def test_pieces_of_text_share_one_sync_which_happens_although_nobody_waits(tmp_path: Path) -> None:
+    limits = JournalLimits(sync_delay=0.2)
+    async with opened(tmp_path, limits=limits) as journal:
+        synced = _count_syncs(journal)
+        for number in range(5):
+            journal.append(JournalKind.MESSAGE_AGENT, text=f"piece {number}")
+            await journal.wait_for_lines(number)
+
+        await eventually_async(lambda: synced == [5])
+
+
+async def test_whoever_waits_for_a_line_gets_its_sync_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=JournalLimits(sync_delay=600)) as journal:
+        synced = _count_syncs(journal)
+        said = journal.append(JournalKind.MESSAGE_AGENT, text="said")
+        await journal.wait_for_lines(0)
+        assert synced == []
+
+        await asyncio.wait_for(journal.wait_until_durable(said), 5)
+
+        assert synced == [1]
+
+
+async def test_much_text_is_synced_without_a_delay(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=JournalLimits(sync_delay=600)) as journal:
+        for _ in range(20):
+            journal.append(JournalKind.MESSAGE_AGENT, text="x" * 40_000)
+
+        await asyncio.wait_for(journal.wait_for_room(), 5)
+
+
+async def test_segment_is_synced_before_the_next_one_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: dict[int, int] = {}
+    fdatasync = os.fdatasync
+
+    def noted(descriptor: int) -> None:
+        fdatasync(descriptor)
+        synced[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
+
+    monkeypatch.setattr(os, "fdatasync", noted)
+    async with opened(tmp_path, limits=JournalLimits(segment=1000, sync_delay=600)) as journal:
+        for number in range(30):
+            journal.append(JournalKind.MESSAGE_AGENT, text="x" * 100)
+            await journal.wait_for_lines(number)
+        files = [path.stat() for _, path in list_segments(tmp_path)[:-1]]
+
+    assert len(files) > 3
+    assert [synced.get(file.st_ino) for file in files] == [file.st_size for file in files]
+
+
+def _count_syncs(journal: Journal) -> list[int]:
+    """Return a list to which each sync adds the number of lines in the journal."""
+    synced: list[int] = []
+    sync = journal._store.sync
+
+    def counted() -> None:
+        sync()
+        synced.append(journal.last_seq)
+
+    journal._store.sync = counted  # type: ignore[method-assign]
+    return synced
 
 
 TAILS = {

@@ -116,3 +116,25 @@ async def test_failed_sync_is_never_repeated_on_the_same_file(
     async with opened(tmp_path) as journal:
         assert seqs(tmp_path) == list(range(1, journal.last_seq + 1))
         assert journal.last_seq >= last
+
+
+async def test_lines_shown_before_a_failed_sync_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fdatasync, failures = os.fdatasync, [OSError(errno.EIO, "Input/output error")]
+
+    def fails_once(descriptor: int) -> None:
+        if failures:
+            raise failures.pop()
+        fdatasync(descriptor)
+
+    async with opened(tmp_path) as journal:
+        for number in range(5):
+            journal.append(JournalKind.MESSAGE_AGENT, text=f"piece {number}")
+            await journal.wait_for_lines(number)
+        monkeypatch.setattr(os, "fdatasync", fails_once)
+        last = journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
+        await asyncio.wait_for(journal.wait_until_durable(last), 5)
+        assert [line["seq"] for line in shown(journal)][:last] == list(range(1, last + 1))
+
+    assert seqs(tmp_path)[:last] == list(range(1, last + 1))

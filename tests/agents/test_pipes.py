@@ -102,6 +102,19 @@ async def test_close_ends_a_pending_read(pipe: tuple[int, int]) -> None:
     assert await reading == b""
 
 
+async def test_bytes_that_arrive_between_two_reads_wait_for_the_second(pipe: tuple[int, int]) -> None:
+    reader = PipeReader(os.dup(pipe[0]))
+    for word in (b"one", b"two", b"three"):
+        reading = asyncio.create_task(reader.read())
+        await asyncio.wait([reading], timeout=0)
+        os.write(pipe[1], word)
+        assert await reading == word
+        os.write(pipe[1], b"between")
+        await asyncio.sleep(0.01)  # the loop sees them while nobody reads
+        assert await reader.read() == b"between"
+    reader.close()
+
+
 def test_rate_limit_allows_a_burst_and_then_a_few_lines() -> None:
     now, recorded = [0.0], list[dict[str, Any]]()
     valve = RateLimitedLog(

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import select
 import socket
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +18,8 @@ from pathlib import Path
 import orjson
 
 from executors_app.agentctl.process import execution_processes, identity
-from executors_app.models import ExecutorRunning
+from executors_app.agentctl.process.guard_process import children_of
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from sessions_app.models import Task, TaskSession
 from sessions_app.services import intents, tasks
 from tests.bench.fanout import SOCKETS_PER_USER, handshake, serving, tokens_of
@@ -36,6 +38,9 @@ GROWTH_LIMIT = 1.1
 """Maximum memory at the end, as a multiple of that after a quarter of the time."""
 START_TIMEOUT = 900.0
 """Timeout in seconds until all agents are running."""
+RAMP = 25.0
+"""Seconds in which all turns begin; they are not measured."""
+TALKER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("talker.py")))
 LAST_OUTPUT_TIMEOUT = 60.0
 """Timeout in seconds for the last output to arrive."""
 PONG = b"\x8a\x80\0\0\0\0"
@@ -45,14 +50,16 @@ PONG = b"\x8a\x80\0\0\0\0"
 def of_many(world: World, count: int, seconds: float, *, limited: bool) -> list[Figure]:
     """Measure the age of the output of ``count`` agents at the sockets, and the memory, for ``seconds``."""
     world.empty()
-    with _ended_at_last(), serving("kandev.asgi:application") as port, supervising():
-        processes = [pid for pid in descendants(os.getpid()) if _is_control_plane(pid)]
+    with _allowed(world, count), _ended_at_last(), serving("kandev.asgi:application") as port, supervising():
+        # Forked by the server of `tests.preloaded`, which is our own child.
+        processes = [pid for pid in descendants(os.getpid()) if pid not in children_of(os.getpid())]
+        assert len(processes) == 2, "web and supervisor"
         sessions = _started(world, count)
         tokens = tokens_of(world, -(-count // SOCKETS_PER_USER))
         paths = [(f"/ws/sessions/{session.id}/", tokens[n // SOCKETS_PER_USER]) for n, session in enumerate(sessions)]
         with closing(Screens(port, paths)) as screens:
             for session in sessions:
-                intents.queue_prompt(session.id, "talk", f"work {seconds:g} at {RATE}", world.user)
+                intents.queue_prompt(session.id, "talk", f"work {RAMP + seconds:g} at {RATE}", world.user)
             memory = screens.watch(seconds, processes)
     row = f"{count} agents, {RATE} a second each, to the socket, {{}}"
     p50, p95 = quantile(screens.waited, 0.5), quantile(screens.waited, 0.95)
@@ -70,18 +77,25 @@ def of_many(world: World, count: int, seconds: float, *, limited: bool) -> list[
     ]
 
 
+@contextmanager
+def _allowed(world: World, count: int) -> Iterator[None]:
+    """Let ``count`` agents run at once; by default, their number depends on the memory of the machine."""
+    executors = Executor.objects.filter(id=world.executor.id)
+    executors.update(max_live=count)
+    try:
+        yield
+    finally:
+        executors.update(max_live=world.executor.max_live)
+
+
 def _started(world: World, count: int) -> list[TaskSession]:
+    profile = AgentProfile.objects.create(name="talker", agent_type="custom_acp", command=list(TALKER))
     rows = [world.task(f"Talk {number}") for number in range(count)]
     Task.objects.bulk_create(rows)
-    sessions = [tasks.create_session(world.user, task, world.profile, world.executor) for task in rows]
+    sessions = [tasks.create_session(world.user, task, profile, world.executor) for task in rows]
     up = TaskSession.objects.exclude(launch_id="")
     eventually(lambda: up.count() == count, timeout=START_TIMEOUT, describe="all agents run")
     return sessions
-
-
-def _is_control_plane(pid: int) -> bool:
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return b"daphne" in words or b"supervise" in words
 
 
 @contextmanager
@@ -103,10 +117,13 @@ class Screens:
         self._poll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
         self._unread: dict[int, bytearray] = {}
+        self._silent: set[int] = set()
+        """Those whose turn has not begun."""
         self._talking: set[int] = set()
         for path, token in paths:
             one = handshake(port, path, token)
             self._sockets[one.fileno()], self._unread[one.fileno()] = one, bytearray()
+            self._silent.add(one.fileno())
             self._talking.add(one.fileno())
             self._poll.register(one, select.EPOLLIN)
 
@@ -116,19 +133,33 @@ class Screens:
             one.close()
 
     def watch(self, seconds: float, processes: Sequence[int]) -> list[float]:
-        """Read until every turn has ended; return the processes' MB after a quarter of the time and at the end."""
-        began, memory = time.monotonic(), list[float]()
-        while self._talking:
-            taken = time.monotonic() - began
-            assert taken < seconds + LAST_OUTPUT_TIMEOUT, f"{len(self._talking)} turns did not end"
-            if not memory and taken > seconds / 4:
-                memory.append(sum(map(resident, processes)))
+        """Measure for ``seconds`` while all turns run, and read until they have ended.
+
+        Returns the processes' MB after a quarter of the time and at its end.
+        """
+        self._read_while(lambda: bool(self._silent), RAMP)
+        memory = []
+        self.waited.clear()
+        for share in (0.25, 0.75):
+            until = time.monotonic() + share * seconds
+            self._read_while(lambda until=until: time.monotonic() < until, seconds)  # type: ignore[misc]
+            memory.append(sum(map(resident, processes)))
+        measured = list(self.waited)
+        assert len(self._talking) == len(self._sockets), "a turn ended too early"
+        self._read_while(lambda: bool(self._talking), RAMP + LAST_OUTPUT_TIMEOUT)
+        self.waited = measured
+        return memory
+
+    def _read_while(self, condition: Callable[[], bool], limit: float) -> None:
+        began = time.monotonic()
+        while condition():
+            waiting = f"{len(self._silent)} turns have not begun, {len(self._talking)} have not ended"
+            assert time.monotonic() - began <= limit, waiting
             for descriptor, _ in self._poll.poll(0.1):
                 came = self._sockets[descriptor].recv(1 << 16)
                 assert came, "a socket was closed"
                 self._unread[descriptor] += came
                 self._read_frames(descriptor)
-        return [*memory, sum(map(resident, processes))]
 
     def _read_frames(self, descriptor: int) -> None:
         now = time.time()
@@ -141,6 +172,7 @@ class Screens:
             if str(payload.get("append") or payload.get("text") or "").startswith("tick "):
                 # The event has the time of the first of the pieces that were joined in it.
                 self.waited.append(now - datetime.fromisoformat(frame["at"]).timestamp())
+                self._silent.discard(descriptor)
             elif frame.get("event") == "session.run.completed":
                 self._talking.discard(descriptor)
 

@@ -2,7 +2,7 @@
 
 The kernel passes at most 4 KiB of a PTY to each read, so a long text needs thousands of switches between its writer, a
 kernel worker and the reader. Their rate depends on the other load, so bare reads alternate with the rounds, and wait
-until the browser is idle.
+until the browser is idle. The screen has another floor: xterm.js with the same text in memory, in a page of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.bench.latencies import quantile
 from tests.bench.screens import cookie_of, running_session
 from tests.bench.world import World
 from tests.pages.browsers import Visit, real_browser
-from tests.services import missing
+from tests.services import ROOT, missing
 from tests.waiting import eventually
 
 LINE = b"0123456789 abcdefghijklmnopqrstuvwxyz a line as a build says it, of eighty signs..\n"
@@ -41,6 +41,19 @@ READ_LIMIT = 2.0
 ECHO_ALLOWANCE = 0.015
 """Seconds that an echo may take longer than that of a bare PTY."""
 KEYSTROKE_PAUSE = 0.02
+VENDOR = ROOT / "sessions_app/static/kandev/vendor"
+PREPARE = """async ([source, rows, line, count]) => {
+  const { Terminal } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+  window.term = new Terminal({ fontSize: 13, scrollback: 5000, cols: 120, rows });
+  window.term.open(document.body.appendChild(document.createElement("div")));
+  const [text, chunk] = [new TextEncoder().encode(line.replaceAll("\\n", "\\r\\n").repeat(count)), 64 * 1024];
+  window.chunks = Array.from({ length: Math.ceil(text.length / chunk) }, (_, n) => text.slice(n * chunk, (n + 1) * chunk));
+}"""
+DRAW = """() => new Promise((done) => {
+  const began = performance.now();
+  for (const chunk of window.chunks) window.term.write(chunk);
+  window.term.write("", () => requestAnimationFrame(() => done(performance.now() - began)));
+})"""
 IDLE = "() => new Promise((done) => requestIdleCallback(done))"
 SHOWS = """(words) => [...document.querySelectorAll(".xterm-rows > div")]
   .some((row) => row.textContent.replaceAll("\\u00a0", " ").startsWith(words))"""
@@ -57,13 +70,16 @@ def of_a_shell(world: World, megabytes: int, keystrokes: int, rounds: int, *, li
         url = f"http://127.0.0.1:{port}/ws/sessions/{session.id}/shell/?shell=bench"
         (reads, bare_reads), (echoes, bare_echoes) = asyncio.run(_over_socket(url, token, text, keystrokes, rounds))
         on_screen = _on_screen(world, port, session, text, rounds)
-    rows = [("to a socket", min(reads), min(bare_reads)), *(("to the screen", *one) for one in on_screen)]
-    limit = READ_LIMIT if limited else None
+    bare, limit = "bare PTY read", READ_LIMIT if limited else None
+    rows = [("to a socket", min(reads), bare, min(bare_reads), limit)]
+    if on_screen:
+        shown, read, drawn = on_screen
+        rows += [("to the screen", shown, bare, read, None), ("to the screen", shown, "xterm.js alone", drawn, limit)]
     bare_echo = quantile(bare_echoes, 0.95) + ECHO_ALLOWANCE
     return [
         *(
-            Figure(f"terminal, {megabytes} MB {where}", seconds, "bare PTY read", floor, "MB/s", megabytes, limit)
-            for where, seconds, floor in rows
+            Figure(f"terminal, {megabytes} MB {where}", seconds, beside, floor, "MB/s", megabytes, most)
+            for where, seconds, beside, floor, most in rows
         ),
         Figure(
             "keystroke echo, p95",
@@ -155,22 +171,29 @@ async def _in_turn_typed(count: int, echo: Callable[[], Awaitable[None]]) -> lis
 # -- the page
 
 
-def _on_screen(world: World, port: int, session: TaskSession, text: Path, rounds: int) -> list[tuple[float, float]]:
-    """Return the seconds until the last line is shown, beside a bare read; empty without a browser."""
+def _on_screen(world: World, port: int, session: TaskSession, text: Path, rounds: int) -> tuple[float, ...]:
+    """Return the best seconds until the last line is shown, of a bare read, and of xterm.js; empty without a browser."""
     if missing("chromium") or missing("terminal"):
-        return []
+        return ()
     with real_browser() as browser:
         page = Visit(browser, f"http://127.0.0.1:{port}", cookie_of(world)).page
         page.goto(reverse("session", args=[session.task_id, session.id]))
         page.get_by_role("tab", name="Terminal").click()
         page.locator(".xterm-helper-textarea").focus()
         _until(page, "ready-", "echo ready-$((1))")
+        alone = browser.new_page()
+        alone.add_style_tag(path=VENDOR / "xterm.css")
+        source, lines = (VENDOR / "xterm.js").read_text(), page.locator(".xterm-rows > div").count()
+        alone.evaluate(PREPARE, [source, lines, LINE.decode(), text.stat().st_size // len(LINE)])
         taken = []
         for number in range(min(rounds, 3)):
+            page.bring_to_front()
             page.evaluate(IDLE)
-            taken.append((_read(text), _shown(page, number)))
-    floor, seconds = (min(one) for one in zip(*taken, strict=True))
-    return [(seconds, floor)]
+            shown = (_shown(page, number), _read(text))
+            alone.bring_to_front()
+            alone.evaluate(IDLE)
+            taken.append((*shown, alone.evaluate(DRAW) / 1000))
+    return tuple(min(one) for one in zip(*taken, strict=True))
 
 
 def _shown(page: Page, number: int) -> float:

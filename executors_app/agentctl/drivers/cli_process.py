@@ -86,7 +86,6 @@ class CliProcess:
                     await self._receive(line)
                 if splitter.skipped > skipped:
                     self._unreadable.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
-                await asyncio.sleep(0)  # read() does not wait while output is available: let other tasks run
             await self._receive(splitter.torn())
             self._unreadable.flush()
         finally:

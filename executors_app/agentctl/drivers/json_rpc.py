@@ -158,7 +158,6 @@ class JsonRpcConnection:
                     self._receive(line)
                 if splitter.skipped > skipped:
                     self._unreadable.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
-                await asyncio.sleep(0)  # read() does not wait while output is available: let other tasks run
             if torn := splitter.torn():
                 self._log_unreadable(torn, "an incomplete line")
             self._unreadable.flush()

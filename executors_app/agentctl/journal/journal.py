@@ -1,7 +1,8 @@
 """The journal: everything the agent says and does is written to disk before anyone sees it.
 
-One writer thread writes everything that has arrived as one batch, then calls fdatasync (group commit). A line may be
-read once it is written; a line of ``DURABLE_KINDS``, and all after it in its batch, once it is synced. A full or
+Everything that has arrived is written as one batch, and synced in a thread of its own. A line may be read once it is written; a line of
+``DURABLE_KINDS``, and all after it in its batch, once it is synced. Such a line, a caller that waits, or 64 KiB are
+synced at once (group commit), other lines within a second: only a failure of the machine could lose those. A full or
 failing disk pauses the agent (``wait_for_room``) and loses nothing: a reserved file is deleted to make room for the
 waiting lines and the last ones.
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 UNDURABLE_LIMIT: Final = 512 << 10
 """Half of the reserve: lines that wait for a full disk, and the last lines, must fit into the reserve."""
+_SYNC_BYTES: Final = 64 << 10
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -40,6 +43,8 @@ class JournalLimits:
     cap: int = 256 << 20
     """Total size of the segments at which the agent is paused."""
     segment: int = 16 << 20
+    sync_delay: float = 1.0
+    """Maximum seconds until lines are synced that nobody waits for."""
     retry_pause: float = 1.0
     """Seconds between two attempts on a failing disk."""
     closing: float = 5.0
@@ -48,11 +53,33 @@ class JournalLimits:
 
 @dataclass(slots=True)
 class _Batch:
+    """Consecutive lines that are not synced yet."""
+
     first_seq: int
     lines: list[bytes] = field(default_factory=list)
     size: int = 0
-    shown_when_written: int = 0
-    """The seq before the first line that must be durable before it is shown; negative if there is no such line."""
+    written: int = 0
+    """Number of lines that are in the file."""
+    syncs: bool = False
+    """Whether it is synced as soon as it is written."""
+    hidden_from: int | None = None
+    """The seq of the first line that must be durable before it is shown; None if there is no such line."""
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + len(self.lines) - 1
+
+    def add(self, line: bytes, *, hides: bool) -> None:
+        self.lines.append(line)
+        self.size += len(line)
+        if hides and self.hidden_from is None:
+            self.hidden_from, self.syncs = self.last_seq, True
+
+    def extend(self, later: _Batch) -> None:
+        self.lines += later.lines
+        self.size += later.size
+        self.syncs = self.syncs or later.syncs
+        self.hidden_from = self.hidden_from or later.hidden_from
 
 
 class Journal:
@@ -77,6 +104,11 @@ class Journal:
         self._next_seq = self._store.next_seq
         self._shown = self._durable = self._next_seq - 1
         self._pending: _Batch | None = None
+        """Lines that are not being written yet."""
+        self._unsynced: _Batch | None = None
+        """Lines that are written, or being written."""
+        self._newest: _Batch | None = None
+        """The last batch of which something was shown; readers mostly want its lines."""
         self._undurable = self._acked = 0
         self._failing = self._cap_reported = self._reserve_spent = False
         self.trouble = ""
@@ -88,8 +120,9 @@ class Journal:
         self._changes = StateNotifier()
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
-        self._is_writing = self._is_closed = False
+        self._is_writing = self._is_closed = self._sync_wanted = False
         self._retry: asyncio.TimerHandle | None = None
+        self._sync_timer: asyncio.TimerHandle | None = None
         self._reserving: asyncio.Task[None] | None = None
 
     # -- writing -----------------------------------------------------------------------------
@@ -101,21 +134,17 @@ class Journal:
             body = self.redact(body)
         line = encode_line(seq, self.epoch, time.time(), kind, body)
         self._next_seq += 1
-        batch = self._pending
-        if batch is None:
-            batch = self._pending = _Batch(seq, shown_when_written=-1)
-        if kind in DURABLE_KINDS and batch.shown_when_written < 0:
-            batch.shown_when_written = seq - 1
-        batch.lines.append(line)
-        batch.size += len(line)
+        if self._pending is None:
+            self._pending = _Batch(seq)
+        self._pending.add(line, hides=kind in DURABLE_KINDS)
         self._undurable += len(line)
-        if not self._is_writing and not self._is_closed:
-            self._is_writing = True
-            self._loop.call_soon(self._write_next)  # and not now: what the same turn of the loop adds is one batch
+        self._wake_writer()
         return seq
 
     async def wait_until_durable(self, seq: int) -> None:
-        """Wait until a line is synced to disk."""
+        """Wait until a line is synced to disk, which then happens at once."""
+        if self._durable < seq:
+            self._request_sync()
         await self._changes.wait_for(lambda: self._durable >= seq)
 
     async def wait_for_room(self) -> None:
@@ -131,6 +160,8 @@ class Journal:
         """Delete the segments that contain only lines up to ``seq``, which a consumer has stored."""
         self._acked = max(self._acked, min(seq, self._shown))
         self._store.delete_through(self._acked)
+        if self._newest is not None and self._unsynced is None and self._newest.last_seq <= self._acked:
+            self._newest = None
         if self._cap_reported and not self._at_cap():
             self._cap_reported = False
             self._warn("the journal has room again")
@@ -146,8 +177,9 @@ class Journal:
         """Flush, then stop the writer."""
         await self.flush()
         self._is_closed = True
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._sync_timer):
+            if timer is not None:
+                timer.cancel()
         if self._reserving is not None:
             self._reserving.cancel()
             await asyncio.gather(self._reserving, return_exceptions=True)
@@ -191,7 +223,18 @@ class Journal:
 
         ``after`` must be at least ``first_seq - 1``. Raises JournalDamaged, OSError.
         """
-        return self._store.read(after, self._shown, limit_bytes) if after < self._shown else []
+        if after >= self._shown:
+            return []
+        newest = self._newest
+        if newest is None or after < newest.first_seq - 1:
+            return self._store.read(after, self._shown, limit_bytes)
+        lines, size = list[bytes](), 0
+        for line in itertools.islice(newest.lines, after - newest.first_seq + 1, self._shown - newest.first_seq + 1):
+            lines.append(line[:-1])
+            size += len(line)
+            if size >= limit_bytes:
+                break
+        return lines
 
     async def wait_for_lines(self, seq: int, trouble: str | None = None) -> None:
         """Wait until a line after ``seq`` may be read, or the journal's trouble differs from ``trouble``."""
@@ -199,27 +242,62 @@ class Journal:
 
     # -- the writer --------------------------------------------------------------------------
 
+    def _wake_writer(self) -> None:
+        if not self._is_writing and not self._is_closed:
+            self._is_writing = True
+            self._loop.call_soon(self._write_next)  # and not now: what the same turn of the loop adds is one batch
+
+    def _request_sync(self) -> None:
+        self._sync_timer = None
+        self._sync_wanted = True
+        self._wake_writer()
+
     def _write_next(self) -> None:
         if self._is_closed:
             return
-        batch, self._pending = self._pending, None
-        self._is_writing = batch is not None
+        batch, pending = self._unsynced, self._pending
+        if batch is None:
+            batch = pending
+        elif pending is not None:
+            batch.extend(pending)
         if batch is not None:
+            batch.syncs = batch.syncs or self._sync_wanted or batch.size >= _SYNC_BYTES or self._store.begins_segment
+        self._sync_wanted = False
+        self._unsynced, self._pending = batch, None
+        self._is_writing = batch is not None and (pending is not None or batch.syncs)
+        if batch is not None and self._is_writing:
             self._write(batch)
 
     def _write(self, batch: _Batch) -> None:
         self._retry = None
-        self._thread.submit(self._write_and_sync, batch)
+        if batch.syncs:
+            self._thread.submit(self._write_and_sync, batch)
+            return
+        # Not in the thread: the page cache takes a few lines at once, and a change of threads costs more than that.
+        try:
+            self._write_rest(batch)
+        except (OSError, MemoryError) as error:
+            self._write_later(batch, error)
+        else:
+            self._finish_write(batch)
+
+    def _write_rest(self, batch: _Batch) -> Sequence[bytes]:
+        """Write what is not in the file yet, and return it."""
+        start = 0 if self._store.is_broken else batch.written
+        if lines := batch.lines[start:]:
+            self._store.write(lines, batch.first_seq + start)
+            batch.written = len(batch.lines)
+            crash_points.reached("agentctl.journal_written")
+        return lines
 
     def _write_and_sync(self, batch: _Batch) -> None:
         # Written first, then shown, then synced: lines that need no durability reach their readers without
-        # waiting for the disk. After a failed sync the whole batch is written again, with the same seqs.
+        # waiting for the disk. After a failed sync all its lines are written again, with the same seqs.
         # The thread answers with callbacks of the loop: every task or future in between is one more turn of the loop,
         # which shows beside the sync of a fast disk.
         try:
-            self._store.write(batch.lines, batch.first_seq)
-            crash_points.reached("agentctl.journal_written")
-            if batch.shown_when_written != batch.first_seq - 1:
+            lines = self._write_rest(batch)
+            if lines and batch.hidden_from != batch.last_seq - len(lines) + 1:
                 self._loop.call_soon_threadsafe(self._show_written, batch)
             self._store.sync()
         except (OSError, MemoryError) as error:
@@ -229,23 +307,37 @@ class Journal:
             raise
         else:
             crash_points.reached("agentctl.journal_synced")
-            self._loop.call_soon_threadsafe(self._finish, batch)
+            self._loop.call_soon_threadsafe(self._finish_sync, batch)
 
     def _write_later(self, batch: _Batch, error: OSError | MemoryError) -> None:
         self._handle_failure(error)
         if not self._is_closed:
             self._retry = self._loop.call_later(self._limits.retry_pause, self._write, batch)
 
-    def _finish(self, batch: _Batch) -> None:
+    def _finish_write(self, batch: _Batch) -> None:
+        self._handle_recovery()
+        self._show_written(batch)
+        if self._sync_timer is None:
+            self._sync_timer = self._loop.call_later(self._limits.sync_delay, self._request_sync)
+        self._is_writing = False
+        if self._pending is not None or self._sync_wanted:
+            self._wake_writer()
+
+    def _finish_sync(self, batch: _Batch) -> None:
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+            self._sync_timer = None
         self._undurable -= batch.size
-        self._shown = self._durable = batch.first_seq + len(batch.lines) - 1
+        self._unsynced, self._newest = None, batch
+        self._shown = self._durable = batch.last_seq
         self._handle_recovery()
         self._changes.notify()
         self._write_next()
 
     def _show_written(self, batch: _Batch) -> None:
-        through = batch.shown_when_written
-        self._shown = max(self._shown, batch.first_seq + len(batch.lines) - 1 if through < 0 else through)
+        self._newest = batch
+        through = batch.last_seq if batch.hidden_from is None else batch.hidden_from - 1
+        self._shown = max(self._shown, through)
         self._changes.notify()
 
     def _handle_failure(self, error: OSError | MemoryError) -> None:

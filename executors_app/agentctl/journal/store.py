@@ -1,6 +1,7 @@
 """The journal's segment files: blocking reads and writes, without asyncio.
 
-``write`` and ``sync`` are called from the writer thread, everything else from the event loop's thread.
+``sync``, and a ``write`` that waits for the disk, are called from the writer thread; everything else from the event
+loop's thread, but no ``write`` while that thread works.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class SegmentStore:
         self._directory, self._segment_bytes = directory, segment_bytes
         self._segments: list[Segment] = []
         self._fd = -1
-        self._is_broken = self._rotate_next = False
+        self.is_broken = False
+        """Whether the next write must begin with the first line that is not synced."""
+        self._rotate_next = False
         self._synced_end = 0
         self.next_seq = 1
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,6 +81,12 @@ class SegmentStore:
     def first_seq(self) -> int:
         """The oldest stored seq, or the first one to come."""
         return self._segments[0].first_seq
+
+    @property
+    def begins_segment(self) -> bool:
+        """Whether the next write begins a new segment, and so waits for the disk."""
+        is_full = self._segments[-1].size >= (0 if self._rotate_next else self._segment_bytes)
+        return self._fd < 0 or self.is_broken or is_full
 
     @property
     def total_bytes(self) -> int:
@@ -137,13 +146,15 @@ class SegmentStore:
         os.fsync(self._fd)
         self._synced_end = last.size
 
-    # -- the writer thread -------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------
 
     def write(self, batch: Sequence[bytes], first_seq: int) -> None:
         """Write a batch after the last good line; raises OSError, and then none of it counts and it can be repeated."""
-        if self._is_broken:
+        if self.is_broken:
             self._abandon_segment()
-        if self._fd < 0 or self._segments[-1].size >= (0 if self._rotate_next else self._segment_bytes):
+        if self.begins_segment:
+            if self._fd >= 0:
+                self.sync()
             self.next_seq = first_seq
             self._add_segment()
         segment = self._segments[-1]
@@ -164,7 +175,7 @@ class SegmentStore:
         except OSError:
             # The kernel has marked the pages clean, so a second fdatasync on this descriptor would report
             # success without writing them: the segment is abandoned at its last synced byte.
-            self._is_broken = True
+            self.is_broken = True
             raise
         self._synced_end = self._segments[-1].size
 
@@ -172,14 +183,14 @@ class SegmentStore:
         try:
             os.ftruncate(self._fd, self._segments[-1].size)
         except OSError:
-            self._is_broken = True
+            self.is_broken = True
 
     def _abandon_segment(self) -> None:
         segment = self._segments[-1]
         with contextlib.suppress(OSError):
             os.ftruncate(self._fd, self._synced_end)
         os.close(self._fd)
-        self._fd, self._is_broken = -1, False
+        self._fd, self.is_broken = -1, False
         segment.size = self._synced_end
         segment.marks = [mark for mark in segment.marks if mark[1] < segment.size]
 

@@ -129,7 +129,6 @@ class AgentProcess:
         while data := await self._guard.stderr.read():
             for line in splitter.feed(data):
                 self._stderr_log.put(line)
-            await asyncio.sleep(0)
         self._stderr_log.put(splitter.torn())
         self._stderr_log.flush()
 

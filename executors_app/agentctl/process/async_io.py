@@ -48,58 +48,76 @@ class PipeStuck(Exception):
 
 
 class PipeReader:
-    """The reading end of a pipe; one reader at a time."""
+    """The reading end of a pipe; one reader at a time, and none after a read that was cancelled."""
 
     def __init__(self, descriptor: int):
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
-        self._waiter: asyncio.Future[bool] | None = None
+        self._waiter: asyncio.Future[bytes] | None = None
+        self._is_watched = False
+        """Whether the loop watches the pipe; it continues between two reads, unless bytes arrive that nobody awaits."""
         self._ending = False
 
     async def read(self) -> bytes:
-        """Return the available or next bytes; empty at the end."""
-        while self._descriptor >= 0:
-            try:
-                return os.read(self._descriptor, CHUNK_BYTES)
-            except BlockingIOError:
-                if not await self._readable():
-                    break
-        return b""
+        """Return the available or next bytes; empty at the end. Other tasks can run meanwhile."""
+        if self._descriptor < 0:
+            return b""
+        try:
+            data = os.read(self._descriptor, CHUNK_BYTES)
+        except BlockingIOError:
+            return await self._next_bytes()
+        await asyncio.sleep(0)
+        return data
 
     def end(self) -> None:
         """Limit further waits to ``LAST_OUTPUT_TIMEOUT``, because the child is dead."""
         if not self._ending:
             self._ending = True
-            asyncio.get_running_loop().call_later(LAST_OUTPUT_TIMEOUT, self._answer, self._waiter, False)
+            asyncio.get_running_loop().call_later(LAST_OUTPUT_TIMEOUT, self._answer, self._waiter, b"")
 
     def close(self) -> None:
         """Close the descriptor; a pending read returns empty."""
         if self._descriptor >= 0:
-            if self._waiter is not None:
-                asyncio.get_running_loop().remove_reader(self._descriptor)
-                self._answer(self._waiter, False)
+            self._unwatch()
+            self._answer(self._waiter, b"")
             os.close(self._descriptor)
             self._descriptor = -1
 
-    async def _readable(self) -> bool:
-        loop, descriptor = asyncio.get_running_loop(), self._descriptor
-        waiter: asyncio.Future[bool] = loop.create_future()
+    async def _next_bytes(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bytes] = loop.create_future()
         self._waiter = waiter
-        loop.add_reader(descriptor, self._answer, waiter, True)
-        timer = loop.call_later(LAST_OUTPUT_TIMEOUT, self._answer, waiter, False) if self._ending else None
+        if not self._is_watched:
+            loop.add_reader(self._descriptor, self._handle_readable)
+            self._is_watched = True
+        timer = loop.call_later(LAST_OUTPUT_TIMEOUT, self._answer, waiter, b"") if self._ending else None
         try:
             return await waiter
         finally:
             self._waiter = None
             if timer:
                 timer.cancel()
-            if self._descriptor >= 0:
-                loop.remove_reader(descriptor)
+
+    def _handle_readable(self) -> None:
+        if self._waiter is None or self._waiter.done():
+            self._unwatch()  # otherwise the loop would not rest until the next read
+            return
+        try:
+            self._waiter.set_result(os.read(self._descriptor, CHUNK_BYTES))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._waiter.set_exception(error)
+
+    def _unwatch(self) -> None:
+        if self._is_watched:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            self._is_watched = False
 
     @staticmethod
-    def _answer(waiter: asyncio.Future[bool] | None, readable: bool) -> None:
+    def _answer(waiter: asyncio.Future[bytes] | None, data: bytes) -> None:
         if waiter is not None and not waiter.done():
-            waiter.set_result(readable)
+            waiter.set_result(data)
 
 
 class PipeWriter:

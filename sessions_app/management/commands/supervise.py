@@ -36,7 +36,9 @@ class Command(BaseCommand):
         """Run until stopped. Exits with status 2 and one line if the database cannot be used at the start."""
         set_private_umask()
         restrict_in_background(Path(settings.KANDEV_DATA_DIR))
-        gc.freeze()  # imported modules stay: collecting them would pause a transaction for a tenth of a second
+        # A full collection pauses a transaction for a tenth of a second: imported modules stay, and others are rare.
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 50)
         try:
             with report_database_errors():
                 asyncio.run(_supervise(first_sweep=not options["no_sweep"]))
