@@ -32,8 +32,8 @@ MIN_PAUSE: Final = 9.0
 """The pause after a step, as a multiple of the time that the step took."""
 MAX_PAUSE: Final = 10.0
 """Maximum seconds of a pause."""
-MAX_SESSIONS: Final = 32
-"""Maximum number of sessions that one step exports."""
+MAX_SESSIONS: Final = 4
+"""Maximum number of sessions that one step exports: ingest has to share the interpreter with it that long."""
 RETRY_AFTER: Final = 30.0
 """Seconds until a session whose export failed is tried again."""
 FINISH_WITHIN: Final = 3.0

@@ -38,34 +38,29 @@ GROWTH_LIMIT = 1.1
 """Maximum memory at the end, as a multiple of that after a quarter of the time."""
 START_TIMEOUT = 900.0
 """Timeout in seconds until all agents are running."""
-RAMP = 25.0
+RAMP = 20.0
 """Seconds in which all turns begin; they are not measured."""
 TALKER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("talker.py")))
 LAST_OUTPUT_TIMEOUT = 60.0
 """Timeout in seconds for the last output to arrive."""
-PONG = b"\x8a\x80\0\0\0\0"
-"""A pong frame, masked with zeros."""
 
 
 def of_many(world: World, count: int, seconds: float, *, limited: bool) -> list[Figure]:
-    """Measure the age of the output of ``count`` agents at the sockets, and the memory, for ``seconds``."""
+    """Measure the age of the output at the sockets, and the memory: first a quarter of the agents talk, then all."""
     world.empty()
     with _allowed(world, count), _ended_at_last(), serving("kandev.asgi:application") as port, supervising():
         # Forked by the server of `tests.preloaded`, which is our own child.
         processes = [pid for pid in descendants(os.getpid()) if pid not in children_of(os.getpid())]
-        assert len(processes) == 2, "web and supervisor"
         sessions = _started(world, count)
         tokens = tokens_of(world, -(-count // SOCKETS_PER_USER))
         paths = [(f"/ws/sessions/{session.id}/", tokens[n // SOCKETS_PER_USER]) for n, session in enumerate(sessions)]
+        few = max(1, count // 4)
         with closing(Screens(port, paths)) as screens:
-            for session in sessions:
-                intents.queue_prompt(session.id, "talk", f"work {RAMP + seconds:g} at {RATE}", world.user)
-            memory = screens.watch(seconds, processes)
-    row = f"{count} agents, {RATE} a second each, to the socket, {{}}"
-    p50, p95 = quantile(screens.waited, 0.5), quantile(screens.waited, 0.95)
+            waited_few, _ = _talk(world, screens, sessions[:few], seconds / 2, processes)
+            waited, memory = _talk(world, screens, sessions, seconds, processes)
     return [
-        Figure(row.format("p50"), p50, "the budget of p95", BUDGET),
-        Figure(row.format("p95"), p95, "the budget", BUDGET, limit=1.0 if limited else None),
+        *_delays(few, waited_few, limit=1.0 if limited else None),
+        *_delays(count, waited, limit=None),
         Figure(
             f"{count} agents that talk: web and supervisor at the end",
             memory[-1],
@@ -74,6 +69,23 @@ def of_many(world: World, count: int, seconds: float, *, limited: bool) -> list[
             "MB",
             limit=GROWTH_LIMIT if limited else None,
         ),
+    ]
+
+
+def _talk(
+    world: World, screens: Screens, sessions: Sequence[TaskSession], seconds: float, processes: Sequence[int]
+) -> tuple[list[float], list[float]]:
+    for session in sessions:
+        intents.queue_prompt(session.id, f"talk-{len(sessions)}", f"work {RAMP + seconds:g} at {RATE}", world.user)
+    return screens.watch(len(sessions), seconds, processes)
+
+
+def _delays(count: int, waited: Sequence[float], *, limit: float | None) -> list[Figure]:
+    row = f"{count} agents, {RATE} a second each, to the socket, {{}}"
+    p50, p95 = quantile(waited, 0.5), quantile(waited, 0.95)
+    return [
+        Figure(row.format("p50"), p50, "the budget of p95", BUDGET),
+        Figure(row.format("p95"), p95, "the budget", BUDGET, limit=limit),
     ]
 
 
@@ -113,18 +125,17 @@ class Screens:
     """Clients that each follow a session and record how old its output is when it arrives."""
 
     def __init__(self, port: int, paths: Sequence[tuple[str, str]]):
-        self.waited: list[float] = []
+        self._waited: list[float] = []
         self._poll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
         self._unread: dict[int, bytearray] = {}
         self._silent: set[int] = set()
         """Those whose turn has not begun."""
         self._talking: set[int] = set()
+        """Those whose turn has not ended."""
         for path, token in paths:
             one = handshake(port, path, token)
             self._sockets[one.fileno()], self._unread[one.fileno()] = one, bytearray()
-            self._silent.add(one.fileno())
-            self._talking.add(one.fileno())
             self._poll.register(one, select.EPOLLIN)
 
     def close(self) -> None:
@@ -132,23 +143,22 @@ class Screens:
         for one in self._sockets.values():
             one.close()
 
-    def watch(self, seconds: float, processes: Sequence[int]) -> list[float]:
-        """Measure for ``seconds`` while all turns run, and read until they have ended.
+    def watch(self, count: int, seconds: float, processes: Sequence[int]) -> tuple[list[float], list[float]]:
+        """Measure for ``seconds`` while the first ``count`` sessions talk, and read until their turns have ended.
 
-        Returns the processes' MB after a quarter of the time and at its end.
+        Returns the ages in seconds, and the processes' MB after a quarter of the time and at its end.
         """
+        self._silent, self._talking = (set(list(self._sockets)[:count]) for _ in range(2))
         self._read_while(lambda: bool(self._silent), RAMP)
-        memory = []
-        self.waited.clear()
+        self._waited, memory = [], []
         for share in (0.25, 0.75):
             until = time.monotonic() + share * seconds
             self._read_while(lambda until=until: time.monotonic() < until, seconds)  # type: ignore[misc]
             memory.append(sum(map(resident, processes)))
-        measured = list(self.waited)
-        assert len(self._talking) == len(self._sockets), "a turn ended too early"
+        waited = list(self._waited)
+        assert len(self._talking) == count, "a turn ended too early"
         self._read_while(lambda: bool(self._talking), RAMP + LAST_OUTPUT_TIMEOUT)
-        self.waited = measured
-        return memory
+        return waited, memory
 
     def _read_while(self, condition: Callable[[], bool], limit: float) -> None:
         began = time.monotonic()
@@ -165,16 +175,21 @@ class Screens:
         now = time.time()
         for code, data in _frames(self._unread[descriptor]):
             if code == 0x9:
-                self._sockets[descriptor].sendall(PONG)
+                self._sockets[descriptor].sendall(_pong(data))
                 continue
             frame = orjson.loads(data)
             payload = frame.get("payload") or {}
             if str(payload.get("append") or payload.get("text") or "").startswith("tick "):
                 # The event has the time of the first of the pieces that were joined in it.
-                self.waited.append(now - datetime.fromisoformat(frame["at"]).timestamp())
+                self._waited.append(now - datetime.fromisoformat(frame["at"]).timestamp())
                 self._silent.discard(descriptor)
             elif frame.get("event") == "session.run.completed":
                 self._talking.discard(descriptor)
+
+
+def _pong(data: bytes) -> bytes:
+    """Return the frame that answers a ping, masked with zeros."""
+    return bytes([0x8A, 0x80 | len(data)]) + bytes(4) + data
 
 
 def _frames(unread: bytearray) -> Iterator[tuple[int, bytes]]:
