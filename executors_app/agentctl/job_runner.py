@@ -160,6 +160,8 @@ logger = logging.getLogger(__name__)
 MAX_RUNNING: Final = 16
 CANCEL_GRACE: Final = 5.0
 _CLOSE_GRACE: Final = 1.0
+_SPARE_DELAY: Final = 0.002
+"""Seconds after a job's end, in which it is reported, until the files of the next job are prepared."""
 _GUARD_TIMEOUT: Final = 5.0
 """Seconds beyond a guard's own limits after which it is killed, and its orphans are ended from here."""
 
@@ -290,6 +292,7 @@ class JobRunner:
         del self._running[job_id]
         self._records.mark_ended(job_id)
         self._changes.notify()
+        asyncio.get_running_loop().call_later(_SPARE_DELAY, files.prepare_next)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
+from django.db.models import prefetch_related_objects
 
 from executors_app import crash_points
 from executors_app.domain import ExecutionFacts
@@ -98,7 +99,8 @@ class _StepWriter:
         self._run = run
         self._graph = graph
         self._now = now
-        self._rows = {row.path: row for row in run.node_runs.select_related("session__task").order_by("position")}
+        self._rows = {row.path: row for row in run.node_runs.order_by("position")}
+        prefetch_related_objects([row for row in self._rows.values() if row.message_id], "session__task")
         self._changed: dict[str, NodeRun] = {}
         self._again = False
         self._refusal: str | None = None
