@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import cached_property
 from typing import Literal
 
 from executors_app.agentctl.protocol import ALIVE_AGENT_STATES, AgentState
@@ -137,50 +136,53 @@ class Decision:
         return not moves and not deeds and self.agent_action == "none"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Case:
-    """Facts and observation together, with the conclusions that rules are made of."""
+    """Facts and observation together, with the conclusions that rules are made of.
+
+    They are not cached: nearly all are cheaper than the lock of ``cached_property``.
+    """
 
     facts: SweepFacts
     observation: Observation
     now: datetime
 
-    @cached_property
+    @property
     def is_alive(self) -> bool:
         """Whether it answered. An open event stream also proves life; the rule ``attached`` covers that."""
         return self.observation.observed is Observed.ALIVE
 
-    @cached_property
+    @property
     def is_unknown(self) -> bool:
         """Whether it is neither alive nor proven dead; nothing destructive may follow from that."""
         return self.observation.observed is Observed.UNKNOWN
 
-    @cached_property
+    @property
     def agent_state(self) -> str | None:
         """``agent.state`` of the report; None without a report."""
         report = self.observation.report
         return str(report["agent"]["state"]) if report else None
 
-    @cached_property
+    @property
     def is_agent_alive(self) -> bool:
         """Whether the agent process runs."""
         return self.agent_state in ALIVE_AGENT_STATES
 
-    @cached_property
+    @property
     def is_agent_working(self) -> bool:
         """Whether the agent is working on a turn."""
         report = self.observation.report
         in_turn = bool(report and report["agent"].get("active_turn"))
         return self.agent_state == AgentState.WORKING or (self.is_agent_alive and in_turn)
 
-    @cached_property
+    @property
     def is_unwanted(self) -> bool:
         """Whether it should not run: stopped, archived, closed or terminal."""
         facts = self.facts
         stopped = facts.desired_state == DesiredState.STOPPED or facts.session_state in TERMINAL_STATES
         return stopped or facts.task_archived or facts.task_closed
 
-    @cached_property
+    @property
     def is_start_under_way(self) -> bool:
         """Whether a start is in progress and has time left."""
         facts = self.facts
@@ -191,17 +193,17 @@ class Case:
         by_row = facts.executor_status == ExecutorStatus.STARTING and not facts.boot and facts.started_at is not None
         return (facts.start_in_flight or by_row) and not overdue
 
-    @cached_property
+    @property
     def assessment(self) -> Assessment:
         """Whether and how it could be resumed now."""
         return self.facts.assessment.without_live_agent
 
-    @cached_property
+    @property
     def is_workspace_gone(self) -> bool:
         """Whether the worktree is missing and cannot be rebuilt."""
         return WorkspaceState.GONE in (self.facts.workspace, self.observation.workspace)
 
-    @cached_property
+    @property
     def does_policy_start(self) -> bool:
         """Whether the policy starts anything for this session without a request."""
         facts = self.facts
@@ -209,50 +211,50 @@ class Case:
             return facts.policy != Policy.MANUAL
         return policy_wants_agent(facts.policy, facts.work_state, facts.has_queued_prompts, facts.boot)
 
-    @cached_property
+    @property
     def is_workspace_only(self) -> bool:
         """Whether its user wants the workspace alone and has sent no prompt since."""
         return self.facts.workspace_only and not self.facts.has_queued_prompts
 
-    @cached_property
+    @property
     def does_policy_want_agent(self) -> bool:
         """Whether the policy starts its agent without a request."""
         return self.does_policy_start and not self.is_workspace_only
 
-    @cached_property
+    @property
     def has_given_up(self) -> bool:
         """Whether the session is FAILED, which only a user's *try again* ends."""
         return self.facts.session_state == SessionState.FAILED
 
-    @cached_property
+    @property
     def is_agent_wanted(self) -> bool:
         """Whether it can be resumed without a decision by a user, and the policy requires that now."""
         can = self.assessment.needs_resume and self.assessment.strategy is not None
         place = self.is_alive or not self.is_workspace_gone
         return can and place and self.does_policy_want_agent and not self.has_given_up
 
-    @cached_property
+    @property
     def is_agent_lost(self) -> bool:
         """Whether it is gone and its agent cannot come back, but its workspace can."""
         lost = not self.assessment.is_resumable and not self.has_given_up
         return lost and not self.is_alive and not self.is_workspace_gone
 
-    @cached_property
+    @property
     def is_workspace_wanted(self) -> bool:
         """As ``is_agent_lost``, and the policy starts the workspace now."""
         return self.is_agent_lost and self.does_policy_start
 
-    @cached_property
+    @property
     def is_start_wanted(self) -> bool:
         """Whether this sweep would start something, before back-off and queue are considered."""
         return self.is_agent_wanted or self.is_workspace_wanted
 
-    @cached_property
+    @property
     def is_waiting_for_turn(self) -> bool:
         """Whether it waits in the start queue."""
         return self.facts.start_rank is not None and not self.facts.admitted
 
-    @cached_property
+    @property
     def is_unreachable(self) -> bool:
         """Whether an earlier sweep reported it as unreachable."""
         facts = self.facts

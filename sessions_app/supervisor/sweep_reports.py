@@ -59,15 +59,22 @@ class _CurrentRows:
 
 
 def _load_current_rows(result: SweepRun) -> _CurrentRows:
-    ids = [item.row.stored.session_id for item in result.decided]
-    executions = [item.row.stored.id for item in result.decided]
+    stored = [item.row.stored for item in result.decided]
+    if result.scope.dry_run:  # nothing was changed
+        return _CurrentRows(
+            states={one.session_id: one.session__state for one in stored},
+            statuses={one.id: one.status for one in stored},
+            receipts={},
+            by_supervisor=_by_supervisor(result),
+        )
+    ids, executions = [one.session_id for one in stored], [one.id for one in stored]
     ordered = Intent.objects.filter(session_id__in=ids, kind=IntentKind.START, done_at=None)
     return _CurrentRows(
         states=dict(TaskSession.objects.filter(id__in=ids).values_list("id", "state")),
         statuses=dict(ExecutorRunning.objects.filter(id__in=executions).values_list("id", "status")),
         receipts=_receipts(result),
         by_supervisor=_by_supervisor(result),
-        ordered=frozenset() if result.scope.dry_run else frozenset(ordered.values_list("session_id", flat=True)),
+        ordered=frozenset(ordered.values_list("session_id", flat=True)),
     )
 
 
@@ -94,8 +101,6 @@ def build_report(result: SweepRun, boot_id: str) -> dict[str, Any]:
 
 def _receipts(result: SweepRun) -> dict[str, ContinuityReceipt]:
     """Return the newest receipt of each session since the sweep began, by session id."""
-    if result.scope.dry_run:
-        return {}
     ids = [item.row.stored.session_id for item in result.decided]
     rows = ContinuityReceipt.objects.filter(session_id__in=ids, created_at__gte=result.started_at)
     return {str(row.session_id): row for row in rows.order_by("created_at")}

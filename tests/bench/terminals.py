@@ -42,12 +42,13 @@ ECHO_ALLOWANCE = 0.015
 """Seconds that an echo may take longer than that of a bare PTY."""
 KEYSTROKE_PAUSE = 0.02
 VENDOR = ROOT / "sessions_app/static/kandev/vendor"
-PREPARE = """async ([source, rows, line, count]) => {
+PREPARE = """async ([source, rows, line, lines]) => {
   const { Terminal } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
   window.term = new Terminal({ fontSize: 13, scrollback: 5000, cols: 120, rows });
   window.term.open(document.body.appendChild(document.createElement("div")));
-  const [text, chunk] = [new TextEncoder().encode(line.replaceAll("\\n", "\\r\\n").repeat(count)), 64 * 1024];
-  window.chunks = Array.from({ length: Math.ceil(text.length / chunk) }, (_, n) => text.slice(n * chunk, (n + 1) * chunk));
+  const [text, chunk] = [new TextEncoder().encode(line.replaceAll("\\n", "\\r\\n").repeat(lines)), 64 * 1024];
+  const count = Math.ceil(text.length / chunk);
+  window.chunks = Array.from({ length: count }, (_, n) => text.slice(n * chunk, (n + 1) * chunk));
 }"""
 DRAW = """() => new Promise((done) => {
   const began = performance.now();
@@ -74,7 +75,7 @@ def of_a_shell(world: World, megabytes: int, keystrokes: int, rounds: int, *, li
     rows = [("to a socket", min(reads), bare, min(bare_reads), limit)]
     if on_screen:
         shown, read, drawn = on_screen
-        rows += [("to the screen", shown, bare, read, None), ("to the screen", shown, "xterm.js alone", drawn, limit)]
+        rows += [("to the screen", shown, bare, read, None), ("to the screen", shown, "xterm.js alone", drawn, None)]
     bare_echo = quantile(bare_echoes, 0.95) + ECHO_ALLOWANCE
     return [
         *(
@@ -172,7 +173,7 @@ async def _in_turn_typed(count: int, echo: Callable[[], Awaitable[None]]) -> lis
 
 
 def _on_screen(world: World, port: int, session: TaskSession, text: Path, rounds: int) -> tuple[float, ...]:
-    """Return the best seconds until the last line is shown, of a bare read, and of xterm.js; empty without a browser."""
+    """Return the best seconds until the last line is shown, of a bare read and of xterm.js; () without a browser."""
     if missing("chromium") or missing("terminal"):
         return ()
     with real_browser() as browser:

@@ -1,10 +1,10 @@
 """The journal: everything the agent says and does is written to disk before anyone sees it.
 
-Everything that has arrived is written as one batch, and synced in a thread of its own. A line may be read once it is written; a line of
-``DURABLE_KINDS``, and all after it in its batch, once it is synced. Such a line, a caller that waits, or 64 KiB are
-synced at once (group commit), other lines within a second: only a failure of the machine could lose those. A full or
-failing disk pauses the agent (``wait_for_room``) and loses nothing: a reserved file is deleted to make room for the
-waiting lines and the last ones.
+Everything that has arrived is written as one batch, and synced in a thread of its own. A line may be read once it is
+written; a line of ``DURABLE_KINDS``, and all after it in its batch, once it is synced. Such a line, a caller that
+waits, or 64 KiB are synced at once (group commit), other lines within a second: only a failure of the machine could
+lose those. A full or failing disk pauses the agent (``wait_for_room``) and loses nothing: a reserved file is deleted
+to make room for the waiting lines and the last ones.
 """
 
 from __future__ import annotations
