@@ -305,7 +305,8 @@ class EventStream:
         message = await self._socket.receive()
         if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
             lines = parse_frame(message.data)
-            self._frames.append((lines[-1].get("seq", 0) if lines else 0, len(message.data)))
+            last_seq = lines[-1]["seq"] if lines and is_line(lines[-1]) else 0
+            self._frames.append((last_seq, len(message.data)))
             return lines
         code = self._socket.close_code
         if code == CLOSE_STALE_GENERATION:

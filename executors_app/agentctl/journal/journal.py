@@ -261,7 +261,7 @@ class Journal:
         elif pending is not None:
             batch.extend(pending)
         if batch is not None:
-            batch.syncs = batch.syncs or self._sync_wanted or batch.size >= _SYNC_BYTES or self._store.begins_segment
+            batch.syncs = batch.syncs or self._sync_wanted or batch.size >= _SYNC_BYTES
         self._sync_wanted = False
         self._unsynced, self._pending = batch, None
         self._is_writing = batch is not None and (pending is not None or batch.syncs)
@@ -270,7 +270,7 @@ class Journal:
 
     def _write(self, batch: _Batch) -> None:
         self._retry = None
-        if batch.syncs:
+        if batch.syncs or self._store.begins_segment:
             self._thread.submit(self._write_and_sync, batch)
             return
         # Not in the thread: the page cache takes a few lines at once, and a change of threads costs more than that.
