@@ -292,7 +292,11 @@ class JobRunner:
         del self._running[job_id]
         self._records.mark_ended(job_id)
         self._changes.notify()
-        asyncio.get_running_loop().call_later(_SPARE_DELAY, files.prepare_next)
+        asyncio.get_running_loop().call_later(_SPARE_DELAY, self._prepare_next, files)
+
+    def _prepare_next(self, files: JobFiles) -> None:
+        if not self._closed:
+            files.prepare_next()
 
 
 @contextlib.contextmanager

@@ -96,15 +96,15 @@ def board_columns(user: Any, wanted: BoardFilter = BoardFilter()) -> list[BoardC
     tasks = filter_tasks(user, wanted)
     counts: dict[str, int] = dict(tasks.order_by().values_list("state").annotate(Count("id")))
     shown = [state for state in TaskState if _is_shown(state, wanted, counts)]
-    found = _newest_of_each(tasks, shown, user)
+    found = _newest_of_each(tasks, [state for state in shown if counts.get(state)], user)
     rows = session_rows([session for tasks_ in found.values() for task in tasks_ for session in task.sessions.all()])
     return [
         BoardColumn(
             state,
             counts.get(state, 0),
-            [(task, [rows[session.id] for session in task.sessions.all()]) for task in tasks_],
+            [(task, [rows[session.id] for session in task.sessions.all()]) for task in found.get(state, ())],
         )
-        for state, tasks_ in found.items()
+        for state in shown
     ]
 
 

@@ -207,6 +207,17 @@ async def test_results_survive_a_restart_and_old_ones_lose_their_output(
     assert len(list((tmp_path / "state" / "jobs").iterdir())) == 2
 
 
+async def test_files_of_the_next_job_are_prepared_after_a_job(running: Running) -> None:
+    spare = running.state_dir / "jobs" / "spare"
+    await run(running, "true")
+    await eventually_async(spare.exists)
+    prepared = spare.stat().st_ino
+
+    await run(running, "true", "job-2")
+
+    assert prepared in {path.stat().st_ino for path in spare.parent.iterdir() if path != spare}
+
+
 async def test_number_of_running_jobs_is_limited(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "MAX_RUNNING", 1)
     await begin(running, "sleep 3600")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
@@ -48,6 +49,7 @@ def curves(world: World, sizes: Collection[int], rounds: int, *, limited: bool) 
 def cpu_of(run: Callable[[], None], rounds: int) -> float:
     """Return the CPU seconds of the best round. This process does everything except the answers of agentctls."""
     run()  # import and compile what is needed
+    gc.collect()  # what earlier parts have left
     taken = []
     for _ in range(rounds):
         began = time.process_time()

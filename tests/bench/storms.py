@@ -37,7 +37,7 @@ AT_ONCE = 20
 CPU_BUDGET = 0.025
 """The aim for the CPU seconds of a start besides those of its agent; docs/performance.md explains why it is missed."""
 BARE_STARTS = 5
-FORKS_LIMIT = 3.0
+FORKS_LIMIT = 7.0
 """Maximum CPU of agentctl and its guard, as a multiple of two bare forks."""
 
 

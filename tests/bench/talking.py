@@ -18,7 +18,7 @@ from pathlib import Path
 import orjson
 
 from executors_app.agentctl.process import execution_processes, identity
-from executors_app.agentctl.process.guard_process import children_of
+from executors_app.agentctl.process.guard_process import children_of, command_line_of
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from sessions_app.models import Task, TaskSession
 from sessions_app.services import intents, tasks
@@ -27,7 +27,6 @@ from tests.bench.figures import Figure
 from tests.bench.latencies import quantile, supervising
 from tests.bench.memory import resident
 from tests.bench.world import World
-from tests.drills.process_groups import descendants
 from tests.waiting import eventually
 
 RATE = 10
@@ -46,15 +45,15 @@ LAST_OUTPUT_TIMEOUT = 60.0
 
 
 def of_many(world: World, count: int, seconds: float, *, limited: bool) -> list[Figure]:
-    """Measure the age of the output at the sockets, and the memory: first a quarter of the agents talk, then all."""
+    """Measure the age of the output at the sockets, and the memory: first a fifth of the agents talk, then all."""
     world.empty()
     with _allowed(world, count), _ended_at_last(), serving("kandev.asgi:application") as port, supervising():
-        # Forked by the server of `tests.preloaded`, which is our own child.
-        processes = [pid for pid in descendants(os.getpid()) if pid not in children_of(os.getpid())]
+        processes = _forked_from_preloaded_server()
+        assert len(processes) == 2, "web and supervisor"
         sessions = _started(world, count)
         tokens = tokens_of(world, -(-count // SOCKETS_PER_USER))
         paths = [(f"/ws/sessions/{session.id}/", tokens[n // SOCKETS_PER_USER]) for n, session in enumerate(sessions)]
-        few = max(1, count // 4)
+        few = max(1, count // 5)
         with closing(Screens(port, paths)) as screens:
             waited_few, _ = _talk(world, screens, sessions[:few], seconds / 2, processes)
             waited, memory = _talk(world, screens, sessions, seconds, processes)
@@ -108,6 +107,11 @@ def _started(world: World, count: int) -> list[TaskSession]:
     up = TaskSession.objects.exclude(launch_id="")
     eventually(lambda: up.count() == count, timeout=START_TIMEOUT, describe="all agents run")
     return sessions
+
+
+def _forked_from_preloaded_server() -> list[int]:
+    servers = [pid for pid in children_of(os.getpid()) if "tests.preloaded_server" in command_line_of(pid)]
+    return [pid for server in servers for pid in children_of(server)]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
 
 import aiohttp
 import orjson
@@ -72,7 +73,8 @@ def of_a_shell(world: World, megabytes: int, keystrokes: int, rounds: int, *, li
         (reads, bare_reads), (echoes, bare_echoes) = asyncio.run(_over_socket(url, token, text, keystrokes, rounds))
         on_screen = _on_screen(world, port, session, text, rounds)
     bare, limit = "bare PTY read", READ_LIMIT if limited else None
-    rows = [("to a socket", min(reads), bare, min(bare_reads), limit)]
+    # Medians: how fast a bare read is depends on the cores that its three processes happen to get.
+    rows = [("to a socket", median(reads), bare, median(bare_reads), limit)]
     if on_screen:
         shown, read, drawn = on_screen
         rows += [("to the screen", shown, bare, read, None), ("to the screen", shown, "xterm.js alone", drawn, None)]

@@ -29,6 +29,8 @@ from executors_app.errors import AgentctlForeign, AgentctlUnreachable
 
 SCHEME: Final = "unix:"
 _CREDENTIALS: Final = struct.Struct("3i")
+_ADDRESS_BYTES: Final = 107
+"""Maximum length of a Unix socket's address."""
 _FULL_POLL: Final = 0.02
 """Seconds between attempts to connect while the backlog is full: the kernel does not queue them."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -92,8 +94,8 @@ async def connect_unix(path: Path) -> socket.socket:
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        with _directory_of(path) as directory:
-            while not _connected(connection, _below(directory, path.name)):  # noqa: ASYNC110 - nothing signals room in a backlog
+        with _address_of(path) as address:
+            while not _connected(connection, address):  # noqa: ASYNC110 - nothing signals room in a backlog
                 await asyncio.sleep(_FULL_POLL)
     except (FileNotFoundError, NotADirectoryError) as error:
         connection.close()
@@ -144,8 +146,18 @@ def _directory_of(path: Path) -> Iterator[int]:
         os.close(directory)
 
 
+@contextmanager
+def _address_of(path: Path) -> Iterator[str]:
+    """Yield a path of the socket that is short enough for an address."""
+    if len(os.fsencode(path)) <= _ADDRESS_BYTES:
+        yield str(path)
+        return
+    with _directory_of(path) as directory:
+        yield _below(directory, path.name)
+
+
 def _below(directory: int, name: str) -> str:
-    """Return a short path of a name in an open directory: the address of a Unix socket has at most 107 bytes."""
+    """Return a short path of a name in an open directory."""
     return f"/proc/self/fd/{directory}/{name}"
 
 
