@@ -13,6 +13,7 @@ import orjson
 
 from executors_app.agentctl.journal.line_format import TokenRedactor
 from executors_app.agentctl.journal.line_format import token_fingerprint as fingerprint_of
+from executors_app.agentctl.process import identity
 from executors_app.agentctl.protocol import ApiError, Code
 
 
@@ -77,7 +78,7 @@ class InstanceLock:
         until = time.monotonic() + patience
         while not self._try_lock():
             ready = self._read_ready_info()
-            if ready is not None or time.monotonic() > until:
+            if (ready is not None and not _has_ended(ready)) or time.monotonic() > until:
                 os.close(self._fd)
                 raise AlreadyRunning(ready)
             time.sleep(_LOCK_POLL)
@@ -108,6 +109,13 @@ class InstanceLock:
         except ValueError:
             return None
         return ready if isinstance(ready, dict) else None
+
+
+def _has_ended(holder: Mapping[str, Any]) -> bool:
+    """Whether the process of this ready info has ended; one of its threads may still hold the lock, in a sync."""
+    pid = holder.get("pid")
+    found = identity.read_stat(pid) if isinstance(pid, int) else None
+    return found is None or found.ended
 
 
 _REWRITE_AT: Final = 1000

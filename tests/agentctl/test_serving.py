@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
+from executors_app.agentctl import state_files
 from tests.agentctl.fakes import DELIVERED
 from tests.agentctl.processes import ROOT, Place
 from tests.waiting import eventually, eventually_async
@@ -41,6 +45,30 @@ async def test_agentctl_is_ready_within_a_second_and_writes_its_address(tmp_path
         assert took < 1, "CPU time is measured, so other load does not count"
         mode = {path.name: path.stat().st_mode & 0o777 for path in place.state_dir.rglob("*") if path.is_file()}
         assert set(mode.values()) == {0o600}, mode
+
+
+def test_lock_that_a_killed_process_has_not_let_go_yet_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["true"]) as killed:
+        pass
+    with (tmp_path / "lock").open("wb", buffering=0) as held:  # by a thread of it that still waits for the disk
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.write(orjson.dumps({"url": "http://127.0.0.1:9", "pid": killed.pid}))
+        monkeypatch.setattr(time, "sleep", lambda _: held.close())
+
+        state_files.InstanceLock(tmp_path).release()
+
+
+def test_lock_of_a_living_process_is_reported_at_once(tmp_path: Path) -> None:
+    lock = state_files.InstanceLock(tmp_path)
+    lock.publish_ready_info({"pid": os.getpid()}, None)
+
+    with pytest.raises(state_files.AlreadyRunning) as refused:
+        state_files.InstanceLock(tmp_path, patience=600)
+    lock.release()
+
+    assert refused.value.ready == {"pid": os.getpid()}
 
 
 async def test_second_agentctl_reports_the_first_and_exits(tmp_path: Path) -> None:
