@@ -83,7 +83,7 @@ class JobFiles:
             self._create_files()
 
     def prepare_next(self) -> None:
-        """Create the directory of the next job, which then starts sooner: a new file takes a file system long."""
+        """Create the directory of the next job, which then starts sooner: creating files takes a while."""
         spare = JobFiles(self.directory.with_name(_SPARE))
         if not spare.directory.exists():
             with contextlib.suppress(OSError):

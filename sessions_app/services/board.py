@@ -96,32 +96,33 @@ def board_columns(user: Any, wanted: BoardFilter = BoardFilter()) -> list[BoardC
     tasks = filter_tasks(user, wanted)
     counts: dict[str, int] = dict(tasks.order_by().values_list("state").annotate(Count("id")))
     shown = [state for state in TaskState if _is_shown(state, wanted, counts)]
-    found = _newest_of_each(tasks, [state for state in shown if counts.get(state)], user)
+    found = _newest_of_each(tasks, {state: counts.get(state, 0) for state in shown}, user)
     rows = session_rows([session for tasks_ in found.values() for task in tasks_ for session in task.sessions.all()])
     return [
         BoardColumn(
             state,
             counts.get(state, 0),
-            [(task, [rows[session.id] for session in task.sessions.all()]) for task in found.get(state, ())],
+            [(task, [rows[session.id] for session in task.sessions.all()]) for task in tasks_],
         )
-        for state in shown
+        for state, tasks_ in found.items()
     ]
 
 
-def _newest_of_each(tasks: QuerySet[Task], states: Sequence[TaskState], user: Any) -> dict[TaskState, list[Task]]:
-    """Return the newest tasks of each state, at most ``TASKS_PER_COLUMN``.
+def _newest_of_each(tasks: QuerySet[Task], counts: Mapping[TaskState, int], user: Any) -> dict[TaskState, list[Task]]:
+    """Return the newest tasks of each state in ``counts``, at most ``TASKS_PER_COLUMN``.
 
     Their ids first, which the database reads from an index in this order: with the joins of the second query, it would
     sort all tasks of the state.
     """
     ids = [
         key
-        for state in states
+        for state, count in counts.items()
+        if count
         for key in tasks.filter(state=state)
         .values_list("id", flat=True)
         .order_by("-created_at", "id")[:TASKS_PER_COLUMN]
     ]
-    found: dict[TaskState, list[Task]] = {state: [] for state in states}
+    found: dict[TaskState, list[Task]] = {state: [] for state in counts}
     for task in _with_sessions(Task.objects.filter(id__in=ids), user).order_by("-created_at", "id"):
         # A task that has moved since its id was read is shown where it is now, if that is shown.
         found.get(TaskState(task.state), []).append(task)

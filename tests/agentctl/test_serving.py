@@ -59,6 +59,8 @@ def test_lock_that_a_killed_process_has_not_let_go_yet_is_waited_for(
 
         state_files.InstanceLock(tmp_path).release()
 
+        assert held.closed, "it has waited"
+
 
 def test_lock_of_a_living_process_is_reported_at_once(tmp_path: Path) -> None:
     lock = state_files.InstanceLock(tmp_path)

@@ -177,9 +177,9 @@ class Journal:
         """Flush, then stop the writer."""
         await self.flush()
         self._is_closed = True
-        for timer in (self._retry, self._sync_timer):
-            if timer is not None:
-                timer.cancel()
+        self._stop_sync_timer()
+        if self._retry is not None:
+            self._retry.cancel()
         if self._reserving is not None:
             self._reserving.cancel()
             await asyncio.gather(self._reserving, return_exceptions=True)
@@ -248,7 +248,7 @@ class Journal:
             self._loop.call_soon(self._write_next)  # and not now: what the same turn of the loop adds is one batch
 
     def _request_sync(self) -> None:
-        self._sync_timer = None
+        self._stop_sync_timer()
         self._sync_wanted = True
         self._wake_writer()
 
@@ -324,15 +324,18 @@ class Journal:
             self._wake_writer()
 
     def _finish_sync(self, batch: _Batch) -> None:
-        if self._sync_timer is not None:
-            self._sync_timer.cancel()
-            self._sync_timer = None
+        self._stop_sync_timer()
         self._undurable -= batch.size
         self._unsynced, self._newest = None, batch
         self._shown = self._durable = batch.last_seq
         self._handle_recovery()
         self._changes.notify()
         self._write_next()
+
+    def _stop_sync_timer(self) -> None:
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+            self._sync_timer = None
 
     def _show_written(self, batch: _Batch) -> None:
         self._newest = batch

@@ -92,13 +92,13 @@ def select_executions(sessions: Collection[uuid.UUID] = (), runtime: str = "") -
     asleep = Q(status=ExecutorStatus.STOPPED, status_reason__in=("idle", "new"))
     wanted = claims | (should & (unreachable | Q(status=ExecutorStatus.STOPPED)) & ~asleep)
     rows = ExecutorRunning.objects.filter(wanted, session__agent_execution_id=F("id"))
-    if not sessions:
+    if sessions:
+        rows = rows.filter(session_id__in=sessions)
+    else:
         # The same conditions of each table alone: no database has an index for an *or* over both.
         running = TaskSession.objects.filter(desired_state=DesiredState.RUNNING).exclude(state__in=RESTING_STATES)
         claiming = ExecutorRunning.objects.filter(claims).order_by().values("session_id")
         rows = rows.filter(session_id__in=claiming.union(running.order_by().values("id")))
-    if sessions:
-        rows = rows.filter(session_id__in=sessions)
     if runtime:
         rows = rows.filter(session__executor__runtime=runtime)
     return rows.order_by("session_id")
