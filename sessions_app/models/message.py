@@ -12,10 +12,10 @@ from operator import attrgetter
 from typing import Any
 
 from django.db import models
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Length
 
-from executors_app.orm import ID_PLACEHOLDER, ObjectField, PreparedQuery
+from executors_app.orm import ID_PLACEHOLDER, KeyedQuery, ObjectField, PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.models.bulk import insert_rows, update_rows
 from sessions_app.models.session import TaskSession
@@ -115,14 +115,17 @@ _CHANGING = ("payload", "complete", "updated_seq")
 
 
 TEXT_ROLES = ("agent", "thought")
-_UNFINISHED = PreparedQuery(lambda key: _rows(session_id=key, complete=False, role__in=(*TEXT_ROLES, "status")))
+_UNFINISHED = KeyedQuery(lambda keys: _rows(session_id__in=keys, complete=False, role__in=(*TEXT_ROLES, "status")))
 _OPEN_TOOLS = PreparedQuery(lambda key: _rows(session_id=key, complete=False, role="tool"))
-_LAST_PART = PreparedQuery(
-    lambda key: (
-        MessagePart.objects.filter(message_id=key)
-        .order_by("-number")
+_LAST_PARTS = KeyedQuery(
+    lambda keys: (
+        MessagePart.objects.filter(
+            ~Exists(MessagePart.objects.filter(message_id=OuterRef("message_id"), number__gt=OuterRef("number"))),
+            message_id__in=keys,
+        )
+        .order_by()
         .annotate(length=Length("text"))
-        .values_list("id", "number", "length")[:1]
+        .values_list("message_id", "id", "number", "length")
     )
 )
 
@@ -131,9 +134,13 @@ def _rows(**those: Any) -> QuerySet[Message, Any]:
     return Message.objects.filter(**those).order_by("seq").values_list(*_COLUMNS)
 
 
-def unfinished_messages(session_id: uuid.UUID) -> list[MessageDraft]:
-    """Return the texts, thoughts and statuses that may still change, ordered by ``seq``."""
-    return [MessageDraft(*row) for row in _UNFINISHED.values(session_id)]
+def unfinished_messages(sessions: Collection[uuid.UUID]) -> dict[uuid.UUID, list[MessageDraft]]:
+    """Return each session's texts, thoughts and statuses that may still change, ordered by ``seq``."""
+    found: dict[uuid.UUID, list[MessageDraft]] = {session_id: [] for session_id in sessions}
+    for row in _UNFINISHED.values(sessions):
+        message = MessageDraft(*row)
+        found[message.session_id].append(message)
+    return found
 
 
 def open_tools(session_id: uuid.UUID) -> list[MessageDraft]:
@@ -163,9 +170,10 @@ def write_messages(new: Sequence[MessageDraft], changed: Sequence[MessageDraft])
 
 def append_texts(texts: Mapping[uuid.UUID, str], known: Collection[uuid.UUID]) -> None:
     """Append text to messages, in parts of at most ``PART_LIMIT``; only those in ``known`` may have text already."""
+    last_parts = {key: part for key, *part in _LAST_PARTS.values([key for key in texts if key in known])}
     grown, new = [], []
     for message_id, text in texts.items():
-        part_id, number, length = _last_part(message_id) if message_id in known else NO_PART
+        part_id, number, length = last_parts.get(message_id, NO_PART)
         room = PART_LIMIT - length
         if room > 0:
             grown.append((text[:room], part_id))
@@ -176,12 +184,7 @@ def append_texts(texts: Mapping[uuid.UUID, str], known: Collection[uuid.UUID]) -
 
 
 NO_PART = (0, -1, PART_LIMIT)
-
-
-def _last_part(message_id: uuid.UUID) -> tuple[int, int, int]:
-    """Return id, number and length of a message's last part."""
-    found = _LAST_PART.values(message_id)
-    return (found[0][0], found[0][1], found[0][2]) if found else NO_PART
+"""Id, number and length of the last part of a message without text."""
 
 
 class Attachment(TeamModel):

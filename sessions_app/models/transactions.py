@@ -356,22 +356,41 @@ def session_transaction(
 
 
 @contextmanager
-def session_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[dict[uuid.UUID, SessionTransaction]]:
+def session_transactions(
+    leases: Mapping[uuid.UUID, Lease], *, only_for_output: bool = False
+) -> Iterator[dict[uuid.UUID, SessionTransaction]]:
     """Change many sessions in one database transaction, each under its lease: all of them or none.
 
-    Sessions whose lease is no longer ours are left out.
+    Sessions whose lease is no longer ours are left out. With ``only_for_output``, only the columns that an agent's
+    output needs are read; any other is read when it is used, with a query of its own.
     """
     with atomic():
-        transactions = _locked_transactions(leases)
+        transactions = _locked_transactions(leases, only_for_output)
         yield transactions
         write_changes(transactions.values())
 
 
-def _locked_transactions(leases: Mapping[uuid.UUID, Lease]) -> dict[uuid.UUID, SessionTransaction]:
+_SESSION_FOR_OUTPUT: Final = ("agent_execution_id", "stalled_since")
+_EXECUTION_FOR_OUTPUT: Final = (
+    "session_id",
+    "owner",
+    "generation",
+    "journal_epoch",
+    "journal_seq",
+    "last_seen_at",
+    "updated_at",
+)
+
+
+def _locked_transactions(
+    leases: Mapping[uuid.UUID, Lease], only_for_output: bool
+) -> dict[uuid.UUID, SessionTransaction]:
     # All code locks sessions in the order of their ids, and executions after them, so that no two deadlock.
     rows = TaskSession.objects.select_for_update(no_key=True).filter(id__in=leases).order_by("id")
+    rows = rows.only(*_SESSION_FOR_OUTPUT) if only_for_output else rows
     sessions = {session.agent_execution_id: session for session in rows if session.agent_execution_id}
     executions = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=sessions).order_by("session_id")
+    executions = executions.only(*_EXECUTION_FOR_OUTPUT) if only_for_output else executions
     locked: dict[uuid.UUID, SessionTransaction] = {}
     for execution in executions:
         session = sessions[execution.id]

@@ -51,10 +51,20 @@ class _Change:
 class ConversationUpdate:
     """The unfinished messages of a session, and the changes of the current batch to them."""
 
-    def __init__(self, transaction: SessionTransaction, tool_keys: Collection[str] = ()):
-        """Read the unfinished messages; ``tool_keys`` are the keys of the tool calls in the batch."""
+    def __init__(
+        self,
+        transaction: SessionTransaction,
+        tool_keys: Collection[str] = (),
+        unfinished: Sequence[MessageDraft] | None = None,
+    ):
+        """Read the session's messages, the unfinished ones if they are not given.
+
+        ``tool_keys`` are the keys of the tool calls in the batch.
+        """
         self.transaction = transaction
-        unfinished = unfinished_messages(transaction.session.id)
+        if unfinished is None:
+            session_id = transaction.session.id
+            unfinished = unfinished_messages([session_id])[session_id]
         texts = [message for message in unfinished if message.role in TEXT_ROLES]
         self._growing: MessageDraft | None = texts[-1] if texts else None
         self._plan = next(

@@ -32,8 +32,9 @@ MIN_PAUSE: Final = 9.0
 """The pause after a step, as a multiple of the time that the step took."""
 MAX_PAUSE: Final = 10.0
 """Maximum seconds of a pause."""
-MAX_SESSIONS: Final = 4
-"""Maximum number of sessions that one step exports: ingest has to share the interpreter with it that long."""
+MAX_SESSIONS: Final = 32
+"""Maximum number of sessions that one step of a shutdown exports. Any other step exports one, because ingest has to
+share the interpreter with it that long."""
 RETRY_AFTER: Final = 30.0
 """Seconds until a session whose export failed is tried again."""
 FINISH_WITHIN: Final = 3.0
@@ -63,9 +64,9 @@ class Exporter:
         return not self._pending
 
     def step(self, *, final: bool = False) -> bool:
-        """Export up to ``MAX_SESSIONS`` sessions; return whether more are due now. Raises nothing.
+        """Export one session; return whether more are due now. Raises nothing.
 
-        ``final`` also exports sessions whose time has not come yet.
+        ``final``, at a shutdown, exports up to ``MAX_SESSIONS``, also those whose time has not come yet.
         """
         with self._reporting_failure(RECORD_NAME, RECORD_NAME):
             if self._step(final=final):
@@ -81,12 +82,12 @@ class Exporter:
             self._cursor = self._saved_cursor = portable_cursor.read_cursor()
             self._pending = dict.fromkeys(self._cursor.behind, 0.0)
         more = self._find_changed_sessions(writer)
-        due = self._due_sessions(final=final)
-        for session_id in due[:MAX_SESSIONS]:
+        due, most = self._due_sessions(final=final), MAX_SESSIONS if final else 1
+        for session_id in due[:most]:
             self._export(writer, session_id, final=final)
         # After the exports: after a crash in between, the next exporter compares these sessions with their files again.
         self._save_cursor()
-        return more or len(due) > MAX_SESSIONS or bool(self._due_sessions())
+        return more or len(due) > most or bool(self._due_sessions())
 
     def _find_changed_sessions(self, writer: RecordWriter) -> bool:
         """Mark sessions whose log has grown as due; return whether there may be more of them."""
@@ -105,6 +106,7 @@ class Exporter:
         ]
 
     def _export(self, writer: RecordWriter, session_id: uuid.UUID, *, final: bool) -> None:
+        del self._pending[session_id]  # to the end of the queue: a session that goes on writing must not keep its place
         self._pending[session_id] = time.monotonic() + RETRY_AFTER  # stays if the export fails
         what = f"{RECORD_NAME} of session {session_id}"
         with self._reporting_failure(session_id, what, session_id=str(session_id)):

@@ -47,8 +47,8 @@ ADMIT_EVERY = 0.5
 """Minimum seconds between two checks of the start queue; while it is empty, it waits for a change."""
 AGENT_SETUP_EVERY = 5.0
 """Minimum seconds between two checks for finished tests of agents and for programs that were installed."""
-RECHECK_AFTER = 0.02
-"""Minimum seconds between two checks, however many wake-ups arrive."""
+RECHECK_AFTER = 0.05
+"""Minimum seconds between two checks, however many wake-ups arrive: while agents write, our own commits are most."""
 
 Job = Callable[[], Awaitable[None]]
 """One step of something that the supervisor repeats until it stops."""

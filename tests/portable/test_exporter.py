@@ -69,6 +69,19 @@ def test_record_has_every_event_once_and_in_order(folder: Path) -> None:
         assert (folder / f"{session.id}.json").exists()
 
 
+def test_sessions_that_keep_growing_are_exported_in_turn(folder: Path) -> None:
+    sessions, exporter = [running_session() for _ in range(3)], Exporter("boot")
+    for session in sessions:
+        write_receipts(session, "first")
+    export_all(exporter)
+    for _ in sessions:
+        for session in sessions:
+            write_receipts(session, "more")
+        exporter.step()
+    exporter.close()
+    assert sorted(len(told(folder, session)) for session in sessions) == [2, 3, 4]
+
+
 def test_snapshot_conforms_to_the_format(folder: Path) -> None:
     session = session_with_history()
     export_all()

@@ -10,6 +10,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
+from executors_app.orm import FEW
 from sessions_app.models import Lease, LeaseLost, Task, TaskSession
 from sessions_app.models.locking import LockTimer
 from sessions_app.services.database_threads import DatabaseThread
@@ -162,18 +163,32 @@ def test_another_process_can_write_while_lines_are_applied(
     assert len(attempts) == (6 if connection.vendor == "sqlite" else 3)
 
 
-def test_writing_statements_do_not_grow_with_the_sessions(thread: DatabaseThread) -> None:
+def _write_output_twice(count: int, thread: DatabaseThread) -> list[str]:
+    """Let agents of ``count`` sessions say *one two* in two transactions; return the statements of the second."""
+    sessions = [(running_session(), Journal()) for _ in range(count)]
+
     def write(batches: Sequence[Batch]) -> list[str]:
         with CaptureQueriesContext(connection) as queries:
             write_batches(batches, LockTimer())
-        return [query["sql"] for query in queries if not query["sql"].startswith("SELECT")]
+        return [query["sql"] for query in queries]
 
-    async def count(sessions: Sequence[TaskSession]) -> int:
-        batches = [Batch(session.id, MINE, lines, None) for session, lines in batches_of(sessions)]
-        return len(await thread(write, batches))
+    async def say(words: str) -> list[str]:
+        batches = [Batch(session.id, MINE, journal.says(words), None) for session, journal in sessions]
+        return await thread(write, batches)
 
-    few, many = ([running_session() for _ in range(number)] for number in (2, 6))
-    assert asyncio.run(count(few)) == asyncio.run(count(many))
+    asyncio.run(say("one "))
+    statements = asyncio.run(say("two"))
+    assert [conversation(session)[0][1] for session, _ in sessions] == ["one two"] * count
+    return statements
+
+
+def test_statements_do_not_grow_with_the_sessions(thread: DatabaseThread) -> None:
+    assert len(_write_output_twice(FEW + 1, thread)) == len(_write_output_twice(3 * FEW, thread))
+
+
+def test_output_is_written_without_reading_whole_rows(thread: DatabaseThread) -> None:
+    statements = _write_output_twice(2, thread)
+    assert not [sql for sql in statements if "metadata" in sql or "error_message" in sql]
 
 
 @pytest.mark.parametrize("failures", [1, 2, 5])

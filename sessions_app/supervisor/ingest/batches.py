@@ -28,9 +28,11 @@ from sessions_app.domain import actor_context
 from sessions_app.models import (
     Lease,
     LeaseLost,
+    MessageDraft,
     SessionTransaction,
     session_transaction,
     session_transactions,
+    unfinished_messages,
     update_rows,
 )
 from sessions_app.models.locking import LockTimer, lock_on_first_write
@@ -125,10 +127,11 @@ class _AppliedLines:
         transaction: SessionTransaction,
         prepared: PreparedLines,
         token: Mapping[str, Any] | None,
+        unfinished: Sequence[MessageDraft] | None = None,
         *,
         alive: bool = True,
     ) -> _AppliedLines:
-        """Apply the lines behind the cursor, and move it."""
+        """Apply the lines behind the cursor, and move it; ``unfinished`` are the session's messages, if known."""
         execution = transaction.execution
         if execution is None:
             raise ExecutorRunning.DoesNotExist(f"session {transaction.session.id} has no execution")
@@ -139,7 +142,7 @@ class _AppliedLines:
         else:
             folded = fold_texts(new_lines.read(prepared.lines).new)
         _record_gaps(transaction, execution, new_lines)
-        applier = LineApplier(transaction, folded)
+        applier = LineApplier(transaction, folded, unfinished)
         for line in folded:
             applier.apply(line)
         applier.finish()
@@ -206,6 +209,11 @@ class Batch:
         # Here, on the event loop: in the writer's thread it would prolong the transaction.
         self.prepared = PreparedLines.of(self.lines)
 
+    @property
+    def is_output(self) -> bool:
+        """Whether all lines only report output of the agent."""
+        return OUTPUT_KINDS.issuperset(line.get("kind") for line in self.lines)
+
     def take_arrived(self) -> None:
         """Add the output that has arrived since the batch was passed, so that it need not wait for another commit."""
         room = max(0, MAX_LINES - len(self.lines))
@@ -245,7 +253,10 @@ def write_batches(batches: Sequence[Batch], timer: LockTimer) -> Written:
 def _write_together(batches: Sequence[Batch]) -> Written:
     """Apply all lines before anything is written. Raises whatever any batch raises, LeaseLost too."""
     with lock_on_first_write(), _lock_sessions(batches) as transactions:
-        applied = [_apply_batch(transactions[batch.session_id], batch) for batch in batches]
+        unfinished = unfinished_messages(transactions)
+        applied = [
+            _apply_batch(transactions[batch.session_id], batch, unfinished[batch.session_id]) for batch in batches
+        ]
         return list(zip(batches, _write_all(applied), strict=True))
 
 
@@ -256,16 +267,16 @@ def _lock_sessions(batches: Sequence[Batch]) -> Iterator[Mapping[uuid.UUID, Sess
             yield {batches[0].session_id: only}
         return
     leases = {batch.session_id: batch.lease for batch in batches}
-    with session_transactions(leases) as several:
+    with session_transactions(leases, only_for_output=all(batch.is_output for batch in batches)) as several:
         if len(several) < len(batches):
             raise LeaseLost("One of the sessions belongs to another supervisor, or has two streams.")
         yield several
 
 
-def _apply_batch(transaction: SessionTransaction, batch: Batch) -> _AppliedLines:
+def _apply_batch(transaction: SessionTransaction, batch: Batch, unfinished: Sequence[MessageDraft]) -> _AppliedLines:
     with actor_context.acting_as(session_id=batch.session_id, execution_id=batch.lease.execution_id):
         transaction.actor = actor_context.current_context()
-        return _AppliedLines.of(transaction, batch.prepared, batch.token)
+        return _AppliedLines.of(transaction, batch.prepared, batch.token, unfinished)
 
 
 def _write_batch(batch: Batch) -> IngestResult | Exception:

@@ -13,7 +13,7 @@ from executors_app.agentctl.questions.schema import parse_stored_question
 from sessions_app.domain import verification
 from sessions_app.domain.states import PROMPT, SESSION, WORK, PermissionState, RequestKind, RunState
 from sessions_app.domain.usage import parse_usage
-from sessions_app.models import PermissionRequest, Prompt, SessionTransaction, waits
+from sessions_app.models import MessageDraft, PermissionRequest, Prompt, SessionTransaction, waits
 from sessions_app.models.bulk import update_row
 from sessions_app.services.mcp_servers import record_left_out
 from sessions_app.services.questions import undelivered_content
@@ -54,11 +54,15 @@ FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
 class LineApplier:
     """Applies a batch of journal lines, in order, to the transaction of one session."""
 
-    def __init__(self, transaction: SessionTransaction, lines: Sequence[JournalLine] = ()):
+    def __init__(
+        self,
+        transaction: SessionTransaction,
+        lines: Sequence[JournalLine] = (),
+        unfinished: Sequence[MessageDraft] | None = None,
+    ):
         self.transaction = transaction
-        self.conversation = ConversationUpdate(
-            transaction, {key for line in lines if (key := _tool_key_of_request(line))}
-        )
+        tool_keys = {key for line in lines if (key := _tool_key_of_request(line))}
+        self.conversation = ConversationUpdate(transaction, tool_keys, unfinished)
         self.agent_settings = AgentSettingsUpdate(transaction)
         self.agent_gone = False
         """Whether a line reported that the agent process ended without a request."""
