@@ -175,6 +175,12 @@ class MetricsBuffer:
         """Record the delay of journal lines that are now in the log; ``said_at`` is the time of the first."""
         self.observe("kandev_event_lag_seconds", time.time() - said_at)
 
+    @property
+    def has_counts(self) -> bool:
+        """Whether there is anything to write."""
+        with self._lock:
+            return bool(self._counts)
+
     def flush(self, part: str) -> None:
         """Write everything to the database; on an error, keep the counts for the next time."""
         with self._lock:

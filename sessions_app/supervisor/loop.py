@@ -33,7 +33,7 @@ from sessions_app.supervisor.watchdogs import InstalledPrograms, report_ignored_
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
 
 log = logging.getLogger(__name__)
-POLL_EVERY = 1.0
+POLL_EVERY = 2.0
 """Seconds between two checks whether the embedded database has changed, in case a wake-up was lost."""
 POLL_SHARED_EVERY = 0.25
 """The same for a database of several hosts, between which more wake-ups are lost."""
@@ -280,7 +280,8 @@ class SupervisorLoop:
 
     async def _flush_metrics(self) -> None:
         await asyncio.sleep(FLUSH_EVERY)
-        await self.registry.database(METRICS_BUFFER.flush, self.registry.boot_id)
+        if METRICS_BUFFER.has_counts:
+            await self.registry.database(METRICS_BUFFER.flush, self.registry.boot_id)
 
     async def _report_stalls(self) -> None:
         """Report silent turns, and turns that outlive their cancel."""

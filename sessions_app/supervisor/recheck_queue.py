@@ -83,7 +83,7 @@ class ExitEventListener:
 
     async def refresh_listeners(self) -> None:
         """Start and stop listeners to match the attached sessions, then wait a moment; the loop repeats this job."""
-        now = time.monotonic()
+        seen, now = self._registry.changes.count, time.monotonic()
         needed = {source for one in self._registry.streams if (source := self._source_of(one)) is not None}
         self._needed |= dict.fromkeys(needed, now)
         for source in [source for source, at in self._needed.items() if now - at > self._linger]:
@@ -94,6 +94,8 @@ class ExitEventListener:
             if source not in self._listeners or self._listeners[source].done():
                 self._listeners[source] = asyncio.create_task(self._listen(source), name=f"exit events {source[0]}")
         await asyncio.sleep(REFRESH_SOURCES_EVERY)
+        if not self._needed:
+            await self._registry.changes.rest(seen)
 
     async def close(self) -> None:
         """Cancel all listeners."""

@@ -14,6 +14,7 @@ import pytest
 from executors_app import plugins
 from executors_app.domain import ExitEvent
 from executors_app.errors import RuntimeUnavailable
+from sessions_app.supervisor.change_counter import ChangeCounter
 from sessions_app.supervisor.recheck_queue import ExitEventListener
 from tests.waiting import eventually_async
 
@@ -67,7 +68,7 @@ class ListenerHarness:
     def __init__(self, *engines: str, linger: float = 0.0):
         self.attached = {uuid.uuid4(): FakeStream(engine) for engine in engines}
         self.checked: list[uuid.UUID] = []
-        registry: Any = SimpleNamespace(streams=self.attached, stream_of=self.attached.get)
+        registry: Any = SimpleNamespace(streams=self.attached, stream_of=self.attached.get, changes=ChangeCounter())
         self.watch = ExitEventListener(registry, self.checked.append, linger)
 
     async def __aenter__(self) -> Self:
