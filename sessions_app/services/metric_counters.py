@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from django.db import connection
-from django.db.models import Count, F, FloatField, Func, Model, Q, QuerySet, Sum, Value
+from django.db.models import Case, Count, F, FloatField, Func, Model, Q, QuerySet, Sum, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Round
 
@@ -83,19 +83,17 @@ def _seconds_between(start: str, end: str) -> Combinable:
 def _starts(rows: QuerySet[Any]) -> Iterator[operations.Count]:
     """Count automatic starts, and the durations of all starts from the intent to the agent."""
     took = _seconds_between("created_at", "done_at")
-    within = {f"le{index}": Count("id", filter=Q(took__lte=edge)) for index, edge in enumerate(RESUME_BUCKETS)}
-    found = (
-        rows.filter(_STARTS)
-        .annotate(took=took)
-        .aggregate(n=Count("id"), by_itself=Count("id", filter=Q(by=None)), sum=Sum("took"), **within)
-    )
-    yield "kandev_reconciler_sessions_restarted_total", {}, found["by_itself"]
-    name, below = "kandev_resume_duration_seconds", 0
-    for index, edge in enumerate(RESUME_BUCKETS):
-        yield f"{name}_bucket", {"le": f"{edge:g}"}, found[f"le{index}"] - below
-        below = found[f"le{index}"]
-    yield f"{name}_bucket", {"le": "+Inf"}, found["n"] - below
-    yield f"{name}_sum", {}, found["sum"] or 0.0
+    # By bucket: to count the rows below each edge, SQLite would compute a row's duration again for each of them.
+    edges = [When(took__lte=edge, then=at) for at, edge in enumerate(RESUME_BUCKETS)]
+    bucket = Case(*edges, default=len(RESUME_BUCKETS))
+    groups = rows.filter(_STARTS).annotate(took=took, bucket=bucket).order_by().values_list("bucket")
+    counted = groups.annotate(n=Count("id"), by_itself=Count("id", filter=Q(by=None)), sum=Sum("took"))
+    found = {at: (number, by_itself, seconds) for at, number, by_itself, seconds in counted}
+    yield "kandev_reconciler_sessions_restarted_total", {}, sum(by_itself for _, by_itself, _ in found.values())
+    name = "kandev_resume_duration_seconds"
+    for at, edge in enumerate([*(f"{edge:g}" for edge in RESUME_BUCKETS), "+Inf"]):
+        yield f"{name}_bucket", {"le": edge}, found[at][0] if at in found else 0
+    yield f"{name}_sum", {}, sum(seconds for *_, seconds in found.values())
 
 
 COUNTER_SOURCES: Final[Sequence[tuple[type[Model], CounterReader]]] = (
