@@ -28,7 +28,7 @@ from tests.bench.world import World
 from tests.supervisor import fake_agentctl_server
 from tests.support.fake_agentctl import FakeAgentctl
 
-LIMIT = 2.2
+LIMIT = 2.5
 """The aim is 1.5; docs/performance.md explains why it is missed."""
 SOON = 1.0
 """Maximum seconds for a tenth of the fleet, from the start of the supervisor."""

@@ -119,7 +119,7 @@ FULL = Sizes(
     growth=(100, 1_000, 10_000),
     history=(100, 1_000, 10_000),
     live=(10, 100, 1_000),
-    limit=6.0,
+    limit=7.0,
 )
 QUICK = Sizes(
     fleet=20,
