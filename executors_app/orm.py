@@ -166,7 +166,7 @@ FEW: Final = 4
 
 
 class KeyedQuery(Generic[M]):
-    """A queryset as a function of a collection of keys, compiled once for a few of them: for sweeps of few sessions.
+    """A queryset as a function of a collection of keys, compiled once for a few of them: for few sessions at a time.
 
     ``query`` filters one column by ``__in``; otherwise it is as in `PreparedQuery`. ``placeholder`` is a key of the
     column's type. The rows of several keys have no order.
