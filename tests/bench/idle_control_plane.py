@@ -30,7 +30,7 @@ MEMORY_BUDGET: Final = 300.0
 """Megabytes of all processes, counting shared memory once (PSS)."""
 CPU_BUDGET: Final = 0.005
 """CPU seconds per second; docs/performance.md explains why the limit is a multiple of the floor."""
-FLOOR_LIMIT: Final = 20.0
+FLOOR_LIMIT: Final = 12.0
 """Maximum of CPU seconds, as a multiple of bare processes that poll."""
 NOTICED_WITHIN: Final = 1.0
 """Seconds from the death of an agentctl to the supervisor's first write about it."""
