@@ -57,10 +57,7 @@ class ConversationUpdate:
         tool_keys: Collection[str] = (),
         unfinished: Sequence[MessageDraft] | None = None,
     ):
-        """Read the session's messages, the unfinished ones if they are not given.
-
-        ``tool_keys`` are the keys of the tool calls in the batch.
-        """
+        """Read the unfinished messages, unless they are given, and the tool calls of the batch by their keys."""
         self.transaction = transaction
         if unfinished is None:
             session_id = transaction.session.id
