@@ -48,7 +48,7 @@ ADMIT_EVERY = 0.5
 AGENT_SETUP_EVERY = 5.0
 """Minimum seconds between two checks for finished tests of agents and for programs that were installed."""
 RECHECK_AFTER = 0.05
-"""Minimum seconds between two checks, however many wake-ups arrive: while agents write, most follow from our own commits."""
+"""Minimum seconds between two checks: while agents write, our own commits wake us all the time."""
 
 Job = Callable[[], Awaitable[None]]
 """One step of something that the supervisor repeats until it stops."""
