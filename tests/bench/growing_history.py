@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
+import itertools
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Final
 
 from django.core.management import call_command
@@ -20,6 +24,7 @@ from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.bench.figures import Figure, Point
 from tests.bench.history import add_finished
+from tests.bench.separate_process import SeparateProcess
 from tests.bench.world import World, fleet_of
 
 LIVE: Final = 10
@@ -29,21 +34,44 @@ LINEAR: Final = ("metrics",)
 ONE_ROW: Final = "reading one row"
 
 
-def curves(world: World, sizes: Collection[int], rounds: int, *, limited: bool) -> Iterator[Figure | Point]:
-    """Yield all points of all curves, and the ratio of the two ends of each."""
-    points: list[Point] = []
-    for finished in sorted(sizes):
-        with fleet_of(LIVE, "127.10.0.1") as fleet:
-            add_finished(world, fleet, finished)
-            for name, run in _requests(world).items():
-                taken, floor = cpu_of(run, rounds), cpu_of(read_one, rounds)
-                points.append(Point(f"history: {name}", finished, taken, ONE_ROW, floor))
+def curves(sizes: Collection[int], rounds: int, *, limited: bool) -> Iterator[Figure | Point]:
+    """Yield all points of all curves, and the ratio of the two ends of each.
+
+    Each size has a process and a database of its own, and all of them take turns, so that the machine's speed, which
+    changes within seconds, is the same for all.
+    """
+    taken: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+    with ExitStack() as stack:
+        processes = {size: stack.enter_context(SeparateProcess("sqlite")) for size in sorted(sizes)}
+        for size, process in processes.items():
+            process.call(prepare, finished=size)
+        for _, (size, process) in itertools.product(range(rounds), processes.items()):
+            for name, seconds in process.call(measure).items():
+                taken[name, size].append(seconds)
+    best = {key: map(min, zip(*some, strict=True)) for key, some in taken.items()}
+    points = [Point(f"history: {name}", size, amount, ONE_ROW, floor) for (name, size), (amount, floor) in best.items()]
     yield from points
     for name in dict.fromkeys(point.curve for point in points):
         first, *_, last = (point for point in points if point.curve == name)
         limit = LIMIT if limited and not name.endswith(LINEAR) else None
         beside = f"with {first.size:,} finished sessions"
         yield Figure(f"{name}, {last.size:,} finished", last.amount, beside, first.amount, limit=limit)
+
+
+def prepare(world: World, finished: int) -> None:
+    """Fill the database of this process."""
+    fleet = _fleets.enter_context(fleet_of(LIVE, "127.10.0.1"))
+    add_finished(world, fleet, finished)
+
+
+def measure(world: World) -> dict[str, tuple[float, float]]:
+    """Return the CPU seconds of one round of everything, each with its floor."""
+    gc.freeze()  # so that collecting before each round is quick
+    return {name: (cpu_of(run, 1), cpu_of(read_one, 1)) for name, run in _requests(world).items()}
+
+
+_fleets: Final = ExitStack()
+atexit.register(_fleets.close)
 
 
 def cpu_of(run: Callable[[], None], rounds: int) -> float:

@@ -27,7 +27,6 @@ from tests.bench import (
     latencies,
     launches,
     memory,
-    on_postgresql,
     queries,
     restarts,
     resumes,
@@ -41,6 +40,7 @@ from tests.bench import (
 )
 from tests.bench.figures import Figure, Floor, Point, Skipped
 from tests.bench.peers import dbos, jupyterhub, tmux
+from tests.bench.separate_process import figures_on_postgresql
 from tests.bench.world import World
 from tests.services import missing
 
@@ -229,7 +229,7 @@ PARTS: Mapping[str, Part] = {
     ),
     "sweep-losses": lambda world, sizes: [sweeps.of_the_dead(world, sizes.losses, sizes.rounds)],
     "restart": lambda world, sizes: restarts.of_fleets(world, sizes.fleet, min(sizes.rounds, 5), limited=sizes.limited),
-    "dbos": lambda world, sizes: on_postgresql.measure(
+    "dbos": lambda world, sizes: figures_on_postgresql(
         dbos.of_recoveries, count=sizes.fleet, rounds=min(sizes.rounds, 3), limited=sizes.limited
     ),
     "jupyterhub": lambda world, sizes: jupyterhub.of_checks(
@@ -240,7 +240,7 @@ PARTS: Mapping[str, Part] = {
     "ingest": _ingest,
     "queries": lambda world, sizes: queries.of_ingest_and_sweep(world, sizes.rounds, limited=sizes.limited),
     "catching-up": lambda world, sizes: catching_up.of_updates(world, sizes.updates, limited=sizes.limited),
-    "catching-up-pg": lambda world, sizes: on_postgresql.measure(
+    "catching-up-pg": lambda world, sizes: figures_on_postgresql(
         catching_up.of_updates, count=sizes.updates, limited=sizes.limited
     ),
     "memory": lambda world, sizes: [memory.of_an_agentctl(world.home, min(sizes.rounds, 5), limited=sizes.limited)],
@@ -264,9 +264,7 @@ PARTS: Mapping[str, Part] = {
     ),
     "long-page": lambda world, sizes: [screens.of_a_long_session(world, sizes.messages, sizes.rounds)],
     "fan-out": lambda world, sizes: fanout.to_all(world, sizes.sockets, sizes.rounds, limited=sizes.limited),
-    "history": lambda world, sizes: growing_history.curves(
-        world, sizes.history, min(sizes.rounds, 5), limited=sizes.limited
-    ),
+    "history": lambda _, sizes: growing_history.curves(sizes.history, min(sizes.rounds, 7), limited=sizes.limited),
     "live": lambda world, sizes: growing_fleet.curves(world, sizes.live, min(sizes.rounds, 5), limited=sizes.limited),
     "growth": lambda world, sizes: growth.curves(world, sizes.growth, min(sizes.rounds, 3)),
 }

@@ -33,6 +33,8 @@ LAUNCHER = "local_runtime.launcher"
 PATIENCE = 600.0
 SLOWER = 2.0
 """Maximum of a status in a storm, as a multiple of the idle p95."""
+IDLE_LOOKS = 1000
+"""Idle statuses before the storm, and again after it: the machine's speed changes meanwhile."""
 AT_ONCE = 20
 CPU_BUDGET = 0.025
 """The aim for the CPU seconds of a start besides those of its agent; docs/performance.md explains why it is missed."""
@@ -69,7 +71,7 @@ def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figur
         }
         log = Path(world.home) / "storm.log"
         once = launcher_cpu(Path(world.home))
-        storm = Storm(idle=_looks(200))
+        storm = Storm(idle=_looks(IDLE_LOOKS))
         try:
             with supervisor_process.supervising(url, log, env) as supervisor:
                 before = _cpu_after_imports(supervisor.pid)
@@ -78,6 +80,7 @@ def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figur
                 launchers = _launchers(log)
                 places = sum(map(cpu_time, [*launchers, *_real_agentctls_and_guards()]))
                 storm.place_cpu = places - len(launchers) * once
+            storm.idle += _looks(IDLE_LOOKS)
         finally:
             for execution in ExecutorRunning.objects.filter(runtime="local_standalone"):
                 identity.kill_all(identity.find_marked(str(execution.id)), 10)

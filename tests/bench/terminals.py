@@ -140,7 +140,7 @@ async def _over_socket(
 
         await client.type("echo over-$((1))\n")
         await client.wait_for(b"over-1")
-        reads = await in_turn(min(rounds, 5), read, lambda: _read(text))
+        reads = await in_turn(rounds, read, lambda: _read(text))
         await client.type("echo over-$((1)); cat\n")  # the terminal itself echoes
         await client.wait_for(b"over-1\r\n")
 
