@@ -14,7 +14,7 @@ from executors_app.agentctl.http import sockets
 from tests.support.fake_agentctl import FakeAgentctl
 
 AT_ONCE = 50
-TABLE = "CREATE TABLE events (session BLOB, seq INTEGER PRIMARY KEY, name TEXT, payload TEXT, at TEXT)"
+TABLE = "CREATE TABLE IF NOT EXISTS events (session BLOB, seq INTEGER PRIMARY KEY, name TEXT, payload TEXT, at TEXT)"
 INSERT = "INSERT INTO events VALUES (?, ?, ?, ?, ?)"
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
-from aiohttp import web
 from django.conf import settings
 from django.test import Client
 from django.urls import reverse
@@ -23,6 +21,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.models import Message, MessagePart, TaskSession
 from sessions_app.services import intents, tasks
 from sessions_app.services.database_threads import DatabaseThread
+from tests.bench.bare_chain import bare_chain
 from tests.bench.fanout import serving
 from tests.bench.figures import Figure, in_turn
 from tests.bench.latencies import quantile, supervising
@@ -32,8 +31,8 @@ from tests.waiting import eventually
 
 RATE = 200
 """Ticks per second."""
-BUDGETS = (("p50", 0.5, 0.015, 40.0), ("p95", 0.95, 0.03, 20.0))
-"""Name and share of each quantile, its budget in seconds, and its limit as a multiple of bare sends."""
+BUDGETS = (("p50", 0.5, 0.015, 18.0), ("p95", 0.95, 0.03, 18.0))
+"""Name and share of each quantile, its budget in seconds, and its limit as a multiple of the bare programs."""
 ROUNDS = 3
 WATCH = """(selector) => {
   window.seen = {};
@@ -46,23 +45,32 @@ WATCH = """(selector) => {
   new MutationObserver(look).observe(document.querySelector(selector),
     {subtree: true, childList: true, characterData: true});
 }"""
-BARE = """(url) => {
+BARE = """(url) => new Promise((opened) => {
   const place = document.body.appendChild(document.createElement("pre"));
   window.socket = new WebSocket(url);
+  window.socket.onopen = opened;
   window.socket.onmessage = (message) => place.append(message.data);
-}"""
+})"""
 
 
 def of_a_fast_agent(world: World, seconds: float, *, limited: bool) -> list[Figure]:
-    """Measure an agent with ``RATE`` ticks per second on an open session page, beside a bare server and page."""
+    """Measure an agent with ``RATE`` ticks per second on an open session page, beside bare programs and a page."""
     with real_browser() as browser, serving("kandev.asgi:application") as port:
         page = Visit(browser, f"http://127.0.0.1:{port}", cookie_of(world)).page
-        rounds = [(_beside_agent(world, page, seconds), _bare(browser.new_page(), seconds)) for _ in range(ROUNDS)]
+        rounds = [
+            (
+                _beside_agent(world, page, seconds),
+                _beside_bare_chain(browser.new_page(), world.home / f"chain-{number}", seconds),
+            )
+            for number in range(ROUNDS)
+        ]
     figures = []
     for name, share, budget, limit in BUDGETS:
         row = f"agent to screen, {RATE} a second, {name}"
         waited, floor = (min(quantile(one, share) for one in delays) for delays in zip(*rounds, strict=True))
-        figures.append(Figure(row, waited, f"bare sends, {name}", floor, limit=limit if limited else None))
+        figures.append(
+            Figure(row, waited, f"bare programs for the same steps, {name}", floor, limit=limit if limited else None)
+        )
         figures.append(Figure(row, waited, "the budget", budget))
     return figures
 
@@ -136,54 +144,14 @@ def _delays(seen: Mapping[str, float], said: Mapping[int, float]) -> list[float]
     return delays
 
 
-def _bare(page: Page, seconds: float) -> list[float]:
-    """Return the delays on an empty page fed by a server that only sends."""
-    said: dict[int, float] = {}
-
-    async def talk(request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse()
-        await socket.prepare(request)
-        began = time.monotonic()
-        for number in range(1, round(seconds * RATE) + 1):
-            await asyncio.sleep(max(0, began + number / RATE - time.monotonic()))
-            said[number] = time.time()
-            await socket.send_str(f"tick {number}\n")
-        return socket
-
-    with _in_a_thread(talk) as port:
-        page.goto(f"http://127.0.0.1:{port}/page")
+def _beside_bare_chain(page: Page, directory: Path, seconds: float) -> list[float]:
+    """Return the delays on an empty page that the bare programs feed."""
+    with bare_chain(directory) as chain:
+        page.goto(f"http://127.0.0.1:{chain.port}/page")
         page.evaluate(WATCH, "body")
-        page.evaluate(BARE, f"ws://127.0.0.1:{port}/")
+        page.evaluate(BARE, f"ws://127.0.0.1:{chain.port}/")
+        said = chain.talk(seconds, RATE)
         return _delays(_seen(page, seconds), said)
-
-
-@contextmanager
-def _in_a_thread(talk: Callable[[web.Request], Awaitable[web.WebSocketResponse]]) -> Iterator[int]:
-    """Serve on a new event loop in a thread; yield the port."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def blank(request: web.Request) -> web.Response:
-        return web.Response(text="<!doctype html><title>Bare</title>", content_type="text/html")
-
-    async def listen() -> web.AppRunner:
-        app = web.Application()
-        app.router.add_get("/", talk)
-        app.router.add_get("/page", blank)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return runner
-
-    runner = asyncio.run_coroutine_threadsafe(listen(), loop).result(10)
-    try:
-        yield int(runner.addresses[0][1])
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
 
 
 def of_a_long_session(world: World, messages: int, rounds: int) -> Figure:

@@ -83,11 +83,11 @@ def content_text(content: Any) -> str:
     """Return the text of a content block; other content is named in brackets."""
     if not isinstance(content, dict):
         return ""
-    if isinstance(content.get("text"), str):
-        return str(content["text"])
+    if isinstance(text := content.get("text"), str):
+        return text
     resource = content.get("resource")
-    if isinstance(resource, dict) and isinstance(resource.get("text"), str):
-        return str(resource["text"])
+    if isinstance(resource, dict) and isinstance(text := resource.get("text"), str):
+        return text
     return f"[{content.get('type')}: {content.get('uri') or content.get('name') or content.get('mimeType') or '?'}]"
 
 

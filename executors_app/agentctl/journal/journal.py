@@ -132,7 +132,7 @@ class Journal:
         seq = self._next_seq
         if kind in QUOTING_KINDS:
             body = self.redact(body)
-        line = encode_line(seq, self.epoch, time.time(), kind, body)
+        line = encode_line(seq, self._store.epoch, time.time(), kind, body)
         self._next_seq += 1
         if self._pending is None:
             self._pending = _Batch(seq)

@@ -20,19 +20,20 @@ _HEADER: Final = frozenset({"seq", "epoch", "ts", "kind"})
 _NUL: Final = b"\\u0000"
 _MAX_DEPTH: Final = 64
 _TRUNCATION_MARK: Final = "…"
+_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
 
 
 def encode_line(seq: int, epoch: str, ts: float, kind: str, body: Mapping[str, Any]) -> bytes:
     """Encode one line with its newline; accepts any values, and ``body`` cannot override the header."""
-    header = {"seq": seq, "epoch": epoch, "ts": ts, "kind": str(kind)}
     if not _HEADER.isdisjoint(body):
         body = {name: value for name, value in body.items() if name not in _HEADER}
+    whole = {"seq": seq, "epoch": epoch, "ts": ts, "kind": str(kind), **body}
     try:
-        line = orjson.dumps({**header, **body}, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)
+        line = orjson.dumps(whole, option=_OPTIONS)
     except (TypeError, ValueError, RecursionError):
         line = _NUL  # take the slow path below
     if _NUL in line:
-        line = orjson.dumps({**header, **sanitize(body)}, option=orjson.OPT_APPEND_NEWLINE)
+        line = orjson.dumps(sanitize(whole), option=orjson.OPT_APPEND_NEWLINE)
     return line
 
 
