@@ -31,7 +31,7 @@ from tests.waiting import eventually
 
 RATE = 200
 """Ticks per second."""
-BUDGETS = (("p50", 0.5, 0.015, 18.0), ("p95", 0.95, 0.03, 18.0))
+BUDGETS = (("p50", 0.5, 0.015, 24.0), ("p95", 0.95, 0.03, 24.0))
 """Name and share of each quantile, its budget in seconds, and its limit as a multiple of the bare programs."""
 ROUNDS = 3
 WATCH = """(selector) => {
