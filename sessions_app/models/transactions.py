@@ -374,13 +374,13 @@ _SESSION_FOR_OUTPUT: Final = ("agent_execution_id", "stalled_since")
 _EXECUTION_FOR_OUTPUT: Final = ("session_id", "owner", "generation", "journal_epoch", "journal_seq", "last_seen_at")
 
 
-def _locked_transactions(leases: Mapping[uuid.UUID, Lease], output: bool) -> dict[uuid.UUID, SessionTransaction]:
+def _locked_transactions(leases: Mapping[uuid.UUID, Lease], for_output: bool) -> dict[uuid.UUID, SessionTransaction]:
     # All code locks sessions in the order of their ids, and executions after them, so that no two deadlock.
     rows = TaskSession.objects.select_for_update(no_key=True).filter(id__in=leases).order_by("id")
-    rows = rows.only(*_SESSION_FOR_OUTPUT) if output else rows
+    rows = rows.only(*_SESSION_FOR_OUTPUT) if for_output else rows
     sessions = {session.agent_execution_id: session for session in rows if session.agent_execution_id}
     executions = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=sessions).order_by("session_id")
-    executions = executions.only(*_EXECUTION_FOR_OUTPUT) if output else executions
+    executions = executions.only(*_EXECUTION_FOR_OUTPUT) if for_output else executions
     locked: dict[uuid.UUID, SessionTransaction] = {}
     for execution in executions:
         session = sessions[execution.id]

@@ -35,10 +35,10 @@ class BareChain:
         """Let the agent talk; return when each tick was written to the file."""
         with ExitStack() as stack:
             agent = stack.enter_context(
-                _started("agent", self._directory, None, subprocess.PIPE, f"{seconds}", f"{rate}")
+                _start("agent", self._directory, None, subprocess.PIPE, str(seconds), str(rate))
             )
-            journal = stack.enter_context(_started("journal", self._directory, agent.stdout, subprocess.PIPE))
-            stack.enter_context(_started("database", self._directory, journal.stdout, self._server.stdin))
+            journal = stack.enter_context(_start("journal", self._directory, agent.stdout, subprocess.PIPE))
+            stack.enter_context(_start("database", self._directory, journal.stdout, self._server.stdin))
         lines = (self._directory / JOURNAL).read_text().splitlines()
         return {int(number): float(at) for _, number, at in map(str.split, lines)}
 
@@ -47,20 +47,20 @@ class BareChain:
 def bare_chain(directory: Path) -> Iterator[BareChain]:
     """Yield the chain with its web server, which ends afterwards."""
     directory.mkdir()
-    BareTable(directory / DATABASE).close()
-    with _started("web", directory, subprocess.PIPE, subprocess.PIPE) as server:
+    BareTable(directory / DATABASE).close()  # created before two programs open it
+    with _start("web", directory, subprocess.PIPE, subprocess.PIPE) as server:
         assert server.stdout is not None
         yield BareChain(directory, server, int(server.stdout.readline()))
 
 
-def _started(
+def _start(
     step: str, directory: Path, stdin: IO[bytes] | int | None, stdout: IO[bytes] | int | None, *words: str
 ) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "tests.bench.bare_chain", step, str(directory), *words]
     return subprocess.Popen(argv, cwd=ROOT, stdin=stdin, stdout=stdout)
 
 
-def agent(_: Path, seconds: str, rate: str) -> None:
+def run_agent(_: Path, seconds: str, rate: str) -> None:
     """Write numbered ticks to stdout."""
     began = time.monotonic()
     for number in range(1, round(float(seconds) * int(rate)) + 1):
@@ -68,7 +68,7 @@ def agent(_: Path, seconds: str, rate: str) -> None:
         os.write(1, b"tick %d\n" % number)
 
 
-def journal(directory: Path) -> None:
+def run_journal(directory: Path) -> None:
     """Append lines with the time to a file, and pass them on."""
     with appending(directory / JOURNAL) as file:
         while data := os.read(0, CHUNK):
@@ -77,7 +77,7 @@ def journal(directory: Path) -> None:
             os.write(1, data)
 
 
-def database(directory: Path) -> None:
+def run_database(directory: Path) -> None:
     """Commit all lines that have arrived as one row, and wake the web server."""
     table = BareTable(directory / DATABASE)
     while data := os.read(0, CHUNK):
@@ -85,7 +85,7 @@ def database(directory: Path) -> None:
         os.write(1, b"\n")
 
 
-def serve(directory: Path) -> None:
+def run_server(directory: Path) -> None:
     """Send new rows over a WebSocket after each wake-up, until the end of stdin."""
     asyncio.run(_serve(BareTable(directory / DATABASE)))
 
@@ -102,13 +102,12 @@ async def _serve(table: BareTable) -> None:
     async def talk(request: web.Request) -> web.WebSocketResponse:
         socket, last = web.WebSocketResponse(), 0
         await socket.prepare(request)
-        while not ended.is_set():
+        while True:
             await woken.wait()
             woken.clear()
             for seq, text in table.connection.execute("SELECT seq, payload FROM events WHERE seq > ?", (last,)):
                 await socket.send_str(text)
                 last = seq
-        return socket
 
     app = web.Application()
     app.router.add_get("/", talk)
@@ -121,7 +120,12 @@ async def _serve(table: BareTable) -> None:
     await ended.wait()
 
 
-STEPS: dict[str, Callable[..., None]] = {"agent": agent, "journal": journal, "database": database, "web": serve}
+STEPS: dict[str, Callable[..., None]] = {
+    "agent": run_agent,
+    "journal": run_journal,
+    "database": run_database,
+    "web": run_server,
+}
 
 if __name__ == "__main__":
     STEPS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])

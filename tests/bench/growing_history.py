@@ -37,8 +37,8 @@ ONE_ROW: Final = "reading one row"
 def curves(sizes: Collection[int], rounds: int, *, limited: bool) -> Iterator[Figure | Point]:
     """Yield all points of all curves, and the ratio of the two ends of each.
 
-    Each size has a process and a database of its own, and all of them take turns, so that the machine's speed, which
-    changes within seconds, is the same for all.
+    Each size has a process and a database of its own, and all of them take turns, so that a change of the machine's
+    speed affects them alike.
     """
     taken: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
     with ExitStack() as stack:
@@ -71,6 +71,7 @@ def measure(world: World) -> dict[str, tuple[float, float]]:
 
 
 _fleets: Final = ExitStack()
+"""The fleet of this process, until it ends."""
 atexit.register(_fleets.close)
 
 
