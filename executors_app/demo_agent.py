@@ -333,7 +333,7 @@ class DemoAgent:
             else:
                 self._follow(turn, line)
         if not left:
-            turn.say("The interrupted request is already complete.\n")
+            turn.say("The interrupted request writes no files, so nothing is half done. I do not start it again.\n")
 
     def _follow(self, turn: Turn, line: str) -> bool:
         """Carry out one line; returns False if it is no instruction."""

@@ -294,6 +294,15 @@ def test_continued_request_writes_only_missing_files(connect: Callable[[], Clien
     assert client.words == "first.txt is already there.\nI wrote second.txt.\n"
 
 
+def test_interrupted_count_is_neither_repeated_nor_called_complete(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.new()
+    client.prompt(interrupted("Count for two minutes.\nwork 120 at 2"))
+    assert (
+        client.words == "The interrupted request writes no files, so nothing is half done. I do not start it again.\n"
+    )
+
+
 def test_continued_request_adds_its_number_once(connect: Callable[[], Client]) -> None:
     client = connect()
     client.new()
