@@ -168,7 +168,7 @@ def collect_metrics() -> Readings:
     """Read all metrics from the database, with 14 queries whatever its size."""
     found: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
     for name, labels, value in _collect_all():
-        found[name, tuple((label, _bounded_label(label, text)) for label, text in labels.items())] += value
+        found[name, tuple((label, _bounded_label(label, text)) for label, text in sorted(labels.items()))] += value
     samples: dict[str, list[Sample]] = {}
     for (name, pairs), value in found.items():
         samples.setdefault(name, []).append((dict(pairs), value))

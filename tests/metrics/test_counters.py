@@ -30,7 +30,9 @@ def shown(name: str) -> dict[Any, float]:
     told = metrics.render_metrics(collect_metrics()).decode()
     families = text_string_to_metric_families(told)
     samples = [sample for family in families for sample in family.samples if sample.name == name]
-    return {tuple(sample.labels.values()): sample.value for sample in samples}
+    values = {tuple(sample.labels.values()): sample.value for sample in samples}
+    assert len(values) == len(samples), "a series appears twice"
+    return values
 
 
 def busy_session() -> TaskSession:
@@ -78,6 +80,14 @@ def test_counters_keep_their_value_after_the_session_is_deleted() -> None:
     assert {name: shown(name) for name in before} == before
     buckets = shown("kandev_resume_duration_seconds_bucket")
     assert (buckets["2",], buckets["5",], buckets["+Inf",]) == (0, 1, 1)
+
+
+def test_counts_of_deleted_sessions_and_of_others_are_one_series() -> None:
+    deleted, _ = busy_session(), busy_session()
+    change(execution_of(deleted), status="stopped")
+    deleted.intents.filter(done_at=None).update(done_at=timezone.now())
+    delete_session(TaskSession.objects.get(id=deleted.id))
+    assert shown("kandev_resumes_total") == {("demo", "resumed"): 2}
 
 
 def test_giving_up_counts_once_and_not_after_a_rollback(settings: Any) -> None:
