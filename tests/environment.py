@@ -24,6 +24,8 @@ REQUIRE_SERVICES = "KANDEV_REQUIRE_SERVICES"
 DATABASE_URL = "KANDEV_DATABASE_URL"
 RUN_DIRECTORY: Final = "TEST_RUN_DIRECTORY"
 """Environment variable with a directory that all processes of one test run share."""
+OWN_NETWORK: Final = "TEST_OWN_NETWORK"
+"""Environment variable of an xdist worker that has its own network, and of all processes that it starts."""
 DATABASE_FIXTURES: Final = frozenset({"db", "transactional_db", "deployment", "shared"})
 """Tests with one of these fixtures use a database; other tests declare it with the marker ``database``."""
 SQLITE_ONLY_MARKERS: Final = frozenset({"any_database", "embedded", "browser", "docker", "real_agent"})
@@ -48,7 +50,8 @@ def _isolate() -> None:
     sys.dont_write_bytecode = (
         False  # else each worker of each run compiles every test, whatever the caller's shell says
     )
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if "PYTEST_XDIST_WORKER" in os.environ and OWN_NETWORK not in os.environ:
+        os.environ[OWN_NETWORK] = "1"  # a process with another network could not reach the ports of the worker
         network.leave()
 
 
