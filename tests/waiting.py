@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -45,6 +46,18 @@ async def eventually_async(predicate: Callable[[], Any], timeout: float = PATIEN
         if time.monotonic() > deadline:
             raise _timeout_error(predicate, timeout, describe, value)
         await asyncio.sleep(_pause_after(started))
+
+
+def settled(read: Callable[[], T]) -> T:
+    """Read until three readings in a row are equal, and return the last one."""
+    readings: deque[T] = deque(maxlen=3)
+
+    def agree() -> bool:
+        readings.append(read())
+        return len(readings) == 3 and all(one == readings[0] for one in readings)
+
+    eventually(agree, describe=f"three readings are equal: {read.__qualname__}")
+    return readings[-1]
 
 
 def _pause_after(started: float) -> float:

@@ -27,7 +27,7 @@ from tests.environment import DATABASE_URL
 from tests.executors.repositories import make_repository
 from tests.migrated_database import copy_migrated
 from tests.preloaded import PreloadedProcess
-from tests.waiting import eventually
+from tests.waiting import eventually, settled
 
 ROOT = Path(__file__).resolve().parents[2]
 MANAGE = ROOT / "manage.py"
@@ -306,8 +306,7 @@ class Session:
         """Wait until the session is in ``state``; return its status."""
 
         def reached() -> dict[str, Any] | None:
-            status = self.status()
-            return status if status["state"] == state else None
+            return status if (status := self.status())["state"] == state else None
 
         try:
             found = eventually(reached, timeout=timeout, describe=f"the session's state is {state}")
@@ -369,8 +368,12 @@ class Session:
 
     def lasting_pids(self) -> set[int]:
         """Return the pids of agentctl, guard and agent, without short-lived ones such as git."""
-        commands = {one.pid: command_line_of(one.pid) for one in self.processes()}
-        return {pid for pid, command in commands.items() if command and not command.startswith("git ")}
+
+        def read() -> set[int]:
+            commands = ((one.pid, command_line_of(one.pid)) for one in self.processes())
+            return {pid for pid, command in commands if command and not command.startswith("git ")}
+
+        return settled(read)  # a process that is just being started still has its parent's command line
 
     def kill_everything(self) -> None:
         """Kill agentctl, guard and agent at once, as a power failure does: none sees another one die."""
