@@ -262,7 +262,7 @@ class ExecutorRunning(models.Model):
     class Meta:
         db_table = "executors_running"
         indexes = (
-            models.Index(fields=("status",), name="executors_running_status"),
+            models.Index(fields=("status", "runtime"), name="executors_running_by_status"),
             models.Index(fields=("owner",), name="executors_running_owner"),
             models.Index(fields=("lease_expires_at",), name="executors_running_lease"),
             models.Index(fields=("runtime",), condition=SNAPSHOT_DUE, name="executors_running_snapshots"),

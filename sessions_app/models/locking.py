@@ -1,4 +1,4 @@
-"""Lock a session's row at the beginning of a transaction, with retries while the database is busy."""
+"""Lock a session's row at the beginning of a transaction, with retries while it is busy; read one snapshot."""
 
 from __future__ import annotations
 
@@ -52,6 +52,22 @@ def lock_on_first_write() -> Iterator[None]:
         yield
     finally:
         sqlite.transaction_mode = mode
+
+
+@contextmanager
+def one_snapshot() -> Iterator[None]:
+    """Let all queries in the block see the database as of one moment; the block must not write.
+
+    Inside another transaction, they see what that transaction sees.
+    """
+    if connection.in_atomic_block:
+        yield
+        return
+    with lock_on_first_write(), transaction.atomic():
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield
 
 
 _WITHOUT_LOCK = ("SELECT", "SAVEPOINT", "RELEASE")

@@ -56,11 +56,25 @@ class Intent(TeamModel):
     claimed_generation = models.BigIntegerField(null=True, blank=True)
     done_at = models.DateTimeField(null=True, blank=True)
     outcome = models.CharField(max_length=64, blank=True, default="")
+    seconds = models.FloatField(null=True, blank=True, editable=False)
+    """Of a successful start: from the request until the agent ran; None until maintenance has stored it."""
+    bucket = models.FloatField(null=True, blank=True, editable=False)
+    """The upper bound, in seconds, of the bucket of ``kandev_resume_duration_seconds``; stored together."""
 
     class Meta(TeamModel.Meta):
         db_table = "session_intents"
         ordering = ("created_at", "id")
-        indexes = (models.Index(fields=("session",), name="intent_open", condition=models.Q(done_at__isnull=True)),)
+        indexes = (
+            models.Index(fields=("session",), name="intent_open", condition=models.Q(done_at__isnull=True)),
+            models.Index(
+                fields=("bucket", "seconds", "by"), name="intent_bucket", condition=models.Q(bucket__isnull=False)
+            ),
+            models.Index(
+                fields=("outcome",),
+                name="intent_without_bucket",
+                condition=models.Q(kind="start", done_at__isnull=False, bucket__isnull=True),
+            ),
+        )
         constraints = (
             models.UniqueConstraint(
                 fields=("session",),
@@ -232,10 +246,13 @@ class ContinuityReceipt(TeamModel):
     launch_id = models.CharField(max_length=64, null=True, blank=True, unique=True)
     """The launch that it reports on; a launch has at most one receipt."""
     created_at = models.DateTimeField(auto_now_add=True)
+    agent_type = models.CharField(max_length=64, blank=True, default="", db_default="", editable=False)
+    """The type of the session's agent; empty until maintenance has stored it."""
 
     class Meta(TeamModel.Meta):
         db_table = "continuity_receipts"
         ordering = ("-created_at", "id")
+        indexes = (models.Index(fields=("agent_type", "kind"), name="receipt_by_agent_type"),)
 
     def __str__(self) -> str:
         return f"{self.kind} ({self.proof})"

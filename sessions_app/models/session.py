@@ -173,6 +173,7 @@ class TaskSession(TeamModel):
         ordering = ("-created_at", "id")
         indexes = (
             models.Index(fields=("desired_state", "state"), name="session_wanted"),
+            models.Index(fields=("state", "error_code"), name="session_by_state"),
             models.Index(fields=("owner", "-created_at"), name="session_newest_of_owner"),
             models.Index(
                 fields=("start_rank", "task"), name="session_start_rank", condition=models.Q(start_rank__isnull=False)

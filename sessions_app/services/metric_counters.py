@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from django.db import connection
-from django.db.models import Case, Count, F, FloatField, Func, Model, Q, QuerySet, Sum, Value, When
+from django.db.models import Case, Count, F, FloatField, Func, Model, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Round
+from django.db.models.lookups import LessThanOrEqual
 
 from sessions_app.domain.states import PromptKind, RunState
 from sessions_app.domain.verification import ReceiptKind
@@ -25,13 +27,27 @@ SUCCESSFUL_OUTCOMES: Final = frozenset(kind.value for kind in ReceiptKind) - {
 }
 """Outcomes of a start intent after which an agent runs."""
 TOKEN_TRANSITIONS: Final = {"consumed": "consumed_at", "revoked": "revoked_at", "expired": "expired_at"}
-_STARTS: Final = Q(kind=IntentKind.START, done_at__isnull=False, outcome__in=SUCCESSFUL_OUTCOMES)
+_WITHOUT_BUCKET: Final = Q(
+    kind=IntentKind.START, done_at__isnull=False, outcome__in=SUCCESSFUL_OUTCOMES, bucket__isnull=True
+)
+"""Successful starts whose duration is not stored yet."""
 CounterReader = Callable[[QuerySet[Any]], Iterator[operations.Count]]
 
 
+def _agent_type() -> Subquery:
+    """Return the type of the agent of a receipt's session."""
+    return Subquery(TaskSession.objects.filter(id=OuterRef("session_id")).values("agent_profile__agent_type"))
+
+
 def _resumes(rows: QuerySet[Any]) -> Iterator[operations.Count]:
-    groups = rows.order_by().values_list("kind", "session__agent_profile__agent_type").annotate(n=Count("id"))
-    for kind, agent_type, number in groups:
+    stored = rows.filter(agent_type__gt="").order_by().values_list("kind", "agent_type")
+    # Not by a join: for that, SQLite would read all sessions.
+    others = rows.filter(agent_type="").annotate(type=_agent_type()).order_by().values_list("kind", "type")
+    found: Counter[tuple[str, str]] = Counter()
+    # One statement: what becomes stored between two of them would be counted twice, or not at all.
+    for kind, agent_type, number in stored.annotate(n=Count("*")).union(others.annotate(n=Count("*")), all=True):
+        found[kind, agent_type] += number
+    for (kind, agent_type), number in found.items():
         yield "kandev_resumes_total", {"kind": kind, "agent_type": agent_type}, number
 
 
@@ -70,30 +86,50 @@ class _Epoch(Func):
     output_field = FloatField()
 
 
-def _seconds_between(start: str, end: str) -> Combinable:
-    """Return the seconds from one field to another.
+def _start_seconds() -> Combinable:
+    """Return the seconds from an intent's request until it was done.
 
     For their difference on SQLite, Django would call a Python function for each row and use: a second for 10,000 rows.
     """
     if connection.vendor == "sqlite":
-        return Round((_Days(F(end)) - _Days(F(start))) * Value(86_400.0), precision=3)
-    return _Epoch(F(end)) - _Epoch(F(start))
+        return Round((_Days(F("done_at")) - _Days(F("created_at"))) * Value(86_400.0), precision=3)
+    return _Epoch(F("done_at")) - _Epoch(F("created_at"))
 
 
 def _starts(rows: QuerySet[Any]) -> Iterator[operations.Count]:
     """Count automatic starts, and the durations of all starts from the intent to the agent."""
-    took = _seconds_between("created_at", "done_at")
-    # By bucket: to count the rows below each edge, SQLite would compute a row's duration again for each of them.
-    edges = [When(took__lte=edge, then=at) for at, edge in enumerate(RESUME_BUCKETS)]
-    bucket = Case(*edges, default=len(RESUME_BUCKETS))
-    groups = rows.filter(_STARTS).annotate(took=took, bucket=bucket).order_by().values_list("bucket")
-    counted = groups.annotate(n=Count("id"), by_itself=Count("id", filter=Q(by=None)), sum=Sum("took"))
-    found = {at: (number, by_itself, seconds) for at, number, by_itself, seconds in counted}
-    yield "kandev_reconciler_sessions_restarted_total", {}, sum(by_itself for _, by_itself, _ in found.values())
+    stored = rows.filter(bucket__isnull=False).order_by().values_list("bucket")
+    others = rows.filter(_WITHOUT_BUCKET).annotate(took=_start_seconds()).order_by().values_list("took")
+    found = _numbers(stored, "seconds").union(_numbers(others, "took"), all=True)  # one statement, as for the receipts
+    counts, seconds, by_itself = Counter[int](), 0.0, 0
+    for bound, number, by_users, total in found:
+        counts[bisect_left(RESUME_BUCKETS, bound)] += number
+        seconds += total
+        by_itself += number - by_users
+    yield "kandev_reconciler_sessions_restarted_total", {}, by_itself
     name = "kandev_resume_duration_seconds"
     for at, edge in enumerate([*(f"{edge:g}" for edge in RESUME_BUCKETS), "+Inf"]):
-        yield f"{name}_bucket", {"le": edge}, found[at][0] if at in found else 0
-    yield f"{name}_sum", {}, sum(seconds for *_, seconds in found.values())
+        yield f"{name}_bucket", {"le": edge}, counts[at]
+    yield f"{name}_sum", {}, seconds
+
+
+def _numbers(groups: QuerySet[Any, Any], seconds: str) -> QuerySet[Any, Any]:
+    """Add to each group the number of starts, how many of them users requested, and the sum of their seconds."""
+    found: QuerySet[Any, Any] = groups.annotate(n=Count("*"), by_users=Count("by"), sum=Sum(seconds))
+    return found
+
+
+def store_values(limit: int) -> int:
+    """Store durations of starts and agent types of receipts, which counting would otherwise compute again.
+
+    Returns how many rows were changed, at most ``limit`` of each table. No counter changes its value.
+    """
+    took = _start_seconds()
+    edges = [When(LessThanOrEqual(took, edge), then=Value(float(edge))) for edge in RESUME_BUCKETS]
+    starts = Intent.objects.filter(_WITHOUT_BUCKET).order_by()
+    receipts = ContinuityReceipt.objects.filter(agent_type="").order_by()
+    changed = starts.filter(id__in=starts.values("id")[:limit]).update(seconds=took, bucket=Case(*edges, default=took))
+    return changed + receipts.filter(id__in=receipts.values("id")[:limit]).update(agent_type=_agent_type())
 
 
 COUNTER_SOURCES: Final[Sequence[tuple[type[Model], CounterReader]]] = (

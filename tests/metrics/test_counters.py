@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from kandev import metrics
 from kandev.metrics import CATALOGUE, collect_metrics
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import MetricCount, Prompt, TaskSession, operations, session_transaction, waits
+from sessions_app.services import metric_counters
 from sessions_app.services.metric_counters import MetricsBuffer
 from sessions_app.services.tasks import delete_session
 from sessions_app.supervisor.interrupted_turns import interrupt_turn
@@ -56,6 +58,13 @@ def busy_session() -> TaskSession:
     return session
 
 
+def delete(session: TaskSession) -> None:
+    """Delete a session as a user can once it has stopped."""
+    change(execution_of(session), status="stopped")
+    session.intents.filter(done_at=None).update(done_at=timezone.now())
+    delete_session(TaskSession.objects.get(id=session.id))
+
+
 COUNTED: Mapping[str, dict[Any, float]] = {
     "kandev_resumes_total": {("demo", "resumed"): 1},
     "kandev_runs_interrupted_total": {("agentctl_gone",): 1},
@@ -73,9 +82,7 @@ def test_counters_keep_their_value_after_the_session_is_deleted() -> None:
     assert shown("kandev_tokens_total")["minted",] == 2
     assert shown("kandev_events_ingested_total")[()] == session.events.count() > 5
 
-    change(execution_of(session), status="stopped")
-    session.intents.filter(done_at=None).update(done_at=timezone.now())
-    delete_session(TaskSession.objects.get(id=session.id))
+    delete(session)
     assert not TaskSession.objects.exists()
     assert {name: shown(name) for name in before} == before
     buckets = shown("kandev_resume_duration_seconds_bucket")
@@ -84,10 +91,65 @@ def test_counters_keep_their_value_after_the_session_is_deleted() -> None:
 
 def test_counts_of_deleted_sessions_and_of_others_are_one_series() -> None:
     deleted, _ = busy_session(), busy_session()
-    change(execution_of(deleted), status="stopped")
-    deleted.intents.filter(done_at=None).update(done_at=timezone.now())
-    delete_session(TaskSession.objects.get(id=deleted.id))
+    delete(deleted)
     assert shown("kandev_resumes_total") == {("demo", "resumed"): 2}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_session_that_is_deleted_while_the_metrics_are_read_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, read_totals = busy_session(), operations.read_totals
+    before = {name: shown(name) for name in COUNTED}
+
+    def delete_and_disconnect() -> None:
+        delete(session)
+        connection.close()
+
+    def read_after_the_deletion() -> object:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(delete_and_disconnect).result()
+        return read_totals()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(operations, "read_totals", read_after_the_deletion)
+        assert shown("kandev_resumes_total") == before["kandev_resumes_total"]
+    assert not TaskSession.objects.exists()
+    assert {name: shown(name) for name in COUNTED} == before
+
+
+def test_storing_what_is_counted_changes_no_counter() -> None:
+    stored = busy_session()
+    assert metric_counters.store_values(10) == 2
+    busy_session()
+    before = {name: shown(name) for name in CATALOGUE if CATALOGUE[name].kind == "counter"}
+    assert before["kandev_resumes_total"] == {("demo", "resumed"): 2}
+    assert shown("kandev_resume_duration_seconds_count") == {(): 2}
+    assert metric_counters.store_values(1) == 2
+    assert metric_counters.store_values(10) == 0
+    delete(stored)
+    assert {name: shown(name) for name in before} == before
+    assert shown("kandev_resume_duration_seconds_count") == {(): 2}
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["computed", "stored"])
+@pytest.mark.parametrize(("seconds", "bucket"), [(0.5, "0.5"), (0.501, "1"), (600, "600"), (601, "+Inf")])
+def test_duration_of_a_start_is_in_the_bucket_whose_bound_it_does_not_exceed(
+    seconds: float, bucket: str, is_stored: bool
+) -> None:
+    session = make_session()
+    began = timezone.now() - timedelta(hours=1)
+    session.intents.update(outcome="fresh", created_at=began, done_at=began + timedelta(seconds=seconds))
+    if is_stored:
+        assert metric_counters.store_values(10) == 1
+    counted = {labels[0]: value for labels, value in shown("kandev_resume_duration_seconds_bucket").items()}
+    assert next(name for name, value in counted.items() if value) == bucket
+    assert shown("kandev_resume_duration_seconds_sum") == {(): pytest.approx(seconds)}
+
+
+def test_failed_start_has_no_duration() -> None:
+    session = make_session()
+    session.intents.update(outcome="spawn_failed", done_at=timezone.now())
+    assert metric_counters.store_values(10) == 0
+    assert shown("kandev_resume_duration_seconds_count") == {(): 0}
 
 
 def test_giving_up_counts_once_and_not_after_a_rollback(settings: Any) -> None:

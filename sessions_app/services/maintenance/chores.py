@@ -93,10 +93,17 @@ def clean_worker_tasks(work: ChoreRun) -> None:
     work.remove_rows(Success.objects.filter(stopped__lt=cutoff))
 
 
+VALUES_BATCH: Final = 500
+"""Maximum number of rows of a table that one transaction changes."""
+
+
 def fold_metric_counts(work: ChoreRun) -> None:
-    """Merge the parts of metric counters; no counter changes its value."""
-    if not work.dry_run:
-        operations.fold_counts()
+    """Merge the parts of metric counters, and store what their rows are counted by; no counter changes its value."""
+    if work.dry_run:
+        return
+    operations.fold_counts()
+    while metric_counters.store_values(VALUES_BATCH) and not work.is_over:
+        pass
 
 
 EVENT_BATCH: Final = 500
