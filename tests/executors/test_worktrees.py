@@ -91,6 +91,34 @@ def test_repeated_creation_changes_nothing(repository: Path, worktree: Worktree)
     assert run_git(worktree.path, "branch", "--show-current") == "elsewhere"
 
 
+@pytest.fixture
+def half_a_record(repository: Path) -> Path:
+    """The record of another worktree whose last file git has created but not written yet; return that file."""
+    record = repository / ".git/worktrees/other"
+    record.mkdir(parents=True)
+    (record / "gitdir").write_text(f"{repository.parent / 'other'}/.git\n")
+    (record / "HEAD").write_text("ref: refs/heads/other\n")
+    (record / "commondir").touch()
+    return record / "commondir"
+
+
+def test_worktree_that_another_process_is_just_adding_does_not_matter(
+    repository: Path, tmp_path: Path, half_a_record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = worktrees.session_worktree(tmp_path / "data", SESSION)
+    monkeypatch.setattr(worktrees.time, "sleep", lambda seconds: half_a_record.write_text("../..\n"))
+    worktrees.make_worktree(repository, "", made, existed=False)
+    assert run_git(made.path, "branch", "--show-current") == made.branch
+
+
+def test_record_that_stays_unfinished_is_the_reported_reason(
+    repository: Path, tmp_path: Path, half_a_record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worktrees.time, "sleep", lambda seconds: None)
+    with pytest.raises(RepositoryUnusable, match="worktrees/other/commondir"):
+        worktrees.make_worktree(repository, "", worktrees.session_worktree(tmp_path / "data", SESSION), existed=False)
+
+
 def test_deleted_directory_returns_with_commits_and_staged_work(repository: Path, worktree: Worktree) -> None:
     head = commit(worktree.path, "work", "committed\n")
     (worktree.path / "staged").write_text("staged\n")

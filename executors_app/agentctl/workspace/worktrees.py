@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -35,7 +36,11 @@ from executors_app.errors import RepositoryUnusable, WorkspaceGone
 _INITIALIZING: Final = "initializing"
 _LOCK_SECONDS: Final = 120.0
 _LOCK_POLL: Final = 0.01
-
+_HALF_A_RECORD: Final = re.compile(r"failed to read \S+/commondir")
+"""What git reports while another ``git worktree add`` in the same repository is writing its record."""
+_ADD_ATTEMPTS: Final = 20
+_ADD_PAUSE: Final = 0.05
+"""Seconds between two attempts."""
 
 SEED_VERSION: Final = 1
 _MAX_LINE_BYTES: Final = 64 << 20
@@ -179,7 +184,7 @@ def make_worktree(repository: Path, base: str, worktree: Worktree, *, existed: b
         if record and _names_commit(record, partial(resolve_commit, repository)):
             _restore_directory(repository, record, worktree.path, held)
         else:
-            _add_worktree(repository, base, worktree, held, existed=existed)
+            _add_worktree_beside_others(partial(_add_worktree, repository, base, worktree, held, existed=existed))
 
 
 def worktree_state(worktree: Worktree, open_repository: Callable[[], CommitLookup]) -> tuple[WorkspaceState, str]:
@@ -203,6 +208,18 @@ def worktree_state(worktree: Worktree, open_repository: Callable[[], CommitLooku
             raise
         return WorkspaceState.GONE, f"The worktree {worktree.path} was deleted, and {_lowercase_first(error.message)}"
     return WorkspaceState.GONE, f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
+
+
+def _add_worktree_beside_others(add: Callable[[], None]) -> None:
+    """Call ``add`` again if git found the unfinished record of another worktree. It may have created the branch."""
+    for _ in range(_ADD_ATTEMPTS - 1):
+        try:
+            return add()
+        except RepositoryGitFailed as error:
+            if not _HALF_A_RECORD.search(error.message):
+                raise
+        time.sleep(_ADD_PAUSE)
+    return add()
 
 
 def _add_worktree(repository: Path, base: str, worktree: Worktree, held: int, *, existed: bool) -> None:
