@@ -15,7 +15,7 @@ from executors_app.agentctl import questions
 from executors_app.agentctl.protocol import WITHDRAWN
 from executors_app.encryption import EncryptedJSONField
 from executors_app.orm import ListField, ObjectField, PreparedQuery
-from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.accounts.team_scope import TeamModel, TeamQuerySet
 from sessions_app.domain.states import PermissionState, PromptKind, PromptState, QuestionStatus, RequestKind, RunState
 from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.models.session import TaskSession, choices
@@ -231,6 +231,17 @@ class PermissionRequest(TeamModel):
         return QuestionStatus.WITHDRAWN if self.reason == WITHDRAWN else QuestionStatus.CANCELLED
 
 
+class ReceiptQuerySet(TeamQuerySet["ContinuityReceipt"]):
+    """Queries for receipts."""
+
+    def with_history(self) -> ReceiptQuerySet:
+        """Add ``is_first``, whether the session had no receipt before, and ``said_before``, whether it had a turn."""
+        earlier = models.Q(session=models.OuterRef("session"))
+        receipts = ContinuityReceipt.objects.filter(earlier, created_at__lt=models.OuterRef("created_at"))
+        turns = Run.objects.filter(earlier, started_at__lt=models.OuterRef("created_at"))
+        return self.annotate(is_first=~models.Exists(receipts), said_before=models.Exists(turns))
+
+
 class ContinuityReceipt(TeamModel):
     """How one resume or take-over ended: the kind of continuity, and how it is proven."""
 
@@ -248,6 +259,8 @@ class ContinuityReceipt(TeamModel):
     created_at = models.DateTimeField(auto_now_add=True)
     agent_type = models.CharField(max_length=64, blank=True, default="", db_default="", editable=False)
     """The type of the session's agent; empty until maintenance has stored it."""
+
+    objects = ReceiptQuerySet.as_manager()  # type: ignore[misc]
 
     class Meta(TeamModel.Meta):
         db_table = "continuity_receipts"

@@ -195,6 +195,11 @@ def receipt_label(receipt: ContinuityReceipt, *, is_first: bool = False, said_be
     return Label(f"{word.text} ({_VERIFIED.get(proof, proof)})", tone)
 
 
+def receipt_label_in_history(receipt: Any) -> Label:
+    """Return the label of a receipt that was read ``with_history``."""
+    return receipt_label(receipt, is_first=receipt.is_first, said_before=receipt.said_before)
+
+
 def receipt_kind_label(kind: str) -> Label:
     """Return the short label of a kind of receipt, for tables."""
     return OUTCOME_LABELS.get(kind, Label(kind))

@@ -25,7 +25,7 @@ from sessions_app.pages.labels import (
     decision_label,
     humanize_code,
     receipt_kind_label,
-    receipt_label,
+    receipt_label_in_history,
 )
 from sessions_app.pages.shortcuts import READ_METHODS
 from sessions_app.pages.timeline import rule_sentence
@@ -211,7 +211,7 @@ def _last_restart_receipts(user: Any) -> dict[str, Any]:
         return {"last": None}
     back = Supervisor.objects.filter(started_at__gte=last.killed_at).order_by("started_at").first()
     sweep = RecoverySweep.objects.filter(trigger="boot", started_at__gte=last.killed_at).last() if back else None
-    receipts = ContinuityReceipt.objects.visible_to(user).filter(created_at__gte=last.killed_at)
+    receipts = ContinuityReceipt.objects.with_history().visible_to(user).filter(created_at__gte=last.killed_at)
     rows = list(
         receipts.select_related("session__task", "session__agent_profile").order_by("created_at")[:MAX_RESTART_RECEIPTS]
     )
@@ -223,6 +223,6 @@ def _last_restart_receipts(user: Any) -> dict[str, Any]:
         "swept": swept,
         "took": (swept - last.killed_at).total_seconds() if swept else None,
         "sweep": sweep,
-        "rows": [{"receipt": row, "session": row.session, "word": receipt_label(row)} for row in rows],
+        "rows": [{"receipt": row, "session": row.session, "word": receipt_label_in_history(row)} for row in rows],
         "unharmed": sum(row.kind == "reattached" for row in rows),
     }

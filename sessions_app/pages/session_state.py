@@ -33,7 +33,7 @@ from sessions_app.pages.labels import (
     agent_label,
     execution_label,
     humanize_code,
-    receipt_label,
+    receipt_label_in_history,
 )
 from sessions_app.pages.questions import question_context
 from sessions_app.pages.session_summary import WORKSPACE, banner_buttons, retry_buttons
@@ -215,20 +215,15 @@ def _setup_context(session: TaskSession, shown: Situation, facts: SituationFacts
 
 
 def _receipt_contexts(session: TaskSession) -> list[dict[str, Any]]:
-    """Return the newest receipts. A *fresh* one counts as a loss only if an earlier turn could be lost."""
-    rows = list(session.receipts.all()[: MAX_RECEIPTS_SHOWN + 1])
-    first_run = session.runs.order_by("started_at").values_list("started_at", flat=True).first()
-    first = rows[-1] if 0 < len(rows) <= MAX_RECEIPTS_SHOWN else None
+    """Return the newest receipts."""
     return [
         {
             "receipt": row,
-            "word": receipt_label(
-                row, is_first=row is first, said_before=first_run is not None and first_run < row.created_at
-            ),
+            "word": receipt_label_in_history(row),
             "facts": evidence_lines(row.evidence),
             "reason": humanize_code(row.reason),
         }
-        for row in rows[:MAX_RECEIPTS_SHOWN]
+        for row in session.receipts.with_history()[:MAX_RECEIPTS_SHOWN]
     ]
 
 

@@ -19,7 +19,7 @@ from sessions_app.domain.states import SessionState
 from sessions_app.models import Prompt, SessionEvent, SweepOutcome, TaskSession
 from sessions_app.pages.activity_chart import ActivityChart, draw_activity_chart
 from sessions_app.pages.agent_settings import left_out_sentence
-from sessions_app.pages.labels import decision_label, humanize_code, receipt_label
+from sessions_app.pages.labels import decision_label, humanize_code, receipt_label_in_history
 from sessions_app.pages.session_state import evidence_lines
 from sessions_app.pages.shortcuts import find_session, queried_number
 from sessions_app.services import timeline as story
@@ -235,9 +235,7 @@ def show_timeline(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUI
 def timeline_context(session: TaskSession, before: int | None = None) -> dict[str, Any]:
     """Return the entries of one page, newest first, with the chart of the same period."""
     page = story.timeline_page(session, before)
-    # A *fresh* first receipt is an ordinary start and not a loss.
-    first = session.receipts.order_by("created_at").values_list("id", flat=True).first()
-    entries = [_event_entry(event, page, first) for event in page.events] + [_sweep_entry(one) for one in page.sweeps]
+    entries = [_event_entry(event, page) for event in page.events] + [_sweep_entry(one) for one in page.sweeps]
     entries.sort(key=lambda entry: (entry["at"], entry["seq"]), reverse=True)
     return {
         "session": session,
@@ -258,11 +256,11 @@ def _mark_first_of_day(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return entries
 
 
-def _event_entry(event: SessionEvent, page: story.TimelinePage, first: uuid.UUID | None) -> dict[str, Any]:
+def _event_entry(event: SessionEvent, page: story.TimelinePage) -> dict[str, Any]:
     receipt = page.receipts.get(str(event.payload.get("receipt_id", "")))
     prompt = page.prompts.get(str(event.payload.get("message_id", "")))
     told = event.payload if prompt is None else {"settled_by": _replacement_prompts(prompt), **event.payload}
-    word = receipt_label(receipt, is_first=receipt.id == first) if receipt else event_label(event.name, told)
+    word = receipt_label_in_history(receipt) if receipt else event_label(event.name, told)
     begins = event.name in ("session.run.started", "session.prompt.held", "session.prompt.interrupted")
     facts = evidence_lines(receipt.evidence) if receipt else []
     shown = {name: value for name, value in event.payload.items() if name not in _HIDDEN_PAYLOAD_KEYS}

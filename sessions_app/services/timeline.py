@@ -130,7 +130,7 @@ def _sweeps(session: TaskSession, since: datetime | None, until: datetime | None
 
 def _receipts(session: TaskSession, events: Sequence[SessionEvent]) -> dict[str, ContinuityReceipt]:
     told = (_uuid(event.payload.get("receipt_id")) for event in events if event.name == "session.receipt")
-    return {str(row.id): row for row in session.receipts.filter(id__in=[one for one in told if one])}
+    return {str(row.id): row for row in session.receipts.filter(id__in=[one for one in told if one]).with_history()}
 
 
 def _uuid(value: Any) -> uuid.UUID | None:

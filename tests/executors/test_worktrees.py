@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -106,7 +107,7 @@ def test_worktree_that_another_process_is_just_adding_does_not_matter(
     repository: Path, tmp_path: Path, half_a_record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = worktrees.session_worktree(tmp_path / "data", SESSION)
-    monkeypatch.setattr(worktrees.time, "sleep", lambda seconds: half_a_record.write_text("../..\n"))
+    monkeypatch.setattr(time, "sleep", lambda seconds: half_a_record.write_text("../..\n"))
     worktrees.make_worktree(repository, "", made, existed=False)
     assert run_git(made.path, "branch", "--show-current") == made.branch
 
@@ -114,7 +115,7 @@ def test_worktree_that_another_process_is_just_adding_does_not_matter(
 def test_record_that_stays_unfinished_is_the_reported_reason(
     repository: Path, tmp_path: Path, half_a_record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worktrees.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     with pytest.raises(RepositoryUnusable, match="worktrees/other/commondir"):
         worktrees.make_worktree(repository, "", worktrees.session_worktree(tmp_path / "data", SESSION), existed=False)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from playwright.sync_api import Locator, Page
 
+from sessions_app.pages.labels import receipt_kind_label
 from tests.drills.deployment import Session
 from tests.pages.people import path_of, pill
 from tests.rights.matrix import PAGES
@@ -211,7 +212,7 @@ class Walk:
         for session in self.sessions:
             row = page.locator("tbody tr", has=page.locator(f"a[href$='/sessions/{session.id}/']"))
             if row.count() and (receipt := row.locator("td:nth-child(4) .pill")).count():
-                there, kinds = _text(receipt), [one["kind"].replace("_", " ") for one in session.receipts()]
+                there, kinds = _text(receipt), [receipt_kind_label(one["kind"]).text for one in session.receipts()]
                 if there not in {*kinds, *WITHOUT_RECEIPT}:
                     self.found.append(
                         f"{self.names[session.id]}: the last sweep tells {there}, its receipts are {kinds}"

@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from sessions_app.models import ContinuityReceipt
+from sessions_app.models import ContinuityReceipt, NewEvent, append_events
 from sessions_app.pages.labels import receipt_label
 from tests.pages.world import World, path_of
 
@@ -73,3 +73,13 @@ def test_badge_distinguishes_a_first_start_from_a_loss(ada: Client, world: World
     assert "the agent does not know" in badge(ada.get(path_of(session)).text), (
         "a turn that did not complete counts, too"
     )
+
+
+def test_start_after_one_that_failed_mentions_no_loss_on_any_page(ada: Client, world: World) -> None:
+    session = world.session()
+    for kind in ("failed", "fresh"):
+        receipt = session.receipts.create(kind=kind)
+        append_events(session.id, [NewEvent("session.receipt", {"receipt_id": str(receipt.id), "kind": kind})])
+    for page in (badge(ada.get(path_of(session)).text), ada.get(f"{path_of(session)}timeline/").text):
+        assert "New conversation" in page
+        assert "does not know what was said" not in page

@@ -126,6 +126,16 @@ def test_restart_progress_is_reported_step_by_step(staff: Client, bob: Client, w
     assert path_of(session) not in bob.get("/restart/").text
 
 
+def test_first_start_after_the_restart_is_not_called_a_loss(staff: Client, world: World, data: Path) -> None:
+    killed = timezone.now() - timedelta(seconds=5)
+    done = {"by": "ada", "killed_at": killed.isoformat(), "killed": ["web", "supervisor", "worker"]}
+    (data / "restarted.json").write_text(json.dumps(done))
+    world.session().receipts.create(kind="fresh")
+    state = staff.get("/restart/live/").json()["parts"]["restart"]
+    assert "First start" in state
+    assert "does not know what was said" not in state
+
+
 def test_first_steps_offer_a_restart_and_then_disappear(staff: Client, world: World, data: Path) -> None:
     assert "Try it: restart Kandev" not in staff.get("/").text
     fake_serve(data)
