@@ -6,10 +6,12 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from executors_app.agentctl.workspace import recovery_snapshots, worktrees
+from executors_app.agentctl.workspace import recovery_snapshots, repository_git, worktrees
+from executors_app.agentctl.workspace.repository_git import RepositoryGitFailed
 from executors_app.agentctl.workspace.worktrees import Worktree
 from executors_app.domain import WorkspaceState
 from executors_app.errors import WorkspaceGone
@@ -54,6 +56,26 @@ def test_removed_worktree_is_rebuilt_with_all_six_changes(repository: Path, work
 
     assert state_of(worktree.path) == before
     assert run_git(worktree.path, "branch", "--show-current") == worktree.branch
+
+
+def test_rebuilding_begins_again_if_git_stumbles_over_the_record_of_another_worktree(
+    repository: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_six(worktree.path)
+    before, git = state_of(worktree.path), repository_git.run_git
+    snapshot_tree(worktree.path)
+    _by_git(repository, worktree)
+    stumbles = iter([True])
+
+    def stumble_once(directory: Path, *arguments: str, **options: Any) -> str:
+        if "unlock" in arguments and next(stumbles, False):
+            raise RepositoryGitFailed("fatal: failed to read .git/worktrees/other/commondir: Success")
+        return git(directory, *arguments, **options)
+
+    monkeypatch.setattr(worktrees, "run_git", stumble_once)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
+    assert next(stumbles, False) is False
+    assert state_of(worktree.path) == before
 
 
 def _odd_changes(root: Path) -> None:

@@ -38,8 +38,8 @@ _LOCK_SECONDS: Final = 120.0
 _LOCK_POLL: Final = 0.01
 _HALF_A_RECORD: Final = re.compile(r"failed to read \S+/commondir")
 """What git reports while another ``git worktree add`` in the same repository is writing its record."""
-_ADD_ATTEMPTS: Final = 20
-_ADD_PAUSE: Final = 0.05
+_ATTEMPTS: Final = 20
+_PAUSE: Final = 0.05
 """Seconds between two attempts."""
 
 SEED_VERSION: Final = 1
@@ -174,17 +174,30 @@ def make_worktree(repository: Path, base: str, worktree: Worktree, *, existed: b
     worktree.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     common = common_directory(repository)
     with worktree_lock(worktree.path) as held:
-        if _is_present(worktree.path):
-            return  # created by another process while we waited for the lock
-        record = _find_record(common, worktree.path)
-        if record and _is_unfinished(record):
-            shutil.rmtree(worktree.path, ignore_errors=True)
-            shutil.rmtree(record)
-            record = None
-        if record and _names_commit(record, partial(resolve_commit, repository)):
-            _restore_directory(repository, record, worktree.path, held)
-        else:
-            _add_worktree_beside_others(partial(_add_worktree, repository, base, worktree, held, existed=existed))
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                _make_locked(repository, common, base, worktree, held, existed=existed)
+            except RepositoryGitFailed as error:
+                if attempt == _ATTEMPTS or not _HALF_A_RECORD.search(error.message):
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return
+
+
+def _make_locked(repository: Path, common: Path, base: str, worktree: Worktree, held: int, *, existed: bool) -> None:
+    """Do what ``make_worktree`` does, while its lock is held; after an error, it may be called again."""
+    if _is_present(worktree.path):
+        return  # created by another process while we waited for the lock
+    record = _find_record(common, worktree.path)
+    if record and _is_unfinished(record):
+        shutil.rmtree(worktree.path, ignore_errors=True)
+        shutil.rmtree(record)
+        record = None
+    if record and _names_commit(record, partial(resolve_commit, repository)):
+        _restore_directory(repository, record, worktree.path, held)
+    else:
+        _add_worktree(repository, base, worktree, held, existed=existed)
 
 
 def worktree_state(worktree: Worktree, open_repository: Callable[[], CommitLookup]) -> tuple[WorkspaceState, str]:
@@ -208,18 +221,6 @@ def worktree_state(worktree: Worktree, open_repository: Callable[[], CommitLooku
             raise
         return WorkspaceState.GONE, f"The worktree {worktree.path} was deleted, and {_lowercase_first(error.message)}"
     return WorkspaceState.GONE, f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
-
-
-def _add_worktree_beside_others(add: Callable[[], None]) -> None:
-    """Call ``add`` again if git found the unfinished record of another worktree. It may have created the branch."""
-    for _ in range(_ADD_ATTEMPTS - 1):
-        try:
-            return add()
-        except RepositoryGitFailed as error:
-            if not _HALF_A_RECORD.search(error.message):
-                raise
-        time.sleep(_ADD_PAUSE)
-    return add()
 
 
 def _add_worktree(repository: Path, base: str, worktree: Worktree, held: int, *, existed: bool) -> None:
