@@ -211,7 +211,7 @@ def _last_restart_receipts(user: Any) -> dict[str, Any]:
         return {"last": None}
     back = Supervisor.objects.filter(started_at__gte=last.killed_at).order_by("started_at").first()
     sweep = RecoverySweep.objects.filter(trigger="boot", started_at__gte=last.killed_at).last() if back else None
-    receipts = ContinuityReceipt.objects.with_history().visible_to(user).filter(created_at__gte=last.killed_at)
+    receipts = ContinuityReceipt.objects.visible_to(user).with_history().filter(created_at__gte=last.killed_at)
     rows = list(
         receipts.select_related("session__task", "session__agent_profile").order_by("created_at")[:MAX_RESTART_RECEIPTS]
     )
