@@ -1,4 +1,7 @@
-"""Lock a session's row at the beginning of a transaction, with retries while it is busy; read one snapshot."""
+"""Lock a session's row at the beginning of a transaction, with retries while the database is busy.
+
+Also reads that need no lock, but one snapshot of the database.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Intent(TeamModel):
     seconds = models.FloatField(null=True, blank=True, editable=False)
     """Of a successful start: from the request until the agent ran; None until maintenance has stored it."""
     bucket = models.FloatField(null=True, blank=True, editable=False)
-    """The upper bound, in seconds, of the bucket of ``kandev_resume_duration_seconds``; stored together."""
+    """The bound in seconds of its bucket in ``kandev_resume_duration_seconds``; above the last one, ``seconds``."""
 
     class Meta(TeamModel.Meta):
         db_table = "session_intents"
@@ -236,9 +236,9 @@ class ReceiptQuerySet(TeamQuerySet["ContinuityReceipt"]):
 
     def with_history(self) -> ReceiptQuerySet:
         """Add ``is_first``, whether the session had no receipt before, and ``said_before``, whether it had a turn."""
-        earlier = models.Q(session=models.OuterRef("session"))
-        receipts = ContinuityReceipt.objects.filter(earlier, created_at__lt=models.OuterRef("created_at"))
-        turns = Run.objects.filter(earlier, started_at__lt=models.OuterRef("created_at"))
+        same_session = models.Q(session=models.OuterRef("session"))
+        receipts = ContinuityReceipt.objects.filter(same_session, created_at__lt=models.OuterRef("created_at"))
+        turns = Run.objects.filter(same_session, started_at__lt=models.OuterRef("created_at"))
         return self.annotate(is_first=~models.Exists(receipts), said_before=models.Exists(turns))
 
 

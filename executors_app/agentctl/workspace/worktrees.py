@@ -36,7 +36,7 @@ from executors_app.errors import RepositoryUnusable, WorkspaceGone
 _INITIALIZING: Final = "initializing"
 _LOCK_SECONDS: Final = 120.0
 _LOCK_POLL: Final = 0.01
-_HALF_A_RECORD: Final = re.compile(r"failed to read \S+/commondir")
+_HALF_A_RECORD: Final = re.compile(r"failed to read .+/commondir")
 """What git reports while another ``git worktree add`` in the same repository is writing its record."""
 _ATTEMPTS: Final = 20
 _PAUSE: Final = 0.05
