@@ -18,6 +18,9 @@ RUN mkdir -p /opt/kandev/packages \
     && python3 -m compileall -q /opt/kandev/packages
 
 FROM ${BASE}
+LABEL org.opencontainers.image.title="Kandev" \
+    org.opencontainers.image.version="1.0.0" \
+    org.opencontainers.image.licenses="Apache-2.0"
 # git for worktrees, ssh for remote Docker engines, an init that reaps orphaned processes. No compiler, no pip.
 RUN { command -v git && command -v tini; } >/dev/null || { apt-get update \
     && apt-get install -y --no-install-recommends git ca-certificates openssh-client tini \

@@ -12,7 +12,7 @@ BIN := .venv/bin
 both_databases = failed=0; $(BIN)/python -m pytest -n $(SHARES) $(1) || failed=1; \
 	$(BIN)/python -m pytest -n $(SHARES) $(1) --database=postgresql || failed=1; exit $$failed
 
-.PHONY: help setup setup-dev agents peers agent-matrix agent-drills run test test-all check audit bench chaos soak demo image migrations format lock
+.PHONY: help setup setup-dev agents peers agent-matrix agent-drills run test test-all check audit sbom bench chaos soak demo image migrations docs format lock
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,23 +53,33 @@ audit: setup-dev ## check dependencies for known vulnerabilities; queries servic
 	@$(BIN)/uv tool run pip-audit --disable-pip --require-hashes --requirement requirements/base.txt
 	@npm audit --prefix frontend
 
+sbom: setup ## write bills of materials (CycloneDX) of the control plane, agentctl and the pages to sbom/
+	@scripts/sbom
+
 bench: setup-dev ## run the benchmarks and write bench.json; COMPARE=FILE compares with an earlier one, ARGS=--quick is a trial
 	@$(BIN)/python -m tests.bench $(if $(COMPARE),--compare $(COMPARE)) $(ARGS)
 
 chaos: setup-dev ## kill processes at every crash point and at random, and count losses; SEED=N repeats a run
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-soak: setup-dev ## run hundreds of sessions with random kills for SECONDS=300; DATABASE=postgresql, SEED=N repeats a run
-	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED)) $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
+ATTACK = tests.hostile_load --seconds $(or $(SECONDS),600)
+SOAK = tests.soak --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED)) $(if $(DATABASE),--database $(DATABASE))
+soak: setup-dev ## run hundreds of sessions with random kills for SECONDS=300; DATABASE=postgresql, SEED=N repeats a run; HOSTILE=1 lets one team attack another for SECONDS=600 instead
+	@$(BIN)/python -m $(if $(HOSTILE),$(ATTACK),$(SOAK)) $(ARGS)
 
 demo: setup ## show in the terminal that agents survive restarts
 	@$(BIN)/python manage.py demo
 
-image: ## build the container image for sessions on Docker; BASE and IMAGE are optional
-	@docker build --file Dockerfile.agentctl $(if $(BASE),--build-arg BASE=$(BASE)) --tag $(or $(IMAGE),kandev-agentctl) .
+AGENTCTL_IMAGE = $(or $(IMAGE),kandev-agentctl)
+image: ## build the container image for sessions on Docker and print its digest; BASE and IMAGE are optional
+	@docker build --file Dockerfile.agentctl $(if $(BASE),--build-arg BASE=$(BASE)) --tag $(AGENTCTL_IMAGE) .
+	@docker image inspect --format '$(AGENTCTL_IMAGE) {{index .Config.Labels "org.opencontainers.image.version"}} {{.Id}}' $(AGENTCTL_IMAGE)
 
 migrations: setup-dev ## create missing migrations
 	@$(BIN)/python manage.py makemigrations
+
+docs: setup-dev ## write the documents that are generated from the code
+	@$(BIN)/python -m scripts.documents
 
 format: setup-dev ## format the code, fix lint where possible, and write docs/openapi.yaml
 	@$(BIN)/ruff format --quiet .

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin
@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from executors_app import plugins
 from executors_app.agent_capabilities import capability_standing, explain_capability
 from executors_app.encryption import SecretUnreadable
-from executors_app.mcp_servers import check_mcp_servers
+from executors_app.mcp_servers import ANY_PROGRAM, check_mcp_servers
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning, check_env
 from executors_app.orm import JSONFormField
 from executors_app.staff_admin import UNREADABLE_TEXT, Form, ReadOnlyModelAdmin, StaffModelAdmin, describe_secret
@@ -57,6 +57,11 @@ class AgentProfileForm(Form):
     class Meta:
         model = AgentProfile
         fields = "__all__"
+        help_texts: ClassVar = {
+            "secret_hosts": "Which MCP servers of teams and repositories may be given a variable of the environment: "
+            'a JSON object, such as {"DOCS_TOKEN": ["docs.example", "tools.example:8443"]}. Programs get one only if '
+            f"it has the entry {ANY_PROGRAM!r}. Servers of this profile get what they refer to."
+        }
 
     def clean(self) -> dict[str, Any]:
         """Copy the secrets into the row."""
@@ -122,6 +127,7 @@ class AgentProfileAdmin(StaffModelAdmin):
         "change_env",
         "servers",
         "change_mcp_servers",
+        "secret_hosts",
         "created_at",
     )
 
@@ -195,7 +201,11 @@ class ExecutorAdmin(StaffModelAdmin):
 class AgentCapabilityAdmin(ReadOnlyModelAdmin):
     """What agents claim to support and whether that was observed; written at the end of each start."""
 
-    list_display = ("agent_type", "agent_name", "agent_version", "capability", "standing", "broken_how", "last_seen_at")
+    list_display = (
+        *("team", "profile", "executor", "agent_name", "agent_version", "capability", "standing", "broken_how"),
+        "last_seen_at",
+    )
+    list_select_related = ("team", "profile", "executor")
     list_filter = ("agent_type", "capability", "claimed", "broken_how")
     search_fields = ("agent_type", "agent_name", "agent_version", "broken_said")
     date_hierarchy = "last_seen_at"

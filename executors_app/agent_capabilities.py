@@ -1,7 +1,8 @@
-"""What agents claim to support and what was observed, stored per agent type and version (``AgentCapability``).
+"""What agents claim to support and what was observed, stored per team, profile, executor and version.
 
-A claim counts as true until the running agent itself reports that it does not support it; any other failure is only
-recorded. Another version counts as another agent, with no failures of its own yet.
+A claim counts as true until agentctl sees, on the same executor, that the agent does not support the request; any
+other failure is only recorded. Another version counts as another agent, with no failures of its own yet. What agents
+say about themselves decides nothing beyond their own team, profile and executor: an agent can report any name.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
-from executors_app.agentctl.protocol import CapabilityShortfall
 from executors_app.models import AgentCapability, AgentProfile, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type
+from executors_app.wire.protocol import CapabilityShortfall
 
 LOAD: Final = "load_session"
 RESUME: Final = "resume_session"
@@ -27,6 +28,9 @@ FRESH: Final = timedelta(hours=1)
 """Observations within this time are not written again: thousands of concurrent starts must not wait for one row."""
 _NO_PROOF: Final = frozenset({"unproven", "pending", "none"})
 """Values of ``kept_proof`` for a success whose conversation was not verified."""
+CUSTOM_TYPE: Final = "custom_acp"
+"""The type of programs that only their profile knows, which are called by their own names."""
+_NAME_LIMIT: Final = 60
 _TEXT_LIMIT: Final = 200
 _SAID_LIMIT: Final = 500
 _HOW: Final[Mapping[str, str]] = {
@@ -42,9 +46,23 @@ _BY_OUTCOME: Final[Mapping[str, str]] = {"loaded": LOAD, "resumed": RESUME}
 
 
 @dataclass(frozen=True, slots=True)
+class CapabilityScope:
+    """Whose sessions an observation is about."""
+
+    team_id: int
+    profile_id: UUID
+    executor_id: UUID
+
+    def fields(self) -> dict[str, Any]:
+        """Return the scope as fields of ``AgentCapability``."""
+        return {"team_id": self.team_id, "profile_id": self.profile_id, "executor_id": self.executor_id}
+
+
+@dataclass(frozen=True, slots=True)
 class CapabilityReport:
     """An agent's name and version as it reports them, and the outcome of its claims in one start."""
 
+    scope: CapabilityScope
     agent_type: str
     name: str = ""
     version: str = ""
@@ -61,6 +79,7 @@ class CapabilityReport:
 
 
 def build_capability_report(
+    scope: CapabilityScope,
     agent_type: str,
     answer: Mapping[str, Any],
     *,
@@ -76,6 +95,7 @@ def build_capability_report(
         if name in CAPABILITIES
     }
     return CapabilityReport(
+        scope=scope,
         agent_type=agent_type,
         name=_text(agent.get("name")),
         version=_text(agent.get("version")),
@@ -101,21 +121,22 @@ def first_claim(answer: Mapping[str, Any]) -> str:
 
 def load_known_capabilities(report: CapabilityReport) -> dict[str, AgentCapability]:
     """Return what is stored about this agent, by capability; one query."""
-    agent = {"agent_type": report.agent_type, "agent_name": report.name, "agent_version": report.version}
-    rows = AgentCapability.objects.filter(**agent)
-    return {row.capability: row for row in rows}
+    return {row.capability: row for row in _rows_of_version(report)}
+
+
+def _rows_of_version(report: CapabilityReport) -> QuerySet[AgentCapability]:
+    return AgentCapability.objects.filter(**report.scope.fields(), agent_name=report.name, agent_version=report.version)
 
 
 def has_replayed(report: CapabilityReport) -> bool:
     """Whether this agent name and version has ever replayed a conversation by the capability used now.
 
-    Under any agent type, because profiles of several types may run the same program. False for an agent without a
-    name: another one without a name may be a different program. One query, or none.
+    Only for the same team, profile and executor: another team's agent, under whatever name, must not make the silence
+    of this one a contradiction. False for an agent without a name. One query, or none.
     """
     if not report.tried or report.replayed or not report.name:
         return False
-    same_agent = AgentCapability.objects.filter(agent_name=report.name, agent_version=report.version)
-    return same_agent.filter(capability=report.tried, replayed_at__isnull=False).exists()
+    return _rows_of_version(report).filter(capability=report.tried, replayed_at__isnull=False).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +162,11 @@ def assess_capabilities(
     rows, changed = dict(known), set()
     for capability, claimed in report.claims.items():
         row = rows.get(capability) or AgentCapability(
-            agent_type=report.agent_type, agent_name=report.name, agent_version=report.version, capability=capability
+            **report.scope.fields(),
+            agent_type=report.agent_type,
+            agent_name=report.name,
+            agent_version=report.version,
+            capability=capability,
         )
         rows[capability] = row
         if _update_row(row, report, claimed, at):
@@ -197,19 +222,21 @@ def save_assessment(report: CapabilityReport, assessment: CapabilityAssessment) 
         AgentCapability.objects.bulk_create(
             [row],
             update_conflicts=True,
-            unique_fields=["agent_type", "agent_name", "agent_version", "capability"],
+            unique_fields=["team", "profile", "executor", "agent_name", "agent_version", "capability"],
             update_fields=seen,
         )
 
 
-def reset_for_new_version(profile: AgentProfile, but: ExecutorRunning) -> int:
+def reset_for_new_version(scope: CapabilityScope, but: ExecutorRunning) -> int:
     """Let sessions that an older version could not resume be tried again; returns how many.
 
-    Only for a version that is seen for the first time. Rows that are being written are left to their own agent.
+    Only those of the same team, profile and executor, for a version that is seen there for the first time. Rows that
+    are being written are left to their own agent.
     """
     narrowed = ExecutorRunning.objects.filter(
-        session__agent_profile__agent_type=profile.agent_type,
-        session__agent_profile__command=profile.command,
+        session__task__team_id=scope.team_id,
+        session__agent_profile_id=scope.profile_id,
+        session__executor_id=scope.executor_id,
         supports_session_resume=False,
     ).exclude(pk=but.pk)
     free = narrowed.select_for_update(skip_locked=True, of=("self",), no_key=True)
@@ -223,7 +250,7 @@ def is_broken(row: AgentCapability) -> bool:
 
 
 def is_refuted(row: AgentCapability) -> bool:
-    """Whether the agent itself reported that it does not support what it claims."""
+    """Whether agentctl saw the agent answer that it does not support what it claims."""
     return is_broken(row) and row.broken_how == CapabilityShortfall.UNIMPLEMENTED
 
 
@@ -250,7 +277,7 @@ def capability_standing(row: AgentCapability) -> CapabilityStanding:
 
 def explain_capability(row: AgentCapability) -> str:
     """Return one sentence for users about what the agent supports and when that was observed."""
-    who = f"{agent_title(row.agent_type)} {row.agent_version}".strip()
+    who = f"{own_title(row.agent_type, row.agent_name)} {row.agent_version}".strip()
     what = CAPABILITIES.get(row.capability, row.capability)
     if not row.claimed:
         return f"{who} does not support {what}."
@@ -272,10 +299,35 @@ def agent_title(name: str) -> str:
         return name
 
 
-def list_recent_capabilities(limit: int) -> Iterable[AgentCapability]:
-    """Return capabilities that are claimed or once failed, most recently seen agents first; one query."""
-    worth = AgentCapability.objects.filter(Q(claimed=True) | Q(broken_at__isnull=False))
-    return worth.order_by("agent_type", "-last_seen_at", "agent_name", "agent_version", "capability")[:limit]
+def own_title(type_name: str, agent_name: str) -> str:
+    """Return what a program is called: by its own name, if its type names none.
+
+    The name is the agent's own word: on one line, of visible characters, and short.
+    """
+    if type_name != CUSTOM_TYPE:
+        return agent_title(type_name)
+    visible = "".join(character if character.isprintable() else " " for character in agent_name)
+    return " ".join(visible.split())[:_NAME_LIMIT] or agent_title(type_name)
+
+
+def own_title_in_team(profile: AgentProfile, team_id: int) -> str:
+    """Return what the program of a profile is called in a team; one query for a custom agent, else none.
+
+    What another team's program calls itself under the same profile says nothing about this one's.
+    """
+    if profile.agent_type != CUSTOM_TYPE:
+        return agent_title(profile.agent_type)
+    rows = AgentCapability.objects.filter(profile=profile, team_id=team_id).exclude(agent_name="")
+    newest = rows.order_by("-last_seen_at").values_list("agent_name", flat=True).first()
+    return own_title(profile.agent_type, newest or "")
+
+
+def list_recent_capabilities(teams: QuerySet[Any], limit: int) -> Iterable[AgentCapability]:
+    """Return what agents of ``teams`` claim, or once failed at, most recently seen agents first; one query."""
+    of_teams = AgentCapability.objects.filter(team_id__in=teams.order_by().values("pk"))
+    worth = of_teams.filter(Q(claimed=True) | Q(broken_at__isnull=False)).select_related("profile", "executor", "team")
+    newest = worth.order_by("agent_type", "-last_seen_at", "agent_name", "agent_version", "capability")
+    return newest.defer("profile__env", "profile__mcp_servers", "executor__config")[:limit]
 
 
 def _day(at: datetime) -> str:

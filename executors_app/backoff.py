@@ -1,4 +1,8 @@
-"""Exponential back-off between retries, the only implementation in the tree."""
+"""Exponential back-off between retries in this process.
+
+Delays that are stored in the database, of restarts and of notifications, outlive the process and have rules of their
+own.
+"""
 
 from __future__ import annotations
 

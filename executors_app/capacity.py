@@ -9,9 +9,9 @@ from typing import Final
 from django.db.models import Q, QuerySet
 
 from executors_app import plugins
-from executors_app.domain import ExecutorStatus
 from executors_app.models import Executor, ExecutorRunning
 from executors_app.runtimes import SharesMachineMemory
+from executors_app.wire.executions import ExecutorStatus
 
 MEMORY_OF_AN_AGENT: Final = 512 << 20
 """Bytes assumed for an agent with its agentctl and the programs it runs."""

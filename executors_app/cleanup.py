@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from executors_app.agentctl.journal import line_format
-from executors_app.agentctl.local_runtime.launch import is_lock_free
-from executors_app.agentctl.process import execution_processes
-from executors_app.agentctl.workspace import recovery_snapshots
+from executors_app.machine.git import recovery_snapshots
+from executors_app.machine.launch import is_lock_free
+from executors_app.machine.process import execution_processes
 from executors_app.repositories import bare
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.team import TeamRepository
+from executors_app.wire import line_format
 from executors_app.workspace_store import execution_storage, state_directory_of
 
 _DATA_FOLDERS: Final = ("agent_homes", "archives", "workspaces")
@@ -188,7 +188,7 @@ def drop_refs(repository: Path, session_id: str, refs: Sequence[Ref]) -> bool:
     # The archive first: after a crash in between, the team's refs are still there, so a repetition finds them.
     if both:
         archive.drop(both)
-    bare.update_refs(team.git, {name: (commit, "") for name, commit in refs})
+    team.update_refs({name: (commit, "") for name, commit in refs})
     return bool(refs)
 
 

@@ -1,34 +1,33 @@
-"""The control plane's client of agentctl, which no other module talks to."""
+"""The control plane's client of agentctl."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import IO, Any, Final, cast
 from urllib.parse import quote
 
 import aiohttp
 import orjson
 
-from executors_app.agentctl.http import sockets
-from executors_app.agentctl.http.bulk_status import StatusTarget, check_execution, poll_statuses, read_json
-from executors_app.agentctl.http.sockets import AgentctlListener
-from executors_app.agentctl.journal.line_format import NUL, UNREADABLE, is_line, parse_line
-from executors_app.agentctl.local_runtime.storage import bearer_token
-from executors_app.agentctl.process.execution_processes import recorded_process
-from executors_app.agentctl.protocol import CLOSE_OVERTAKEN, CLOSE_STALE_GENERATION, GENERATION_HEADER, Code, Job
-from executors_app.agentctl.workspace.workspace_root import MAX_BUNDLE_BYTES, parse_refs
-from executors_app.domain import LOCAL, ExecutionFacts
-from executors_app.errors import (
+from executors_app.http_client import DEFAULT_TIMEOUT, HttpClient, open_connection_pool, tls_trust
+from executors_app.machine.bulk_status import StatusTarget, check_execution, poll_statuses, read_json
+from executors_app.machine.git.workspace_root import MAX_BUNDLE_BYTES, parse_refs
+from executors_app.machine.process.execution_processes import recorded_process
+from executors_app.machine.sockets import AgentctlListener
+from executors_app.wire import socket_urls
+from executors_app.wire.errors import (
     AgentctlRefused,
     AgentctlUnreachable,
-    JobsUnsupported,
     LaunchFailed,
     StaleGeneration,
     WorkspaceGone,
 )
-from executors_app.http_client import DEFAULT_TIMEOUT, HttpClient, open_connection_pool, tls_trust
+from executors_app.wire.executions import LOCAL, ExecutionFacts
+from executors_app.wire.launch_tokens import bearer_token
+from executors_app.wire.line_format import NUL, UNREADABLE, is_line, is_too_complex, parse_line
+from executors_app.wire.protocol import CLOSE_OVERTAKEN, CLOSE_STALE_GENERATION, GENERATION_HEADER, Code, Job
 
 __all__ = ["AgentctlClient", "EventStream", "ShellStream", "StatusTarget", "open_connection_pool", "poll_statuses"]
 
@@ -55,7 +54,7 @@ class AgentctlClient:
         self._execution_id = execution_id
         self.generation = generation
         headers = {"Authorization": f"Bearer {token}", GENERATION_HEADER: str(generation)}
-        if isinstance(address, str) and address.startswith(sockets.SCHEME):
+        if isinstance(address, str) and address.startswith(socket_urls.SCHEME):
             address = AgentctlListener(address, None)
         self._wire = HttpClient(address, headers, trust=trust, http=http)
 
@@ -91,7 +90,7 @@ class AgentctlClient:
     async def stop_agent(self, grace: float, intent_id: str, *, delete_transcript: bool = False) -> dict[str, Any]:
         """Stop the agent's whole process tree: TERM, then KILL after ``grace`` seconds.
 
-        With ``delete_transcript`` the answer has ``transcript``: ``{"deleted", "reason"}``; an older agentctl has none.
+        With ``delete_transcript`` the answer has ``transcript``: ``{"deleted", "confirmed", "reason"}``.
         """
         body = {"grace": grace, "intent_id": intent_id, **({"delete_transcript": True} if delete_transcript else {})}
         return await self._wire.post("/agent/stop", body, timeout=grace + 2 * DEFAULT_TIMEOUT)
@@ -114,7 +113,7 @@ class AgentctlClient:
     async def change_setting(self, change_id: str, setting: str, value: str | bool) -> dict[str, Any]:
         """Have the agent change a setting, once; the outcome is a journal line.
 
-        Refusals: ``not_running``, ``settings_unsupported``, and ``not_found`` of an agentctl that does not know this.
+        Refusals: ``not_running``, ``settings_unsupported``.
         """
         return await self._wire.post("/settings", {"change_id": change_id, "setting": setting, "value": value})
 
@@ -185,9 +184,7 @@ class AgentctlClient:
         except AgentctlRefused as error:
             if error.refusal == Code.WORKTREE_MISSING:
                 raise WorkspaceGone(error.message) from error
-            # An earlier release does not know this request: the next start rebuilds its work tree.
-            if error.refusal != Code.NOT_FOUND:
-                raise LaunchFailed(f"The deleted worktree could not be rebuilt: {error.message}") from error
+            raise LaunchFailed(f"The deleted worktree could not be rebuilt: {error.message}") from error
 
     async def work(self, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
         """Write a git bundle of the session's work that the commits ``known`` do not contain.
@@ -204,36 +201,33 @@ class AgentctlClient:
     ) -> Job:
         """Run a script in the workspace, once: repeating the same id returns that job's progress.
 
-        ``wait`` and ``tail`` are those of ``job``; an agentctl of an earlier release answers at once.
+        ``wait`` and ``tail`` are those of ``job``.
 
         ``request`` is ``{script, environment, cwd, timeout, grace}``: ``cwd`` relative to the workspace, the times in
         seconds, only ``script`` is needed. Refusals: ``validation_error``, ``conflict`` (the id is another request's),
-        ``busy`` (too many run), ``worktree_missing``, ``journal_full``. Raises JobsUnsupported.
+        ``busy`` (too many run), ``worktree_missing``, ``journal_full``.
         """
-        with _jobs_unsupported_as_error():
-            answer = await self._wire.post(
-                "/jobs", {**request, "job_id": job_id}, _job_params(wait, tail), timeout=wait + DEFAULT_TIMEOUT
-            )
+        answer = await self._wire.post(
+            "/jobs", {**request, "job_id": job_id}, _job_params(wait, tail), timeout=wait + DEFAULT_TIMEOUT
+        )
         return cast("Job", answer)
 
     async def job(self, job_id: str, *, wait: float = 0.0, tail: int | None = None) -> Job:
         """Return a job's progress, after at most ``wait`` seconds (25 at most) if it has not ended by then.
 
         ``tail``: return the last bytes of each stream, by default all that are kept (1 MiB). Refusal: ``job_unknown``
-        if this execution has no job of that id. Raises JobsUnsupported.
+        if this execution has no job of that id.
         """
         path, params = f"/jobs/{quote(job_id, safe='')}", _job_params(wait, tail)
-        with _jobs_unsupported_as_error():
-            answer = await self._wire.get(path, params, timeout=wait + DEFAULT_TIMEOUT)
+        answer = await self._wire.get(path, params, timeout=wait + DEFAULT_TIMEOUT)
         return cast("Job", answer)
 
     async def cancel_job(self, job_id: str) -> Job:
         """End a job's whole process tree (TERM, then KILL) and return its result; an ended job is unchanged.
 
-        Refusal: ``job_unknown`` if there is none. Raises JobsUnsupported.
+        Refusal: ``job_unknown`` if there is none.
         """
-        with _jobs_unsupported_as_error():
-            answer = await self._wire.post(f"/jobs/{quote(job_id, safe='')}/cancel", {}, timeout=2 * DEFAULT_TIMEOUT)
+        answer = await self._wire.post(f"/jobs/{quote(job_id, safe='')}/cancel", {}, timeout=2 * DEFAULT_TIMEOUT)
         return cast("Job", answer)
 
     async def shutdown(self, stop_agent: bool, intent_id: str) -> dict[str, Any]:
@@ -257,24 +251,13 @@ class AgentctlClient:
 
 def listener_for(execution: ExecutionFacts) -> AgentctlListener | None:
     """Return the listener to verify before a token is sent; None if agentctl runs on another machine."""
-    if execution.runtime != LOCAL and not execution.agentctl_url.startswith(sockets.SCHEME):
+    if execution.runtime != LOCAL and not execution.agentctl_url.startswith(socket_urls.SCHEME):
         return None
     return AgentctlListener(execution.agentctl_url, recorded_process(execution.state))
 
 
 def _job_params(wait: float, tail: int | None) -> dict[str, str]:
     return {"wait": f"{wait:g}"} | ({} if tail is None else {"tail": str(tail)})
-
-
-@contextmanager
-def _jobs_unsupported_as_error() -> Iterator[None]:
-    """Raise JobsUnsupported if an older agentctl does not know the endpoint."""
-    try:
-        yield
-    except AgentctlRefused as error:
-        if error.refusal != Code.NOT_FOUND:
-            raise
-        raise JobsUnsupported from error
 
 
 _SHOWN_LIMIT = 200
@@ -288,7 +271,7 @@ class EventStream:
 
     The iteration ends when agentctl closes the stream normally. It raises StaleGeneration if a newer generation has
     taken over, and AgentctlUnreachable if the connection is lost. An unreadable line is replaced by one of the kind
-    ``journal.line_format.UNREADABLE``.
+    ``line_format.UNREADABLE``.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse):
@@ -337,6 +320,8 @@ class EventStream:
 def parse_frame(frame: str | bytes) -> list[dict[str, Any]]:
     """Return the journal lines of a frame."""
     raw = frame.encode("utf-8", "replace") if isinstance(frame, str) else frame
+    if is_too_complex(raw):
+        return _parse_each(raw)
     try:
         lines: list[dict[str, Any]] = orjson.loads(b"[" + raw.strip(b"\n").replace(b"\n", b",") + b"]")
         orjson.dumps(lines)  # raises if it is nested too deep for other readers
@@ -344,11 +329,20 @@ def parse_frame(frame: str | bytes) -> list[dict[str, Any]]:
         lines = []
     if lines and NUL not in raw and all(is_line(line) or _is_notice(line) for line in lines):
         return lines
+    return _parse_each(raw)
+
+
+def _parse_each(raw: bytes) -> list[dict[str, Any]]:
+    """Return the lines of a frame; those that cannot be read are replaced."""
     return [
-        parse_line(each + b"\n") or {"kind": UNREADABLE, "text": each[:_SHOWN_LIMIT].decode("utf-8", "replace")}
+        _parse_line(each) or {"kind": UNREADABLE, "text": each[:_SHOWN_LIMIT].decode("utf-8", "replace")}
         for each in raw.split(b"\n")
         if each.strip()
     ]
+
+
+def _parse_line(raw: bytes) -> dict[str, Any] | None:
+    return None if is_too_complex(raw) else parse_line(raw + b"\n")
 
 
 def _is_notice(line: Any) -> bool:

@@ -29,8 +29,8 @@ from django.db.models.functions import Cast
 from django.db.models.lookups import Exact, IsNull
 from django.db.models.query_utils import DeferredAttribute
 
-from executors_app.errors import ExecutorError
 from executors_app.orm import JSONFormField
+from executors_app.wire.errors import ExecutorError
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

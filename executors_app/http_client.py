@@ -16,11 +16,17 @@ import aiohttp
 import orjson
 from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
-from executors_app.agentctl.http.bulk_status import MAX_ANSWER, answer_too_large, error_for_status, read_json
-from executors_app.agentctl.http.sockets import AgentctlListener, connector_url, host_header
-from executors_app.agentctl.protocol import Code
-from executors_app.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
+from executors_app.machine.bulk_status import MAX_ANSWER, answer_too_large, error_for_status, read_json
+from executors_app.machine.sockets import LOCAL_HOST_HEADER, AgentctlListener, connector_url
 from executors_app.sprite_tunnel import TunnelConnector, tunnel_host_header
+from executors_app.wire.errors import (
+    AgentctlForeign,
+    AgentctlRefused,
+    AgentctlUnreachable,
+    ExecutorError,
+    StaleGeneration,
+)
+from executors_app.wire.protocol import SOCKET_MESSAGE_LIMIT, Code
 
 DEFAULT_TIMEOUT: Final = 30.0
 _HEARTBEAT_INTERVAL: Final = 20.0
@@ -83,7 +89,7 @@ class HttpClient:
     ):
         if isinstance(address, AgentctlListener):
             self._url = connector_url(address)
-            self._headers = {**headers, "Host": host_header(address)}
+            self._headers = {**headers, "Host": LOCAL_HOST_HEADER}
         else:
             self._url = address.rstrip("/")
             self._headers = {**headers, **tunnel_host_header(address)}
@@ -103,7 +109,7 @@ class HttpClient:
                         ssl=self._trust,
                         heartbeat=_HEARTBEAT_INTERVAL,
                         timeout=_CLOSE_TIMEOUT,
-                        max_msg_size=0,
+                        max_msg_size=SOCKET_MESSAGE_LIMIT,
                         compress=0,
                     )
             except aiohttp.WSServerHandshakeError as error:

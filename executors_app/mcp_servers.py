@@ -3,10 +3,16 @@
 A server is reached over HTTP (``url``, ``headers``) or is a program that the agent itself starts, in its own workspace
 and with its own rights (``command``, ``args``, ``env``). A value ``secret:NAME``, or ``Bearer secret:NAME``, stands for
 the variable NAME of the agent profile's environment, which is encrypted; it is replaced only as an agent starts.
+
+Staff write profiles, and admins of teams the lists of teams and repositories. A server of such a list therefore gets a
+secret only if the profile names its host for it (``AgentProfile.secret_hosts``): whoever chooses the address would
+otherwise receive the secret. The agent makes the connection, so what the host does next, a redirect for example, is not
+checked.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -16,12 +22,20 @@ from django.core.exceptions import ValidationError
 
 MAX_SERVERS: Final = 50
 """Servers of one list."""
+MAX_LIST_CHARS: Final = 64 * 1024
+"""Characters of one list as JSON: each of them is searched for secrets."""
 MAX_PAIRS: Final = 50
 """Variables or headers of one server, and its arguments."""
 VALUE_LIMIT: Final = 10_000
 """Characters of a value, an argument or an address."""
 HTTP_TYPES: Final = ("http", "sse")
 PROGRAM_TYPE: Final = "stdio"
+ANY_PROGRAM: Final = "any program"
+"""In place of a host: every program that a list of the team or repository names may get the secret."""
+_DEFAULT_PORTS: Final[Mapping[str, int]] = {"https": 443, "http": 80}
+_ROUTING_HEADERS: Final = frozenset({"host", "forwarded", "x-forwarded-host", "x-host", "x-original-host"})
+"""Headers by which the server at an address may pass a request on to another host."""
+_HOST: Final = re.compile(r"(http://)?([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(:[1-9][0-9]{0,4})?")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -39,6 +53,8 @@ def check_mcp_servers(servers: Any) -> None:
         raise ValidationError("Expected a list of objects, each with a name.")
     if len(servers) > MAX_SERVERS:
         raise ValidationError(f"Expected at most {MAX_SERVERS} servers.")
+    if len(json.dumps(servers)) > MAX_LIST_CHARS:
+        raise ValidationError(f"Expected at most {MAX_LIST_CHARS:,} characters of JSON.")
     names: set[str] = set()
     for server in servers:
         name = server.get("name")
@@ -141,6 +157,48 @@ def resolve_secrets(server: Mapping[str, Any], env: Mapping[str, str]) -> tuple[
 def _resolve(value: str, env: Mapping[str, str]) -> str:
     found = _REFERENCE.fullmatch(value)
     return f"{found['scheme'] or ''}{env.get(found['name'], '')}" if found else value
+
+
+def check_secret_hosts(destinations: Any) -> None:
+    """Raise ValidationError unless each variable has a list of hosts, or ``ANY_PROGRAM``."""
+    if not isinstance(destinations, dict):
+        raise ValidationError('Expected an object, such as {"API_KEY": ["tools.example"]}.')
+    for name, hosts in destinations.items():
+        if not _VARIABLE.fullmatch(name):
+            raise ValidationError(f"{name!r} is not a valid variable name.")
+        if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+            raise ValidationError(f"The hosts of {name} must be a list of strings.")
+        if bad := [host for host in hosts if host != ANY_PROGRAM and not _HOST.fullmatch(host)]:
+            raise ValidationError(
+                f"{bad[0][:200]!r} is no host. Write tools.example or tools.example:8443 for https, "
+                f"http://tools.example:8080 for an address without TLS, or {ANY_PROGRAM!r}."
+            )
+
+
+def withheld_secrets(server: Mapping[str, Any], destinations: Mapping[str, Any]) -> list[str]:
+    """Return the variables that a server of a team or repository refers to and must not be given."""
+    referenced = {name for _, value in named_values(server) if (name := referenced_secret(value))}
+    given_to = _destinations(server)
+    return sorted(name for name in referenced if given_to.isdisjoint(destinations.get(name, ())))
+
+
+def _destinations(server: Mapping[str, Any]) -> set[str]:
+    """Return the entries of a profile's hosts that mean this server; empty if its request may reach another host."""
+    if is_program(server):
+        return {ANY_PROGRAM}
+    if any(name.lower() in _ROUTING_HEADERS for name, _ in named_values(server)):
+        return set()
+    parts = urlsplit(str(server["url"]))
+    # Parsers disagree about the host of an address with one of these: the agent's might connect to another one.
+    if "\\" in str(server["url"]) or "@" in parts.netloc or parts.scheme not in _DEFAULT_PORTS:
+        return set()
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    port = parts.port or _DEFAULT_PORTS[parts.scheme]
+    written = {f"{host}:{port}"}
+    if port == _DEFAULT_PORTS[parts.scheme]:
+        written.add(host)
+    return written if parts.scheme == "https" else {f"http://{each}" for each in written}
 
 
 def merge_servers(*levels: tuple[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:

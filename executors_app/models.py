@@ -12,9 +12,10 @@ from django.db import models
 from django.db.models import F, Q
 
 from executors_app import plugins
-from executors_app.domain import LOCAL, ExecutionFacts, ExecutorStatus
 from executors_app.encryption import EncryptedJSONField, EncryptedTextField
+from executors_app.mcp_servers import check_secret_hosts
 from executors_app.orm import ListField, ObjectField
+from executors_app.wire.executions import LOCAL, ExecutionFacts, ExecutorStatus
 
 ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_PATTERNS: Final = 20
@@ -69,6 +70,8 @@ class AgentProfile(models.Model):
     additional_directories = ListField(default=list, blank=True)
     """Absolute paths on the agent's machine that it may use in addition to its workspace."""
     mcp_servers = EncryptedJSONField(default=list, blank=True)
+    secret_hosts = ObjectField(default=dict, blank=True)
+    """By variable of ``env``: the hosts whose servers, in lists of teams and repositories, may be given its value."""
     gone_patterns = ListField(default=list, blank=True)
     """Regular expressions for errors that mean the conversation is gone, in addition to the type's."""
     permission_mode = models.CharField(max_length=16, choices=PermissionMode.choices, default=PermissionMode.ASK)
@@ -104,6 +107,10 @@ class AgentProfile(models.Model):
             value = getattr(self, name)
             if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
                 raise ValidationError({name: "Expected a list of strings."})
+        try:
+            check_secret_hosts(self.secret_hosts)
+        except ValidationError as error:
+            raise ValidationError({"secret_hosts": error.messages}) from error
         try:
             check_patterns(self.gone_patterns)
         except ValidationError as error:
@@ -146,9 +153,16 @@ class Executor(models.Model):
 
 
 class AgentCapability(models.Model):
-    """What agents of one type, name and version claim to support, and what was observed."""
+    """What one version of an agent claims to support, and what was observed.
+
+    A row belongs to one team, profile and executor: name, version and claims are the agent's own words, so they decide
+    nothing about an agent that another team, profile or executor runs.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    team = models.ForeignKey("auth.Group", models.CASCADE, related_name="+")
+    profile = models.ForeignKey(AgentProfile, models.CASCADE, related_name="+")
+    executor = models.ForeignKey("Executor", models.CASCADE, related_name="+")
     agent_type = models.CharField(max_length=64)
     agent_name = models.CharField(max_length=200, blank=True)
     """As the agent reports it, like the version: a profile may run any command."""
@@ -173,12 +187,13 @@ class AgentCapability(models.Model):
     """Accurate to the hour."""
 
     class Meta:
-        db_table = "agent_capabilities"
+        db_table = "observed_capabilities"
         verbose_name_plural = "agent capabilities"
         ordering = ("agent_type", "agent_name", "agent_version", "capability")
         constraints = (
             models.UniqueConstraint(
-                fields=("agent_type", "agent_name", "agent_version", "capability"), name="agent_capability_once"
+                fields=("team", "profile", "executor", "agent_name", "agent_version", "capability"),
+                name="observed_capability_once",
             ),
         )
 
@@ -194,7 +209,7 @@ class ExecutorRunning(models.Model):
     """The one row of a session's execution, kept over every restart: all that is needed to find it."""
 
     class Status(models.TextChoices):
-        """``domain.ExecutorStatus`` for the database."""
+        """``executions.ExecutorStatus`` for the database."""
 
         STARTING = ExecutorStatus.STARTING.value, "Starting"
         READY = ExecutorStatus.READY.value, "Ready"
@@ -242,6 +257,18 @@ class ExecutorRunning(models.Model):
     journal_epoch = models.CharField(max_length=64, blank=True)
     journal_seq = models.BigIntegerField(default=0)
     """The last journal line that was ingested into the session's log."""
+    output_bytes = models.BigIntegerField(default=0)
+    """Bytes that the agent's lines have written into the session's log."""
+    turn_output_bytes = models.BigIntegerField(default=0)
+    """The same since the last prompt was accepted."""
+    output_allowed = models.BigIntegerField(default=0)
+    """Bytes of the session that users have allowed; 0: the deployment's limit."""
+    turn_output_allowed = models.BigIntegerField(default=0)
+    """Bytes of the turn that users have allowed; 0: the deployment's limit."""
+    output_left_out = models.BigIntegerField(default=0)
+    """Bytes that were left out of the log, and that no message of the conversation counts yet."""
+    output_limit = models.CharField(max_length=8, blank=True, default="")
+    """The limit that was reached, ``turn`` or ``session``: output is left out. Empty: none."""
     snapshot_announced = models.CharField(max_length=64, blank=True, default="")
     """Commit of the newest snapshot that the journal reported."""
     snapshot_arrived = models.CharField(max_length=64, blank=True, default="")

@@ -1,4 +1,7 @@
-"""Discovers runtimes and agent types: the modules of their packages declare them, and no list has to be edited."""
+"""Discovers runtimes and agent types: the modules of their packages declare them, and no list has to be edited.
+
+A plugin is one module. If it needs more, it is a folder whose module ``runtime`` declares it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from typing import Any
 from executors_app import agents as agent_package
 from executors_app import runtimes as runtime_package
 from executors_app.agents import AgentType
-from executors_app.errors import ExecutorError
 from executors_app.runtimes import Runtime
+from executors_app.wire.errors import ExecutorError
 
 
 class UnknownPlugin(ExecutorError):
@@ -74,7 +77,8 @@ def _found(package: ModuleType, attribute: str) -> Mapping[str, Any]:
     """
     found: dict[str, Any] = {}
     for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        name = f"{package.__name__}.{info.name}"
+        module = importlib.import_module(f"{name}.runtime" if info.ispkg else name)
         one = getattr(module, attribute, None)
         for plugin in (*([] if one is None else [one]), *getattr(module, f"{attribute}S", ())):
             if plugin.name in found:

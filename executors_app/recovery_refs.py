@@ -7,22 +7,26 @@ agentctl's answers. Everything is read from git's objects; nothing is written.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from executors_app.agentctl.workspace import recovery_snapshots
-from executors_app.agentctl.workspace.files import describe_content
-from executors_app.agentctl.workspace.git import git_log_arguments, parse_git_log
-from executors_app.agentctl.workspace.recovery_snapshots import RecoverySnapshot
-from executors_app.errors import NotKept, RepositoryUnusable
+from executors_app.machine.git import recovery_snapshots
+from executors_app.machine.git.commit_log import git_log_arguments, parse_git_log
+from executors_app.machine.git.git_directory import BRANCH_PREFIX
+from executors_app.machine.git.recovery_snapshots import RecoverySnapshot
 from executors_app.repositories import bare
 from executors_app.repositories.archive import Archive
-from executors_app.repositories.git import GitFailed
+from executors_app.repositories.git import VIEW, GitFailed
+from executors_app.repositories.git_errors import Cause
 from executors_app.repositories.team import TeamRepository
+from executors_app.wire.errors import NotKept, RepositoryUnusable, RuntimeUnavailable
+from executors_app.wire.file_content import describe_content
 from executors_app.workspace_store import execution_storage
 
 CONTENT_LIMIT: Final = 1 << 20
 LIST_LIMIT: Final = 4 << 20
+_TOO_LARGE: Final = {Cause.MEMORY, Cause.TIME, Cause.OUTPUT, Cause.FILE_SIZE}
 _TYPES: Final = {"040000": "directory", "120000": "symlink", "160000": "other"}
 _CHANGES: Final = {"A": "added", "D": "deleted", "M": "modified", "T": "type_changed"}
 _NAME_STATUS_OPTIONS: Final = ("-r", "-z", "--name-status", "--no-renames")
@@ -49,22 +53,32 @@ class SavedWork:
 def find_saved_work(repository: Path, session_id: str, branch: str) -> SavedWork:
     """Return the saved work of a session; raises NotKept, GitFailed.
 
-    ``session_id`` is the workspace's id: the session for which its worktree was created.
+    ``session_id`` is the workspace's id: the session for which its worktree was created. If the agent was on another
+    branch at the newest snapshot, or its own one is not there, the work is what that snapshot was taken on.
     """
-    source, head = _find_branch(repository, session_id, branch)
-    found = recovery_snapshots.find_recovery(source.git.text, recovery_snapshots.session_recovery_ref(session_id))
-    files, index = (
-        (found.commit, found.index) if found and _is_usable_snapshot(source, found, session_id, head) else (head, head)
-    )
-    at = source.git.text("log", "-1", "--no-mailmap", "--format=%cI", files, "--")
-    return SavedWork(source, branch, files, index, head, at)
+    own, recovery = f"{BRANCH_PREFIX}{branch}", recovery_snapshots.session_recovery_ref(session_id)
+    source, refs = _find_source(repository, session_id, own, recovery)
+    read = partial(source.git.text, bounds=VIEW)
+    found = recovery_snapshots.find_recovery(read, recovery)
+    usable = found if found and _is_usable_snapshot(source, found, session_id) else None
+    head, shown = refs.get(own, ""), branch
+    if usable and usable.head and (not head or usable.ref not in (None, own)):
+        head, shown = usable.head, (usable.ref or "").removeprefix(BRANCH_PREFIX)
+    if not head:
+        raise NotKept(f"Neither the branch {branch} nor a snapshot of this session was found.")
+    files, index = (usable.commit, usable.index) if usable and usable.head == head else (head, head)
+    at = read("log", "-1", "--no-mailmap", "--format=%cI", files, "--")
+    return SavedWork(source, shown, files, index, head, at)
 
 
-def _find_branch(repository: Path, session_id: str, branch: str) -> tuple[Archive | TeamRepository, str]:
-    """Return where the branch is saved, and its commit."""
-    archive = Archive.of(execution_storage().root, session_id)
-    if head := archive.tips().get(f"refs/heads/{branch}"):
-        return archive, head
+def _find_source(
+    repository: Path, session_id: str, own: str, recovery: str
+) -> tuple[Archive | TeamRepository, dict[str, str]]:
+    """Return where the session's branch or its newest snapshot is saved, and the commits of both, by ref."""
+    archive = Archive.of(execution_storage().root, session_id, account=str(repository))
+    tips = archive.tips()
+    if own in tips or recovery in tips:
+        return archive, tips
     if not repository.is_dir():
         raise NotKept("The repository of this session is not on this machine.")
     try:
@@ -74,20 +88,20 @@ def _find_branch(repository: Path, session_id: str, branch: str) -> tuple[Archiv
     except RepositoryUnusable as error:
         raise NotKept(error.message) from error
     # ``refs`` leaves out symbolic refs, which could show the contents of refs that are not the session's own.
-    head = team.refs(f"refs/heads/{branch}").get(f"refs/heads/{branch}") if branch else None
-    if head is None:
-        raise NotKept("This session's branch no longer exists.")
-    return team, head
+    return team, team.refs(own, recovery)
 
 
-def _is_usable_snapshot(source: Archive | TeamRepository, found: RecoverySnapshot, session_id: str, head: str) -> bool:
-    """Whether a snapshot belongs to this session and to the commit ``head``, and has the index that it names.
+def _is_usable_snapshot(source: Archive | TeamRepository, found: RecoverySnapshot, session_id: str) -> bool:
+    """Whether a snapshot belongs to this session, and has the index and the HEAD that it names.
 
-    An agent may have written its message, and git would read an id from it that begins with a dash as an option.
+    An agent may have written its message, and git would read an id from it that begins with a dash as an option. Both
+    must be its parents: by an id alone, a message could name a commit that is not this session's.
     """
-    parents = source.git.text("rev-parse", f"{found.commit}^@").split()
-    ours = found.session_id == session_id and found.head == head
-    return ours and bool(bare.OBJECT_ID.fullmatch(found.index)) and found.index in parents
+    if found.session_id != session_id:
+        return False
+    parents = source.git.text("rev-parse", f"{found.commit}^@", bounds=VIEW).split()
+    named = [commit for commit in (found.head, found.index) if commit]
+    return all(bare.OBJECT_ID.fullmatch(commit) and commit in parents for commit in named)
 
 
 def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
@@ -101,14 +115,10 @@ def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
 def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
     """Return ``{path, size, encoding, binary, content, truncated, hash, kept}``; raises NotKept."""
     found = f"{kept.files}:{_check_path(path)}"
-    try:
-        git = kept.source.git
-        if git.text("cat-file", "-t", found) != "blob":
-            raise NotKept("This is not a file.", path=path)
-        size = int(git.text("cat-file", "-s", found))
-        data = git.read("cat-file", "blob", found, limit=CONTENT_LIMIT)
-    except GitFailed as error:
-        raise NotKept("There is no such file.", path=path) from error
+    if _read_git(kept, "cat-file", "-t", found) != b"blob\n":
+        raise NotKept("This is not a file.", path=path)
+    size = int(_read_git(kept, "cat-file", "-s", found))
+    data = _read_git(kept, "cat-file", "blob", found, limit=CONTENT_LIMIT)
     return {**describe_content(path, size, data, size > len(data)), **kept.said()}
 
 
@@ -118,7 +128,7 @@ def saved_status(kept: SavedWork) -> dict[str, Any]:
     untracked = [one["path"] for one in unstaged if one["change"] == "added"]
     unstaged = [one for one in unstaged if one["change"] != "added"]
     return {
-        "branch": kept.branch,
+        "branch": kept.branch or None,
         "head": kept.head,
         "clean": not (staged or unstaged or untracked),
         "staged": staged,
@@ -151,9 +161,17 @@ def saved_log(kept: SavedWork, limit: int, skip: int) -> dict[str, Any]:
 
 
 def _read_git(kept: SavedWork, *arguments: str, limit: int = LIST_LIMIT) -> bytes:
+    """Return the first ``limit`` bytes of what git says about saved work, which its agent wrote.
+
+    Raises NotKept for what is not there or cannot be shown, RuntimeUnavailable if git is busy.
+    """
     try:
         return kept.source.git.read(*arguments, limit=limit)
     except GitFailed as error:
+        if error.cause is Cause.BUSY:
+            raise RuntimeUnavailable("Too much saved work is being read at this moment. Try again.") from error
+        if error.cause in _TOO_LARGE:
+            raise NotKept("This is too large to show. Fetch the session's branch to see it.") from error
         raise NotKept("There is no such file or directory.") from error
 
 

@@ -18,7 +18,8 @@ import aiohttp
 import orjson
 from django.conf import settings
 
-from executors_app.agentctl.http.sockets import LocalConnector
+from executors_app.machine.sockets import LocalConnector
+from executors_app.wire.protocol import SOCKET_MESSAGE_LIMIT
 
 SUFFIX: Final = ".sprite.invalid"
 """Suffix of the host in a sprite's agentctl URL; such names never resolve (RFC 6761)."""
@@ -99,7 +100,7 @@ async def _open_websocket(http: aiohttp.ClientSession, name: str, port: int) -> 
     patience = aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT)
     try:
         websocket = await http.ws_connect(
-            url, headers=headers, heartbeat=20, max_msg_size=0, compress=0, timeout=patience
+            url, headers=headers, heartbeat=20, max_msg_size=SOCKET_MESSAGE_LIMIT, compress=0, timeout=patience
         )
     except aiohttp.WSServerHandshakeError as error:
         raise ConnectionError(f"the Sprites API refused a tunnel into {name}: HTTP {error.status}") from error

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, suppress
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -35,16 +36,142 @@ def read_regular_file(path: Path, limit: int, *, follow: bool = True) -> bytes |
         return file.read(limit) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
 
 
-def list_entries(folder: Path, limit: int) -> Iterator[os.DirEntry[str]]:
-    """Yield at most ``limit`` entries of a directory; nothing if it is not one."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a directory, as it was when it was read."""
+
+    name: str
+    is_directory: bool
+    is_file: bool
+    is_link: bool
+
+
+class Directory:
+    """An opened directory, below which files are found without following links.
+
+    Everything is reached from its descriptor, one component at a time. Whoever exchanges the path, or a directory
+    below it, for a link while we read gains nothing: we stay where we were, or find nothing.
+    """
+
+    def __init__(self, path: Path, descriptor: int | None = None) -> None:
+        """Open ``path``, unless it is opened already. Raises OSError, also if it is a link."""
+        self.path = path
+        self.descriptor = os.open(path, _DIRECTORY) if descriptor is None else descriptor
+        weakref.finalize(self, os.close, self.descriptor)
+
+    def real_path(self) -> Path:
+        """Return where the opened directory is now, without links. Raises OSError."""
+        return Path(f"/proc/self/fd/{self.descriptor}").readlink()
+
+    def directory(self, relative: str) -> Directory:
+        """Open a directory below for longer; raises OSError, also if a link is on the way."""
+        with self.opened(relative) as opened:
+            return Directory(self.path / relative, os.dup(opened))
+
+    @contextmanager
+    def opened(self, relative: str, *, create: int = 0) -> Iterator[int]:
+        """Yield the descriptor of a directory below.
+
+        ``create`` is the mode of directories that are made on the way; 0: none are made. Raises OSError, also if a
+        link is on the way.
+        """
+        with ExitStack() as stack:
+            here = os.dup(self.descriptor)
+            stack.callback(os.close, here)
+            for part in _parts(relative):
+                if create:
+                    _make_directory(here, part, create)
+                here = os.open(part, _DIRECTORY, dir_fd=here)
+                stack.callback(os.close, here)
+            yield here
+
+    def open_file(self, relative: str) -> int:
+        """Open a regular file below for reading; the caller closes it. Raises OSError, also for anything else."""
+        *folders, name = _parts(relative)
+        with self.opened("/".join(folders)) as folder:
+            return open_regular_file(folder, name)
+
+    def read(self, relative: str, limit: int) -> bytes | None:
+        """Return the first ``limit`` bytes of a regular file below; None if there is no such file."""
+        try:
+            file = self.open_file(relative)
+        except OSError:
+            return None
+        try:
+            return _read(file, limit)
+        finally:
+            os.close(file)
+
+    def read_link(self, relative: str) -> str:
+        """Return where a link below leads; empty if there is none."""
+        *folders, name = _parts(relative)
+        try:
+            with self.opened("/".join(folders)) as folder:
+                return os.readlink(name, dir_fd=folder)
+        except OSError:
+            return ""
+
+    def find(self, relative: str) -> Entry | None:
+        """Return what is at a path below, which may be a link; None if there is nothing."""
+        *folders, name = _parts(relative)
+        try:
+            with self.opened("/".join(folders)) as folder:
+                mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        except OSError:
+            return None
+        return Entry(name, stat.S_ISDIR(mode), stat.S_ISREG(mode), stat.S_ISLNK(mode))
+
+    def entries(self, relative: str, limit: int) -> list[Entry]:
+        """Return at most ``limit`` entries of a directory below; none if it is not one."""
+        try:
+            with self.opened(relative) as folder:
+                return list_opened(folder, limit)
+        except OSError:
+            return []
+
+
+def open_regular_file(folder: int, name: str) -> int:
+    """Open a regular file in an opened directory; raises OSError for a link, and for anything else."""
+    file = os.open(name, _READ, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "not a regular file", name)
+    return file
+
+
+def list_opened(folder: int, limit: int) -> list[Entry]:
+    """Return at most ``limit`` entries of an opened directory. Raises OSError."""
+    listed: list[Entry] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if len(listed) == limit:
+                break
+            is_directory = entry.is_dir(follow_symlinks=False)
+            is_file = entry.is_file(follow_symlinks=False)
+            listed.append(Entry(entry.name, is_directory, is_file, entry.is_symlink()))
+    return listed
+
+
+def _parts(relative: str) -> tuple[str, ...]:
+    parts = PurePosixPath(relative).parts
+    if relative.startswith("/") or ".." in parts or "\0" in relative:
+        raise OSError(errno.EINVAL, "not a path below a directory", relative)
+    return parts
+
+
+def _make_directory(folder: int, name: str, mode: int) -> None:
+    """Make a directory unless it exists. The umask applies, except to a mode with the set-group-ID bit."""
     try:
-        with os.scandir(folder) as found:
-            for number, entry in enumerate(found):
-                if number == limit:
-                    return
-                yield entry
-    except OSError:
+        os.mkdir(name, mode & 0o777, dir_fd=folder)
+    except FileExistsError:
         return
+    if mode & stat.S_ISGID:
+        # Opened without following links, like every directory here: the name may have been exchanged already.
+        made = os.open(name, _DIRECTORY, dir_fd=folder)
+        try:
+            os.fchmod(made, mode)
+        finally:
+            os.close(made)
 
 
 def read_file_below(root: Path, relative: str, *, limit: int = _CHUNK) -> bytes | None:
@@ -64,82 +191,6 @@ def read_file_below(root: Path, relative: str, *, limit: int = _CHUNK) -> bytes 
         if stat.S_ISREG(os.fstat(file).st_mode):
             return _read(file, limit)
     return None
-
-
-def copy_directory(source: Path, into: Path, *, leave_out: Collection[str] = ()) -> None:
-    """Copy a directory: files with modes and times, links as links, and nothing of any other kind.
-
-    ``leave_out`` are names at the top level. Raises OSError, also if ``source`` is a link.
-    """
-    with ExitStack() as opened:
-        here = os.open(source, _DIRECTORY)
-        opened.callback(os.close, here)
-        into.mkdir(parents=True, mode=0o700)
-        there = os.open(into, _DIRECTORY)
-        opened.callback(os.close, there)
-        _copy(here, there, frozenset(leave_out))
-
-
-def _copy(here: int, there: int, leave_out: Collection[str]) -> None:
-    with os.scandir(here) as entries:
-        names = [entry.name for entry in entries if entry.name not in leave_out]
-    for name in names:
-        about = os.stat(name, dir_fd=here, follow_symlinks=False)
-        if stat.S_ISLNK(about.st_mode):
-            os.symlink(os.readlink(name, dir_fd=here), name, dir_fd=there)
-        elif stat.S_ISDIR(about.st_mode):
-            _copy_directory(here, there, name)
-        elif stat.S_ISREG(about.st_mode):
-            _copy_file(here, there, name)
-
-
-def _copy_directory(here: int, there: int, name: str) -> None:
-    with ExitStack() as opened:
-        source = os.open(name, _DIRECTORY, dir_fd=here)
-        opened.callback(os.close, source)
-        os.mkdir(name, 0o700, dir_fd=there)
-        target = os.open(name, _DIRECTORY, dir_fd=there)
-        opened.callback(os.close, target)
-        _copy(source, target, ())
-        os.fchmod(target, stat.S_IMODE(os.fstat(source).st_mode) & 0o777 | 0o700)
-
-
-def _copy_file(here: int, there: int, name: str) -> None:
-    with ExitStack() as opened:
-        source = os.open(name, _READ, dir_fd=here)
-        opened.callback(os.close, source)
-        about = os.fstat(source)
-        if not stat.S_ISREG(about.st_mode):
-            return
-        # Without set-user-id bits: the copy belongs to whoever copies.
-        mode = stat.S_IMODE(about.st_mode) & 0o777
-        target = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=there)
-        opened.callback(os.close, target)
-        _copy_data(source, target, about.st_size)
-        os.fchmod(target, mode)
-        # The time is copied, too: by it git sees that a file is unchanged.
-        os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
-
-
-def _copy_data(source: int, target: int, size: int) -> None:
-    """Copy the data of a file without its holes: a sparse file costs only what it really uses."""
-    here = 0
-    while (here := _next_data(source, here)) < size:
-        end = min(os.lseek(source, here, os.SEEK_HOLE), size)
-        os.lseek(target, here, os.SEEK_SET)
-        while here < end and (sent := os.sendfile(target, source, here, min(_CHUNK, end - here))):
-            here += sent
-        here = end
-    os.ftruncate(target, size)
-
-
-def _next_data(file: int, here: int) -> int:
-    try:
-        return os.lseek(file, here, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno != errno.ENXIO:  # the rest of the file is a hole
-            raise
-        return sys.maxsize
 
 
 def _read(file: int, limit: int) -> bytes:

@@ -6,30 +6,35 @@ What has arrived in an archive is then published to the team's repository.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import contextvars
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, ParamSpec, TypeVar
 
 from django.conf import settings
 
-from executors_app import untrusted_files
-from executors_app.agentctl.local_runtime.storage import ExecutionStorage, StateDirectory
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.workspace import recovery_snapshots, worktrees
-from executors_app.agentctl.workspace.workspace_root import BORROWED_REPOSITORY
-from executors_app.agentctl.workspace.worktrees import Seed, write_seed
-from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
-from executors_app.errors import RepositoryUnusable, WorkspaceGone
-from executors_app.repositories import bare, transfer
+from executors_app.machine.git import recovery_snapshots, worktrees
+from executors_app.machine.git.git_directory import POINTER_LIMIT
+from executors_app.machine.git.workspace_root import BORROWED_REPOSITORY
+from executors_app.machine.git.worktrees import Seed, write_seed
+from executors_app.machine.process import identity
+from executors_app.machine.storage import ExecutionStorage, StateDirectory
+from executors_app.repositories import bare, ref_files
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.bare import WorkspaceRefs
 from executors_app.repositories.git import GitFailed
 from executors_app.repositories.object_store import ObjectStore
-from executors_app.repositories.team import POINTER_LIMIT, TeamRepository, checked_out_branches
+from executors_app.repositories.team import TeamRepository, checked_out_branches
+from executors_app.repositories.transfer import Pack
+from executors_app.wire.errors import RepositoryUnusable, WorkspaceGone
+from executors_app.wire.executions import ExecutionFacts, LaunchSpec, WorkspaceState
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class LocalStateMixin:
@@ -107,7 +112,10 @@ class LaunchSources:
         return cls(repository, store, Archive.of(data_directory(), execution.worktree_owner, store))
 
     def begin(self, execution: LaunchSpec | ExecutionFacts) -> None:
-        """Create the archive with the workspace's branch: adopted from an earlier release, or at the base."""
+        """Create the archive with the workspace's branch, as the team's repository has it or else at the base.
+
+        It has it if the data directory was lost or restored, or if the session was imported on another machine.
+        """
         branch = workspace_branch(execution)
         ref = f"refs/heads/{branch}"
         if ref in self.archive.tips():
@@ -178,20 +186,32 @@ def _rebuilt(archive: Archive, branch: str, lost: str) -> str:
     at = newest_snapshot_time(archive.workspace_id)
     if not at:
         raise WorkspaceGone(_gone(lost, branch))
-    return f"{lost} It was rebuilt from the snapshot of {at}, the newest that had arrived."
+    source = f"{lost} It was rebuilt from the snapshot of {at}, the newest that had arrived."
+    return f"{source} {recovery_snapshots.IGNORED_FILES_NOTE}"
 
 
 async def receive_work(execution: ExecutionFacts, download: Download) -> bool:
     """Receive a workspace's branch and snapshots and publish them; False if nothing was new.
 
-    Raises what ``download`` raises, RepositoryUnusable, GitFailed, OSError.
+    Raises what ``download`` raises, PublicationRefused if the work has arrived but may not be published,
+    RepositoryUnusable, GitFailed, OSError.
     """
-    sources = await asyncio.to_thread(_open_sources, execution)
-    known = await asyncio.to_thread(_known_commits, sources, execution)
+    sources = await in_git_thread(_open_sources, execution)
+    known = await in_git_thread(_known_commits, sources, execution)
     with tempfile.NamedTemporaryFile(dir=await asyncio.to_thread(_incoming_file), prefix="bundle-") as bundle:
         refs = await download(known, bundle)
         bundle.flush()
-        return await asyncio.to_thread(_import_bundle, sources, execution, Path(bundle.name), refs)
+        return await in_git_thread(_import_bundle, sources, execution, Path(bundle.name), refs)
+
+
+_GIT_THREADS: Final = ThreadPoolExecutor(16, thread_name_prefix="git")
+"""Git may wait for a slot or a lock, and must not take the threads that everything else in the process runs in."""
+
+
+async def in_git_thread(function: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs) -> _T:
+    """Call a function that may wait for git's slots and locks."""
+    call = partial(contextvars.copy_context().run, partial(function, *arguments, **options))
+    return await asyncio.get_running_loop().run_in_executor(_GIT_THREADS, call)
 
 
 def _open_sources(execution: ExecutionFacts) -> LaunchSources:
@@ -203,7 +223,7 @@ def _open_sources(execution: ExecutionFacts) -> LaunchSources:
 def _known_commits(sources: LaunchSources, execution: ExecutionFacts) -> list[str]:
     """Return commits that need not be sent: what has arrived, and the workspace's base."""
     known = set(sources.archive.tips().values())
-    if base := sources.repository.commit_of(execution.base_branch or "HEAD"):
+    if base := sources.repository.find_start(execution.base_branch):
         known.add(base)
     return sorted(known)[:100]
 
@@ -226,8 +246,6 @@ def _import_bundle(sources: LaunchSources, execution: ExecutionFacts, bundle: Pa
 
 Moves = dict[str, tuple[str, str]]
 """Refs, each with its current commit and its new commit."""
-_STALE: Final = 300.0
-"""Seconds after which a ref's lock file must be a killed git's: git holds it only for one rename."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,59 +262,67 @@ def publish(team: TeamRepository, archive: Archive, branch: str) -> PublishResul
     """Move a workspace's branch, snapshot and set-aside commits from its archive into the team's repository.
 
     Moves no other ref and no branch that is checked out, and follows no symbolic ref. May be repeated after a crash
-    anywhere. Raises RepositoryUnusable, GitFailed.
+    anywhere. Raises PublicationRefused if the workspace has published as much as it may, RepositoryUnusable, GitFailed.
     """
     names = WorkspaceRefs(archive.workspace_id, branch)
     # One publication per workspace at a time. The git processes hold the lock, too: if this process is killed,
     # the next call waits for them, so its refs cannot be written before their objects.
     with bare.repository_lock(archive.path, folder=True) as held:
+        archive.remove_leftovers()
         wanted = {ref: commit for ref, commit in archive.tips().items() if names.owns(ref)}
         here = team.refs()
         result = PublishResult()
         moves = {ref: (here.get(ref, ""), commit) for ref, commit in wanted.items() if here.get(ref) != commit}
         for ref in list(moves):
-            if why := _reason_against(team.common, ref):
+            if why := _reason_against(team, ref):
                 result.refused[ref] = why
                 del moves[ref]
         if moves:
             _send(team, archive, [commit for _, commit in moves.values()], here, held)
             groups = {ref: _with_kept(team, names, ref, move, here) for ref, move in moves.items()}
-            _move(team, groups, result, held)
+            _move(team, groups, result)
         return result
 
 
-def _reason_against(common: Path, ref: str) -> str:
+def _reason_against(team: TeamRepository, ref: str) -> str:
     """Return why a ref must not be moved; empty if it may. Reads files only."""
-    if ref.startswith("refs/heads/") and ref in checked_out_branches(common):
+    if ref.startswith("refs/heads/") and ref in checked_out_branches(team.directory):
         return "This branch is checked out in the repository or one of its worktrees."
-    if (untrusted_files.read_regular_file(common / ref, POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
+    if (team.directory.read(ref, POINTER_LIMIT) or b"").startswith(b"ref:"):
         return "This is a symbolic ref in the repository."
-    # A git that was killed leaves its lock file behind, which would block this ref forever.
-    lock = common / f"{ref}.lock"
-    with contextlib.suppress(OSError):
-        if time.time() - lock.lstat().st_mtime > _STALE:
-            lock.unlink()
+    ref_files.remove_stale_lock(team.directory, ref)
     return ""
 
 
 def _send(team: TeamRepository, archive: Archive, commits: Sequence[str], here: Mapping[str, str], held: int) -> None:
     """Copy the commits and everything they reach that the repository's refs do not."""
     known = bare.object_types(archive.git, here.values())
-    with transfer.pack_to_file(
-        archive.git, commits, [name for name, kind in known.items() if kind == "commit"]
+    with archive.pack_for_publication(
+        commits, [name for name, kind in known.items() if kind == "commit"], held
     ) as pack:
-        transfer.unpack_pack(pack, team.git, (held,))
+        if pack is not None:
+            _add_pack(team, archive, pack, held)
 
 
-def _move(team: TeamRepository, groups: Mapping[str, Moves], result: PublishResult, held: int) -> None:
+def _add_pack(team: TeamRepository, archive: Archive, pack: Pack, held: int) -> None:
+    """Add a pack, in place of earlier ones of the workspace. A crash leaves objects twice, and never not at all."""
+    packs = archive.published_packs
+    merged = packs.merge(pack, team.replaceable_packs(), (held,))
+    team.add_pack(merged.pack, archive.workspace_id)
+    packs.record(merged.pack)
+    team.remove_packs(merged.replaces)
+    packs.forget(merged.replaces)
+
+
+def _move(team: TeamRepository, groups: Mapping[str, Moves], result: PublishResult) -> None:
     """Move all refs at once; if one was moved meanwhile, move each one separately."""
     together = {ref: pair for group in groups.values() for ref, pair in group.items()}
     try:
-        bare.update_refs(team.git, together, (held,))
+        team.update_refs(together)
     except GitFailed:
         for ref, group in groups.items():
             try:
-                bare.update_refs(team.git, group, (held,))
+                team.update_refs(group)
             except GitFailed as error:
                 result.refused[ref] = error.message
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from channels.routing import ProtocolTypeRouter
 from daphne.ws_protocol import WebSocketProtocol
@@ -11,7 +12,7 @@ from django.core.asgi import get_asgi_application
 from django.db import connections
 
 from kandev.databases import limit_statement_time
-from sessions_app.management.startup import set_private_umask
+from sessions_app.management.startup import refuse_incompatible_database_to_server, set_private_umask
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kandev.settings")
 
@@ -25,12 +26,21 @@ set_private_umask()
 http = get_asgi_application()
 limit_statement_time(connections.settings["default"], STATEMENT_TIMEOUT_SECONDS)
 
+from kandev.request_slots import RequestSlotsMiddleware  # noqa: E402
 from kandev.web_server import TrustedProxiesMiddleware, apply_limits  # noqa: E402 - needs loaded apps
 from sessions_app.mcp_server.endpoint import McpEndpoint  # noqa: E402
 from sessions_app.routing import websockets  # noqa: E402
 
 apply_limits()
+if "daphne.server" in sys.modules:  # a server loads this module; tests load it before they have a database
+    refuse_incompatible_database_to_server()
 
 application = TrustedProxiesMiddleware(
-    ProtocolTypeRouter({"http": McpEndpoint(http), "websocket": websockets}), settings.KANDEV_TRUSTED_PROXIES
+    ProtocolTypeRouter(
+        {
+            "http": McpEndpoint(RequestSlotsMiddleware(http, settings.SESSION_COOKIE_NAME)),
+            "websocket": websockets,
+        }
+    ),
+    settings.KANDEV_TRUSTED_PROXIES,
 )

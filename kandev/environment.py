@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
-import inspect
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -16,8 +14,8 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from executors_app import crash_points
-from executors_app.agentctl.process import spawning
+from executors_app.machine import crash_points
+from executors_app.machine.process import spawning
 from sessions_app.domain.recovery_facts import Policy
 
 T = TypeVar("T")
@@ -37,8 +35,8 @@ MAIL_SCHEMES: Final = {"smtp": 587, "smtps": 465, "smtp+plain": 25}
 PROCESS_MARKERS: Final = spawning.MARKERS
 """Variables that we set in the processes of an execution; a command may be run from there."""
 
-RETIRED: Final = frozenset({"KANDEV_AGENT_USER"})
-"""Settings of earlier versions, which only cause a warning."""
+CLIENT_VARIABLES: Final = frozenset({"KANDEV_TOKEN"})
+"""Variables of programs that call Kandev, by the names in our guides. A shell that has them runs our commands, too."""
 
 TEST_SWITCHES: Final = frozenset({"KANDEV_REQUIRE_SERVICES"})
 """Variables of the test suite, which reads them before there are settings."""
@@ -104,6 +102,11 @@ def _count_or_none(value: str) -> int:
     if not (value.isascii() and value.isdigit()):
         raise ValueError("must be a whole number, 0 or more")
     return int(value)
+
+
+def _bytes_or_none(value: str) -> int:
+    """A number of bytes."""
+    return _count_or_none(value)
 
 
 def _one_of(*allowed: str) -> Callable[[str], str]:
@@ -202,19 +205,23 @@ class Environment:
     idle_sleep: float = _entry(_seconds, "3600")
     """Time after which an idle agent that can resume is put to sleep; 0: never."""
     start_concurrency: int = _entry(_count, "8")
-    """Number of starts that one supervisor carries out concurrently."""
+    """Number of starts that one supervisor carries out concurrently. One that takes more than 20 s does not count."""
     max_starts_per_pass: int = _entry(_count, "20")
     """Number of automatic starts that a supervisor requests at a time; others wait until some have finished."""
     boot_grace: float = _entry(_seconds, "60")
     """Time after a supervisor's own start in which a session's first automatic start does not count; 0: all count."""
     start_timeout: float = _entry(_positive_seconds, "300")
-    """Time limit of a start: workspace, agentctl and agent."""
+    """Time limit of a start: workspace, agentctl and agent. A login in it has two thirds of this time in addition."""
     continue_: str = _entry(_one_of("", "on", "off"))
     """Whether interrupted work is continued automatically. Unset: only with the policy *auto*."""
     turn_retries: int = _entry(_count_or_none, "5")
     """How often a turn is retried after a transient error of the model's provider; 0: never."""
     stall_notice: float = _entry(_seconds, "300")
     """Time without output after which a turn is shown as silent; nothing is stopped. 0: never."""
+    turn_output_limit: int = _entry(_bytes_or_none, "104857600")
+    """Output of one turn that is stored; more is left out, until a user allows it. 0: no limit."""
+    session_output_limit: int = _entry(_bytes_or_none, "2147483648")
+    """Output of one session that is stored, as for a turn. 0: no limit."""
     permission_timeout: float = _entry(_seconds, "0")
     """Time after which an unanswered permission request is cancelled; 0: never."""
     journal_retention: float = _entry(_seconds, "604800")
@@ -248,7 +255,7 @@ class Environment:
     log_format: str = _entry(_one_of("console", "json"), "console")
     """Format of log lines: for people, or one JSON object per line."""
     crash_at: str = _entry(_crash_point)
-    """For tests only: the crash point at which a process kills itself (`executors_app.crash_points`)."""
+    """For tests only: the crash point at which a process kills itself (`executors_app.machine.crash_points`)."""
     crash_dir: Path | None = _entry(_optional_path)
     """For tests only: directory where a killed process leaves a marker, so that the next one passes the crash point."""
 
@@ -263,8 +270,6 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     source = os.environ if environ is None else environ
     entries = fields(Environment)
     _refuse_unknown(source, entries)
-    for name in sorted(RETIRED & source.keys()):
-        log.warning("kandev: %s no longer has any effect; remove it from the environment", name)
     read = Environment(**{entry.name: _read(entry, source) for entry in entries})
     if bool(read.crash_at) != bool(read.crash_dir):
         raise InvalidEnvironment("KANDEV_CRASH_AT and KANDEV_CRASH_DIR are for tests, and must be set together")
@@ -272,7 +277,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
 
 
 def _refuse_unknown(environ: Mapping[str, str], entries: Iterable[Field[Any]]) -> None:
-    known = {variable_name(entry) for entry in entries} | PROCESS_MARKERS | TEST_SWITCHES | RETIRED
+    known = {variable_name(entry) for entry in entries} | PROCESS_MARKERS | CLIENT_VARIABLES | TEST_SWITCHES
     known |= {f"{variable_name(entry)}_FILE" for entry in entries if entry.metadata["secret"]}
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known and not name.startswith(FOREIGN_PREFIXES):
@@ -299,41 +304,3 @@ def _read_secret(name: str, value: str, file: Path) -> str:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidEnvironment(f"{name}_FILE cannot be read: {error}") from error
-
-
-_INTRODUCTION: Final = """\
-Settings are environment variables, read in [one place](../kandev/environment.py). An unknown `KANDEV_*` name or an \
-invalid value ends every command with one line and status 2. Names that begin with `KANDEV_SERVICE_` or `KANDEV_PORT`, \
-and the markers of agent processes, are ignored. `KANDEV_AGENT_USER` of earlier versions has no effect, and is \
-reported with a warning.
-
-A setting that is marked *secret* can also be read from a file: set `KANDEV_SECRET_KEY_FILE=/run/secrets/key` instead \
-of `KANDEV_SECRET_KEY`. Durations are in seconds."""
-
-
-def settings_document() -> str:
-    """Return ``docs/settings.md``: settings, accepted values, defaults and meanings."""
-    head = "| setting | value | default | meaning |\n| --- | --- | --- | --- |"
-    meanings = _field_descriptions()
-    rows = "\n".join(_table_row(entry, meanings[entry.name]) for entry in fields(Environment))
-    written = "<!-- Written by `manage.py write_docs`. Change kandev/environment.py, not this file. -->"
-    return f"# Settings\n\n{written}\n\n{_INTRODUCTION}\n\n{head}\n{rows}\n"
-
-
-def _field_descriptions() -> Mapping[str, str]:
-    """Return the docstring under each field."""
-    tree = ast.parse(inspect.getsource(Environment)).body[0]
-    assert isinstance(tree, ast.ClassDef)  # noqa: S101  (its source begins with it)
-    found = {}
-    for entry, text in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name) and isinstance(text, ast.Expr):
-            found[entry.target.id] = str(ast.literal_eval(text.value)).replace("``", "`")
-    return found
-
-
-def _table_row(entry: Field[Any], meaning: str) -> str:
-    takes = str(entry.metadata["parse"].__doc__).rstrip(".")
-    if entry.metadata["secret"]:
-        takes += " (*secret*)"
-    default = f"`{entry.metadata['default']}`" if entry.metadata["default"] else "–"
-    return f"| `{variable_name(entry)}` | {takes[0].lower()}{takes[1:]} | {default} | {meaning} |"

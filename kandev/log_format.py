@@ -15,6 +15,7 @@ from django.apps import apps
 from django.db import Error
 
 from sessions_app.domain import actor_context
+from sessions_app.domain.sanitizing import escape_invisible, make_visible
 
 _LOGIN_SECRET: Final = re.compile(r"(/login/)[^/\s'\"?]+")
 OUTAGE_RESET_SECONDS: Final = 60.0
@@ -38,7 +39,18 @@ class JsonFormatter(logging.Formatter):
         line.update({name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES})
         if record.exc_info:
             line["exception"] = _redact_login_secret(self.formatException(record.exc_info))
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return escape_invisible(json.dumps(line, default=str, ensure_ascii=False))
+
+
+class ConsoleFormatter(logging.Formatter):
+    """Format a record for people at a terminal, which no text of an agent, user or file can control.
+
+    The lines after the first are indented, so that none can pass for a record of its own.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's lines with every invisible character made visible."""
+        return make_visible(super().format(record)).replace("\n", "\n  ")
 
 
 class ContextFilter(logging.Filter):

@@ -5,7 +5,6 @@ They are read from the database, so every process on every host returns the same
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,10 +26,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from executors_app.agentctl.protocol import Code
-from executors_app.domain import ExecutorStatus, Observed
+from executors_app import __version__
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_types, runtimes
+from executors_app.wire.executions import ExecutorStatus, Observed
+from executors_app.wire.protocol import Code
+from sessions_app.accounts.client_address import parse_client_address
 from sessions_app.domain.states import PromptState, SessionState
 from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import Chore, Orphaned, Prompt, Supervisor, TaskSession, operations
@@ -55,8 +56,10 @@ class Metric:
 
 
 DATABASE_UP: Final = Metric("kandev_database_up", "gauge", "1 if the database is available, 0 (alone) if not.")
+BUILD_INFO: Final = Metric("kandev_build_info", "gauge", "1, with the version of Kandev as a label.", ("version",))
 _METRICS: Final = (
     DATABASE_UP,
+    BUILD_INFO,
     Metric(
         "kandev_sweep_duration_seconds",
         "histogram",
@@ -96,6 +99,17 @@ _METRICS: Final = (
         "histogram",
         "Delay from an agent's output to its event in the log, for the oldest event of each batch.",
         buckets=BUCKETS["kandev_event_lag_seconds"],
+    ),
+    Metric(
+        "kandev_database_calls_slow_total",
+        "counter",
+        "Calls of a supervisor that occupied one of its database threads for more than a second.",
+        ("thread",),
+    ),
+    Metric(
+        "kandev_ingest_delayed_total",
+        "counter",
+        "Times that one session's lines could not be written in time, so that it was delayed.",
     ),
     Metric(
         "kandev_workspace_transfer_outages_total",
@@ -191,8 +205,9 @@ def _collect_all() -> Iterator[operations.Count]:
 
 
 def _zero_readings() -> Iterator[operations.Count]:
-    """Yield zeros for series that must exist from the beginning, so that rates work, and ``kandev_database_up``."""
+    """Yield what is true of every deployment, and zeros for series that must exist from the beginning."""
     yield DATABASE_UP.name, {}, 1
+    yield BUILD_INFO.name, {"version": __version__}, 1
     for metric in CATALOGUE.values():
         if metric.kind == "counter" and not metric.labels:
             yield metric.name, {}, 0
@@ -336,8 +351,8 @@ def metrics_view(request: HttpRequest) -> HttpResponse:
             answer["WWW-Authenticate"] = 'Bearer realm="metrics"'
             return answer
     elif not _is_local_request(request):
-        said = "Set KANDEV_METRICS_TOKEN to read the metrics from other machines.\n"
-        return HttpResponse(said, status=403, content_type="text/plain")
+        explanation = "Set KANDEV_METRICS_TOKEN to read the metrics from other machines.\n"
+        return HttpResponse(explanation, status=403, content_type="text/plain")
     try:
         text = cache.get_or_set("kandev-metrics", lambda: render_metrics(collect_metrics()), CACHE_SECONDS)
     except Error as error:
@@ -349,18 +364,14 @@ def metrics_view(request: HttpRequest) -> HttpResponse:
 
 
 def _has_valid_token(request: HttpRequest) -> bool:
-    scheme, _, said = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
+    scheme, _, token = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
     wanted = settings.KANDEV_METRICS_TOKEN.encode()
-    return scheme.lower() == "bearer" and secrets.compare_digest(said.strip().encode(), wanted)
+    return scheme.lower() == "bearer" and secrets.compare_digest(token.strip().encode(), wanted)
 
 
 def _is_local_request(request: HttpRequest) -> bool:
     """Return whether the client is on this machine and no proxy is in between. Headers can only disprove it."""
     if any(name in request.META for name in _FORWARDING_HEADERS):
         return False
-    try:
-        address = ipaddress.ip_address(request.META.get("REMOTE_ADDR", ""))
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+    address = parse_client_address(request.META.get("REMOTE_ADDR", ""))
+    return address is not None and address.is_loopback

@@ -10,7 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 from csp.constants import NONE, SELF
 
-from executors_app import crash_points
+from executors_app import __version__
+from executors_app.machine import crash_points
 from kandev import databases
 from kandev.databases import database_settings, load_secret_key, prepare_data_directory
 from kandev.environment import MAIL_SCHEMES, read_environment
@@ -38,6 +39,8 @@ KANDEV_START_TIMEOUT = _env.start_timeout
 KANDEV_CONTINUE = _env.continue_
 KANDEV_TURN_RETRIES = _env.turn_retries
 KANDEV_STALL_NOTICE = _env.stall_notice
+KANDEV_TURN_OUTPUT_LIMIT = _env.turn_output_limit
+KANDEV_SESSION_OUTPUT_LIMIT = _env.session_output_limit
 KANDEV_PERMISSION_TIMEOUT = _env.permission_timeout
 KANDEV_JOURNAL_RETENTION = _env.journal_retention
 KANDEV_RECOVERY_RETENTION = _env.recovery_retention
@@ -156,6 +159,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "kandev.request_slots.remember_user_middleware",
 ]
 
 ROOT_URLCONF = "kandev.urls"
@@ -163,7 +167,7 @@ ASGI_APPLICATION = "kandev.asgi.application"
 
 TEMPLATES: list[dict[str, Any]] = [
     {
-        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "BACKEND": "sessions_app.pages.templates_backend.VisibleTemplates",
         "DIRS": [BASE_DIR / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
@@ -236,7 +240,7 @@ REST_FRAMEWORK = {
 SPECTACULAR_SETTINGS = {
     "TITLE": "Kandev",
     "DESCRIPTION": "Coding-agent sessions that survive restarts.",
-    "VERSION": "1",
+    "VERSION": __version__,
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
@@ -263,7 +267,11 @@ LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "console": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"},
+        "console": {
+            "()": "kandev.log_format.ConsoleFormatter",
+            "format": "{asctime} {levelname:<7} {name}: {message}",
+            "style": "{",
+        },
         "json": {"()": "kandev.log_format.JsonFormatter"},
     },
     "filters": {

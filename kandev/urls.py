@@ -12,10 +12,8 @@ from django.views.defaults import server_error
 
 from kandev.metrics import metrics_view
 from sessions_app.models.database_errors import classify_error
-from sessions_app.moved_models import old_admin_urls
 
 urlpatterns = [
-    *old_admin_urls(),
     path("admin/", admin.site.urls),
     path("api/v1/", include("sessions_app.api.urls")),
     path("metrics", metrics_view, name="metrics"),

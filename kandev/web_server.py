@@ -3,19 +3,24 @@
 Daphne buffers a whole body before it calls Django, and waits as long as single bytes keep arriving. An anonymous client
 could fill memory and disk that way, or hold every connection (slowloris). Here a request has a deadline, which only a
 body that makes progress extends, and a body has a maximum size.
+
+Frames of a WebSocket wait in memory until the application reads them, so their rate is limited where they arrive.
+Daphne itself limits a frame to 1 MiB.
 """
 
 from __future__ import annotations
 
 import json
 import resource
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final
 
-from daphne import http_protocol
+from daphne import http_protocol, ws_protocol
 from twisted.web import http
 
+from sessions_app.accounts.client_address import parse_client_address
 from sessions_app.api.base_views import MAX_BODY, MAX_PROMPT_BODY
 
 MAX_BODY_SIZE: Final = MAX_PROMPT_BODY
@@ -97,9 +102,58 @@ class LimitedRequest(http_protocol.WebRequest):  # type: ignore[misc]
         self.channel.loseConnection()
 
 
+FRAMES_PER_SECOND: Final = 500
+FRAME_BURST: Final = 4000
+"""Frames that may arrive at once: a page acknowledges each frame of a shell that prints megabytes."""
+FRAME_BYTES_PER_SECOND: Final = 1 << 20
+FRAME_BYTES_BURST: Final = 8 << 20
+CLOSE_TOO_MANY: Final = 4429
+"""Close code of a client that sends too much (``sessions_app.live.authentication.CloseCode.TOO_MANY``)."""
+
+
+class TokenBucket:
+    """Allows ``burst`` at once, and ``rate`` per second in the long run."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic):
+        self._rate, self._burst, self._clock = rate, burst, clock
+        self._left, self._at = burst, clock()
+
+    def take(self, amount: float) -> bool:
+        """Take the amount; return False if there is not enough left."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if amount > self._left:
+            return False
+        self._left -= amount
+        return True
+
+
+class LimitedWebSocket(ws_protocol.WebSocketProtocol):  # type: ignore[misc]
+    """A WebSocket that is closed with 4429 if its client sends too many frames or bytes."""
+
+    is_closing = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._frames = TokenBucket(FRAMES_PER_SECOND, FRAME_BURST)
+        self._bytes = TokenBucket(FRAME_BYTES_PER_SECOND, FRAME_BYTES_BURST)
+
+    def onMessage(self, payload: bytes, isBinary: bool) -> None:  # noqa: N802, N803 - autobahn's names
+        """Pass a frame on to the application."""
+        if self._frames.take(1) and self._bytes.take(len(payload)):
+            super().onMessage(payload, isBinary)
+        elif not self.is_closing:
+            self.is_closing = True
+            self.serverClose(code=CLOSE_TOO_MANY)
+            self.muted = True
+            self.application_queue.put_nowait({"type": "websocket.disconnect", "code": CLOSE_TOO_MANY})
+
+
 def apply_limits() -> None:
     """Apply the limits to daphne, and raise the limit of open files to the maximum."""
     http_protocol.WebRequest = LimitedRequest
+    ws_protocol.WebSocketFactory.protocol = LimitedWebSocket
     http_protocol.HTTPFactory.protocol = LimitedChannel
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -126,20 +180,22 @@ class TrustedProxiesMiddleware:
         await self._inner(scope, receive, send)
 
     def _is_trusted_proxy(self, address: str) -> bool:
-        try:
-            found = ip_address(address)
-        except ValueError:
-            return False
-        mapped = getattr(found, "ipv4_mapped", None)
-        return any((mapped or found) in network for network in self._networks)
+        found = parse_client_address(address)
+        return found is not None and any(found in network for network in self._networks)
 
     def _client_of(self, scope: Scope) -> str:
-        """Return the last address that is not a trusted proxy: the client can forge every entry before it."""
-        chain = [part.strip() for value in _headers(scope, b"x-forwarded-for") for part in value.split(",")]
-        chain = [_client_address(scope), *reversed(chain)]
-        return next(
-            (address for address in chain if not self._is_trusted_proxy(address)), chain[-1]
-        ) or _client_address(scope)
+        """Return the last address that is not a trusted proxy: the client can forge every entry before it.
+
+        It is empty if that entry holds no address: all clients that cannot be told apart then count as one caller.
+        """
+        proxies = [_client_address(scope)]
+        entries = [part.strip() for value in _headers(scope, b"x-forwarded-for") for part in value.split(",")]
+        for entry in reversed([entry for entry in entries if entry]):
+            if not self._is_trusted_proxy(entry):
+                address = parse_client_address(entry)
+                return "" if address is None else str(address)
+            proxies.append(entry)
+        return str(parse_client_address(proxies[-1]))
 
 
 def _client_address(scope: Scope) -> str:

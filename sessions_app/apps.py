@@ -15,9 +15,7 @@ class SessionsAppConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """After each migration, create the schedules and adopt content types that older code has recreated."""
-        from sessions_app import moved_models  # noqa: PLC0415 - models load after the apps
-        from sessions_app.tasks import schedules  # noqa: PLC0415
+        """After each migration, create the schedules."""
+        from sessions_app.tasks import schedules  # noqa: PLC0415 - models load after the apps
 
         post_migrate.connect(schedules.ensure_schedules, sender=self)
-        post_migrate.connect(moved_models.adopt_old_content_types, sender=self)

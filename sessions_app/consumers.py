@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,17 +23,25 @@ from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from sessions_app.api.errors import PayloadTooLarge
 from sessions_app.api.serializers.sessions import SessionSerializer
 from sessions_app.api.serializers.tasks import TaskSerializer
+from sessions_app.live import hub
 from sessions_app.live.authentication import CloseCode, Principal, Subscription, authenticate
 from sessions_app.live.hub import Subscriber, TooManySubscriptions, get_hub
 from sessions_app.live.log_reader import LogLine, SessionLog, find_session, start_stream_at
+from sessions_app.models import TaskSession
 from sessions_app.services.catalogue import visible_sessions, visible_tasks
-from sessions_app.services.database_threads import run_in_database
+from sessions_app.services.database_threads import run_for_user
 from sessions_app.services.errors import Invalid, NotFound, SessionsError
 from sessions_app.services.status import session_status
 from sessions_app.socket_actions import failure_answer, parse_acknowledgement, read_frame, run_action
 
 log = logging.getLogger(__name__)
 MAX_SEQ: Final = 2**63 - 1
+MAX_GREETED_SESSIONS: Final = 50
+"""Sessions that a task's greeting describes; the status of each takes a dozen queries."""
+
+_open_sockets: Final[Counter[tuple[str, int]]] = Counter()
+"""Sockets of this process by kind and user. One that is closed counts until its client has gone: what the client has
+not read is in memory until then."""
 
 AsgiMessage = dict[str, Any]
 AsgiReceive = Callable[[], Awaitable[AsgiMessage]]
@@ -44,6 +53,13 @@ class AuthenticatedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  
 
     channel_layer_alias = "none"
     """Not a configured layer: log lines come from the hub, so no channel is opened for each socket."""
+    _place: tuple[str, int] | None = None
+    """The kind of socket and the user for whom it counts, until it has really ended."""
+
+    @staticmethod
+    def kind_and_limit() -> tuple[str, int]:
+        """Return the kind of socket, and how many of this kind one user may have open in one process."""
+        return "log", hub.MAX_SUBSCRIPTIONS
 
     @abstractmethod
     async def open(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> CloseCode | None:
@@ -57,6 +73,8 @@ class AuthenticatedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  
         try:
             await super().__call__(scope, receive, send)
         finally:  # also after an error or a cancellation, when Channels calls no ``disconnect``
+            if self._place is not None:
+                _open_sockets[self._place] -= 1
             await self.release()
 
     async def dispatch(self, message: AsgiMessage) -> None:
@@ -79,8 +97,20 @@ class AuthenticatedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  
         key = _parse_uuid(self.scope["url_route"]["kwargs"].get("key", ""))
         if key is None:
             return CloseCode.NOT_FOUND
+        # Before anything is read for it: a greeting can cost seconds, and a user may open any number of sockets.
+        if not self._take_place(principal.user_id):
+            return CloseCode.TOO_MANY
         query = dict(parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True))
         return await self.open(principal, key, query)
+
+    def _take_place(self, user_id: int) -> bool:
+        """Count the socket for its user; return False if the user has too many of its kind."""
+        kind, limit = self.kind_and_limit()
+        if _open_sockets[kind, user_id] >= limit:
+            return False
+        self._place = kind, user_id
+        _open_sockets[self._place] += 1
+        return True
 
     async def send_if_connected(self, content: AsgiMessage) -> None:
         """Send JSON; ignore a client that has disconnected, because reading its next message reveals that."""
@@ -140,7 +170,7 @@ class LogConsumer(AuthenticatedConsumer):
         try:
             # A parameter without a value counts as absent.
             given = {name: value for name, value in query.items() if value}
-            greeting = await run_in_database(self.build_greeting, principal, key, given)
+            greeting = await run_for_user(principal.user_id, self.build_greeting, principal, key, given)
             subscriber = WebSocketSubscriber(greeting.subscription, greeting.sent, self)
             # Joined before the greeting is sent, fed after it: no line is missed, and none comes before the greeting.
             get_hub().join(subscriber, greeting.heads)
@@ -174,7 +204,8 @@ class LogConsumer(AuthenticatedConsumer):
                 raise Invalid("type must be ack or request.", field="type")
             answer: AsgiMessage = {"ok": True, "result": {}}
             if frame.get("action") != "ping":
-                answer = await run_in_database(run_action, subscription, frame.get("action"), frame.get("payload"))
+                user_id, action = subscription.principal.user_id, frame.get("action")
+                answer = await run_for_user(user_id, run_action, subscription, action, frame.get("payload"))
         except (SessionsError, PayloadTooLarge) as error:
             answer = failure_answer(error)
         # The request is carried out even if the client has gone meanwhile, and so are its later requests that have
@@ -209,20 +240,28 @@ class TaskConsumer(LogConsumer):
     """The logs of a task's sessions from now on, including sessions that are created later."""
 
     def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
-        """Greet with the task, its sessions and their current statuses."""
+        """Greet with the task, its newest sessions and their current statuses; follow the logs of all its sessions.
+
+        ``session_count`` says how many there are. The API lists those that the greeting leaves out.
+        """
         user = principal.user()
         task = visible_tasks(user).filter(id=key).first()
         if task is None:
             raise NotFound
-        sessions = list(visible_sessions(user).filter(task_id=task.id))
+        # First: an event that is written between the two reads is sent although a status shows it already. In the other
+        # order, it would be in neither.
+        logs = TaskSession.objects.visible_to(user).filter(task_id=task.id).values_list("id", "epoch", "last_seq")
+        heads = {SessionLog(session_id, task.id, epoch): last_seq for session_id, epoch, last_seq in logs}
+        sessions = visible_sessions(user).filter(task_id=task.id).order_by("-created_at", "id")
+        newest = list(sessions[:MAX_GREETED_SESSIONS])
         hello: AsgiMessage = {
             "type": "hello",
             "task_id": str(task.id),
             "task": TaskSerializer(task).data,
-            "sessions": SessionSerializer(sessions, many=True).data,
-            "statuses": {str(session.id): session_status(session) for session in sessions},
+            "session_count": len(heads),
+            "sessions": SessionSerializer(newest, many=True).data,
+            "statuses": {str(session.id): session_status(session) for session in newest},
         }
-        heads = {SessionLog.of(session): session.last_seq for session in sessions}
         return ConnectionGreeting(Subscription(principal, task.id), [hello], heads, heads)
 
 

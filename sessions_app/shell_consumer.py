@@ -1,11 +1,12 @@
 """A shell of a session's workspace for a browser: ``/ws/sessions/{id}/shell/?cols=&rows=``.
 
-Bytes pass unchanged in both directions. Texts are JSON: from agentctl first ``{"shell", "offset", "running", "new"}``
-and last ``{"exit"}``; from the client ``{"resize": [cols, rows]}``, and ``{"ack": BYTES}`` with the number of bytes
-that it has processed. When the shell named ``login`` ends, the sessions that wait for that login are tried again, once.
-A client that leaves ``window`` bytes unacknowledged (16 MiB, unless it asks for less) is sent nothing more, and its
-shell soon waits. It is closed with 4408 unless it acknowledges within 5 seconds, and finds the shell's scrollback when
-it reconnects. (daphne accepts and buffers whatever is sent, so this is the only back-pressure.)
+Bytes pass unchanged in both directions. Texts are JSON: from agentctl first ``{"shell", "offset", "running", "new",
+"replay"}`` and last ``{"exit"}``; from the client ``{"resize": [cols, rows]}``, and ``{"ack": BYTES}`` with the
+number of bytes that it has processed. When the shell named ``login`` ends, the sessions that wait for that login are
+tried again, once. A client that leaves ``window`` bytes unacknowledged (16 MiB, unless it asks for less) is sent
+nothing more, and its shell soon waits. It is closed with 4408 unless it acknowledges within 5 seconds, and finds the
+shell's scrollback when it reconnects. (daphne accepts and buffers whatever is sent, so this is the only
+back-pressure.)
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import Any, Final
 import orjson
 
 from executors_app.client import AgentctlClient, ShellStream
-from executors_app.errors import AgentctlRefused, ExecutorError
+from executors_app.wire.errors import AgentctlRefused, ExecutorError
 from sessions_app.accounts.authorization import may_operate
 from sessions_app.consumers import AsgiMessage, AuthenticatedConsumer
 from sessions_app.live.authentication import CloseCode, Principal, Subscription, revoked_subscriptions
 from sessions_app.live.log_reader import find_session
 from sessions_app.models.database_errors import classify_error
 from sessions_app.services.agent_setup import retry_after_login
-from sessions_app.services.database_threads import run_in_database
+from sessions_app.services.database_threads import run_for_user, run_in_database
 from sessions_app.services.errors import Invalid, NotFound, ReadOnly, SessionsError
 from sessions_app.services.workspace import agentctl_client
 
@@ -40,6 +41,8 @@ LOGIN_SHELL: Final = "login"
 """Name of the shell in which the page runs an agent's login command; when it ends, waiting sessions are tried again."""
 FLOW_CONTROL_WINDOW: Final = 16 << 20
 """Maximum number of bytes that a client may leave unacknowledged."""
+MAX_SHELL_SOCKETS: Final = 16
+"""Shells that one user may have open in one process; each may have a full window in memory."""
 ACK_TIMEOUT: Final = 5.0
 """Seconds within which a client with a full window has to acknowledge something."""
 MAX_TERMINAL_SIDE: Final = 1000
@@ -61,10 +64,15 @@ class ShellConsumer(AuthenticatedConsumer):
         self._login_of: uuid.UUID | None = None
         """The session whose agent logs in in this shell; None for any other shell."""
 
+    @staticmethod
+    def kind_and_limit() -> tuple[str, int]:
+        """Return the kind of socket, and how many of this kind one user may have open in one process."""
+        return "shell", MAX_SHELL_SOCKETS
+
     async def open(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> CloseCode | None:
         """Open the shell. From then on its output and the user's access are watched in the background."""
         try:
-            subscription, client = await run_in_database(_authorize, principal, key)
+            subscription, client = await run_for_user(principal.user_id, _authorize, principal, key)
             name, columns, rows, self._window = _parse_shell_request(query)
             self._login_of = key if name == LOGIN_SHELL else None
             opening = client.shell(name, columns, rows)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from django.contrib.auth.models import User
 from rest_framework.serializers import BaseSerializer
 
 from sessions_app.accounts.authorization import require_write
@@ -118,27 +119,27 @@ def _target_session_id(subscription: Subscription, payload: Payload) -> uuid.UUI
     return found
 
 
-def _status(session: TaskSession, user: Any, payload: Payload) -> Answer:
+def _status(session: TaskSession, user: User, payload: Payload) -> Answer:
     return session_status(session, user)
 
 
-def _resume(session: TaskSession, user: Any, payload: Payload) -> Answer:
+def _resume(session: TaskSession, user: User, payload: Payload) -> Answer:
     intents.request_resume(session.id, user, _validated(ResumeRequestSerializer, payload)["mode"])
     return {"status": session_status(find_session(user, session.id), user)}
 
 
-def _prompt(session: TaskSession, user: Any, payload: Payload) -> Any:
+def _prompt(session: TaskSession, user: User, payload: Payload) -> Any:
     asked = _validated(TextPromptSerializer, {name: value for name, value in payload.items() if name != "session_id"})
     row, _ = intents.queue_prompt(session.id, asked["message_id"], asked["text"], user)
     return PromptAnswerSerializer(row).data
 
 
-def _cancel(session: TaskSession, user: Any, payload: Payload) -> Answer:
+def _cancel(session: TaskSession, user: User, payload: Payload) -> Answer:
     cancelling = intents.request_cancel(session.id, user)
     return {"status": session_status(find_session(user, session.id), user), "cancelling": cancelling}
 
 
-def _respond(session: TaskSession, user: Any, payload: Payload) -> Any:
+def _respond(session: TaskSession, user: User, payload: Payload) -> Any:
     chosen = _validated(PermissionChoiceSerializer, payload)
     asked = waits.answer_permission(
         session.id,
@@ -152,7 +153,7 @@ def _respond(session: TaskSession, user: Any, payload: Payload) -> Any:
     return PermissionSerializer(asked, context=context).data
 
 
-def _presence(session: TaskSession, user: Any, payload: Payload) -> Answer:
+def _presence(session: TaskSession, user: User, payload: Payload) -> Answer:
     """Record whether the user is looking at the session's page."""
     here = payload.get("here")
     if not isinstance(here, bool):

@@ -26,7 +26,7 @@ ONLY_IN_ALL: Final = (
 MAIN_ON_POSTGRESQL: Final = (
     *("tests/models/", "tests/drills/test_several_supervisors.py"),
     *("tests/supervisor/test_leases", "tests/supervisor/test_ingest", "tests/supervisor/test_database"),
-    *("tests/house/test_migrations", "tests/house/test_upgrade", "tests/waits/test_interrupted_waits"),
+    *("tests/house/test_incompatible_database", "tests/upgrades/", "tests/waits/test_interrupted_waits"),
 )
 """Locks, leases, appends, ingest, migrations and wake-ups: where PostgreSQL differs from SQLite."""
 

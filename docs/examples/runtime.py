@@ -9,9 +9,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from executors_app.domain import Launched, LaunchSpec
-from executors_app.errors import RuntimeUnavailable
-from executors_app.runtimes.local_standalone import LocalStandalone
+from executors_app.runtimes.local_standalone.runtime import LocalStandalone
+from executors_app.wire.errors import RuntimeUnavailable
+from executors_app.wire.executions import Launched, LaunchSpec
 
 
 class LocalWhenQuiet(LocalStandalone):

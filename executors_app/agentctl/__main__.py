@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from executors_app import crash_points
 from executors_app.agentctl.agent_lifecycle import DriverFactory
 from executors_app.agentctl.daemon import (
     ServeOptions,
@@ -32,16 +31,17 @@ from executors_app.agentctl.daemon import (
     report_workspace_error,
     serve,
 )
-from executors_app.agentctl.process import forked_guard, identity, spawning
-from executors_app.agentctl.process.spawning import arm_crash_point
+from executors_app.agentctl.process import forked_guard
 from executors_app.agentctl.sidecar import Execution
 from executors_app.agentctl.state_files import AlreadyRunning, InstanceLock
 from executors_app.agentctl.workspace.workspace import WorkspacePreparation
-from executors_app.agentctl.workspace.workspace_root import WORKSPACE_ROOT
-from executors_app.errors import ExecutorError
+from executors_app.machine import crash_points
+from executors_app.machine.git.workspace_root import WORKSPACE_ROOT
+from executors_app.machine.process import identity, spawning
+from executors_app.machine.process.spawning import arm_crash_point
+from executors_app.wire.errors import ExecutorError
 
 HOST: Final = "host"
-_SHORTEST_TOKEN: Final = 16
 
 
 def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory] | None = None) -> int:
@@ -153,8 +153,7 @@ def _options(arguments: argparse.Namespace) -> ServeOptions:
         worktree_id=arguments.worktree_of,
         preparation=WorkspacePreparation(arguments.seed, arguments.root, owner, workspace) if arguments.seed else None,
     )
-    token = _token(arguments.token_file)
-    return ServeOptions(execution, token, host, port, arguments.ready_file, arguments.hold_socket, path)
+    return ServeOptions(execution, arguments.token_file, host, port, arguments.ready_file, arguments.hold_socket, path)
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -162,13 +161,6 @@ def _label(text: str) -> tuple[str, str]:
     if not found or not name:
         raise ValueError(f"--label: {text!r} is not KEY=VALUE")
     return name, value
-
-
-def _token(path: Path) -> str:
-    token = path.read_text(encoding="utf-8").strip()
-    if len(token) < _SHORTEST_TOKEN:
-        raise ValueError(f"--token-file: the token needs at least {_SHORTEST_TOKEN} characters")
-    return token
 
 
 if __name__ == "__main__":

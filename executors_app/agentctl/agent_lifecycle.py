@@ -13,13 +13,30 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from executors_app import crash_points
 from executors_app.agentctl.conversation_store import ConversationStore
-from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, SupportsDeletion
+from executors_app.agentctl.drivers import (
+    DeletionResult,
+    Driver,
+    Host,
+    StartFailed,
+    StartRequest,
+    StartResult,
+    SupportsDeletion,
+)
 from executors_app.agentctl.journal.journal import Journal
-from executors_app.agentctl.journal.line_format import token_fingerprint
 from executors_app.agentctl.permissions import Permissions
-from executors_app.agentctl.protocol import (
+from executors_app.agentctl.process.background import (
+    MAX_LISTED,
+    BackgroundProcess,
+    BackgroundProcesses,
+    BackgroundReports,
+)
+from executors_app.agentctl.state_files import DurableStore, TokenFile
+from executors_app.agentctl.turns import Turns
+from executors_app.machine import crash_points
+from executors_app.wire import questions
+from executors_app.wire.line_format import token_fingerprint
+from executors_app.wire.protocol import (
     OUTPUT_KINDS,
     AgentReport,
     AgentState,
@@ -28,8 +45,6 @@ from executors_app.agentctl.protocol import (
     JournalKind,
     validation_error,
 )
-from executors_app.agentctl.state_files import DurableStore, TokenFile
-from executors_app.agentctl.turns import Turns
 
 
 class DriverHost:
@@ -61,7 +76,7 @@ class DriverHost:
             self._held_log_lines.append(body)
             return self._journal.last_seq
         if kind in OUTPUT_KINDS and body.get("text") != "":
-            self._turns.note_output()
+            self._turns.note_output(kind, str(body.get("text") or ""))
         return self._journal.append(kind, **body)
 
     def release_log_lines(self) -> None:
@@ -86,15 +101,23 @@ class DriverHost:
 
     async def ask_permission(self, request: Mapping[str, Any]) -> str | None:
         """Wait until a permission is answered or cancelled; return the chosen option, or None."""
-        return await self._permissions.ask(
+        self._turns.note_request()
+        chosen = await self._permissions.ask(
             request, self._turns.message_id, auto_approve=self._auto_approve, refuse=self._turns.is_cancel_requested
         )
+        if chosen is None:
+            self._turns.note_interruption()
+        return chosen
 
     async def ask_question(self, request: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         """Wait until a question is answered or cancelled; return the action of ACP and the content of a form."""
-        return await self._permissions.ask_question(
+        self._turns.note_request()
+        action, content = await self._permissions.ask_question(
             request, self._turns.message_id, refuse=self._turns.is_cancel_requested
         )
+        if action == questions.CANCEL:
+            self._turns.note_interruption()
+        return action, content
 
     def complete_question(self, elicitation_id: str) -> bool:
         """Close an open question with a link, because the user has completed it; return False if there is none."""
@@ -150,6 +173,8 @@ class AgentLifecycle:
         turns.on_conversation_lost = self._stop_without_conversation
         self._agent: _AgentLaunch | None = None
         self._state = AgentState.NONE
+        self._background = BackgroundProcesses()
+        self._background_reports = BackgroundReports(self._running_in_background, journal.append)
         self._lost_stop: asyncio.Task[dict[str, Any]] | None = None
 
     # -- reports -----------------------------------------------------------------------------
@@ -187,6 +212,23 @@ class AgentLifecycle:
             "exit_code": agent.exit_code if agent else None,
             "launch_id": agent.launch_id if agent else None,
         }
+
+    def background_processes(self) -> list[str]:
+        """Return the command lines of processes that a turn has begun and that still run between turns."""
+        commands = [process.command for process in self._running_in_background() or ()]
+        redacted: list[str] = self._token.redactor.redact(commands[:MAX_LISTED])
+        return redacted
+
+    def _running_in_background(self) -> list[BackgroundProcess] | None:
+        """Return the processes that turns have left running; None during a turn and without an agent."""
+        agent = self._agent
+        if agent is None or agent.has_exited or self.state != AgentState.IDLE:
+            return None
+        return self._background.running(agent.driver.pid)
+
+    def note_turn_ended(self) -> None:
+        """Watch the processes that the turn has left running."""
+        self._background_reports.after_turn()
 
     # -- start -------------------------------------------------------------------------------
 
@@ -281,6 +323,7 @@ class AgentLifecycle:
 
     def _record_success(self, agent: _AgentLaunch, started: StartResult) -> None:
         agent.started = started
+        self._background.note_started(agent.driver.pid)
         self._journal.append(
             JournalKind.AGENT_STARTED,
             launch_id=agent.launch_id,
@@ -328,9 +371,10 @@ class AgentLifecycle:
         """End the agent's whole process tree; ``stopped`` is False if no agent was running.
 
         With ``delete_transcript`` the agent is asked first to delete its own, and ``transcript`` is the result:
-        ``{"deleted", "reason"}``.
+        ``{"deleted", "confirmed", "reason"}``.
         """
         agent = self._agent
+        self._turns.note_interruption()
         transcript = {"transcript": await self._delete_transcript()} if delete_transcript else {}
         if agent is None or not self.is_running:
             return {"stopped": False, "exit_code": agent.exit_code if agent else None, **transcript}
@@ -345,12 +389,13 @@ class AgentLifecycle:
     async def _delete_transcript(self) -> dict[str, Any]:
         driver = self._agent.driver if self._agent is not None and self._state == AgentState.IDLE else None
         if driver is None:
-            reason = "no agent is running"
+            result = DeletionResult("no agent is running")
         elif not isinstance(driver, SupportsDeletion):
-            reason = "the agent does not offer to delete its transcript"
+            result = DeletionResult("the agent does not offer to delete its transcript")
         else:
-            reason = await driver.delete_conversation()
-        return {"deleted": not reason, "reason": self._token.redactor.redact(reason)}
+            result = await driver.delete_conversation()
+        reason = self._token.redactor.redact(result.reason)
+        return {"deleted": not result.reason, "confirmed": result.is_confirmed, "reason": reason}
 
     def _stop_without_conversation(self) -> None:
         """Stop an agent whose turn showed that it is in another conversation: it must get no further prompt."""
@@ -365,6 +410,7 @@ class AgentLifecycle:
 
     def _record_exit(self, agent: _AgentLaunch) -> None:
         self._state = AgentState.EXITED
+        self._background_reports.close()
         self._permissions.cancel_all("stopped" if agent.stop_requested else "agent_gone")
         self._journal.append(
             JournalKind.AGENT_EXITED,

@@ -23,17 +23,18 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from executors_app import crash_points
 from executors_app.agentctl import drivers as driver_package
 from executors_app.agentctl.agent_lifecycle import DriverFactory
-from executors_app.agentctl.http import sockets
 from executors_app.agentctl.http.server import EventStreams, build_app
 from executors_app.agentctl.job_store import wait_for_guards
-from executors_app.agentctl.process import forked_guard, guard_client, spawning, subreaper
-from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.agentctl.process import forked_guard, guard_client, subreaper
 from executors_app.agentctl.sidecar import Execution, Sidecar
 from executors_app.agentctl.state_files import AlreadyRunning, InstanceLock, replace_file
-from executors_app.errors import ExecutorError
+from executors_app.machine import crash_points, sockets
+from executors_app.machine.process import spawning
+from executors_app.wire import socket_urls
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.protocol import EXECUTION_MARKER
 
 EXIT_START_FAILED: Final = 2
 EXIT_ALREADY_RUNNING: Final = 3
@@ -41,8 +42,18 @@ EXIT_NO_WORKSPACE: Final = 4
 
 
 def log_to_stderr() -> None:
-    """Log to standard error."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    """Log to standard error, without characters that could control the terminal of whoever reads the log."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Escapes what is not printable: the control plane's filter is not importable in a sandbox."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        return "".join(char if char.isprintable() or char in "\t\n" else ascii(char)[1:-1] for char in line)
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -56,7 +67,7 @@ def parse_address(text: str) -> tuple[str, int]:
 def parse_socket_path(text: str) -> Path | None:
     """Return the path of ``unix:PATH``, or None for another address; raises ValueError if it is not absolute."""
     try:
-        return sockets.unix_path(text)
+        return socket_urls.unix_path(text)
     except ValueError as error:
         raise ValueError(f"--listen: {error}") from error
 
@@ -147,12 +158,24 @@ class Wakelock:
 _BACKLOG: Final = 128
 
 
+_SHORTEST_TOKEN: Final = 16
+
+
+def read_token(path: Path) -> str:
+    """Return the bearer token in a file; raises OSError, and ValueError for one that is too short."""
+    token = path.read_text(encoding="utf-8").strip()
+    if len(token) < _SHORTEST_TOKEN:
+        raise ValueError(f"--token-file: the token needs at least {_SHORTEST_TOKEN} characters")
+    return token
+
+
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """The checked command line of ``serve``."""
 
     execution: Execution
-    token: str
+    token_file: Path
+    """Contains the bearer token, which is read once the workspace exists."""
     host: str
     port: int
     ready_file: Path | None = None
@@ -175,7 +198,12 @@ def load_drivers() -> Mapping[str, DriverFactory]:
 
 
 async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str, DriverFactory]) -> None:
-    """Serve until ``/shutdown``, SIGTERM, or seven days without a control plane; raises OSError at the start."""
+    """Serve until ``/shutdown``, SIGTERM, or seven days without a control plane.
+
+    The workspace exists: from here on, every child is executed, so none inherits the token in our memory. Raises
+    OSError and ValueError at the start.
+    """
+    token = read_token(options.token_file)
     subreaper.become_subreaper()
     execution = options.execution
     # The order matters: guards of an earlier agentctl first record how their jobs ended, then everything else that it
@@ -190,11 +218,11 @@ async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str,
     if options.path is None:
         listener = listen_tcp(options.host, options.port)
         port = listener.getsockname()[1]
-        app = build_app(sidecar, streams, options.token, options.host, port)
+        app = build_app(sidecar, streams, token, options.host, port)
     else:
         listener, port = sockets.listen_unix(options.path, _BACKLOG), 0
         # Root may connect too: it could read our memory anyway.
-        app = build_app(sidecar, streams, options.token, options.host, port, users={os.geteuid(), 0})
+        app = build_app(sidecar, streams, token, options.host, port, users={os.geteuid(), 0})
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
@@ -239,7 +267,7 @@ def _end_on_signals(ended: asyncio.Event) -> None:
 def _write_ready_file(options: ServeOptions, lock: InstanceLock, sidecar: Sidecar, port: int) -> None:
     host = f"[{options.host}]" if ":" in options.host else options.host
     ready: dict[str, Any] = {
-        "url": f"http://{host}:{port}" if options.path is None else sockets.unix_url(options.path),
+        "url": f"http://{host}:{port}" if options.path is None else socket_urls.unix_url(options.path),
         "pid": os.getpid(),
         "boot_id": sidecar.boot_id,
         "started_at": sidecar.started_at,

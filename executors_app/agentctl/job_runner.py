@@ -21,16 +21,17 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app import crash_points
 from executors_app.agentctl.http.requests import parse_environment, parse_identifier, parse_seconds, parse_text
 from executors_app.agentctl.job_store import JobFiles, JobRecords
-from executors_app.agentctl.process import forked_guard, guard_process, identity, job_process, spawning, subreaper
+from executors_app.agentctl.process import forked_guard, guard_process, job_process, subreaper
 from executors_app.agentctl.process.async_io import StateNotifier, wait_for_end
 from executors_app.agentctl.process.forked_guard import ForkedProcess
 from executors_app.agentctl.process.job_process import KEPT_BYTES
-from executors_app.agentctl.process.spawning import AGENT_MARKER
-from executors_app.agentctl.protocol import ApiError, Code, Job, JobError, validation_error
 from executors_app.agentctl.workspace.files import open_path
+from executors_app.machine import crash_points
+from executors_app.machine.process import identity, spawning
+from executors_app.machine.process.spawning import AGENT_MARKER
+from executors_app.wire.protocol import ApiError, Code, Job, JobError, validation_error
 
 MAX_SCRIPT_BYTES: Final = 127 << 10
 """Bytes; Linux limits one argument to 128 KiB."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app.agentctl.process.job_process import BEGUN, ENDED, HEAD_BYTES, KEPT_BYTES, end_line
-from executors_app.agentctl.protocol import ApiError, Code, Job, JobError, JobState
 from executors_app.agentctl.state_files import DurableStore, sync_directory, write_all
+from executors_app.wire.protocol import ApiError, Code, Job, JobError, JobState
 
 _RESERVE_BYTES: Final = 4096
 """Bytes that are allocated in each file before a job starts, so that its end can be written on a full disk."""

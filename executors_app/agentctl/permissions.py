@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from executors_app import crash_points
-from executors_app.agentctl import questions
 from executors_app.agentctl.journal.journal import Journal
-from executors_app.agentctl.protocol import WITHDRAWN, ApiError, Code, JournalKind, validation_error
-from executors_app.agentctl.questions import check_answer
-from executors_app.agentctl.questions.schema import options_of
 from executors_app.agentctl.state_files import DurableStore
+from executors_app.machine import crash_points
+from executors_app.wire import questions
+from executors_app.wire.protocol import WITHDRAWN, ApiError, Code, JournalKind, validation_error
+from executors_app.wire.questions import check_answer
+from executors_app.wire.questions.schema import options_of
 
 
 @dataclass(slots=True)
@@ -30,6 +30,20 @@ class _OpenPermission:
     """The first answer, set as soon as it arrives."""
     content: Mapping[str, Any] = field(default_factory=dict)
     """The fields of an accepted form."""
+    waiting: int = 0
+    """Number of the agent's requests that the answer goes to: it may ask twice for one tool call."""
+
+    def is_for(self, tool_call: Mapping[str, Any], message_id: str | None) -> bool:
+        """Whether nobody has answered it yet, and it is about this tool call of this turn."""
+        own = self.body["tool_call"]
+        is_same_call = _call_identity(own) is not None and _call_identity(own) == _call_identity(tool_call)
+        return self.chosen is None and is_same_call and self.body["message_id"] == message_id
+
+
+def _call_identity(tool_call: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return what names a tool call within its turn; None if its agent gave it no id."""
+    call_id = str(tool_call.get("tool_call_id") or "")
+    return (str(tool_call.get("sub_agent") or ""), call_id) if call_id else None
 
 
 class Permissions:
@@ -48,9 +62,16 @@ class Permissions:
     ) -> str | None:
         """Wait for the answer to a permission request: the chosen option, or None if it was cancelled.
 
-        ``auto_approve`` takes the first option that allows; ``refuse`` cancels the request at once.
+        ``auto_approve`` takes the first option that allows; ``refuse`` cancels the request at once. A tool call has one
+        open request: a repeated one waits for the same answer, and one that shows or offers something else takes the
+        place of the earlier, which is cancelled. So nobody consents to what was not shown.
         """
+        earlier = self._find_open(request, message_id)
+        if earlier is not None and not refuse and _shows_the_same(earlier, request):
+            return await self._wait_for_answer(earlier)
         permission = self._begin(request, message_id, list(request.get("options") or ()))
+        if earlier is not None:
+            self._cancel(earlier, WITHDRAWN)
         permission_id, options = permission.body["permission_id"], permission.body["options"]
         if refuse:
             self._refuse(permission)
@@ -72,6 +93,12 @@ class Permissions:
             self._refuse(permission)
             return questions.CANCEL, {}
         return await self._wait_for_answer(permission) or questions.CANCEL, permission.content
+
+    def _find_open(self, request: Mapping[str, Any], message_id: str | None) -> _OpenPermission | None:
+        """Return the unanswered request about the same tool call, if there is one."""
+        tool_call = request.get("tool_call") or {}
+        open_ones = (each for each in self._open.values() if "question" not in each.body)
+        return next((each for each in open_ones if each.is_for(tool_call, message_id)), None)
 
     def _begin(
         self, request: Mapping[str, Any], message_id: str | None, options: Sequence[Mapping[str, Any]]
@@ -95,6 +122,7 @@ class Permissions:
     async def _wait_for_answer(self, permission: _OpenPermission) -> str | None:
         permission_id = permission.body["permission_id"]
         self._open[permission_id] = permission
+        permission.waiting += 1
         try:
             # Shielded: the agent may withdraw a request whose answer is just being written to disk.
             return await asyncio.shield(permission.decided)
@@ -103,10 +131,15 @@ class Permissions:
             if is_withdrawn and permission.chosen is not None and (task := asyncio.current_task()) is not None:
                 task.uncancel()
                 return await permission.decided
-            self._cancel(permission, WITHDRAWN if is_withdrawn else "agent_gone")
+            if not is_withdrawn:
+                self._cancel(permission, "agent_gone")
+            elif permission.waiting == 1:  # no other request waits for the same answer
+                self._cancel(permission, WITHDRAWN)
             raise
         finally:
-            self._open.pop(permission_id, None)
+            permission.waiting -= 1
+            if not permission.waiting:
+                self._open.pop(permission_id, None)
 
     async def answer(
         self, permission_id: str, option_id: str, content: Mapping[str, Any] | None = None
@@ -189,6 +222,12 @@ class Permissions:
         self._journal.append(JournalKind.PERMISSION_CANCELLED, permission_id=permission_id, reason=reason)
         if not permission.decided.done():
             permission.decided.set_result(None)
+
+
+def _shows_the_same(permission: _OpenPermission, request: Mapping[str, Any]) -> bool:
+    """Whether a repeated request shows the same tool call and offers the same options."""
+    shown = (permission.body["tool_call"], permission.body["options"])
+    return shown == (request.get("tool_call") or {}, list(request.get("options") or ()))
 
 
 def _refuse_wrong_answer(question: Mapping[str, Any], content: Mapping[str, Any]) -> None:

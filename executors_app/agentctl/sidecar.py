@@ -12,21 +12,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app import crash_points
+from executors_app import __version__
 from executors_app.agentctl.agent_lifecycle import AgentLifecycle, DriverFactory
 from executors_app.agentctl.conversation_store import ConversationStore
 from executors_app.agentctl.drivers import Driver, SettingRefused, SupportsSettings
 from executors_app.agentctl.job_runner import JobRunner
 from executors_app.agentctl.job_store import JobRecords
 from executors_app.agentctl.journal.journal import Journal, JournalLimits
-from executors_app.agentctl.journal.line_format import journal_directory
 from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.process import subreaper
-from executors_app.agentctl.protocol import EXECUTION_MARKER, PROTOCOL_VERSION, ApiError, Code, JournalKind, Status
 from executors_app.agentctl.state_files import DurableStore, GenerationFence, TokenFile
 from executors_app.agentctl.turns import Turns
 from executors_app.agentctl.workspace.snapshots import SnapshotService
 from executors_app.agentctl.workspace.workspace import Workspace, WorkspacePreparation
+from executors_app.machine import crash_points
+from executors_app.wire.line_format import journal_directory
+from executors_app.wire.protocol import EXECUTION_MARKER, PROTOCOL_VERSION, ApiError, Code, JournalKind, Status
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class Sidecar:
         )
         kept_as = execution.worktree_id or execution.session_id
         self.snapshots = SnapshotService(self.workspace, kept_as, state, self.journal)
-        self.turns.before_turn, self.turns.after_turn = self.snapshots.before_turn, self.snapshots.after_turn
+        self.turns.before_turn, self.turns.after_turn = self.snapshots.before_turn, self._after_turn
         self.settings = SettingChanges(self.journal, self.store)
         self._intents: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
@@ -149,6 +150,13 @@ class Sidecar:
         return self.agent.is_running or self.jobs.running_count > 0
 
     # -- commands ----------------------------------------------------------------------------
+
+    async def prepare_workspace(self) -> None:
+        """Prepare the workspace for an agent, and journal what people and the agent should know about it."""
+        if self.agent.is_running:
+            return
+        for notice in await self.workspace.call(self.workspace.prepare_for_agent):
+            self.journal.append(JournalKind.LOG, level="warning", text=notice.text, data={"code": notice.code})
 
     async def stop(self, grace: float, intent_id: str, *, delete_transcript: bool = False) -> dict[str, Any]:
         """``POST /agent/stop``; a repeated intent returns the first result and stops nothing."""
@@ -199,7 +207,7 @@ class Sidecar:
 
     def health(self) -> dict[str, Any]:
         """``GET /health``."""
-        return {"status": "ok", "version": PROTOCOL_VERSION, "boot_id": self.boot_id}
+        return {"status": "ok", "version": PROTOCOL_VERSION, "release": __version__, "boot_id": self.boot_id}
 
     def capabilities(self) -> dict[str, Any]:
         """``GET /capabilities``; null for what no agent has reported yet."""
@@ -224,6 +232,7 @@ class Sidecar:
         return {
             "status": "ok",
             "version": PROTOCOL_VERSION,
+            "release": __version__,
             "boot_id": self.boot_id,
             "capabilities": self.capabilities(),
             "session_id": self.execution.session_id,
@@ -234,7 +243,12 @@ class Sidecar:
             "pending_permissions": self.permissions.pending(),
             "workspace": self.workspace.report(),
             "jobs": self.jobs.running_count,
+            "background": self.agent.background_processes(),
         }
+
+    def _after_turn(self) -> None:
+        self.snapshots.after_turn()
+        self.agent.note_turn_ended()
 
     def agent_session(self) -> dict[str, Any]:
         """``GET /agent/session``; the resume token is a credential."""

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app.agentctl.journal.line_format import TokenRedactor
-from executors_app.agentctl.journal.line_format import token_fingerprint as fingerprint_of
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.protocol import ApiError, Code
+from executors_app.machine.process import identity
+from executors_app.wire.line_format import TokenRedactor
+from executors_app.wire.line_format import token_fingerprint as fingerprint_of
+from executors_app.wire.protocol import ApiError, Code
 
 
 def replace_file(path: Path, data: bytes) -> None:

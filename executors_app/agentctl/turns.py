@@ -7,25 +7,33 @@ line of its own: ``agent.exited`` names it. For the agent's requests during its 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from executors_app import crash_points
 from executors_app.agentctl.drivers import CONVERSATION_LOST, Driver, TurnFailed
+from executors_app.agentctl.drivers.events import NO_STOP_REASON
 from executors_app.agentctl.drivers.prompt_content import describe_attachments
 from executors_app.agentctl.journal.journal import Journal
 from executors_app.agentctl.permissions import Permissions
-from executors_app.agentctl.protocol import ActiveTurn, ApiError, Code, JournalKind
 from executors_app.agentctl.state_files import DurableStore
+from executors_app.machine import crash_points
+from executors_app.wire.protocol import ActiveTurn, ApiError, Code, JournalKind
 
 logger = logging.getLogger(__name__)
 
 _LAST_OUTPUT_TIMEOUT: Final = 10.0
 """Seconds to wait for the exit of an agent whose output has ended."""
 _CANCEL_LIMIT: Final = 5.0
+_TOLD_LIMIT: Final = 600
+"""Characters of the longest text that may be a failure of the agent."""
+_LATE_OUTPUT: Final = 2.0
+"""Seconds to wait for output after the end of a turn that had none."""
+_LATE_QUIET: Final = 0.1
+"""Seconds without output after which late output is over."""
 _NO_ROOM: Final = (
     "The disk that stores this agent's output is full, so the turn was stopped. Nothing that was shown is lost."
     " Free some space on that disk, then send the prompt again."
@@ -39,12 +47,22 @@ class _Turn:
     driver: Driver
     process: int | None
     """The agent's pid when the prompt arrived; None if it has no process between turns, or none at all."""
+    prompt_kind: str = "user"
     sent_to_driver: bool = False
     has_failed: bool = False
     """Its failure is in the journal, although the agent may still be working."""
     was_delivered: bool = False
-    has_output: bool = False
+    output: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the agent has produced output."""
+    text: str = ""
+    """Its text so far, but no more than is needed to recognise a failure that is told as text."""
+    has_acted: bool = False
+    """Whether the agent has reported more than texts: a tool call, a plan, or a request."""
+    more_output: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set with each further output."""
     cancel_requested: bool = False
+    is_interrupted: bool = False
+    """Whether Kandev has cancelled a request of the agent or stops it, so that the agent may end its turn for that."""
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -81,10 +99,27 @@ class Turns:
         """Whether the active turn is being cancelled: the agent gets no more permissions."""
         return self._turn is not None and self._turn.cancel_requested
 
-    def note_output(self) -> None:
-        """Record that the agent has produced output in this turn."""
+    def note_output(self, kind: str, text: str) -> None:
+        """Record that the agent has produced output in this turn; ``text`` is empty for anything but text."""
+        turn = self._turn
+        if turn is None:
+            return
+        turn.output.set()
+        turn.more_output.set()
+        if kind == JournalKind.MESSAGE_AGENT:
+            turn.text = (turn.text + text)[: _TOLD_LIMIT + 1]
+        elif kind != JournalKind.MESSAGE_THOUGHT:
+            turn.has_acted = True
+
+    def note_request(self) -> None:
+        """Record that the agent has asked for an answer in this turn."""
         if self._turn is not None:
-            self._turn.has_output = True
+            self._turn.has_acted = True
+
+    def note_interruption(self) -> None:
+        """Record that Kandev has cancelled a request of the agent in this turn, or stops the agent."""
+        if self._turn is not None:
+            self._turn.is_interrupted = True
 
     def mark_accepted(self, message_id: str) -> None:
         """Count a prompt as accepted because the journal has its line; raises OSError if that cannot be stored."""
@@ -116,7 +151,7 @@ class Turns:
                 raise ApiError(
                     Code.JOURNAL_FULL, "the journal cannot take any lines now", trouble=self._journal.trouble
                 )
-            turn = self._turn = _Turn(message_id, datetime.now(UTC).isoformat(), driver, driver.pid)
+            turn = self._turn = _Turn(message_id, datetime.now(UTC).isoformat(), driver, driver.pid, prompt_kind)
             self._accepted.add(message_id)
             accepted: dict[str, Any] = {"message_id": message_id, "text": text, "prompt_kind": prompt_kind}
             if attachments:
@@ -129,7 +164,8 @@ class Turns:
             self._store_flag("prompt", message_id)
             crash_points.reached("agentctl.prompt_accepted")
             if not turn.abandoned.is_set():  # the agent may have exited while the line was written
-                turn.task = asyncio.create_task(self._run(driver, turn, text, attachments), name=f"turn {message_id}")
+                running = self._run(driver, turn, text, attachments)
+                turn.task = asyncio.create_task(running, name=f"turn {message_id}")
         return {"accepted": True, "duplicate": False}
 
     async def _run(self, driver: Driver, turn: _Turn, text: str, attachments: Sequence[Mapping[str, Any]]) -> None:
@@ -155,7 +191,9 @@ class Turns:
             return cancelled  # during the snapshot before the turn: the agent never gets this prompt
         turn.sent_to_driver = True
         try:
-            reason = await driver.prompt(turn.message_id, text, attachments, lambda: self._record_delivery(turn))
+            reason = await driver.prompt(
+                turn.message_id, text, attachments, lambda: self._record_delivery(turn), turn.prompt_kind
+            )
         except TurnFailed as error:
             await self._wait_for_agent_exit(driver, turn, error)
             extra = {} if error.retry_after is None else {"retry_after": error.retry_after}
@@ -164,14 +202,13 @@ class Turns:
             logger.exception("the driver failed during a turn")
             failed = (JournalKind.TURN_FAILED, {"code": Code.INTERNAL_ERROR, "message": "the driver failed"})
         else:
-            return (
-                cancelled
-                if reason == "cancelled"
-                else (
-                    JournalKind.TURN_COMPLETED,
-                    {"stop_reason": reason, "output": turn.has_output},
-                )
-            )
+            if reason in ("end_turn", NO_STOP_REASON):
+                await _wait_for_late_output(turn)
+            # After a cancel, some agents end the turn as if nothing had happened.
+            if reason != "cancelled" and not turn.cancel_requested:
+                return JournalKind.TURN_COMPLETED, _completed_turn(turn, reason)
+            by_agent = {} if turn.cancel_requested or turn.is_interrupted else {"by_agent": True}
+            return JournalKind.TURN_CANCELLED, {"stop_reason": "cancelled", "agent_stop_reason": reason, **by_agent}
         return cancelled if turn.cancel_requested else failed
 
     async def _wait_for_agent_exit(self, driver: Driver, turn: _Turn, error: TurnFailed) -> None:
@@ -246,6 +283,34 @@ class Turns:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _completed_turn(turn: _Turn, reason: str) -> dict[str, Any]:
+    """Return the body of ``turn.completed``; ``only_text`` is all that the turn has produced if it is a short text."""
+    is_short_text = 0 < len(turn.text) <= _TOLD_LIMIT and not turn.has_acted
+    only_text = {"only_text": turn.text} if is_short_text else {}
+    return {"stop_reason": reason, "output": turn.output.is_set(), **only_text}
+
+
+async def _wait_for_late_output(turn: _Turn) -> None:
+    """Wait for the output of a turn that has none yet: some agents send their answer before their last text."""
+    if turn.output.is_set():
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LATE_OUTPUT):
+            await turn.output.wait()
+            while await _has_more_output(turn):
+                pass
+
+
+async def _has_more_output(turn: _Turn) -> bool:
+    """Wait for more output, and return False if there is none for a moment."""
+    turn.more_output.clear()
+    try:
+        await asyncio.wait_for(turn.more_output.wait(), _LATE_QUIET)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _completed() -> None:

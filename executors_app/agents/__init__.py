@@ -1,6 +1,6 @@
-"""The contract of an agent type, and the table of those that Kandev knows.
+"""The contract of an agent type. ``table.py`` beside it lists those that Kandev knows.
 
-Each module of this package declares agent types: several as ``AGENT_TYPES``, or one as ``AGENT_TYPE``.
+A module of this package may declare agent types: several as ``AGENT_TYPES``, or one as ``AGENT_TYPE``.
 ``executors_app.plugins`` finds them, and no other file has to be edited.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from executors_app.domain import LOCAL
+from executors_app.wire.executions import LOCAL
 
 CAPABILITIES: Final = ("load", "resume", "list", "fork", "close", "delete")
 """What an ACP agent may offer for its conversations; each is the method ``session/<name>``."""
@@ -71,6 +71,91 @@ class SeedClaim:
     notes: str = ""
 
 
+_LOAD_SHARE: Final = 0.8
+"""Share of a whole start for the agent's part, if it restores a long conversation; the rest is for the workspace."""
+_MAX_LOAD: Final = 600.0
+"""Seconds; agentctl accepts no more."""
+
+USAGE_LIMIT: Final = "usage_limit"
+"""Code of a turn that ended because the agent has used up what its provider allows it for a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureMessage:
+    """A failure that an agent reports as the whole text of a turn, which then ends as if it were completed."""
+
+    code: str
+    """Code of the failed turn: ``usage_limit``, ``auth_required``, or ``agent_error`` for an error of the provider."""
+    pattern: str
+    """Regular expression for the beginning of the text, without regard to case; apostrophes are straight."""
+    samples: Sequence[str]
+    """Whole texts that must be recognised. Add one for each text that was seen."""
+
+
+_NO_MORE: Final = r"(?:has been |was |is )?(?:exceeded|reached|hit|exhausted|used up)"
+_ENDS_OR_GOES_ON: Final = r"(?=\W*$| ?[.:;!,|·∙(]| (?:for|please|try|until|resets?|upgrade|on)\b)"
+"""After the failure, unlike in an explanation (*Rate limit exceeded means that ...*)."""
+COMMON_FAILURE_MESSAGES: Final = (
+    FailureMessage(
+        USAGE_LIMIT,
+        r"(?:error: )?you(?:'ve| have)? (?:hit|reached|exceeded|used up) (?:all )?(?:of )?your (?:[\w-]+ ){0,4}"
+        r"(?:limits?|quota|allowance|credits?|tokens|budget)\b",
+        (
+            "You have reached your weekly limit. Your limit will reset at 5 PM.",
+            "You exceeded your current quota, please check your plan and billing details.",
+            "Error: You have exceeded your monthly included credits.",
+        ),
+    ),
+    FailureMessage(
+        USAGE_LIMIT,
+        r"you(?:'ve| have| are|'re) (?:run out of|out of|used (?:up )?all(?: of)? your)(?: available| included)? "
+        r"(?:[\w-]+ ){0,3}(?:credits?|tokens|requests|quota|usage)\b",
+        (
+            "You've run out of credits. Add more at https://example.org/billing",
+            "You've used all of your available tokens for today",
+            "You are out of free requests. Upgrade to continue.",
+        ),
+    ),
+    FailureMessage(
+        USAGE_LIMIT,
+        r"(?:error: )?(?:your )?(?:[\w-]+ ){0,3}(?:rate|usage|token|request|message|spending|quota|credit|free tier) "
+        rf"(?:limit|allowance|quota) {_NO_MORE}{_ENDS_OR_GOES_ON}",
+        (
+            "Rate limit exceeded. Please try again in 20 minutes.",
+            "Usage limit reached for gpt-5. Upgrade to Pro to continue.",
+            "Premium request allowance exceeded. Enable additional paid premium requests.",
+            "Error: Your daily message limit has been reached (resets at 00:00 UTC)",
+        ),
+    ),
+    FailureMessage(
+        USAGE_LIMIT,
+        r"(?:error: )?(?:insufficient[_ ](?:quota|credits?|balance|funds)|payment required"
+        r"|your (?:[\w-]+ ){0,2}(?:trial|subscription|plan) (?:has )?(?:ended|expired)"
+        rf"|(?:your )?(?:credit|account) balance is (?:too low|exhausted)){_ENDS_OR_GOES_ON}",
+        (
+            "Error: insufficient_quota",
+            "Insufficient credits. Add more to continue.",
+            "Your free trial has ended. Subscribe to continue.",
+            "Your credit balance is too low!",
+        ),
+    ),
+    FailureMessage(
+        "agent_error",
+        r"(?:[\w ]{0,40}(?:error|failed|status)[: ]+)?(?:error: )?(?:http )?(?:unexpected )?(?:status )?"
+        r"[45]\d\d[: ]+(?:too many requests|unauthorized|forbidden|payment required|service unavailable|bad gateway"
+        r"|gateway time-?out|internal server error|overloaded|\{)",
+        (
+            "429 Too Many Requests",
+            "401 Unauthorized",
+            "Provider returned error: 503 Service Unavailable",
+            "stream error: unexpected status 402 Payment Required",
+            'Error: 429 {"error":{"type":"rate_limit_error","message":"Slow down"}}',
+        ),
+    ),
+)
+"""Failures as any agent may tell them, in the words of common providers."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentType:
     """What is known of one kind of agent; every claim is checked against the running agent."""
@@ -89,6 +174,8 @@ class AgentType:
     history_context_injection: bool = False
     prefer_load: bool = True
     """Whether to try ``session/load`` before ``session/resume``, because a replay can be verified."""
+    load_timeout: float | None = None
+    """Seconds for a start that restores the conversation; None: four fifths of ``KANDEV_START_TIMEOUT``."""
     replays_on_load: bool = False
     """Known to replay the conversation on load: an empty replay then contradicts the log.
 
@@ -97,8 +184,12 @@ class AgentType:
     gone_patterns: Sequence[str] = ()
     """Regular expressions for error texts that report the conversation as gone; a profile may add its own.
 
-    ACP's *resource not found* (-32002) naming the conversation has this meaning for every type.
+    An error that names the conversation has this meaning for every type, whatever its code.
     """
+    asks_permission: bool = True
+    """False: it was observed to run tools without asking, so that the permission mode *ask* has no effect."""
+    failure_messages: Sequence[FailureMessage] = ()
+    """Failures that it reports as text."""
     errs_about_gone: bool = False
     """Whether it may report *gone* wrongly: then it takes two reports 90 s apart to set the token aside."""
     needs: Sequence[str] = ()
@@ -132,6 +223,11 @@ class AgentType:
     def names_conversation(self) -> bool:
         """Whether each turn names its conversation: command lines do, a turn of ACP does not."""
         return self.driver.endswith("_cli")
+
+    def load_limit(self, start_timeout: float) -> float:
+        """Return the seconds for restoring a conversation in a start that may take ``start_timeout`` seconds."""
+        wanted = _LOAD_SHARE * start_timeout if self.load_timeout is None else self.load_timeout
+        return float(min(wanted, start_timeout, _MAX_LOAD))
 
     def argv_on(self, runtime: str) -> Sequence[str]:
         """Return the command for the runtime where the agent runs."""

@@ -10,31 +10,39 @@ it, git checks it in quarantine (as ``receive-pack`` does), and only then is it 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Final
 
-from executors_app.agentctl.workspace.worktrees import Seed
-from executors_app.errors import BundleRefused, RepositoryUnusable
+from executors_app.machine.git.worktrees import Seed
 from executors_app.repositories import bare, transfer
 from executors_app.repositories.bare import WorkspaceRefs, check_workspace_id
-from executors_app.repositories.git import LONG_TIMEOUT, Bounds, Git, GitFailed
+from executors_app.repositories.git import CHECK, Git, GitFailed
+from executors_app.repositories.git_errors import Cause
 from executors_app.repositories.object_store import ObjectStore
+from executors_app.repositories.published_packs import PublishedPacks
 from executors_app.repositories.team import CarriedSettings, TeamRepository
-from executors_app.repositories.transfer import BundleHeader
+from executors_app.repositories.transfer import BUNDLE_LIMIT, BundleHeader, Pack
+from executors_app.wire.errors import BundleRefused, PublicationRefused, RepositoryUnusable
 
-BUNDLE_LIMIT: Final = 2 << 30
-"""Largest bundle, in bytes."""
 ARCHIVE_LIMIT: Final = 8 << 30
 """Largest archive, in bytes."""
 KEPT_LIMIT: Final = 1000
 """Maximum number of refs in one archive."""
-_MEMORY: Final = 4 << 30
-_CHECK_SECONDS: Final = 900.0
+MAX_PATHS: Final = 2_000_000
+"""Files and directories of one commit. A few small trees that name one another can describe billions."""
+PUBLISHED_BYTES: Final = 4 << 30
+"""Bytes of packs that one workspace may add to the team's repository."""
+PUBLISHED_INFLATED: Final = 32 << 30
+"""Bytes of objects, unpacked, that one workspace may add to the team's repository."""
+PUBLISHED_OBJECTS: Final = 5_000_000
+"""Objects that one workspace may add to the team's repository."""
 _MAX_PACKS: Final = 16
 """With more packs than this, they are merged into one without unreachable objects."""
 _INCOMING_PREFIX: Final = "incoming-"
@@ -44,23 +52,32 @@ REMOVING_PREFIX: Final = ".going-"
 class Archive:
     """The archive of one workspace; see ``of``."""
 
-    def __init__(self, path: Path, workspace_id: str, store: ObjectStore | None):
+    def __init__(self, path: Path, workspace_id: str, store: ObjectStore | None, account: str):
         self.path = path
+        self._account = account
         self.workspace_id = workspace_id
         self.store = store
 
     @classmethod
-    def of(cls, root: Path, workspace_id: str, store: ObjectStore | None = None) -> Archive:
+    def of(cls, root: Path, workspace_id: str, store: ObjectStore | None = None, *, account: str = "") -> Archive:
         """Return the archive of a workspace below the data directory ``root``; it may not exist yet.
 
-        ``store`` is what a new one borrows from. Raises RepositoryUnusable for an invalid id.
+        ``store`` is what a new one borrows from, ``account`` the repository whose calls of git wait for one another
+        (default: the store's, or the workspace alone). Raises RepositoryUnusable for an invalid id.
         """
-        return cls(root / "archives" / f"{check_workspace_id(workspace_id)}.git", workspace_id, store)
+        if store is not None:
+            account = str(store.repository.common)
+        path = root / "archives" / f"{check_workspace_id(workspace_id)}.git"
+        return cls(path, workspace_id, store, account or workspace_id)
 
     @property
     def git(self) -> Git:
         """Git for the archive."""
-        return Git(self.path)
+        return self._git()
+
+    def _git(self, objects: Path | None = None) -> Git:
+        # All workspaces of a repository share its slots: what one of them sends delays no other team.
+        return Git(self.path, objects, account=self._account)
 
     def exists(self) -> bool:
         """Whether the archive has been created."""
@@ -83,7 +100,8 @@ class Archive:
     def adopt(self, branch: str) -> dict[str, str]:
         """Copy the workspace's refs that only the team's repository has, and return them.
 
-        For workspaces from before there were archives. Raises RepositoryUnusable, GitFailed.
+        For a workspace whose archive was lost, or that comes from another machine. Raises RepositoryUnusable and
+        GitFailed.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
         repository = self._repository()
@@ -112,7 +130,7 @@ class Archive:
                 before = self.tips()
                 with self._quarantine() as draft:
                     self._check(draft, header, before, file, held)
-                    changes = self._changes(Git(self.path, draft), names, before, header.refs)
+                    changes = self._changes(self._git(draft), names, before, header.refs)
                     self._accept(draft, held)
                 # After a crash before this line the archive has objects without refs; the same bundle can come again.
                 bare.update_refs(self.git, changes, (held,))
@@ -167,8 +185,54 @@ class Archive:
             remotes=dict(carried.remotes),
             exclude=carried.exclude,
             hooks=carried.hooks,
+            base=base,
         )
         transfer.write_seed(self.git, into, seed, published if borrow else {})
+
+    @contextmanager
+    def pack_for_publication(self, commits: Sequence[str], known: Sequence[str], held: int) -> Iterator[Pack | None]:
+        """Yield a pack of what the commits reach and ``known`` does not, after charging it to the workspace.
+
+        ``held`` is the archive's lock. None if there is nothing to send. Raises PublicationRefused, GitFailed.
+        """
+        folder = Path(tempfile.mkdtemp(prefix=_INCOMING_PREFIX, dir=self.path))
+        try:
+            object_format = bare.read_object_format(self.path)
+            try:
+                pack = transfer.make_pack(self.git, folder, commits, known, object_format=object_format, hold=(held,))
+            except BundleRefused as error:
+                raise PublicationRefused(
+                    f"{error.message} It is not published; this workspace's work is kept in its archive."
+                ) from error
+            if pack is not None:
+                self._charge(pack)
+            yield pack
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def published_packs(self) -> PublishedPacks:
+        """The packs that the workspace has added to the team's repository."""
+        return PublishedPacks(self.path, self.git)
+
+    def remove_leftovers(self) -> None:
+        """Remove what killed calls have left behind; the caller holds the archive's lock."""
+        _remove_stale_files(self.path)
+
+    def published(self) -> Published:
+        """Return what the workspace has added to the team's repository so far."""
+        try:
+            return Published(**json.loads((self.path / _PUBLISHED).read_text()))
+        except FileNotFoundError:
+            return Published()
+
+    def _charge(self, pack: Pack) -> None:
+        # Written before the pack is sent: a crash in between charges the same pack twice, never not at all.
+        total = self.published().plus(pack)
+        total.check()
+        draft = self.path / f"{_PUBLISHED}.draft"
+        draft.write_text(json.dumps(asdict(total)))
+        draft.rename(self.path / _PUBLISHED)
 
     def drop(self, refs: Mapping[str, str]) -> None:
         """Remove refs that still name the given commits; raises GitFailed for one that has moved."""
@@ -251,38 +315,27 @@ class Archive:
 
     def _check(self, draft: Path, header: BundleHeader, before: Mapping[str, str], file: IO[bytes], held: int) -> None:
         """Index the pack in quarantine and check that nothing is missing; raises BundleRefused."""
-        git = Git(self.path, draft)
+        git = self._git(draft)
         here = bare.object_types(git, header.prerequisites)
         if missing := sorted(header.prerequisites - set(here)):
             raise BundleRefused("The bundle depends on commits that have not arrived.", missing=missing)
-        bounds = Bounds(_MEMORY, BUNDLE_LIMIT * 2)
         if header.objects:
-            os.lseek(file.fileno(), header.offset, os.SEEK_SET)
-            words = (
-                "index-pack",
-                "--stdin",
-                "--fix-thin",
-                "--strict",
-                "--threads=2",
-                f"--max-input-size={BUNDLE_LIMIT}",
-            )
-            try:
-                git.run(*_LOW_MEMORY_OPTIONS, *words, stdin=file, timeout=_CHECK_SECONDS, hold=(held,), bounds=bounds)
-            except GitFailed as error:
-                raise BundleRefused(f"The bundle cannot be imported: {error.message}") from error
+            transfer.index_bundle(git, file, header, (held,))
         kinds = bare.object_types(git, header.refs.values())
         if any(kinds.get(commit) != "commit" for commit in header.refs.values()):
             raise BundleRefused("The bundle names something other than its own commits.")
         self._check_whole(git, header.refs, before, held)
+        for commit in sorted(set(header.refs.values()) - set(before.values())):
+            _check_paths(git, commit, header.object_format, held)
 
     def _check_whole(self, git: Git, refs: Mapping[str, str], before: Mapping[str, str], held: int) -> None:
         """Check that everything the commits reach is present; raises BundleRefused."""
         known = {*before.values(), *(self.store.refs().values() if self.store else ())}
         wanted = bare.revision_input(refs.values(), sorted(known))
         try:
-            git.run("rev-list", "--objects", "--quiet", "--stdin", stdin=wanted, timeout=_CHECK_SECONDS, hold=(held,))
+            git.run("rev-list", "--objects", "--quiet", "--stdin", stdin=wanted, bounds=CHECK, hold=(held,))
         except GitFailed as error:
-            raise BundleRefused(f"Objects are missing: {error.message}") from error
+            raise BundleRefused(f"The bundle is not complete: {error.message}") from error
 
     def _accept(self, draft: Path, held: int) -> None:
         """Move the checked pack in, its index last: git finds a pack by its index."""
@@ -313,16 +366,53 @@ class Archive:
             self._repack(held)
 
     def _repack(self, held: int) -> None:
-        self.git.run("repack", "-a", "-d", "-l", "-n", "-q", timeout=LONG_TIMEOUT, hold=(held,))
+        self.git.run("repack", "-a", "-d", "-l", "-n", "-q", bounds=CHECK, hold=(held,))
 
 
-_LOW_MEMORY_OPTIONS: Final = (
-    *("-c", "core.packedGitLimit=256m"),
-    *("-c", "core.packedGitWindowSize=16m"),
-    *("-c", "core.bigFileThreshold=32m"),
-    *("-c", "core.deltaBaseCacheLimit=64m"),
-)
-"""Options that keep git within its memory limit."""
+_PUBLISHED: Final = "published.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a workspace has added to the team's repository so far."""
+
+    stored: int = 0
+    """Bytes of packs."""
+    inflated: int = 0
+    """Bytes of objects, unpacked."""
+    objects: int = 0
+
+    def plus(self, pack: Pack) -> Published:
+        """Return the sum with another pack."""
+        return Published(
+            self.stored + pack.stored, self.inflated + pack.size.inflated, self.objects + pack.size.objects
+        )
+
+    def check(self) -> None:
+        """Raise PublicationRefused if this is more than a workspace may add."""
+        for name, used, limit in (
+            ("bytes", self.stored, PUBLISHED_BYTES),
+            ("unpacked bytes", self.inflated, PUBLISHED_INFLATED),
+            ("objects", self.objects, PUBLISHED_OBJECTS),
+        ):
+            if used > limit:
+                raise PublicationRefused(
+                    f"This workspace would have published {used} {name} into the team's repository, more than the "
+                    f"{limit} that it may. Its work is kept in its archive; continue in a new session."
+                )
+
+
+def _check_paths(git: Git, commit: str, object_format: str, held: int) -> None:
+    """Check that a commit has no more paths than anyone can check out; raises BundleRefused."""
+    line = bare.OBJECT_FORMATS[object_format] + 1
+    bounds = replace(CHECK, output=MAX_PATHS * line)
+    try:
+        # Directories are listed, too: trees without files could be nested to any number.
+        git.count_output("ls-tree", "-r", "-t", "--object-only", commit, bounds=bounds, hold=(held,))
+    except GitFailed as error:
+        if error.cause is Cause.BUSY:
+            raise
+        raise BundleRefused(f"A commit has more than {MAX_PATHS} paths, or paths that git cannot list.") from error
 
 
 def _remove_stale_files(path: Path) -> None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from executors_app.agentctl.workspace.worktrees import wait_for_lock
-from executors_app.errors import RepositoryUnusable
+from executors_app.machine.git.worktrees import wait_for_lock
 from executors_app.repositories.git import Git, GitFailed
+from executors_app.wire.errors import RepositoryUnusable
 
 _WORKSPACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _BRANCH: Final = re.compile(r"kandev/[0-9a-f]{12}")
@@ -102,10 +102,10 @@ def make_bare_repository(path: Path, object_format: str, *, mode: int, shared: s
             raise
 
 
-def write_config(path: Path, object_format: str, shared: str = "") -> None:
+def write_config(path: Path, object_format: str, shared: str = "", *, has_work_tree: bool = False) -> None:
     """Write the whole configuration of one of our git directories."""
     version = "0" if object_format == "sha1" else "1"
-    lines = ["[core]", f"\trepositoryFormatVersion = {version}", "\tbare = true"]
+    lines = ["[core]", f"\trepositoryFormatVersion = {version}", f"\tbare = {str(not has_work_tree).lower()}"]
     lines += [f"\tsharedRepository = {shared}"] if shared else []
     lines += [] if object_format == "sha1" else ["[extensions]", f"\tobjectFormat = {object_format}"]
     (path / "config").write_text("\n".join(lines) + "\n")

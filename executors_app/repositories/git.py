@@ -1,40 +1,76 @@
-"""Run git for the control plane: a fixed git directory, a fixed environment, limits on time, output and memory.
+"""Run git for the control plane: a fixed git directory, a fixed environment, and limits on everything that it uses.
 
-Nothing is discovered and nothing is inherited. ``GIT_DIR`` is always one of our own directories, so the only
-repository configuration that git reads is what ``bare.py`` wrote; system and user configuration are switched off.
-``SAFE_OPTIONS`` override it once more: a key that runs a program or names another path must have no effect even if
-one of our directories was tampered with.
+No other module of the control plane starts git. Nothing is discovered and nothing is inherited. ``GIT_DIR`` is always
+one of our own directories, so the only repository configuration that git reads is what ``bare.py`` wrote; system and
+user configuration are switched off. ``SAFE_OPTIONS`` override it once more: a key that runs a program or names another
+path must have no effect even if one of our directories was tampered with.
+
+What git reads may have been written by an agent, and so may decide how long git runs, how much memory it takes and
+what it writes to stderr. Every call therefore has ``Bounds``, calls that read whole histories wait for a slot, and
+what git wrote to stderr is logged and classified, but never shown.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import select
+import signal
 import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import IO, ClassVar, Final
+from typing import IO, Final
 
-from executors_app.agentctl.workspace.repository_git import (
+from executors_app.machine.git.git_process import (
     CappedOutput,
-    end_process,
     git_environment,
     git_executable,
     memory_file,
     read_outputs,
     subcommand,
 )
-from executors_app.errors import RepositoryUnusable
+from executors_app.repositories import git_errors
+from executors_app.repositories.git_errors import Cause
+from executors_app.repositories.slots import NoFreeSlot, Pool, git_slot
+from executors_app.wire.errors import RepositoryUnusable
 
-OUTPUT_LIMIT: Final = 64 << 20
-"""Maximum bytes of output that one call may return."""
-TIMEOUT: Final = 60.0
-LONG_TIMEOUT: Final = 3600.0
-"""Seconds for calls that copy a whole history."""
+logger = logging.getLogger(__name__)
+
 _ERROR_BYTES: Final = 2000
+_TERM_GRACE: Final = 2.0
+"""Seconds in which git may remove its lock files before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits on one call of git, and on each process that it starts."""
+
+    memory: int
+    """Bytes of address space."""
+    cpu: int
+    """Seconds of CPU time."""
+    seconds: float
+    """Seconds until it is killed, with everything that it started."""
+    output: int
+    """Bytes that it may return."""
+    file: int
+    """Bytes of the longest file that it may write."""
+    pool: Pool | None = None
+    """Of which slots of the whole installation it needs one; None: it needs none."""
+
+
+LOOKUP: Final = Bounds(memory=1 << 30, cpu=30, seconds=60.0, output=64 << 20, file=256 << 20)
+"""For calls about refs and single objects."""
+VIEW: Final = Bounds(memory=1 << 30, cpu=10, seconds=20.0, output=4 << 20, file=0, pool=Pool.VIEW)
+"""For what people are shown of saved work."""
+CHECK: Final = Bounds(memory=2 << 30, cpu=300, seconds=900.0, output=64 << 20, file=8 << 30, pool=Pool.HEAVY)
+"""For indexing and walking what a workspace has sent."""
+COPY: Final = Bounds(memory=4 << 30, cpu=1800, seconds=3600.0, output=64 << 20, file=64 << 30, pool=Pool.HEAVY)
+"""For copying the whole history of a team's repository."""
 
 SAFE_OPTIONS: Final = (
     *("-c", f"core.hooksPath={os.devnull}"),
@@ -50,6 +86,14 @@ SAFE_OPTIONS: Final = (
     *("-c", "core.multiPackIndex=false"),
     *("-c", "pack.useBitmaps=false"),
     *("-c", "repack.writeBitmaps=false"),
+    # What keeps git within its memory: windows of packs instead of whole packs, no deltas of big files, one thread.
+    *("-c", "core.packedGitLimit=256m"),
+    *("-c", "core.packedGitWindowSize=16m"),
+    *("-c", "core.bigFileThreshold=32m"),
+    *("-c", "core.deltaBaseCacheLimit=64m"),
+    *("-c", "pack.threads=1"),
+    *("-c", "pack.windowMemory=128m"),
+    *("-c", "pack.deltaCacheSize=64m"),
     *("-c", "gc.auto=0"),
     *("-c", "maintenance.auto=false"),
     *("-c", "submodule.recurse=false"),
@@ -64,16 +108,25 @@ SAFE_OPTIONS: Final = (
 class GitFailed(RepositoryUnusable):
     """A git command failed or could not be run."""
 
-    permanent: ClassVar[bool] = False
+    permanent = False
+
+    @property
+    def cause(self) -> Cause:
+        """Why it failed, as far as git's output tells."""
+        return Cause(self.details.get("cause", Cause.UNKNOWN))
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits on one git process, in bytes."""
+class CountedOutput(CappedOutput):
+    """Output of a pipe that is counted and not kept."""
 
-    memory: int
-    file: int
-    """The longest file that it may write."""
+    def __init__(self, pipe: IO[bytes] | None, limit: int):
+        super().__init__(pipe, limit)
+        self.size = 0
+
+    def append(self, data: bytes) -> bool:
+        """Count output; return False once there is more than ``limit``."""
+        self.size += len(data)
+        return self.size <= self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,75 +135,105 @@ class Git:
 
     directory: Path
     objects: Path | None = None
+    account: str = ""
+    """Whose heavy calls wait for one another: the team's repository for which git runs."""
+    descriptors: tuple[int, ...] = ()
+    """Descriptors that git needs: the git directory names files by them."""
 
     def run(
-        self,
-        *arguments: str,
-        stdin: bytes | IO[bytes] = b"",
-        limit: int = OUTPUT_LIMIT,
-        timeout: float = TIMEOUT,
-        hold: Sequence[int] = (),
-        bounds: Bounds | None = None,
+        self, *arguments: str, stdin: bytes | IO[bytes] = b"", bounds: Bounds = LOOKUP, hold: Sequence[int] = ()
     ) -> bytes:
-        """Run git and return what it wrote; raises GitFailed, also if that is more than ``limit`` bytes.
+        """Run git and return what it wrote; raises GitFailed, also if that is more than ``bounds.output`` bytes.
 
         ``hold`` are descriptors of locks: git keeps them open while it lives, so that a lock outlasts a caller that is
         killed.
         """
-        said, more = self._run(arguments, stdin, limit=limit, timeout=timeout, hold=hold, bounds=bounds)
+        said, more = self._run(arguments, stdin, bounds, hold)
         if more:
-            raise GitFailed(f"git {subcommand(arguments)} wrote more than {limit} bytes.")
+            raise GitFailed(f"git {subcommand(arguments)} wrote more than {bounds.output} bytes.", cause=Cause.OUTPUT)
         return said
 
-    def read(self, *arguments: str, limit: int) -> bytes:
+    def read(self, *arguments: str, limit: int, bounds: Bounds = VIEW) -> bytes:
         """Run git and return the first ``limit`` bytes of what it wrote; raises GitFailed."""
-        return self._run(arguments, b"", limit=limit, timeout=TIMEOUT)[0]
+        return self._run(arguments, b"", replace(bounds, output=limit))[0]
 
-    def text(self, *arguments: str) -> str:
+    def text(self, *arguments: str, bounds: Bounds = LOOKUP) -> str:
         """``run``, as text without the last line end."""
-        return self.run(*arguments).decode(errors="surrogateescape").rstrip("\n")
+        return self.run(*arguments, bounds=bounds).decode(errors="surrogateescape").rstrip("\n")
 
-    def write(self, into: IO[bytes], *arguments: str, stdin: bytes) -> None:
+    def count_output(self, *arguments: str, bounds: Bounds, hold: Sequence[int] = ()) -> int:
+        """Run git and return how many bytes it wrote, without keeping them.
+
+        Raises GitFailed, also if that is more than ``bounds.output``.
+        """
+        with self._admit(bounds, hold) as held, memory_file(b"") as source:
+            process = self._start(arguments, source, subprocess.PIPE, held, bounds)
+            out = CountedOutput(process.stdout, bounds.output)
+            _finish([(process, arguments)], [out], time.monotonic() + bounds.seconds)
+        if out.size > bounds.output:
+            raise GitFailed(f"git {subcommand(arguments)} wrote more than {bounds.output} bytes.", cause=Cause.OUTPUT)
+        return out.size
+
+    def write(
+        self,
+        into: IO[bytes],
+        *arguments: str,
+        stdin: bytes | IO[bytes],
+        bounds: Bounds = COPY,
+        hold: Sequence[int] = (),
+    ) -> None:
         """Run git with its output going to an open file; raises GitFailed."""
-        with memory_file(stdin) as source:
-            process = self._start(arguments, source, into, ())
-            _finish([(process, arguments)], [], time.monotonic() + LONG_TIMEOUT)
+        with self._admit(bounds, hold) as held, _opened(stdin) as source:
+            process = self._start(arguments, source, into, held, bounds)
+            _finish([(process, arguments)], [], time.monotonic() + bounds.seconds)
 
     def pipe(
-        self, arguments: Sequence[str], other: Git, others: Sequence[str], *, stdin: bytes, hold: Sequence[int]
+        self,
+        arguments: Sequence[str],
+        other: Git,
+        others: Sequence[str],
+        *,
+        stdin: bytes,
+        hold: Sequence[int],
+        bounds: Bounds = COPY,
     ) -> bytes:
         """Run git here, pipe its output to another git, and return that one's output. Raises GitFailed."""
-        with memory_file(stdin) as source:
-            first = self._start(arguments, source, subprocess.PIPE, hold)
-        try:
-            second = other._start(others, first.stdout, subprocess.PIPE, hold)
-        except GitFailed:
-            end_process(first)
-            raise
-        if first.stdout:
-            first.stdout.close()  # only the second may hold it, or the first would not notice its end
-            first.stdout = None
-        out = CappedOutput(second.stdout, OUTPUT_LIMIT)
-        # The second first, because its error is reported: if it fails, the first only reports a broken pipe.
-        _finish([(second, others), (first, arguments)], [out], time.monotonic() + LONG_TIMEOUT)
+        with self._admit(bounds, hold) as held:
+            with memory_file(stdin) as source:
+                first = self._start(arguments, source, subprocess.PIPE, held, bounds)
+            try:
+                second = other._start(others, first.stdout, subprocess.PIPE, held, bounds)
+            except GitFailed:
+                _end(first)
+                raise
+            if first.stdout:
+                first.stdout.close()  # only the second may hold it, or the first would not notice its end
+                first.stdout = None
+            out = CappedOutput(second.stdout, bounds.output)
+            # The second first, because its error is reported: if it fails, the first only reports a broken pipe.
+            _finish([(second, others), (first, arguments)], [out], time.monotonic() + bounds.seconds)
         return bytes(out.data)
 
     def _run(
-        self,
-        arguments: Sequence[str],
-        stdin: bytes | IO[bytes],
-        *,
-        limit: int,
-        timeout: float,
-        hold: Sequence[int] = (),
-        bounds: Bounds | None = None,
+        self, arguments: Sequence[str], stdin: bytes | IO[bytes], bounds: Bounds, hold: Sequence[int] = ()
     ) -> tuple[bytes, bool]:
-        until = time.monotonic() + timeout
-        with memory_file(stdin) if isinstance(stdin, bytes) else contextlib.nullcontext(stdin) as source:
-            process = self._start(arguments, source, subprocess.PIPE, hold, bounds)
-        out = CappedOutput(process.stdout, limit)
-        _finish([(process, arguments)], [out], until)
-        return bytes(out.data[:limit]), len(out.data) > limit
+        with self._admit(bounds, hold) as held, _opened(stdin) as source:
+            process = self._start(arguments, source, subprocess.PIPE, held, bounds)
+            out = CappedOutput(process.stdout, bounds.output)
+            _finish([(process, arguments)], [out], time.monotonic() + bounds.seconds)
+        return bytes(out.data[: bounds.output]), len(out.data) > bounds.output
+
+    @contextlib.contextmanager
+    def _admit(self, bounds: Bounds, hold: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """Wait for a slot if the call needs one, and yield all descriptors that git holds. Raises GitFailed."""
+        with contextlib.ExitStack() as stack:
+            slot: tuple[int, ...] = ()
+            if bounds.pool is not None:
+                try:
+                    slot = stack.enter_context(git_slot(bounds.pool, self.account))
+                except NoFreeSlot as error:
+                    raise GitFailed(str(error), cause=Cause.BUSY) from error
+            yield (*hold, *slot)
 
     def _start(
         self,
@@ -158,25 +241,68 @@ class Git:
         stdin: IO[bytes] | None,
         stdout: int | IO[bytes],
         hold: Sequence[int],
-        bounds: Bounds | None = None,
+        bounds: Bounds,
     ) -> subprocess.Popen[bytes]:
         environment: dict[str, str] = {**_environment(), "GIT_DIR": str(self.directory)}
+        environment["GIT_ALLOC_LIMIT"] = str(bounds.memory // 2)
         if self.objects is not None:
             environment["GIT_OBJECT_DIRECTORY"] = str(self.objects)
-        try:
-            return subprocess.Popen(
-                [*(_limited(bounds) if bounds else ()), git_executable(), *SAFE_OPTIONS, *arguments],
-                cwd=self.directory,
-                env=environment,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-                pass_fds=tuple(hold),
-            )
-        except (OSError, ValueError) as error:
-            raise GitFailed(f"git {subcommand(arguments)} could not be started in {self.directory}: {error}") from error
+        return start_limited(
+            [git_executable(), *SAFE_OPTIONS, *arguments],
+            bounds,
+            cwd=self.directory,
+            environment=environment,
+            stdin=stdin,
+            stdout=stdout,
+            descriptors=(*hold, *self.descriptors),
+        )
+
+
+def start_limited(
+    command: Sequence[str],
+    bounds: Bounds,
+    *,
+    cwd: Path,
+    environment: dict[str, str],
+    stdin: IO[bytes] | None,
+    stdout: int | IO[bytes],
+    descriptors: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a program under limits, in its own process group. Raises GitFailed."""
+    try:
+        return subprocess.Popen(
+            [*_limited(bounds), *command],
+            cwd=cwd,
+            env=environment,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            pass_fds=tuple(descriptors),
+        )
+    except (OSError, ValueError) as error:
+        reference = git_errors.log_failure(command[0], str(error), exit_code=None)
+        raise GitFailed(f"git could not be started. See {reference} in the log.") from error
+
+
+def run_limited(command: Sequence[str], bounds: Bounds, *, stdin: IO[bytes], environment: dict[str, str]) -> bytes:
+    """Run a helper program under the same limits as git, and return its output. Raises GitFailed."""
+    process = start_limited(
+        command, bounds, cwd=Path("/"), environment=environment, stdin=stdin, stdout=subprocess.PIPE
+    )
+    out = CappedOutput(process.stdout, bounds.output)
+    _finish([(process, [Path(command[-1]).stem])], [out], time.monotonic() + bounds.seconds)
+    return bytes(out.data[: bounds.output])
+
+
+@contextlib.contextmanager
+def _opened(stdin: bytes | IO[bytes]) -> Iterator[IO[bytes]]:
+    if not isinstance(stdin, bytes):
+        yield stdin
+        return
+    with memory_file(stdin) as source:
+        yield source
 
 
 def _finish(
@@ -186,26 +312,95 @@ def _finish(
     errors = [CappedOutput(process.stderr, -_ERROR_BYTES) for process, _ in running]
     try:
         whole = read_outputs([*outputs, *errors], until)
-        codes = [process.wait(max(0.1, until - time.monotonic())) for process, _ in running] if whole else []
-    except (TimeoutError, subprocess.TimeoutExpired):
-        raise GitFailed(f"git {subcommand(running[0][1])} did not finish in time.") from None
+        if whole:
+            for process, _ in running:
+                _wait(process, until)
+    except TimeoutError:
+        raise GitFailed(f"git {subcommand(running[0][1])} did not finish in time.", cause=Cause.TIME) from None
     finally:
-        for process, _ in running:
-            end_process(process)
-    for code, message, (_, arguments) in zip(codes, errors, running, strict=False):
-        if code:
-            text = message.text or f"exit code {code}"
-            raise GitFailed(f"git {subcommand(arguments)} failed: {text}", exit_code=code)
+        for process, arguments in running:
+            _end(process, subcommand(arguments))
+    if not whole:
+        return
+    for (process, arguments), message in zip(running, errors, strict=True):
+        if process.returncode:
+            raise _failure(arguments, process.returncode, message.text)
+
+
+def _failure(arguments: Sequence[str], exit_code: int, text: str) -> GitFailed:
+    """Return the error for a call that failed: the sentence of its cause, and where its output is logged."""
+    name = subcommand(arguments)
+    cause = git_errors.classify(text, exit_code)
+    reference = git_errors.log_failure(name, text, exit_code=exit_code)
+    return GitFailed(
+        f"git {name} failed: {git_errors.describe(cause, text)} See {reference} in the log.",
+        exit_code=exit_code,
+        cause=cause,
+    )
+
+
+def _wait(process: subprocess.Popen[bytes], until: float) -> None:
+    """Wait until a process has ended, without reaping it. Raises TimeoutError."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            raise TimeoutError
+    finally:
+        os.close(descriptor)
+
+
+def _end(process: subprocess.Popen[bytes], name: str = "") -> None:
+    """End a process and everything in its group, reap it, and close its pipes."""
+    if process.returncode is None:
+        with contextlib.suppress(TimeoutError):
+            _wait(process, 0.0)
+            _reap(process, name)
+    if process.returncode is None:
+        _signal_group(process, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            _wait(process, time.monotonic() + _TERM_GRACE)
+        _reap(process, name)
+    for pipe in (process.stdout, process.stderr):
+        if pipe:
+            pipe.close()
+
+
+def _reap(process: subprocess.Popen[bytes], name: str) -> None:
+    # Before the leader is reaped, nobody else can have its id, so the signal reaches only what git has started.
+    _signal_group(process, signal.SIGKILL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    logger.debug(
+        "git %s ended",
+        name,
+        extra={
+            "exit_code": process.returncode,
+            "cpu_seconds": usage.ru_utime + usage.ru_stime,
+            "peak_memory_bytes": usage.ru_maxrss << 10,
+        },
+    )
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
 
 
 def _limited(bounds: Bounds) -> list[str]:
     """Return the beginning of a command that starts under these limits.
 
     A shell sets them: limits set on a running git come too late on a busy machine, and a ``preexec_fn`` is not safe in
-    a process with threads. The units are KiB of memory and blocks of 512 bytes.
+    a process with threads. The units are KiB of memory, seconds, and blocks of 512 bytes.
     """
-    set_limits = 'ulimit -v "$1" && ulimit -f "$2" && shift 2 && exec "$@"'
-    return ["/bin/sh", "-c", set_limits, "sh", str(bounds.memory >> 10), str(bounds.file >> 9)]
+    # Of CPU time, the soft limit is the lower one: it ends git with a signal of its own.
+    set_limits = (
+        'ulimit -c 0 && ulimit -v "$1" && ulimit -S -t "$2" && ulimit -H -t "$3" && ulimit -f "$4" && '
+        'shift 4 && exec "$@"'
+    )
+    limits = (str(bounds.memory >> 10), str(bounds.cpu), str(bounds.cpu + 1), str(bounds.file >> 9))
+    return ["/bin/sh", "-c", set_limits, "sh", *limits]
 
 
 @cache

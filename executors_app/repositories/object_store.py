@@ -3,41 +3,44 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from executors_app.errors import RepositoryUnusable
 from executors_app.repositories import bare, transfer
-from executors_app.repositories.git import LONG_TIMEOUT, Git, GitFailed
+from executors_app.repositories.git import COPY, LOOKUP, Git, GitFailed
 from executors_app.repositories.team import TeamRepository
+from executors_app.untrusted_files import Directory
+from executors_app.wire.errors import RepositoryUnusable
 
 _POINTER: Final = re.compile(
     rb"version https://git-lfs\.github\.com/spec/v1\n(?:[^\n]+\n)*?oid sha256:([0-9a-f]{64})\nsize ([0-9]{1,15})\n"
 )
 _POINTER_SIZES: Final = range(100, 1024)
-_LIST_LIMIT: Final = 1 << 30
+_BATCH: Final = 20_000
+"""Objects that are looked at in one call."""
 _SCANNED: Final = "scanned"
 _MISSING: Final = "missing"
 
 
-def needs_lfs_update(store: Path, common: Path) -> bool:
+def needs_lfs_update(store: Path, repository: Directory) -> bool:
     """Whether ``copy_lfs_objects`` has work to do although no ref has moved."""
-    if not _is_used(common):
+    if not _is_used(repository):
         return False
-    return not (store / "lfs" / _SCANNED).exists() or any(_find_object(common, oid) for oid in _read_missing(store))
+    return not (store / "lfs" / _SCANNED).exists() or any(_has_object(repository, oid) for oid in _read_missing(store))
 
 
-def copy_lfs_objects(git: Git, store: Path, common: Path) -> None:
+def copy_lfs_objects(git: Git, store: Path, repository: Directory) -> None:
     """Copy the git-lfs contents that the store's commits point to; raises OSError, GitFailed.
 
     Contents that the repository lacks are listed in a file, and copied once they are there.
     """
-    if not _is_used(common):
+    if not _is_used(repository):
         return
     folder = store / "lfs"
     folder.mkdir(mode=0o755, exist_ok=True)
@@ -45,12 +48,13 @@ def copy_lfs_objects(git: Git, store: Path, common: Path) -> None:
     scanned = folder / _SCANNED
     new = packs - set(scanned.read_text().split()) if scanned.exists() else packs
     found = _read_missing(store) | set(_pointers(git, store, new))
-    _write_list(folder / _MISSING, (oid for oid in sorted(found) if not _copy_object(store, common, oid)))
+    _write_list(folder / _MISSING, (oid for oid in sorted(found) if not _copy_object(store, repository, oid)))
     _write_list(scanned, sorted(packs))  # last: after a crash, the same packs are scanned again
 
 
-def _is_used(common: Path) -> bool:
-    return (common / "lfs" / "objects").is_dir()
+def _is_used(repository: Directory) -> bool:
+    found = repository.find("lfs/objects")
+    return found is not None and found.is_directory
 
 
 def _read_missing(store: Path) -> set[str]:
@@ -62,48 +66,49 @@ def _read_missing(store: Path) -> set[str]:
 
 def _pointers(git: Git, store: Path, packs: Iterable[str]) -> Iterator[str]:
     """Yield the git-lfs ids that objects of these packs point to."""
-    small: list[str] = []
     for pack in packs:
-        said = git.run("show-index", stdin=(store / "objects" / "pack" / pack).read_bytes(), limit=_LIST_LIMIT)
-        names = bare.join_lines(line.split(" ")[1] for line in said.decode().splitlines())
-        told = git.run(
-            "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)", stdin=names, limit=_LIST_LIMIT
-        )
-        small += [
-            name
-            for name, kind, size in (line.split(" ") for line in told.decode().splitlines())
-            if kind == "blob" and int(size) in _POINTER_SIZES
-        ]
-    for start in range(0, len(small), 10_000):
-        texts = git.run(
-            "cat-file", "--batch", stdin=bare.join_lines(small[start : start + 10_000]), timeout=LONG_TIMEOUT
-        )
-        yield from (found[1].decode() for found in _POINTER.finditer(texts))
+        with tempfile.TemporaryFile() as listed, (store / "objects" / "pack" / pack).open("rb") as index:
+            git.write(listed, "show-index", stdin=index)
+            listed.seek(0)
+            while lines := list(itertools.islice(listed, _BATCH)):
+                names = [line.decode().split(" ")[1].strip() for line in lines]
+                yield from _pointers_among(git, names)
 
 
-def _object_path(root: Path, oid: str) -> Path:
-    return root / "lfs" / "objects" / oid[:2] / oid[2:4] / oid
+def _pointers_among(git: Git, names: Sequence[str]) -> Iterator[str]:
+    """Yield the git-lfs ids that these objects point to; at most ``_BATCH`` objects."""
+    about = "--batch-check=%(objectname) %(objecttype) %(objectsize)"
+    told = git.run("cat-file", about, stdin=bare.join_lines(names), bounds=LOOKUP).decode()
+    small = []
+    for name, kind, size in (line.split(" ") for line in told.splitlines()):
+        if kind == "blob" and int(size) in _POINTER_SIZES:
+            small.append(name)
+    texts = git.run("cat-file", "--batch", stdin=bare.join_lines(small), bounds=LOOKUP) if small else b""
+    yield from (found[1].decode() for found in _POINTER.finditer(texts))
 
 
-def _find_object(common: Path, oid: str) -> Path | None:
-    """Return the contents' path in the repository; None behind a symbolic link, which could lead anywhere."""
-    path = _object_path(common, oid)
-    way = (path, *list(path.parents)[:4])
-    return path if path.is_file() and not any(step.is_symlink() for step in way) else None
+def _object_path(oid: str) -> str:
+    return f"lfs/objects/{oid[:2]}/{oid[2:4]}/{oid}"
 
 
-def _copy_object(store: Path, common: Path, oid: str) -> bool:
+def _has_object(repository: Directory, oid: str) -> bool:
+    found = repository.find(_object_path(oid))
+    return found is not None and found.is_file
+
+
+def _copy_object(store: Path, repository: Directory, oid: str) -> bool:
     """Copy the contents and return whether the store has them now."""
-    target = _object_path(store, oid)
+    target = store / _object_path(oid)
     if target.exists():
         return True
-    source = _find_object(common, oid)
-    if source is None:
+    try:
+        source = repository.open_file(_object_path(oid))
+    except OSError:
         return False
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for folder in list(target.parents)[:4]:
-        folder.chmod(0o755)
-    with source.open("rb") as file, tempfile.NamedTemporaryFile(dir=store / "lfs", prefix="tmp_") as draft:
+    with os.fdopen(source, "rb") as file, tempfile.NamedTemporaryFile(dir=store / "lfs", prefix="tmp_") as draft:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for folder in list(target.parents)[:4]:
+            folder.chmod(0o755)
         shutil.copyfileobj(file, draft, 1 << 20)
         draft.seek(0)
         if hashlib.file_digest(draft, "sha256").hexdigest() != oid:
@@ -123,7 +128,6 @@ def _write_list(path: Path, words: Iterable[str]) -> None:
 
 MAX_PACKS: Final = 24
 """With more packs than this, packs are merged."""
-_REFS_LIMIT: Final = 256 << 20
 
 
 class ObjectStore:
@@ -143,7 +147,7 @@ class ObjectStore:
     @property
     def git(self) -> Git:
         """Git for the store."""
-        return Git(self.path)
+        return Git(self.path, account=str(self.repository.common))
 
     @property
     def objects(self) -> Path:
@@ -167,7 +171,7 @@ class ObjectStore:
             return
         bare.make_bare_repository(self.path, self.repository.object_format, mode=0o755, shared="0644")
         # The lock file is beside the store, not in it: agents can read the store, and a reader could lock a file.
-        with bare.repository_lock(self.path.with_name(f"{self.path.name}.lock"), seconds=LONG_TIMEOUT) as held:
+        with bare.repository_lock(self.path.with_name(f"{self.path.name}.lock"), seconds=COPY.seconds) as held:
             published = self.repository.published_refs()
             if not self._is_current(published):
                 self._bring(published, held)
@@ -175,7 +179,9 @@ class ObjectStore:
 
     def _is_current(self, published: Mapping[str, str]) -> bool:
         return (
-            self.path.is_dir() and published == self.refs() and not needs_lfs_update(self.path, self.repository.common)
+            self.path.is_dir()
+            and published == self.refs()
+            and not needs_lfs_update(self.path, self.repository.directory)
         )
 
     def _bring(self, published: Mapping[str, str], held: int) -> None:
@@ -191,9 +197,7 @@ class ObjectStore:
                 transfer.copy_objects(source, self.git, new, known, hold=(held,))
                 # Objects are hashed again on arrival, so an object that was stored under a false name is missing now.
                 walk = bare.revision_input(new, set(before.values()))
-                self.git.run(
-                    "rev-list", "--objects", "--quiet", "--stdin", stdin=walk, timeout=LONG_TIMEOUT, hold=(held,)
-                )
+                self.git.run("rev-list", "--objects", "--quiet", "--stdin", stdin=walk, bounds=COPY, hold=(held,))
             except GitFailed as error:
                 raise RepositoryUnusable(
                     f"The objects of {self.repository.path} cannot be read ({error.message}). "
@@ -202,7 +206,7 @@ class ObjectStore:
         self._write_refs(wanted)
         if len(list((self.objects / "pack").glob("*.pack"))) > MAX_PACKS:
             # Merging by size keeps every object, reachable or not.
-            self.git.run("repack", "--geometric=2", "-d", "-n", "-q", timeout=LONG_TIMEOUT, hold=(held,))
+            self.git.run("repack", "--geometric=2", "-d", "-n", "-q", bounds=COPY, hold=(held,))
 
     def _write_refs(self, wanted: Mapping[str, str]) -> None:
         """Write the refs, after the objects: a ref here guarantees that everything it reaches is here."""
@@ -215,7 +219,7 @@ class ObjectStore:
         draft.rename(self.path / "packed-refs")
 
     def _provide_lfs(self) -> None:
-        copy_lfs_objects(self.git, self.path, self.repository.common)
+        copy_lfs_objects(self.git, self.path, self.repository.directory)
 
 
 def _remove_drafts(objects: Path) -> None:

@@ -1,35 +1,42 @@
-"""A team's repository, of which git reads only the objects and refs.
+"""A team's repository, of which git reads only the objects.
 
-git runs on a *facade*: a git directory of ours whose ``refs`` and ``packed-refs`` lead to the team's, with the
-team's objects named by ``GIT_OBJECT_DIRECTORY``. So the repository's own configuration, hooks, attributes, grafts,
-replace refs and worktree records have no effect. Everything else that is needed from the repository (its layout, its
-HEADs, its configuration) is read as plain files, before and without git.
+git runs on a *facade*: a git directory of ours with a copy of the refs, whose object directories lead to the
+descriptors of the team's. So the repository's own configuration, hooks, attributes, grafts, alternates, replace refs
+and worktree records have no effect, and nobody can exchange a directory between our check and git's use of it.
+Everything else that is needed from the repository (its layout, its refs, its configuration) is read as plain files
+below one opened directory, without following links and without git. git writes nothing there: packs are copied in.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from executors_app import untrusted_files
-from executors_app.errors import RepositoryUnusable
-from executors_app.repositories import bare
-from executors_app.repositories.bare import OBJECT_ID
-from executors_app.repositories.git import Git, GitFailed
+from django.conf import settings
 
-POINTER_LIMIT: Final = 8192
-_REFS_LIMIT: Final = 200_000
-"""Maximum number of entries below ``refs``; packed refs do not count."""
+from executors_app import untrusted_files
+from executors_app.machine.git import git_directory
+from executors_app.machine.git.git_directory import POINTER_LIMIT, Head
+from executors_app.repositories import bare, ref_files
+from executors_app.repositories.git import Git, GitFailed
+from executors_app.repositories.git_errors import Cause
+from executors_app.repositories.ref_files import FileModes
+from executors_app.repositories.transfer import Pack
+from executors_app.untrusted_files import Directory
+from executors_app.wire.errors import RepositoryUnusable
+
 _PACKS_LIMIT: Final = 50_000
 
 
@@ -54,7 +61,33 @@ def common_directory(path: Path) -> Path:
         raise RepositoryUnusable(
             f"{path} is not a usable git repository: {common / 'commondir'} leads to another one. Remove that file."
         )
+    _check_place(path.resolve(), common)
     return common
+
+
+def _check_place(path: Path, common: Path) -> None:
+    """Raise RepositoryUnusable if a repository is somewhere else, where its owner could not have put it.
+
+    Whoever may write the repository can let its ``.git`` lead to an archive of another team, for example.
+    """
+    if common in (path, path / ".git"):
+        return
+    data = Path(settings.KANDEV_DATA_DIR).resolve()
+    if common.is_relative_to(data):
+        raise RepositoryUnusable(f"{path} is not a usable git repository: its .git leads into Kandev's own data.")
+    if common.stat().st_uid != path.stat().st_uid:
+        raise RepositoryUnusable(
+            f"{path} is not a usable git repository: its .git leads to {common}, which belongs to another user."
+        )
+
+
+def _open_directory(common: Path) -> Directory:
+    """Open a git directory that ``common_directory`` has checked. Raises OSError, RepositoryUnusable."""
+    directory = Directory(common)
+    # A directory above it may have been exchanged for a link since: then another one was checked than we opened.
+    if directory.real_path() != common:
+        raise RepositoryUnusable(f"{common} was moved or exchanged while it was opened. Try again.")
+    return directory
 
 
 def worktree_directory(path: Path, common: Path) -> Path:
@@ -62,98 +95,80 @@ def worktree_directory(path: Path, common: Path) -> Path:
     pointer = path / ".git"
     if pointer.is_symlink() or not pointer.is_file():
         return common
-    return _target(path, pointer, "gitdir:")
+    return _target(path, pointer, git_directory.GITDIR_PREFIX)
 
 
-def check_repository(common: Path) -> None:
+def check_repository(repository: Directory) -> None:
     """Raise RepositoryUnusable, with what to do, for a repository that is unsafe or incomplete."""
+    common = repository.path
     for name in ("objects", "objects/info", "objects/pack", "refs", "packed-refs"):
-        if (common / name).is_symlink():
+        found = repository.find(name)
+        if found is not None and found.is_link:
             raise RepositoryUnusable(
                 f"{common / name} is a symbolic link. Replace it with what it points to, then try again."
             )
-    if (common / "reftable").exists():
+    if repository.find("reftable") is not None:
         raise RepositoryUnusable(
             f"{common} stores its refs as a reftable, which is not supported. Clone it with --ref-format=files."
         )
-    if (common / "shallow").exists():
+    if repository.find("shallow") is not None:
         raise RepositoryUnusable(f"{common} is a shallow clone. Run git fetch --unshallow in it, then try again.")
-    borrowed = untrusted_files.read_regular_file(common / "objects" / "info" / "alternates", POINTER_LIMIT) or b""
+    # The facade has no alternates, so git would miss these objects. They are not fetched from there: anyone who could
+    # ever write the objects may have chosen that path, and agents could then read everything in it.
+    borrowed = repository.read("objects/info/alternates", POINTER_LIMIT) or b""
     if any(line.strip() and not line.startswith(b"#") for line in borrowed.splitlines()):
-        # Anyone who could ever write the objects may have chosen that path, and agents could then read everything
-        # in it.
         raise RepositoryUnusable(
             f"{common} borrows objects from another repository. Run git repack -a -d in it and remove "
             f"{common / 'objects' / 'info' / 'alternates'}, then try again."
         )
-    _check_objects(common / "objects")
-    _check_refs(common / "refs")
+    _check_objects(repository)
+    ref_files.read_refs(repository)
 
 
-def _check_objects(objects: Path) -> None:
-    for folder, limit in ((objects, 1000), (objects / "pack", _PACKS_LIMIT)):
-        for entry in untrusted_files.list_entries(folder, limit):
-            if entry.is_symlink():
-                raise RepositoryUnusable(f"{entry.path} is a symbolic link. Replace it with what it points to.")
+def _check_objects(repository: Directory) -> None:
+    for folder, limit in (("objects", 1000), ("objects/pack", _PACKS_LIMIT)):
+        for entry in repository.entries(folder, limit):
+            if entry.is_link:
+                raise RepositoryUnusable(
+                    f"{repository.path / folder / entry.name} is a symbolic link. Replace it with what it points to."
+                )
             if entry.name.endswith(".promisor"):
                 raise RepositoryUnusable(
-                    f"{objects.parent} is a partial clone, which lacks objects. Clone the repository without --filter."
+                    f"{repository.path} is a partial clone, which lacks objects. Clone the repository without --filter."
                 )
-
-
-def _check_refs(refs: Path) -> None:
-    """Reject symbolic links below ``refs``: git would read and write wherever they lead."""
-    folders, count = [refs], 0
-    while folders:
-        for entry in untrusted_files.list_entries(folders.pop(), _REFS_LIMIT):
-            count += 1
-            if count >= _REFS_LIMIT:
-                raise RepositoryUnusable(f"{refs} contains too many files. Run git pack-refs --all in the repository.")
-            if entry.is_symlink():
-                raise RepositoryUnusable(f"{entry.path} is a symbolic link below refs. Remove it, then try again.")
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(Path(entry.path))
 
 
 def _pointed(path: Path, pointer: Path) -> Path:
     """Resolve a ``.git`` file to the directory that all worktrees share."""
-    folder = _target(path, pointer, "gitdir:")
+    folder = _target(path, pointer, git_directory.GITDIR_PREFIX)
     shared = folder / "commondir"
     return _target(folder, shared, "").resolve() if os.path.lexists(shared) else folder.resolve()
 
 
 def _target(base: Path, pointer: Path, prefix: str) -> Path:
-    said = os.fsdecode(untrusted_files.read_regular_file(pointer, POINTER_LIMIT) or b"").removesuffix("\n")
-    place = said.removeprefix(prefix).removeprefix(" ")
-    if not said.startswith(prefix) or not place or "\0" in place or len(said) >= POINTER_LIMIT - 1:
-        raise RepositoryUnusable(f"{base} is not a usable git repository: {pointer} does not contain a valid path.")
-    return base / place
+    try:
+        text = untrusted_files.read_regular_file(pointer, POINTER_LIMIT, follow=False)
+        return git_directory.parse_pointer(text, base, prefix)
+    except git_directory.InvalidPointer as error:
+        raise RepositoryUnusable(f"{base} is not a usable git repository: {pointer}: {error}.") from error
 
 
-_BRANCH: Final = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
 _WORKTREES: Final = 10_000
 _IN_USE: Final = ("HEAD", "rebase-merge/head-name", "rebase-apply/head-name")
 """During a rebase HEAD names no branch; git keeps the branch's name in these files."""
 
 
-def checked_out_branches(common: Path) -> set[str]:
+def checked_out_branches(repository: Directory) -> set[str]:
     """Return the refs of all branches that are checked out in any worktree of the repository."""
-    places = [common, *(Path(entry.path) for entry in untrusted_files.list_entries(common / "worktrees", _WORKTREES))]
-    named = {_named_ref(place / name) for place in places for name in _IN_USE}
-    return {name for name in named if name.startswith("refs/")}
+    places = ["", *(f"worktrees/{entry.name}/" for entry in repository.entries("worktrees", _WORKTREES))]
+    named = {_read_head(repository, f"{place}{name}").ref for place in places for name in _IN_USE}
+    return {ref for ref in named if ref}
 
 
-def _named_ref(path: Path) -> str:
-    if path.is_symlink():  # old versions of git made HEAD a symbolic link
-        said = os.fsdecode(path.readlink())
-    else:
-        said = (
-            os.fsdecode(untrusted_files.read_regular_file(path, POINTER_LIMIT) or b"")
-            .strip()
-            .removeprefix("ref:")
-            .strip()
-        )
-    return said if _BRANCH.fullmatch(said) or OBJECT_ID.fullmatch(said) else ""
+def _read_head(repository: Directory, name: str = "HEAD") -> Head:
+    """Return what a HEAD names, without following a link: old versions of git made it one, to the ref's name."""
+    link = repository.read_link(name)
+    return git_directory.parse_head(os.fsencode(link) if link else repository.read(name, POINTER_LIMIT))
 
 
 _EXCLUDE_LIMIT: Final = 64 << 10
@@ -182,14 +197,17 @@ class CarriedSettings:
     """The hooks, without git's samples; they run only in a sandbox."""
 
 
-def read_carried_settings(common: Path, config: Mapping[str, str]) -> CarriedSettings:
-    """Return the settings; ``config`` is the repository's own configuration, the last value of each key."""
-    exclude = untrusted_files.read_regular_file(common / "info" / "exclude", _EXCLUDE_LIMIT) or b""
+def read_carried_settings(repository: Directory, config: Mapping[str, str]) -> CarriedSettings:
+    """Return the settings; ``config`` is the repository's own configuration, the last value of each key.
+
+    They reach every sandbox, so no link is followed: it could lead to any file that Kandev can read.
+    """
+    exclude = repository.read("info/exclude", _EXCLUDE_LIMIT) or b""
     return CarriedSettings(
         identity={name: text for name in ("name", "email") if (text := _plain(config.get(f"user.{name}", "")))},
         remotes=dict(list(_remotes(config))[:_REMOTES]),
         exclude=exclude.decode("utf-8", "replace"),
-        hooks=dict(_hooks(common / "hooks")),
+        hooks=dict(_hooks(repository)),
     )
 
 
@@ -225,21 +243,38 @@ def strip_credentials(url: str) -> str:
     return urlunsplit((parts.scheme, user + place + (f":{port}" if port else ""), parts.path, "", ""))
 
 
-def _hooks(folder: Path) -> Iterator[tuple[str, bytes]]:
+def _hooks(repository: Directory) -> Iterator[tuple[str, bytes]]:
     left = _HOOKS_TOTAL
-    for entry in sorted(untrusted_files.list_entries(folder, _HOOKS * 4), key=lambda entry: entry.name)[:_HOOKS]:
-        if not _HOOK.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
+    entries = sorted(repository.entries("hooks", _HOOKS * 4), key=lambda entry: entry.name)
+    for entry in entries[:_HOOKS]:
+        if not _HOOK.fullmatch(entry.name) or not entry.is_file:
             continue
-        if not entry.stat(follow_symlinks=False).st_mode & stat.S_IXUSR:
-            continue
-        text = untrusted_files.read_regular_file(Path(entry.path), _HOOK_LIMIT + 1, follow=False)
+        text = _read_program(repository, f"hooks/{entry.name}")
         if text is not None and len(text) <= min(_HOOK_LIMIT, left):
             left -= len(text)
             yield entry.name, text
 
 
+def _read_program(repository: Directory, name: str) -> bytes | None:
+    """Return an executable file, at most one byte more than a hook may have; None if there is none."""
+    try:
+        file = repository.open_file(name)
+    except OSError:
+        return None
+    with os.fdopen(file, "rb") as opened:
+        if not os.fstat(file).st_mode & stat.S_IXUSR:
+            return None
+        return opened.read(_HOOK_LIMIT + 1)
+
+
 _CONFIG_LIMIT: Final = 1 << 20
-_SHARED: Final = re.compile(r"(?:group|all|world|everybody|true|umask|false|0[0-7]{3}|[012])")
+_REVISION: Final = re.compile(
+    r"(?P<name>(?!-)[^\x00-\x20\x7f~^:?*\[\\]+)(?P<parents>(?:[~^][0-9]{0,6}|\^\{[a-z]*\}){0,100})"
+)
+_ABBREVIATED: Final = re.compile(r"[0-9a-f]{4,64}")
+_FAN_OUT: Final = tuple(f"{number:02x}" for number in range(256))
+"""Directories of loose objects; all of them are linked, because the team's git may create any at any time."""
+_NAMED_IN: Final = ("refs/heads/", "refs/remotes/origin/", "refs/remotes/", "refs/tags/")
 PUBLISHED_PREFIXES: Final = ("refs/heads/", "refs/tags/", "refs/remotes/")
 WORKSPACE_BRANCH_PREFIX: Final = "refs/heads/kandev/"
 
@@ -247,12 +282,15 @@ WORKSPACE_BRANCH_PREFIX: Final = "refs/heads/kandev/"
 class TeamRepository:
     """One repository of a team; see ``open``."""
 
-    def __init__(self, path: Path, common: Path, config: Mapping[str, str]):
+    def __init__(self, path: Path, directory: Directory, config: Mapping[str, str]):
         self.path = path
-        self.common = common
-        """The git directory that all its worktrees share."""
+        self.directory = directory
+        """The git directory that all its worktrees share, opened."""
+        self.common = directory.path
         self._config = config
         self.object_format = config.get("extensions.objectformat", "sha1").lower()
+        self._opened: list[Directory] = []
+        self._modes = FileModes.of(config.get("core.sharedrepository", ""))
 
     @classmethod
     def open(cls, path: Path) -> TeamRepository:
@@ -260,9 +298,12 @@ class TeamRepository:
 
         Raises RepositoryUnusable with what to do about it, GitFailed.
         """
-        common = common_directory(path)
-        check_repository(common)
-        opened = cls(path, common, _read_config(common))
+        try:
+            directory = _open_directory(common_directory(path))
+        except OSError as error:
+            raise RepositoryUnusable(f"The repository {path} cannot be opened: {error.strerror}.") from error
+        check_repository(directory)
+        opened = cls(path, directory, _read_config(directory))
         if opened.object_format not in bare.OBJECT_FORMATS:
             raise RepositoryUnusable(f"{path} has objects of an unknown format.")
         if opened._config.get("extensions.refstorage", "files") != "files":
@@ -271,37 +312,155 @@ class TeamRepository:
 
     @cached_property
     def git(self) -> Git:
-        """Git for the facade, which is removed together with this object."""
+        """Git for the facade, which is removed together with this object; it sees the refs of the last ``refs``."""
         facade = Path(tempfile.mkdtemp(prefix="kandev-git-"))
         weakref.finalize(self, shutil.rmtree, facade, ignore_errors=True)
-        shared = self._config.get("core.sharedrepository", "")
-        bare.write_config(facade, self.object_format, shared if _SHARED.fullmatch(shared) else "")
-        head = self.head()
-        (facade / "HEAD").write_bytes(
-            (f"ref: {head}" if head.startswith("refs/") else head).encode() or b"ref: refs/none"
-        )
-        for name in ("refs", "packed-refs"):
-            (facade / name).symlink_to(self.common / name)
-        return Git(facade, self.common / "objects")
+        bare.write_config(facade, self.object_format)
+        (facade / "HEAD").write_text("ref: refs/none\n")
+        (facade / "refs").mkdir()
+        descriptors = self._link_objects(facade / "objects")
+        git = Git(facade, account=str(self.common), descriptors=descriptors)
+        self._copy_refs(git, ref_files.read_refs(self.directory))
+        return git
+
+    def _link_objects(self, objects: Path) -> tuple[int, ...]:
+        """Make an object directory that leads to the team's, by descriptors that git inherits, and return those."""
+        objects.mkdir()
+        for name, linked in (("objects", _FAN_OUT), ("objects/pack", ("pack",))):
+            try:
+                opened = self.directory.directory(name)
+            except OSError:
+                continue
+            self._opened.append(opened)
+            place = f"/proc/self/fd/{opened.descriptor}"
+            for entry in linked:
+                (objects / entry).symlink_to(place if entry == "pack" else f"{place}/{entry}")
+        return tuple(opened.descriptor for opened in self._opened)
+
+    @staticmethod
+    def _copy_refs(git: Git, refs: Mapping[str, str]) -> None:
+        draft = git.directory / "packed-refs.draft"
+        draft.write_bytes(ref_files.packed_refs_file(refs))
+        draft.rename(git.directory / "packed-refs")
 
     def head(self) -> str:
         """Return the ref or commit that is checked out at ``path``; empty for none."""
-        return _named_ref(worktree_directory(self.path, self.common) / "HEAD")
+        worktree = worktree_directory(self.path, self.common)
+        try:
+            directory = self.directory if worktree == self.common else Directory(worktree.resolve())
+        except OSError:
+            return ""
+        named = _read_head(directory)
+        return named.ref or named.commit
 
     def commit_of(self, revision: str) -> str | None:
-        """Return the commit that a branch, tag or id names; None if it names none. Raises GitFailed."""
-        return bare.resolve_commit(self.git, revision)
+        """Return the commit that HEAD, a branch, a remote's branch, a tag or an id names, in this order; None for none.
+
+        A branch wins over a tag of the same name, unlike in git's own revisions. Parents can be added: ``main~1``.
+        Raises GitFailed.
+        """
+        found = _REVISION.fullmatch(revision)
+        if found is None:
+            return None
+        named = self._object_named(found["name"])
+        return bare.resolve_commit(self.git, f"{named}{found['parents']}") if named else None
+
+    def _object_named(self, name: str) -> str:
+        """Return the id that a name stands for, perhaps abbreviated; empty for none."""
+        refs = self.refs()
+        if name in {"HEAD", "@"}:
+            head = self.head()
+            return refs.get(head, "") if head.startswith("refs/") else head
+        places = ("",) if name.startswith("refs/") else _NAMED_IN
+        for place in places:
+            if commit := refs.get(f"{place}{name}"):
+                return commit
+        return name if _ABBREVIATED.fullmatch(name) else ""
 
     def start_of(self, base: str) -> str:
         """Return the commit that a new branch starts from: ``base`` here or at the remote; empty is HEAD."""
-        for revision in (base, f"origin/{base}") if base else (self.head(),):
-            if commit := self.commit_of(revision):
-                return commit
+        if commit := self.find_start(base):
+            return commit
         raise RepositoryUnusable(f"The repository {self.path} has no commit at {base or 'HEAD'!r} to start from.")
 
+    def find_start(self, base: str) -> str | None:
+        """Return the commit that a new branch would start from; None if there is none. Raises GitFailed."""
+        return self.commit_of(base or "HEAD")
+
+    def text(self, *arguments: str) -> str:
+        """Return git's output for the repository's objects and refs; raises GitFailed."""
+        return self.git.text(*arguments)
+
     def refs(self, *patterns: str) -> dict[str, str]:
-        """Return matching refs and the commits they name, without symbolic refs. Raises GitFailed."""
-        return bare.list_refs(self.git, *patterns)
+        """Return the refs with these names, or below them, and the commits they name, without symbolic refs.
+
+        Without patterns, all refs. Raises RepositoryUnusable.
+        """
+        values = ref_files.read_refs(self.directory)
+        if "git" in self.__dict__:
+            self._copy_refs(self.git, values)
+        named = {name: commit for name, commit in values.items() if not ref_files.is_symbolic(commit)}
+        return {name: commit for name, commit in named.items() if _matches(name, patterns)}
+
+    def update_refs(self, changes: Mapping[str, tuple[str, str]]) -> None:
+        """Move refs from an old commit to a new one (empty: none), all or none; see ``ref_files.update_refs``."""
+        ref_files.update_refs(self.directory, changes, self._modes)
+
+    def add_pack(self, pack: Pack, workspace_id: str) -> None:
+        """Copy a checked pack of a workspace into the repository, as it is. Raises GitFailed.
+
+        May be repeated; the caller holds the lock of the workspace's archive.
+        """
+        prefix = f"tmp_kandev_{workspace_id}_"
+        try:
+            with self.directory.opened("objects/pack", create=self._modes.directory or 0o777) as folder:
+                for left in untrusted_files.list_opened(folder, _PACKS_LIMIT):
+                    if left.name.startswith(prefix):  # of a call that was killed
+                        os.unlink(left.name, dir_fd=folder)
+                # The index last: git finds a pack by its index.
+                for path in (pack.path, pack.index):
+                    self._add_file(folder, path, f"{prefix}{secrets.token_hex(8)}")
+                os.fsync(folder)
+        except OSError as error:
+            raise GitFailed(
+                f"The work could not be written to {self.common / 'objects'}: {error.strerror}.", cause=Cause.UNKNOWN
+            ) from error
+
+    def replaceable_packs(self) -> set[str]:
+        """Return the names of packs that may be removed once another one has all their objects."""
+        names = {entry.name for entry in self.directory.entries("objects/pack", _PACKS_LIMIT) if entry.is_file}
+        if "multi-pack-index" in names:
+            return set()  # it names packs, and git complains about one that is gone
+        packs = {name for name in names if name.endswith(".pack")}
+        return {name for name in packs if f"{name.removesuffix('.pack')}.keep" not in names}
+
+    def remove_packs(self, names: Collection[str]) -> None:
+        """Remove packs whose objects are in another one. Raises GitFailed."""
+        try:
+            with self.directory.opened("objects/pack") as folder:
+                for name in names:
+                    # The index first: git would look for a pack by its index.
+                    for suffix in (".idx", ".pack"):
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(f"{name.removesuffix('.pack')}{suffix}", dir_fd=folder)
+        except OSError as error:
+            raise GitFailed(
+                f"Merged packs could not be removed from {self.common / 'objects'}: {error.strerror}.",
+                cause=Cause.UNKNOWN,
+            ) from error
+
+    def _add_file(self, folder: int, path: Path, draft: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with path.open("rb") as source, os.fdopen(os.open(draft, flags, 0o444, dir_fd=folder), "wb") as target:
+            try:
+                shutil.copyfileobj(source, target, 1 << 20)
+                target.flush()
+                self._modes.apply(target.fileno(), writable=False)
+                os.fsync(target.fileno())
+                os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:
+                os.unlink(draft, dir_fd=folder)
+                raise
 
     def published_refs(self) -> dict[str, str]:
         """Return the refs that any workspace may read: tags, remote branches, and branches that are not workspaces'."""
@@ -313,27 +472,34 @@ class TeamRepository:
 
     def carried(self) -> CarriedSettings:
         """Return the settings that a workspace gets in addition to commits."""
-        return read_carried_settings(self.common, self._config)
+        return read_carried_settings(self.directory, self._config)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    if not patterns:
+        return True
+    return any(name == pattern or name.startswith(f"{pattern.rstrip('/')}/") for pattern in patterns)
 
 
 def _is_text(name: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
-def _read_config(common: Path) -> dict[str, str]:
+def _read_config(repository: Directory) -> dict[str, str]:
     """Return the last value of each key in the repository's own configuration, without includes.
 
     Raises RepositoryUnusable.
     """
-    text = untrusted_files.read_regular_file(common / "config", _CONFIG_LIMIT)
+    place = repository.path / "config"
+    text = repository.read("config", _CONFIG_LIMIT)
     if text is None:
         return {}
     if len(text) == _CONFIG_LIMIT:
-        raise RepositoryUnusable(f"{common / 'config'} is too long.")
+        raise RepositoryUnusable(f"{place} is too long.")
     try:
         # ``/proc`` is never a repository, so git reads nothing but the given text.
         said = Git(Path("/proc")).run("config", "--file", "-", "--no-includes", "--null", "--list", stdin=text)
     except GitFailed as error:
-        raise RepositoryUnusable(f"{common / 'config'} cannot be read: {error.message}") from error
+        raise RepositoryUnusable(f"{place} cannot be read: {error.message}") from error
     pairs = (entry.partition("\n") for entry in said.decode("utf-8", "replace").split("\0"))
     return {key: value for key, _, value in pairs if key}

@@ -2,52 +2,109 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
-from executors_app.agentctl.workspace.worktrees import Seed
-from executors_app.errors import BundleRefused
-from executors_app.repositories import bare
-from executors_app.repositories.git import LONG_TIMEOUT, Git
+from executors_app.machine.git.worktrees import Seed
+from executors_app.repositories import bare, pack_check
+from executors_app.repositories.git import CHECK, Bounds, Git, GitFailed, run_limited
+from executors_app.wire.errors import BundleRefused
 
-_PACK_OBJECTS: Final = ("pack-objects", "--revs", "--stdout", "--delta-base-offset", "--quiet")
-LOOSE_UP_TO: Final = 100
-"""A pack with fewer objects is unpacked into files, as by a fetch: many small packs make a repository slow."""
+_PACK_OBJECTS: Final = ("pack-objects", "--revs", "--delta-base-offset", "--quiet")
+BUNDLE_LIMIT: Final = 2 << 30
+"""Largest bundle, in bytes."""
+OBJECT_LIMIT: Final = 256 << 20
+"""Largest object that a workspace may send, in bytes, unpacked."""
+INFLATED_LIMIT: Final = 4 << 30
+"""Largest sum of the objects of one bundle, in bytes, unpacked."""
+MAX_OBJECTS: Final = 1_000_000
+"""Objects of one bundle."""
+_MEASURING: Final = Bounds(memory=256 << 20, cpu=120, seconds=300.0, output=1 << 10, file=0)
+_REFUSALS: Final = {
+    pack_check.DAMAGED: "The pack is damaged.",
+    pack_check.OBJECT: "An object is too large when it is unpacked.",
+    pack_check.STRUCTURE: "A commit, tree or tag is too large when it is unpacked.",
+    pack_check.TOTAL: "The objects are too large in total when they are unpacked.",
+    pack_check.OBJECTS: "There are too many objects.",
+}
 
 
-def write_pack(
-    git: Git, into: IO[bytes], wanted: Iterable[str], known: Iterable[str] = (), *, thin: bool = False
-) -> None:
-    """Append a pack of everything that ``wanted`` reaches and ``known`` does not; raises GitFailed.
+@dataclass(frozen=True, slots=True)
+class PackSize:
+    """What a pack contains."""
 
-    ``known`` must exist here. A thin pack omits objects that its deltas are based on.
+    objects: int
+    inflated: int
+    """Bytes of all its objects, unpacked."""
+
+
+def measure_pack(pack: IO[bytes], offset: int, object_format: str, *, total_bytes: int | None = None) -> PackSize:
+    """Return the size of a pack whose first byte is at ``offset``, without unpacking it.
+
+    ``total_bytes`` replaces the limit on the sum. Raises BundleRefused if it is damaged or beyond a limit, GitFailed.
     """
-    words = (*_PACK_OBJECTS, "--thin") if thin else _PACK_OBJECTS
-    git.write(into, *words, stdin=bare.revision_input(wanted, known))
+    program = Path(pack_check.__file__)
+    limits = (MAX_OBJECTS, OBJECT_LIMIT, INFLATED_LIMIT if total_bytes is None else total_bytes)
+    words = (offset, *limits, bare.OBJECT_FORMATS[object_format] // 2)
+    command = [sys.executable, "-I", "-S", str(program), *map(str, words)]
+    said: dict[str, Any] = json.loads(run_limited(command, _MEASURING, stdin=pack, environment={}))
+    if reason := said.get("refused"):
+        raise BundleRefused(_REFUSALS[reason])
+    return PackSize(said["objects"], said["bytes"])
 
 
-@contextmanager
-def pack_to_file(git: Git, wanted: Iterable[str], known: Iterable[str]) -> Iterator[IO[bytes]]:
-    """Write such a pack, thin, to a temporary file."""
-    with tempfile.TemporaryFile() as file:
-        write_pack(git, file, wanted, known, thin=True)
-        yield file
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A pack in a directory of ours, complete in itself, with its index."""
+
+    path: Path
+    size: PackSize
+
+    @property
+    def index(self) -> Path:
+        """The path of its index."""
+        return self.path.with_suffix(".idx")
+
+    @property
+    def stored(self) -> int:
+        """Bytes on disk, without the index."""
+        return self.path.stat().st_size
 
 
-def unpack_pack(pack: IO[bytes], git: Git, hold: Sequence[int]) -> None:
-    """Import one of our own packs; raises GitFailed."""
-    count = int.from_bytes(os.pread(pack.fileno(), 12, 0)[8:12], "big")
-    if count == 0:
-        return
-    words = ("unpack-objects", "-q") if count < LOOSE_UP_TO else ("index-pack", "--stdin", "--fix-thin")
-    os.lseek(pack.fileno(), 0, os.SEEK_SET)
-    git.run(*words, stdin=pack, timeout=LONG_TIMEOUT, hold=hold)
+def make_pack(
+    git: Git, folder: Path, wanted: Iterable[str], known: Iterable[str], *, object_format: str, hold: Sequence[int]
+) -> Pack | None:
+    """Write a pack of everything that ``wanted`` reaches and ``known`` does not; None if that is nothing.
+
+    ``known`` must exist here. Raises BundleRefused if it is beyond a limit, GitFailed.
+    """
+    words = (*_PACK_OBJECTS, "--non-empty", str(folder / "pack"))
+    said = git.run(*words, stdin=bare.revision_input(wanted, known), bounds=CHECK, hold=hold).decode().split()
+    if not said:
+        return None
+    path = folder / f"pack-{said[-1]}.pack"
+    with path.open("rb", buffering=0) as file:
+        return Pack(path, measure_pack(file, 0, object_format))
+
+
+def index_bundle(git: Git, file: IO[bytes], header: BundleHeader, hold: Sequence[int]) -> None:
+    """Index the pack of a bundle in git's object directory, which must be a quarantine. Raises BundleRefused.
+
+    Sizes are summed first, so that git unpacks nothing beyond the limits.
+    """
+    try:
+        measure_pack(file, header.offset, header.object_format)
+        os.lseek(file.fileno(), header.offset, os.SEEK_SET)
+        words = ("index-pack", "--stdin", "--fix-thin", "--strict", "--threads=1", f"--max-input-size={BUNDLE_LIMIT}")
+        git.run(*words, stdin=file, bounds=CHECK, hold=hold)
+    except GitFailed as error:
+        raise BundleRefused(f"The bundle cannot be imported: {error.message}") from error
 
 
 def copy_objects(source: Git, target: Git, wanted: Iterable[str], known: Iterable[str], *, hold: Sequence[int]) -> str:
@@ -55,8 +112,9 @@ def copy_objects(source: Git, target: Git, wanted: Iterable[str], known: Iterabl
 
     Each object is hashed again on arrival. Returns the pack's name. Raises GitFailed.
     """
-    words = ("index-pack", "--stdin")
-    said = source.pipe(_PACK_OBJECTS, target, words, stdin=bare.revision_input(wanted, known), hold=hold)
+    words = ("index-pack", "--stdin", "--threads=1")
+    packing = (*_PACK_OBJECTS, "--stdout")
+    said = source.pipe(packing, target, words, stdin=bare.revision_input(wanted, known), hold=hold)
     return said.decode().split()[-1]
 
 
@@ -64,8 +122,6 @@ HEAD_LIMIT: Final = 256 << 10
 """Bytes before the pack."""
 MAX_REFS: Final = 500
 """Refs that one bundle may name, and commits that it may build upon."""
-MAX_OBJECTS: Final = 2_000_000
-"""Objects of one bundle."""
 _FORMAT: Final = "@object-format="
 _PREREQUISITE: Final = re.compile(r"-([0-9a-f]{40,64})(?: .*)?")
 _REF: Final = re.compile(r"([0-9a-f]{40,64}) (refs/[!-~]{1,300})")
@@ -153,4 +209,7 @@ def write_seed(git: Git, into: Path, seed: Seed, borrowed: Mapping[str, str]) ->
         if seed.complete:
             # Only commits that this repository has can be excluded; sending the others again does no harm.
             known = bare.object_types(git, borrowed.values())
-            write_pack(git, file, seed.refs.values(), [commit for commit, kind in known.items() if kind == "commit"])
+            wanted = bare.revision_input(
+                seed.refs.values(), [commit for commit, kind in known.items() if kind == "commit"]
+            )
+            git.write(file, *_PACK_OBJECTS, "--stdout", stdin=wanted)

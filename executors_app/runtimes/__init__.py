@@ -1,6 +1,7 @@
-"""The contract of a runtime: each module of this package is one kind of place where agents run.
+"""The contract of a runtime: each folder of this package is one kind of place where agents run.
 
-A module defines ``RUNTIME``, an object of this shape, which ``executors_app.plugins`` finds. Every method can be called
+Its module ``runtime`` defines ``RUNTIME``, an object of this shape, which ``executors_app.plugins`` finds; a runtime of
+one module needs no folder. Every method can be called
 again after a crash at any point, because names and paths follow from the ids.
 """
 
@@ -11,7 +12,15 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Hashable, Mapp
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from executors_app.domain import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan, WorkspaceState
+from executors_app.wire.executions import (
+    ExecutionFacts,
+    ExitEvent,
+    Launched,
+    LaunchSpec,
+    Observation,
+    Orphan,
+    WorkspaceState,
+)
 
 T = TypeVar("T")
 

@@ -18,6 +18,7 @@ from rest_framework.authtoken.models import TokenProxy
 from executors_app.staff_admin import ReadOnlyModelAdmin, StaffModelAdmin
 from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 from sessions_app.accounts.teams import check_user_name
+from sessions_app.domain.wording import plural
 
 if TYPE_CHECKING:
     Inline = admin.TabularInline[Any, Any]
@@ -180,7 +181,7 @@ class ApiTokenAdmin(ReadOnlyModelAdmin):
     def revoke(self, request: HttpRequest, chosen: QuerySet[ApiToken]) -> None:
         """Revoke the selected tokens."""
         count = chosen.filter(revoked_at=None).update(revoked_at=timezone.now())
-        messages.success(request, f"{count} tokens were revoked.")
+        messages.success(request, plural(count, "1 token was revoked.", "{} tokens were revoked."))
 
 
 @admin.register(Preferences)

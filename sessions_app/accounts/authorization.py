@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from django.contrib.auth.models import Group, Permission
+from django.contrib.auth.models import Group, Permission, User
 from django.db.models import QuerySet
 
 from executors_app.models import Executor
@@ -18,7 +16,7 @@ from sessions_app.models import TaskSession
 from sessions_app.services.errors import ReadOnly
 
 
-def writable_teams(user: Any) -> QuerySet[Group]:
+def writable_teams(user: User) -> QuerySet[Group]:
     """Return the teams in which ``user`` can write; none with a read-only token."""
     if getattr(user, "only_reads", False):
         return Group.objects.none()
@@ -26,39 +24,39 @@ def writable_teams(user: Any) -> QuerySet[Group]:
     return teams_of(user).exclude(id__in=only_reads.values("team_id"))
 
 
-def may_write(user: Any, team: Group | int) -> bool:
+def may_write(user: User, team: Group | int) -> bool:
     """Return whether ``user`` may change what belongs to ``team`` (a row or its id)."""
     return writable_teams(user).filter(id=team.pk if isinstance(team, Group) else team).exists()
 
 
-def may_write_session(user: Any, session: TaskSession) -> bool:
+def may_write_session(user: User, session: TaskSession) -> bool:
     """Return whether ``user`` may prompt, resume, answer, cancel, stop or close ``session``."""
     return may_write(user, session.task.team_id)
 
 
-def may_write_somewhere(user: Any) -> bool:
+def may_write_somewhere(user: User) -> bool:
     """Return whether ``user`` can write in any team."""
     return writable_teams(user).exists()
 
 
-def require_write(user: Any, team: Group | int) -> None:
+def require_write(user: User, team: Group | int) -> None:
     """Raise ReadOnly unless ``user`` can write in ``team``."""
     if not may_write(user, team):
         raise ReadOnly
 
 
-def may_manage(user: Any, team: Group) -> bool:
+def may_manage(user: User, team: Group) -> bool:
     """Return whether ``user`` may manage the members of ``team``: staff and the team's admins."""
     return bool(user.is_staff and user.is_active) or managed_teams(user).filter(id=team.pk).exists()
 
 
-def managed_teams(user: Any) -> QuerySet[Group]:
+def managed_teams(user: User) -> QuerySet[Group]:
     """Return the teams in which ``user`` is an admin."""
     admin = TeamRole.objects.filter(user_id=user.pk, role=TeamRole.Role.ADMIN)
     return teams_of(user).filter(id__in=admin.values("team_id"))
 
 
-def may_operate(user: Any, session: TaskSession) -> bool:
+def may_operate(user: User, session: TaskSession) -> bool:
     """Return whether ``user`` may use the shell of ``session`` and write its files.
 
     If agents share the machine with the control plane, that requires staff, or a team with the permission
@@ -67,7 +65,7 @@ def may_operate(user: Any, session: TaskSession) -> bool:
     return may_operate_in(user, session.task.team_id, session.executor)
 
 
-def may_operate_in(user: Any, team: Group | int, executor: Executor) -> bool:
+def may_operate_in(user: User, team: Group | int, executor: Executor) -> bool:
     """Return whether ``user`` may do so in every session of ``team`` (a row or its id) on ``executor``."""
     if not may_write(user, team):
         return False
@@ -82,7 +80,7 @@ def is_isolated(executor: Executor) -> bool:
         return False
 
 
-def may_name_programs(user: Any, team: Group) -> bool:
+def may_name_programs(user: User, team: Group) -> bool:
     """Return whether ``user`` may configure programs that run with every agent of ``team``, wherever that is.
 
     That requires staff, or an admin of a team with the permission ``operate_unisolated``.

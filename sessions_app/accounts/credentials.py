@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.contrib.auth import SESSION_KEY
+from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session as Login
 from django.db import DatabaseError
 from django.db.models import Q, QuerySet
@@ -21,19 +22,19 @@ from sessions_app.accounts.models import LAST_USED_PRECISION, ApiToken
 from sessions_app.services.errors import Conflict, NotFound
 
 
-def count_other_logins(user: Any, here: str | None) -> int:
+def count_other_logins(user: User, here: str | None) -> int:
     """Return the number of logins of ``user`` except the one with the session key ``here``."""
     return sum(1 for _ in _other_login_sessions(user, here))
 
 
-def end_other_logins(user: Any, here: str | None) -> int:
+def end_other_logins(user: User, here: str | None) -> int:
     """End the other logins and return their number. Their sockets are closed within seconds."""
     keys = list(_other_login_sessions(user, here))
     Login.objects.filter(session_key__in=keys).delete()
     return len(keys)
 
 
-def _other_login_sessions(user: Any, here: str | None) -> Iterator[str]:
+def _other_login_sessions(user: User, here: str | None) -> Iterator[str]:
     """Yield the other login sessions of ``user``. Only decoding a session shows whose it is."""
     for login in Login.objects.filter(expire_date__gt=timezone.now()).exclude(session_key=here).iterator():
         if str(login.get_decoded().get(SESSION_KEY)) == str(user.pk):
@@ -48,25 +49,25 @@ MAX_LIFETIME_DAYS: Final = 365
 """Maximum lifetime in days that a user can choose."""
 
 
-def list_tokens(user: Any) -> QuerySet[ApiToken]:
+def list_tokens(user: User) -> QuerySet[ApiToken]:
     """Return the tokens of ``user`` that were not revoked, newest first, expired ones included."""
     return ApiToken.objects.filter(user_id=user.pk, revoked_at=None)
 
 
-def create_token(user: Any, name: str, scope: str, days: int | None) -> tuple[ApiToken, str]:
+def create_token(user: User, name: str, scope: str, days: int | None) -> tuple[ApiToken, str]:
     """Create a token; return its row and its secret, which is not stored. Raise Conflict if there are too many."""
     if ApiToken.objects.live().filter(user_id=user.pk).count() >= MAX_TOKENS:
         raise Conflict(f"You have {MAX_TOKENS} tokens. Revoke one that is no longer used, then create this one.")
     return ApiToken.mint(user, name, scope, timedelta(days=days) if days else None)
 
 
-def revoke_token(user: Any, token_id: uuid.UUID) -> None:
+def revoke_token(user: User, token_id: uuid.UUID) -> None:
     """Revoke a token of ``user``; its sockets close within seconds. Raise NotFound for another user's token."""
     if not list_tokens(user).filter(id=token_id).update(revoked_at=timezone.now()):
         raise NotFound
 
 
-def revoke_tokens_named(user: Any, name: str) -> int:
+def revoke_tokens_named(user: User, name: str) -> int:
     """Revoke every token of ``user`` with this name; return their number."""
     return list_tokens(user).filter(name=name).update(revoked_at=timezone.now())
 
@@ -83,9 +84,9 @@ def authenticate_token(key: str) -> tuple[Any, ApiToken] | None:
     return user_with_token_scope(token.user, reads_only=token.reads_only), token
 
 
-def user_with_token_scope(user: Any, *, reads_only: bool) -> Any:
+def user_with_token_scope(user: User, *, reads_only: bool) -> User:
     """Return ``user`` restricted to what the token allows; see ``authorization.writable_teams``."""
-    user.only_reads = reads_only
+    user.only_reads = reads_only  # type: ignore[attr-defined]  # read with getattr by ``authorization``
     return user
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 from zoneinfo import available_timezones
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import connection, models, transaction
 from django.db.models import F, Q
 from django.utils import timezone
@@ -174,7 +175,7 @@ class LoginLink(models.Model):
 
     @classmethod
     def mint(
-        cls, user: Any, lifetime: timedelta = LOGIN_LINK_LIFETIME, purpose: str = Purpose.LOGIN, made_by: Any = None
+        cls, user: User, lifetime: timedelta = LOGIN_LINK_LIFETIME, purpose: str = Purpose.LOGIN, made_by: Any = None
     ) -> str:
         """Create a link for ``user`` and return its secret, of which only the hash is stored."""
         secret = secrets.token_urlsafe(32)
@@ -208,7 +209,7 @@ class LoginLink(models.Model):
         return cls.objects.select_related("user").get(secret_hash=secret_digest(secret))
 
     @classmethod
-    def forget(cls, user: Any) -> None:
+    def forget(cls, user: User) -> None:
         """Expire all unused links of ``user``."""
         now = timezone.now()
         cls.objects.filter(user=user, used_at=None, expires_at__gt=now).update(expires_at=now)
@@ -272,13 +273,13 @@ class ApiToken(models.Model):
         return self.revoked_at is not None or (self.expires_at is not None and self.expires_at <= timezone.now())
 
     @classmethod
-    def mint(cls, user: Any, name: str, scope: str, lifetime: timedelta | None) -> tuple[ApiToken, str]:
+    def mint(cls, user: User, name: str, scope: str, lifetime: timedelta | None) -> tuple[ApiToken, str]:
         """Create a token; return its row and its secret, which is not stored. Without a lifetime it does not expire."""
         key = KEY_PREFIX + secrets.token_urlsafe(32)
         return cls.keep(user, key, name, scope, lifetime), key
 
     @classmethod
-    def keep(cls, user: Any, key: str, name: str, scope: str, lifetime: timedelta | None) -> ApiToken:
+    def keep(cls, user: User, key: str, name: str, scope: str, lifetime: timedelta | None) -> ApiToken:
         """Store the hash of an existing token."""
         return cls.objects.create(
             user=user,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import ClassVar, Self, TypeVar, cast
 
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import models
 
 M_co = TypeVar("M_co", bound=models.Model, covariant=True)
 
 
-def teams_of(user: Any) -> models.QuerySet[Group]:
+def teams_of(user: User) -> models.QuerySet[Group]:
     """Return the teams of ``user``; none for an anonymous or inactive user."""
     if not user.is_authenticated or not user.is_active:
         return Group.objects.none()
@@ -23,7 +23,7 @@ def teams_of(user: Any) -> models.QuerySet[Group]:
 class TeamQuerySet(models.QuerySet[M_co]):
     """A queryset that can be limited to a user's teams. Views respond with 404 to everything outside it."""
 
-    def visible_to(self, user: Any) -> Self:
+    def visible_to(self, user: User) -> Self:
         """Return the rows of the user's teams; none for an anonymous user."""
         path = cast(type[TeamModel], self.model).team_path
         paths, teams = (path,) if isinstance(path, str) else path, teams_of(user)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from dataclasses import dataclass
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Count, QuerySet
 from django.db.models.signals import pre_save
 
+from executors_app.wire.normalization import normalize_compatible
 from sessions_app.accounts.models import INVITATION_LIFETIME, LOGIN_LINK_LIFETIME, LoginLink, TeamRole
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.services.errors import Conflict, Invalid, NotFound
@@ -43,7 +43,7 @@ def check_user_name(name: str, user_id: int | None = None) -> None:
 
 def name_skeleton(name: str) -> str:
     """Return what a name looks like: equal for two names that are easily confused."""
-    seen = unicodedata.normalize("NFKC", name)
+    seen = normalize_compatible(name)
     for one, other in _LOOKALIKES:
         seen = seen.replace(one, other)
     seen = seen.casefold()
@@ -77,7 +77,7 @@ NAME_LIMIT: Final = 150
 class TeamMember:
     """A member of a team, with the role."""
 
-    user: Any
+    user: User
     role: TeamRole.Role
 
     @property
@@ -86,7 +86,7 @@ class TeamMember:
         return str(self.user.get_full_name() or self.user.get_username())
 
 
-def visible_teams(user: Any) -> QuerySet[Group]:
+def visible_teams(user: User) -> QuerySet[Group]:
     """Return the teams whose members ``user`` may see (for staff: all), with the number of members as ``members``."""
     rows = Group.objects.all() if user.is_staff and user.is_active else teams_of(user)
     own = rows.values("id")  # a subquery: a join to the user's own membership would count only that user
@@ -100,7 +100,7 @@ def list_members(team: Group) -> list[TeamMember]:
     return [TeamMember(user, TeamRole.Role(roles.get(user.pk, TeamRole.Role.MEMBER))) for user in people]
 
 
-def roles_by_team(user: Any) -> dict[int, TeamRole.Role]:
+def roles_by_team(user: User) -> dict[int, TeamRole.Role]:
     """Return the role of ``user`` in each team by the team's id."""
     told = dict(TeamRole.objects.filter(user=user).values_list("team_id", "role"))
     return {
@@ -129,7 +129,7 @@ def add_member(team: Group, username: str, role: str) -> Any:
 
 
 @transaction.atomic
-def invite_member(team: Group | None, username: str, email: str, role: str, by: Any) -> tuple[Any, str]:
+def invite_member(team: Group | None, username: str, email: str, role: str, by: User) -> tuple[Any, str]:
     """Create an account, in ``team`` unless that is None; return it with the secret of its first login link.
 
     Raises Invalid for a user name that is taken or not allowed. Only staff can create links for existing accounts
@@ -150,7 +150,7 @@ def invite_member(team: Group | None, username: str, email: str, role: str, by: 
     return user, LoginLink.mint(user, INVITATION_LIFETIME, LoginLink.Purpose.PASSWORD, made_by=by)
 
 
-def may_manage_account(by: Any, user: Any) -> bool:
+def may_manage_account(by: User, user: User) -> bool:
     """Return whether ``by`` may create login links for the account of ``user``, or deactivate it.
 
     Superusers may for all accounts, staff for accounts that are neither staff nor superuser.
@@ -158,7 +158,7 @@ def may_manage_account(by: Any, user: Any) -> bool:
     return bool(by.is_active and (by.is_superuser or (by.is_staff and not (user.is_staff or user.is_superuser))))
 
 
-def set_account_active(user: Any, by: Any, *, active: bool) -> None:
+def set_account_active(user: User, by: User, *, active: bool) -> None:
     """Activate or deactivate an account. Deactivating ends its logins and sockets, and its links and tokens fail.
 
     Accounts are never deleted, because the log refers to who requested what. Raises Conflict for one's own account.
@@ -171,7 +171,7 @@ def set_account_active(user: Any, by: Any, *, active: bool) -> None:
         LoginLink.forget(user)
 
 
-def create_login_link(user: Any, purpose: str, by: Any) -> str:
+def create_login_link(user: User, purpose: str, by: User) -> str:
     """Return the secret of a new link for ``user`` to log in (10 minutes) or to set a new password (24 hours).
 
     Earlier links of the user expire.
@@ -205,7 +205,7 @@ def _get_member(team: Group, user_id: int) -> Any:
     return user
 
 
-def _write_role(team: Group, user: Any, role: str) -> None:
+def _write_role(team: Group, user: User, role: str) -> None:
     if role == TeamRole.Role.MEMBER:
         TeamRole.objects.filter(team=team, user=user).delete()
     else:

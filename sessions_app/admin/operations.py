@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -170,7 +171,7 @@ class SweepRequestAdmin(ReadOnlyModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: SweepRequest, form: Form, change: bool) -> None:
         """Request the sweep, and wake the supervisor."""
-        obj.id = request_sweep(request.user, dry_run=obj.dry_run).id
+        obj.id = request_sweep(cast(User, request.user), dry_run=obj.dry_run).id
         obj.refresh_from_db()
 
     @admin.display(description="sessions")

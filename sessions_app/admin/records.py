@@ -22,8 +22,10 @@ from sessions_app.models import (
     Message,
     MessagePart,
     PermissionRequest,
+    PreparedHistory,
     Presence,
     Prompt,
+    RenderedText,
     ReportedAgent,
     ResumeToken,
     Run,
@@ -96,6 +98,36 @@ class AttachmentAdmin(SessionRowAdmin):
         """Return the rows without reading the contents."""
         rows: QuerySet[Attachment] = super().get_queryset(request)
         return rows.defer("content")
+
+
+@admin.register(RenderedText)
+class RenderedTextAdmin(SessionRowAdmin):
+    """Which texts have been rendered, without the results."""
+
+    list_display = ("key", "size", "session", "task")
+    search_fields = ("=key", *SessionRowAdmin.search_fields)
+    ordering = ("-id",)
+    exclude = ("result",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[RenderedText]:
+        """Return the rows without reading the results."""
+        rows: QuerySet[RenderedText] = super().get_queryset(request)
+        return rows.defer("result")
+
+
+@admin.register(PreparedHistory)
+class PreparedHistoryAdmin(SessionRowAdmin):
+    """Which histories are ready for a new agent, without their texts."""
+
+    list_display = ("built_at", "session", "task")
+    date_hierarchy = "built_at"
+    ordering = ("-built_at",)
+    exclude = ("text", "version")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[PreparedHistory]:
+        """Return the rows without reading the texts."""
+        rows: QuerySet[PreparedHistory] = super().get_queryset(request)
+        return rows.defer("text")
 
 
 @admin.register(Run)
@@ -212,11 +244,11 @@ class AgentSettingsAdmin(SessionRowAdmin):
 
 @admin.register(ReportedAgent)
 class ReportedAgentAdmin(ReadOnlyModelAdmin):
-    """What the agents of a team last reported on each executor: their version, and how to log in."""
+    """The name and version that the agents of a team last reported on each executor."""
 
-    list_display = ("seen_at", "team", "executor", "agent_type", "name", "version", "logs_out")
+    list_display = ("seen_at", "team", "executor", "agent_type", "name", "version")
     list_select_related = ("team", "executor")
-    list_filter = ("agent_type", "logs_out")
+    list_filter = ("agent_type",)
     search_fields = ("agent_type", "name", "team__name", "executor__name")
     date_hierarchy = "seen_at"
     ordering = ("-seen_at",)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest
@@ -15,9 +16,9 @@ from django.urls import reverse
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
-from executors_app.errors import ExecutorError
 from executors_app.models import ExecutorRunning
 from executors_app.staff_admin import Form, StaffModelAdmin
+from executors_app.wire.errors import ExecutorError
 from sessions_app.domain.states import ENDED_STATES
 from sessions_app.models import IntentKind, McpServerList, Repository, Task, TaskSession
 from sessions_app.services import catalogue, intents
@@ -51,7 +52,7 @@ class SessionActionsMixin(StaffModelAdmin):
     def sweep_now(self, request: HttpRequest, queryset: QuerySet[TaskSession]) -> None:
         """Request a sweep of the selected sessions."""
         ids = list(queryset.values_list("id", flat=True))
-        asked = request_sweep(request.user, sessions=ids)
+        asked = request_sweep(cast(User, request.user), sessions=ids)
         text = f"Requested sweep {asked.id} of {_session_count_text(len(ids))}. Open the request to see its result."
         self.message_user(request, text, messages.SUCCESS)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 import orjson
+from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 from rest_framework.exceptions import ParseError
@@ -19,6 +20,7 @@ from rest_framework.serializers import BaseSerializer
 from rest_framework.views import APIView
 
 from sessions_app.accounts import authorization
+from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.errors import PayloadTooLarge
 from sessions_app.api.pagination import NumberedPagination, paginate
 from sessions_app.models import Task, TaskSession
@@ -29,6 +31,8 @@ MAX_BODY: Final = 8 * 1024 * 1024
 MAX_PROMPT_BODY: Final = 2 * MAX_BODY
 """Bytes. Fits the longest prompt with the most that its files may have, in base64."""
 MAX_DEPTH: Final = 32
+MAX_VALUES: Final = 100_000
+"""Names and entries of all objects and lists of one body."""
 
 
 class StrictJSONParser(BaseParser):
@@ -51,7 +55,7 @@ class StrictJSONParser(BaseParser):
             raise ParseError(f"The request body is not valid JSON: {error}.") from error
         if not isinstance(value, dict):
             raise ParseError("The request body must be a JSON object.")
-        _check_value(value, MAX_DEPTH)
+        _check_values(value)
         return value
 
 
@@ -80,16 +84,23 @@ def _read_body(stream: IO[bytes], limit: int = MAX_BODY) -> bytes:
     return body
 
 
-def _check_value(value: Any, depth: int) -> None:
-    if isinstance(value, str):
-        if "\0" in value:
-            raise ParseError("Text cannot contain U+0000 (the NUL character).")
-    elif isinstance(value, (dict, list)):
-        if depth == 0:
-            raise ParseError(f"The JSON is nested more than {MAX_DEPTH} levels deep.")
-        parts = (*value, *value.values()) if isinstance(value, dict) else value
-        for part in parts:
-            _check_value(part, depth - 1)
+def _check_values(body: dict[str, Any]) -> None:
+    """Raise ParseError for text that cannot be stored, too deep nesting, and too many values."""
+    waiting: list[tuple[Any, int]] = [(body, MAX_DEPTH)]
+    count = 0
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, str):
+            if "\0" in value:
+                raise ParseError("Text cannot contain U+0000 (the NUL character).")
+        elif isinstance(value, (dict, list)):
+            if depth == 0:
+                raise ParseError(f"The JSON is nested more than {MAX_DEPTH} levels deep.")
+            count += len(value)
+            if count > MAX_VALUES:
+                raise ParseError(f"The JSON has more than {MAX_VALUES:,} values.")
+            parts = (*value, *value.values()) if isinstance(value, dict) else value
+            waiting += [(part, depth - 1) for part in parts]
 
 
 class TeamPermission(IsAuthenticated):
@@ -99,12 +110,12 @@ class TeamPermission(IsAuthenticated):
         """Return whether the request is allowed. Raises Http404 if the object belongs to another team."""
         if not super().has_permission(request, view):
             return False
-        team = view.team_of_address()
+        user, team = cast(User, request.user), view.team_of_address()
         if request.method in SAFE_METHODS:
             return True
         if team is None:
-            return bool(request.user.is_staff) or authorization.may_write_somewhere(request.user)
-        return authorization.may_write(request.user, team)
+            return user.is_staff or authorization.may_write_somewhere(user)
+        return authorization.may_write(user, team)
 
 
 class StaffWritePermission(IsAuthenticated):
@@ -125,11 +136,14 @@ class TeamManagerWritePermission(IsAuthenticated):
         team = view.team
         if request.method in SAFE_METHODS:
             return True
-        return not getattr(request.user, "only_reads", False) and authorization.may_manage(request.user, team)
+        user = cast(User, request.user)
+        return not getattr(user, "only_reads", False) and authorization.may_manage(user, team)
 
 
 class ApiView(APIView):
     """Base class of the API's views: read the request, call one service, serialize what it returns."""
+
+    request: UserRequest
 
     parser_classes = [StrictJSONParser]
     permission_classes = [TeamPermission]

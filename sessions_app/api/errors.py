@@ -18,7 +18,8 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView, set_rollback
 
-from executors_app.errors import AgentctlRefused, ExecutorError
+from executors_app.wire.errors import AgentctlRefused, ExecutorError
+from sessions_app.domain.sanitizing import make_visible
 from sessions_app.domain.states import IllegalMove
 from sessions_app.models import database_errors
 from sessions_app.services.errors import Invalid, SessionsError, Throttled
@@ -88,8 +89,8 @@ class ErrorResponse:
 
     @property
     def body(self) -> dict[str, Any]:
-        """What every error response contains."""
-        return {"code": self.code, "message": self.message, "details": self.details}
+        """What every error response contains; the message is for people, and may quote a stored text."""
+        return {"code": self.code, "message": make_visible(self.message), "details": self.details}
 
     @classmethod
     def from_code(

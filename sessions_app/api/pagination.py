@@ -12,7 +12,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
+from sessions_app.domain.json_size import json_size
+
 MAX_SEQ: Final = 2**63 - 1
+_CHUNK: Final = 50
+"""Rows that are read at once."""
 
 
 class NumberedPagination(PageNumberPagination):
@@ -34,6 +38,8 @@ class SequencePagination(BasePagination):
 
     default_limit = 200
     max_limit = 1000
+    max_bytes = 4 << 20
+    """Size of a page; it ends with the row that reaches this size, so it always has at least one."""
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         """Return the rows of this page. Raises ValidationError for parameters that are not numbers."""
@@ -41,10 +47,24 @@ class SequencePagination(BasePagination):
         limit = _parse_number(request, "limit", self.default_limit, 1, self.max_limit)
         later = queryset.filter(seq__gt=self.after).order_by("seq")
         self.request, self.count = request, later.count()
-        rows = list(later[:limit])
+        rows = self._take_page(later[:limit])
         self.more = self.count > len(rows)
         self.last = rows[-1].seq if rows else self.after
         return rows
+
+    def size_of(self, row: Any) -> int:
+        """Return the bytes that a row counts for."""
+        return json_size(row.payload)
+
+    def _take_page(self, rows: QuerySet[Any]) -> list[Any]:
+        """Return rows up to ``max_bytes``; in chunks, because a thousand rows may be a gigabyte."""
+        page, size = [], 0
+        for row in rows.iterator(chunk_size=_CHUNK):
+            page.append(row)
+            size += self.size_of(row)
+            if size >= self.max_bytes:
+                break
+        return page
 
     def get_paginated_response(self, data: Any) -> Response:
         """Return the page in the shape of every list; ``count`` covers all rows after ``after``."""

@@ -50,6 +50,7 @@ urlpatterns = [
     path(_TASK + "done/", tasks.TaskDoneView.as_view()),
     path(_TASK + "cancel/", tasks.TaskCancelView.as_view()),
     path(_TASK + "reopen/", tasks.TaskReopenView.as_view()),
+    path(_TASK + "acknowledge/", tasks.TaskAcknowledgeView.as_view()),
     path(_TASK + "sessions/", sessions.SessionListCreateView.as_view()),
     path(_SESSION, sessions.SessionDetailView.as_view()),
     path(_SESSION + "status/", sessions.SessionStatusView.as_view()),
@@ -57,6 +58,7 @@ urlpatterns = [
     path(_SESSION + "prompt/", sessions.PromptCreateView.as_view()),
     path(_SESSION + "cancel/", sessions.SessionCancelView.as_view()),
     path(_SESSION + "stop/", sessions.SessionStopView.as_view()),
+    path(_SESSION + "more-output/", sessions.SessionMoreOutputView.as_view()),
     path(_SESSION + "close/", sessions.SessionCloseView.as_view()),
     path(_SESSION + "settings/", sessions.SessionSettingsView.as_view()),
     path(_SESSION + "login/", agents.SessionLoginView.as_view()),
@@ -106,6 +108,7 @@ urlpatterns = [
     *accounts.api_urlpatterns,
     *notifications.api_urlpatterns,
     *workflows.api_urlpatterns,
+    path("version/", catalogue.VersionView.as_view()),
     path("schema/", SpectacularAPIView.as_view(permission_classes=[IsAuthenticated]), name="api-schema"),
     # All files of this page are served from this origin, and nothing is inline.
     path(

@@ -6,8 +6,8 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from executors_app.agentctl.protocol import Code
 from executors_app.agents import AgentType
+from executors_app.wire.protocol import Code
 
 LOGGED_OUT: Final = str(Code.AUTH_REQUIRED)
 NEEDS_PERSON_CODES: Final = frozenset({str(Code.PROGRAM_MISSING), LOGGED_OUT})
@@ -25,22 +25,27 @@ _NO_INTERPRETER: Final = re.compile(r"\benv: [‘'\"]?(?P<program>[\w.+-]+)[’'
 """What ``/usr/bin/env`` says in the first line of a script whose interpreter is not installed."""
 
 
-def explain_program_error(code: str, said: str, *, kind: AgentType, program: str, profile: str, executor: str) -> str:
+def explain_program_error(
+    code: str, message: str, *, kind: AgentType, program: str, profile: str, executor: str
+) -> str:
     """Explain to people what is missing, where, and how to install the program or log in.
 
-    ``said`` is the message of agentctl or of the agent; it is returned unchanged for any other ``code``.
+    ``message`` is the message of agentctl or of the agent; it is returned unchanged for any other ``code``.
     """
     if code == Code.PROGRAM_MISSING:
-        return _missing_program(kind, program, profile, executor)
-    if code == Code.AGENT_EXITED and (found := _NO_INTERPRETER.search(said)):
+        details = f" Details: {message[:_MESSAGE_LIMIT]}" if message else ""
+        return f"{_missing_program(kind, program, profile, executor)}{details}"
+    if code == Code.AGENT_EXITED and (found := _NO_INTERPRETER.search(message)):
         return (
             f"{kind.title} needs the program `{found['program']}`, which was not found on the executor “{executor}”. "
             "Install it there, or add its directory to `PATH`, then try again."
         )
     if code == Code.AUTH_REQUIRED:
         # removesuffix: there may be nothing to add.
-        return f"{_not_logged_in(kind, profile, executor)} Details: {said[:_MESSAGE_LIMIT]}".removesuffix(" Details: ")
-    return said
+        return f"{_not_logged_in(kind, profile, executor)} Details: {message[:_MESSAGE_LIMIT]}".removesuffix(
+            " Details: "
+        )
+    return message
 
 
 def _missing_program(kind: AgentType, program: str, profile: str, executor: str) -> str:

@@ -70,7 +70,9 @@ def media_type_of(content: bytes) -> str | None:
 def block_of(media_type: str) -> str:
     """Return the kind of content block for a media type: ``text`` for a text file, which every agent accepts."""
     main = media_type.partition("/")[0]
-    return "text" if media_type == TEXT else main if main in ("image", "audio") else "resource"
+    if media_type == TEXT:
+        return "text"
+    return main if main in ("image", "audio") else "resource"
 
 
 def clean_name(name: str) -> str:

@@ -9,8 +9,10 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final
 
-from sessions_app.domain.sanitizing import redact
+from sessions_app.domain.sanitizing import make_visible, redact
 from sessions_app.domain.situation_facts import AGENT_DIED_HEADLINE, HEADLINES, Code
+from sessions_app.domain.tool_calls import UNKNOWN_ACTION, is_unknown_action
+from sessions_app.domain.wording import plural
 
 
 class AttentionKind(StrEnum):
@@ -40,6 +42,8 @@ class AttentionKind(StrEnum):
     """The open turn has produced no output for long."""
     CANCEL_IGNORED = "cancel_ignored"
     """The agent was asked to cancel its turn and continues it."""
+    OUTPUT_LIMIT = "output_limit"
+    """The agent has written more than is stored."""
     RECEIPT = "receipt"
     """The agent started without its conversation."""
     UNPROVEN = "unproven"
@@ -67,6 +71,10 @@ _ERRORS: Final[Mapping[str, str]] = {
 }
 EXCERPT_LIMIT: Final = 200
 """Maximum number of characters of an agent's or a provider's own words in a sentence."""
+_SEARCHED: Final = 300
+"""Characters of a text that are searched for secrets, because a secret may end behind what a sentence shows. Few,
+because notices are made in the transaction that raises their items.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +95,18 @@ def gave_up_notice(
 ) -> Notice:
     """Return the notice of a session that only a user starts again.
 
-    ``seq`` distinguishes this time from earlier ones; ``died``: its agents started and then ended.
+    ``seq`` distinguishes this time from earlier ones; ``died``: its agents started and then ended. ``log_tail`` is the
+    end of their log as ``tail`` returns it.
     """
-    failed = f"{starts} starts ended without success. The last error: {excerpt(error) or 'unknown'}"
+    ended = plural(starts, "1 start", "{} starts")
+    failed = f"{ended} ended without success. The last error: {excerpt(error) or 'unknown'}"
     return Notice(
         AttentionKind.GAVE_UP,
         f"gave_up:{session_id}:{seq}",
         AGENT_DIED_HEADLINE if died else HEADLINES[Code.GAVE_UP],
         excerpt(error) if died else failed,
         "Open the session, fix the cause of the last error, then choose “Try again”.",
-        tail("\n\n".join(filter(None, (error, log_tail)))),
+        _evidence(error, log_tail),
     )
 
 
@@ -108,18 +118,26 @@ def error_notice(session_id: str, code: str, message: str, seq: int, log_tail: s
         _ERRORS.get(code, "The session needs your decision"),
         excerpt(message) or code.replace("_", " "),
         "Open the session to see the options.",
-        tail("\n\n".join(filter(None, (message, log_tail)))),
+        _evidence(message, log_tail),
     )
 
 
 def permission_notice(permission_id: str, tool_call: Mapping[str, Any]) -> Notice:
     """Return the notice of an open permission request."""
+    if is_unknown_action(tool_call):
+        return Notice(
+            AttentionKind.PERMISSION,
+            f"permission:{permission_id}",
+            HEADLINES[Code.PERMISSION],
+            UNKNOWN_ACTION,
+            "Open the session, look at what the agent did before, and reject the request. The agent waits until then.",
+        )
     return Notice(
         AttentionKind.PERMISSION,
         f"permission:{permission_id}",
         HEADLINES[Code.PERMISSION],
         f"It asks to run: {_describe_tool_call(tool_call)}",
-        "Open the session and allow or reject it. The agent waits until then.",
+        "Open the session, read the whole request there, and allow or reject it. The agent waits until then.",
     )
 
 
@@ -141,18 +159,29 @@ def request_notice(permission_id: str, tool_call: Mapping[str, Any], question: M
 
 def _describe_tool_call(tool_call: Mapping[str, Any]) -> str:
     """Describe what the agent asks to do: title, kind, input and files, as far as known."""
-    title = excerpt(str(tool_call.get("title") or ""))
-    kind, given = str(tool_call.get("tool_kind") or ""), tool_call.get("raw_input")
-    places = tool_call.get("locations")
-    paths = [str(one.get("path") or "") for one in places if isinstance(one, dict)] if isinstance(places, list) else []
-    parts = [
-        (title or "an action") + (f" ({excerpt(kind)})" if kind else ""),
-        f"Input: {excerpt(given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))}"
-        if given
-        else "",
-        f"Files: {excerpt(', '.join(filter(None, paths)))}" if any(paths) else "",
-    ]
-    return ". ".join(filter(None, parts))
+    title = excerpt_ends(str(tool_call.get("title") or ""))
+    sub_agent = excerpt(str(tool_call.get("sub_agent") or ""))
+    kind = str(tool_call.get("tool_kind") or "")
+    action = title or "an action"
+    if kind:
+        action += f" ({excerpt(kind)})"
+    if sub_agent:
+        action += f", for {sub_agent}"
+    sentences = [action]
+    if given := tool_call.get("raw_input"):
+        shown = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        sentences.append(f"Input: {excerpt_ends(shown)}")
+    if paths := _paths_of(tool_call):
+        sentences.append(f"Files: {excerpt(', '.join(paths))}")
+    return ". ".join(sentences)
+
+
+def _paths_of(tool_call: Mapping[str, Any]) -> list[str]:
+    locations = tool_call.get("locations")
+    if not isinstance(locations, list):
+        return []
+    paths = [str(location.get("path") or "") for location in locations if isinstance(location, dict)]
+    return [path for path in paths if path]
 
 
 def held_notice(session_id: str, message_id: str, text: str) -> Notice:
@@ -187,14 +216,29 @@ def cut_short_key(session_id: Any, message_id: str) -> str:
     return f"cut_short:{session_id}:{message_id}"
 
 
+_OVERDUE_REASONS: Final[Mapping[str, str]] = {
+    "disk_full": "The disk that stores the agent’s journal is full, so the agent takes no prompts.",
+    "disk_failing": "The disk that stores the agent’s journal cannot be written, so the agent takes no prompts.",
+    "queued_for_capacity": "There is no room for another agent yet.",
+    "starting": "The agent is still starting.",
+    "unreachable": "The agent’s machine does not answer.",
+}
+_OVERDUE_ACTIONS: Final[Mapping[str, str]] = {
+    "disk_full": "Free some space on that disk: the prompt is then sent. Or open the session and withdraw the prompt.",
+    "disk_failing": "Repair that disk: the prompt is then sent. Or open the session and withdraw the prompt.",
+}
+
+
 def overdue_notice(session_id: str, message_id: str, reason: str) -> Notice:
-    """Return the notice of a prompt for which no agent started in time."""
+    """Return the notice of a prompt that no agent has taken in time."""
+    other_reason = f"The agent program could not be started: {reason.replace('_', ' ')}"
+    other_action = "Open the session: fix what keeps the agent from starting, or withdraw the prompt."
     return Notice(
         AttentionKind.OVERDUE,
         f"overdue:{session_id}:{message_id}",
         HEADLINES[Code.OVERDUE],
-        f"The agent program could not be started: {reason.replace('_', ' ')}",
-        "Open the session: fix what keeps the agent from starting, or withdraw the prompt.",
+        _OVERDUE_REASONS.get(reason, other_reason),
+        _OVERDUE_ACTIONS.get(reason, other_action),
     )
 
 
@@ -228,6 +272,17 @@ def cancel_ignored_notice(run_id: str, since: str) -> Notice:
         HEADLINES[Code.CANCEL_IGNORED],
         f"The request was made at {since}, and the turn has not ended.",
         "Open the session: wait until the turn ends, or stop the agent. Its conversation and files are kept.",
+    )
+
+
+def output_limit_notice(session_id: str, limit: str, seq: int) -> Notice:
+    """Return the notice of an agent whose output is left out of the log; ``limit`` is the setting."""
+    return Notice(
+        AttentionKind.OUTPUT_LIMIT,
+        f"output_limit:{session_id}:{seq}",
+        "The agent’s output is no longer stored",
+        f"It has reached the limit {limit}. Requests of the agent and the end of its turn still arrive.",
+        "Open the session: choose “Store more output”, cancel the turn, or stop the agent.",
     )
 
 
@@ -277,7 +332,7 @@ def run_failed_notice(run_id: str, name: str, error: str, round_: int) -> Notice
         f"The workflow “{excerpt(name)}” has failed",
         excerpt(error) or "No error message.",
         "Open the run: fix the cause and resume it from the failed step, or start a new run.",
-        tail(error),
+        _evidence(error, ""),
     )
 
 
@@ -308,7 +363,11 @@ def triggers_paused_notice(workflow_id: str, name: str, why: str, who: str) -> N
 
 def idle_notice(run_id: str, state: str) -> Notice:
     """Return the notice of an agent that finished its work and is idle."""
-    words = {"completed": "The agent has finished its turn", "failed": "The agent’s turn has failed"}
+    words = {
+        "completed": "The agent has finished its turn",
+        "failed": "The agent’s turn has failed",
+        "cancelled": "The agent has cancelled its turn",
+    }
     return Notice(
         AttentionKind.IDLE,
         f"idle:{run_id}",
@@ -319,13 +378,38 @@ def idle_notice(run_id: str, state: str) -> Notice:
 
 
 def excerpt(text: str) -> str:
-    """Return the beginning of a text, on one line and without secrets."""
-    plain = " ".join(text[: 4 * EXCERPT_LIMIT].replace("\0", " ").split())
-    safe, _ = redact(plain)
-    return safe if len(safe) <= EXCERPT_LIMIT else f"{safe[: EXCERPT_LIMIT - 1].rstrip()}…"
+    """Return the beginning of a text, on one line, without secrets, and with invisible characters made visible."""
+    plain = _on_one_line(text[: 4 * EXCERPT_LIMIT])
+    safe, _ = redact(plain[:_SEARCHED])
+    safe = make_visible(safe)
+    is_whole = len(plain) <= _SEARCHED and len(safe) <= EXCERPT_LIMIT
+    return safe if is_whole else f"{safe[: EXCERPT_LIMIT - 1].rstrip()}…"
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.replace("\0", " ").split())
+
+
+def excerpt_ends(text: str) -> str:
+    """Return beginning and end of a text, on one line and without secrets, and how much is left out between them.
+
+    For what a person is asked to allow: the end of a command matters as much as its beginning.
+    """
+    if len(text) <= EXCERPT_LIMIT:
+        return excerpt(text)
+    half = EXCERPT_LIMIT // 2
+    begin = excerpt(text[:half])
+    left_out = plural(len(text) - 2 * half, "1 character", "{} characters")
+    end, _ = redact(_on_one_line(text[-4 * EXCERPT_LIMIT :])[-_SEARCHED:])
+    return f"{begin} … ({left_out} left out) … {end[-half:]}"
+
+
+def _evidence(error: str, log_tail: str) -> str:
+    """Return an error and the end of a log, of which ``tail`` has removed the secrets already."""
+    return "\n\n".join(filter(None, (tail(error[-4 * EXCERPT_LIMIT :]), log_tail)))[-DETAIL_LIMIT:]
 
 
 def tail(text: str) -> str:
-    """Return the end of a log, without secrets."""
+    """Return the end of a log, without secrets, and with invisible characters made visible."""
     safe, _ = redact(text[-DETAIL_LIMIT:].replace("\0", ""))
-    return safe
+    return make_visible(safe)

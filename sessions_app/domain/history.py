@@ -1,7 +1,10 @@
 """Build the history: the text that gives a new conversation the content of the old one (strategy ``history``).
 
-Entries are taken from the newest back until the budget is used up. Each is cut at its own limit and freed of secrets.
+Entries are taken from the newest back until a budget is used up. Each is cut at its own limit and freed of secrets.
 What is left out is counted, because the prompt and the receipt report it. All limits are in characters.
+
+A history takes seconds of processor time if an agent wants it to, so it is built in a limited process
+(``sessions_app.rendering``), stored, and read from there.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sessions_app.domain.sanitizing import redact
+from sessions_app.domain.wording import plural
 
 BUDGET_CHARS: Final = 60_000
 MESSAGE_CHARS: Final = 2000
@@ -19,6 +23,11 @@ TOOL_CHARS: Final = 500
 """Limit of a tool call's arguments, and of its result."""
 SCANNED_CHARS: Final = 8000
 """How much of a text is searched for secrets. More than is sent, so that the cut does not hide half of a secret."""
+SCAN_BUDGET: Final = 500_000
+"""How much of all texts is searched: at 9 µs for each character, less than 5 s of processor time."""
+RULES_VERSION: Final = 2
+"""To be raised when a change of this module, of ``sanitizing`` or of ``secret_rules`` changes what stored histories
+would contain."""
 _NAME_CHARS: Final = 120
 _LABELS: Final = {"user": "USER", "agent": "ASSISTANT"}
 _BYTES_PER_TOKEN: Final = 4
@@ -58,7 +67,7 @@ class Injection:
     redacted: int = 0
     """Number of secrets removed."""
 
-    def facts(self) -> dict[str, int]:
+    def facts(self) -> dict[str, int | None]:
         """Return the counts that a status shows before the prompt, and a receipt afterwards."""
         return {
             "estimated_tokens": self.estimated_tokens,
@@ -67,6 +76,10 @@ class Injection:
             "entries_shortened": self.shortened,
             "secrets_redacted": self.redacted,
         }
+
+
+UNKNOWN_FACTS: Final[Mapping[str, int | None]] = dict.fromkeys(Injection("", 0).facts())
+"""``Injection.facts`` of a history that is not built yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +97,7 @@ def tool_entry(payload: Mapping[str, Any]) -> HistoryEntry:
         name=str(payload.get("title") or payload.get("tool_kind") or payload.get("tool_call_id") or "tool"),
         arguments="" if given in (None, "", {}, []) else _as_json(given),
         text=_result(payload),
-        unfinished=payload.get("status") in ("interrupted", "cancelled"),
+        unfinished=payload.get("status") in ("interrupted", "cancelled", "unfinished"),
     )
 
 
@@ -99,7 +112,11 @@ def build_injection(
     known = frozenset(secrets)
     told: list[_EntryText] = []
     silent, room = 0, budget_chars + 1  # the last line has no line break
+    unscanned = SCAN_BUDGET
     for entry in newest_first:
+        unscanned -= _scanned_chars(entry)
+        if unscanned < 0:
+            break
         one = _entry_lines(entry, known)
         if one is None:
             silent += 1
@@ -121,10 +138,14 @@ def build_injection(
 
 def prepend_history(injection: Injection, request: str) -> str:
     """Return the whole prompt: history and request; the request alone if there is no history."""
-    if not injection.text:
+    if not injection.text and not injection.cut:
         return request
-    left_out = [f"({injection.cut} older entries are left out.)\n"] if injection.cut else []
-    left_out += [f"({injection.redacted} secrets are left out.)\n"] if injection.redacted else []
+    left_out = []
+    if injection.cut:
+        entries = plural(injection.cut, "1 older entry is left out.", "{} older entries are left out.")
+        left_out.append(f"({entries})\n")
+    if injection.redacted:
+        left_out.append(f"({plural(injection.redacted, '1 secret is left out.', '{} secrets are left out.')})\n")
     return (
         "RESUME CONTEXT FOR CONTINUING TASK\n\n"
         "=== EXECUTION HISTORY ===\n"
@@ -136,6 +157,10 @@ def prepend_history(injection: Injection, request: str) -> str:
         "the workspace contains its results.\n"
         "Do not repeat work that was already completed."
     )
+
+
+def _scanned_chars(entry: HistoryEntry) -> int:
+    return sum(min(len(text), SCANNED_CHARS) for text in (entry.text, entry.name, entry.arguments))
 
 
 def _entry_lines(entry: HistoryEntry, secrets: frozenset[str]) -> _EntryText | None:
@@ -178,7 +203,9 @@ def _result(payload: Mapping[str, Any]) -> str:
     if any(texts):
         return "\n".join(filter(None, texts))
     given = payload.get("raw_output")
-    return given if isinstance(given, str) else "" if given in (None, {}, []) else _as_json(given)
+    if isinstance(given, str):
+        return given
+    return _as_json(given) if given else ""
 
 
 def _part(part: Mapping[str, Any]) -> str:

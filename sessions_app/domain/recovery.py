@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from executors_app.domain import ExecutorStatus, Observation, Observed
+from executors_app.wire.executions import ExecutorStatus, Observation, Observed
 from sessions_app.domain.recovery_decisions import (
     back_off,
     end_asleep_execution,
@@ -263,6 +263,18 @@ def postpone_start(facts: SweepFacts, observation: Observation, now: datetime, *
     return replace(waiting, start_rank=rank, wait_reason=reason, before=facts.before)
 
 
+def _task_state(facts: SweepFacts) -> str:
+    if facts.task_archived:
+        return "archived"
+    return "closed" if facts.task_closed else "open"
+
+
+def _lease_state(facts: SweepFacts) -> str:
+    if facts.foreign_lease:
+        return "another supervisor's"
+    return "attached" if facts.attached else "free"
+
+
 def explain_decision(facts: SweepFacts, observation: Observation, decision: Decision) -> list[tuple[str, str]]:
     """``--explain``: label and value, in the order in which the rules use them."""
     report = observation.report
@@ -272,12 +284,12 @@ def explain_decision(facts: SweepFacts, observation: Observation, decision: Deci
         "observed": " ".join(filter(None, (str(observation.observed), observation.reason))),
         "executor": " ".join(filter(None, (str(facts.executor_status or "none"), facts.executor_error_code))),
         "session": f"{facts.session_state}, wanted {facts.desired_state}, work {facts.work_state}",
-        "task": "archived" if facts.task_archived else "closed" if facts.task_closed else "open",
-        "lease": "another supervisor's" if facts.foreign_lease else "attached" if facts.attached else "free",
+        "task": _task_state(facts),
+        "lease": _lease_state(facts),
         "agent": str(agent.get("state", "not reported")) + (", in a turn" if agent.get("active_turn") else ""),
         "leftovers": str(observation.leftovers),
         "workspace": " ".join(filter(None, (str(facts.workspace), facts.workspace_reason))),
-        "resumable": f"row {assessment.row}: {assessment.resume_reason}, {assessment.strategy or 'no strategy'}",
+        "resumable": f"row {assessment.row:d}: {assessment.resume_reason}, {assessment.strategy or 'no strategy'}",
         "policy": f"{facts.policy}, {'boot' if facts.boot else 'loop'}",
         "prompts queued": _yes_or_no(facts.has_queued_prompts),
         "open run": _yes_or_no(facts.has_open_run),

@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from executors_app.agentctl.protocol import AgentState
-from executors_app.domain import ExecutorStatus
+from executors_app.wire.executions import ExecutorStatus
+from executors_app.wire.protocol import AgentState
 from sessions_app.domain.recovery_facts import UNREACHABLE, WORKTREE_MISSING, Case
 from sessions_app.domain.resumability import Reason
+from sessions_app.domain.situation_texts import REFUSALS
 from sessions_app.domain.states import SESSION, SessionState
+from sessions_app.domain.wording import plural
 
 Fields = dict[str, Any]
 S, E = SessionState, ExecutorStatus
 CANNOT_RESUME = "This agent cannot resume previous sessions. Create a new session."
-_ERRORS = {
-    Reason.CONTEXT_MISMATCH: "The agent loaded a conversation that is not this session's. Accept it or start fresh.",
-    Reason.MISSING_RESUME_TOKEN: "The agent never reported its conversation id, so it cannot be resumed.",
-}
 
 
 # --- moves: the functions return None if there is nothing to move ---
@@ -157,11 +155,12 @@ def wait_for_turn(case: Case) -> Fields:
 def give_up(case: Case) -> Fields:
     """Stop restarting it: only a user can."""
     attempts = case.facts.attempts
+    started = plural(attempts, "Started once", "Started {} times")
     return leave_for_later(case) | {
         "session_move": "give_up" if SESSION.allows(case.facts.session_state, "give_up") else None,
         "session_error_code": "gave_up",
-        "reason": f"{attempts} starts without success",
-        "error_message": f"Started {attempts} times without success. Fix the cause, then try again.",
+        "reason": plural(attempts, "1 start without success", "{} starts without success"),
+        "error_message": f"{started} without success. Fix the cause, then try again.",
     }
 
 
@@ -193,7 +192,7 @@ def mark_not_resumable(case: Case) -> Fields:
     return leave_for_later(case) | {
         "session_move": _session_fail(case, anew=case.is_unreachable),
         "session_error_code": str(reason) if reason in own else str(Reason.NOT_RESUMABLE),
-        "error_message": _ERRORS.get(reason) or _workspace_error(case, reason) or CANNOT_RESUME,
+        "error_message": REFUSALS.get(reason) or _workspace_error(case, reason) or CANNOT_RESUME,
     }
 
 

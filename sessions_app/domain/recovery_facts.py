@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
-from executors_app.agentctl.protocol import ALIVE_AGENT_STATES, AgentState
-from executors_app.domain import ExecutorStatus, Observation, Observed, WorkspaceState
+from executors_app.wire.executions import ExecutorStatus, Observation, Observed, WorkspaceState
+from executors_app.wire.protocol import ALIVE_AGENT_STATES, AgentState
 from sessions_app.domain.resumability import Assessment
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState, WorkState
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
-from executors_app.domain import WorkspaceState
+from executors_app.wire.executions import WorkspaceState
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState
 
 SEEN_RECENTLY = timedelta(seconds=30)
@@ -59,6 +59,31 @@ class Mode(StrEnum):
     WORKSPACE_ONLY = "workspace_only"
 
 
+class Row(IntEnum):
+    """The rows of the table, by their numbers in docs/recovery.md."""
+
+    DAMAGED = 0
+    """The rows of the session contain impossible values, and the table was not used."""
+    RUNNING = 1
+    RECENTLY_SEEN = 2
+    TERMINAL = 3
+    GAVE_UP = 4
+    WORKTREE_MISSING = 5
+    MISMATCH = 6
+    NEVER_PROMPTED = 7
+    CONVERSATION = 8
+    HISTORY = 9
+    TOKEN_REJECTED = 10
+    TOKEN_MISSING = 11
+    NOT_RESUMABLE = 12
+    NO_AGENT = 13
+
+
+_SEEN_ROWS = frozenset({Row.RUNNING, Row.RECENTLY_SEEN})
+_UNUSABLE_ROWS = frozenset({Row.DAMAGED, Row.TERMINAL, Row.WORKTREE_MISSING})
+"""Rows after which nothing can be started, in whatever mode."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResumeFacts:
     """What is known about a session when its resumability is assessed."""
@@ -101,8 +126,8 @@ class Assessment:
     resume_reason: Reason
     strategy: Strategy | None
     supports_session_resume: bool
-    row: int
-    """Number of the row that answered, 1 to 13; 0 if the rows are damaged and the table was not used."""
+    row: Row
+    """The row that answered."""
     token_strange: bool = False
     """As ``ResumeFacts.token_strange``: the old conversation cannot be tried again in this configuration."""
     below: Assessment | None = None
@@ -116,7 +141,27 @@ class Assessment:
     @property
     def without_live_agent(self) -> Assessment:
         """The answer as if no agent had been seen, without rows 1 and 2."""
-        return self.below if self.below and self.row <= 2 else self
+        return self.below if self.below and self.row in _SEEN_ROWS else self
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an agent is running."""
+        return self.row is Row.RUNNING
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no agent is running or was seen recently, and the rows can be read."""
+        return self.row is not Row.DAMAGED and self.row not in _SEEN_ROWS
+
+    @property
+    def can_be_started(self) -> bool:
+        """Whether some mode could start something here, now or after its agent has ended."""
+        return self.cause.row not in _UNUSABLE_ROWS
+
+    @property
+    def has_mismatch(self) -> bool:
+        """Whether a start would meet a conversation that contradicted our journal."""
+        return self.cause.row is Row.MISMATCH
 
 
 DAMAGED_ASSESSMENT = Assessment(
@@ -125,7 +170,7 @@ DAMAGED_ASSESSMENT = Assessment(
     resume_reason=Reason.DAMAGED_ROW,
     strategy=None,
     supports_session_resume=False,
-    row=0,
+    row=Row.DAMAGED,
 )
 """The answer for a session whose rows contain impossible values."""
 
@@ -169,10 +214,10 @@ def _is_stopped_by_user(facts: ResumeFacts) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _Answer:
     """One row of the table, from row 5 on: its condition and its answer."""
 
-    number: int
+    name: Row
     holds: Callable[[ResumeFacts], bool]
     reason: Reason
     strategy: Strategy | None = None
@@ -186,50 +231,51 @@ def _can_tell_history(facts: ResumeFacts) -> bool:
 
 
 _FRESH_START = Reason.AGENT_NOT_RUNNING_FRESH_START
-NO_AGENT_ROW = 13
-_ROWS = (
-    _Row(5, lambda f: f.workspace is WorkspaceState.GONE, Reason.WORKTREE_MISSING),
-    _Row(NO_AGENT_ROW, lambda f: not f.has_agent, Reason.NO_AGENT),
-    _Row(6, lambda f: f.context_mismatch, Reason.CONTEXT_MISMATCH),
-    _Row(7, lambda f: not f.ever_prompted, _FRESH_START, Strategy.FRESH, lambda _: True),
-    _Row(
-        8,
+_ANSWERS = (
+    _Answer(Row.WORKTREE_MISSING, lambda f: f.workspace is WorkspaceState.GONE, Reason.WORKTREE_MISSING),
+    _Answer(Row.NO_AGENT, lambda f: not f.has_agent, Reason.NO_AGENT),
+    _Answer(Row.MISMATCH, lambda f: f.context_mismatch, Reason.CONTEXT_MISMATCH),
+    _Answer(Row.NEVER_PROMPTED, lambda f: not f.ever_prompted, _FRESH_START, Strategy.FRESH, lambda _: True),
+    _Answer(
+        Row.CONVERSATION,
         lambda f: supports_session_resume(f) and f.has_token,
         Reason.AGENT_NOT_RUNNING,
         Strategy.NATIVE,
         lambda _: True,
     ),
-    _Row(9, _can_tell_history, _FRESH_START, Strategy.HISTORY, lambda f: not f.token_rejected),
-    _Row(10, lambda f: f.token_rejected, _FRESH_START, Strategy.FRESH),
-    _Row(11, supports_session_resume, Reason.MISSING_RESUME_TOKEN),
-    _Row(12, lambda _: True, Reason.NOT_RESUMABLE),
+    _Answer(Row.HISTORY, _can_tell_history, _FRESH_START, Strategy.HISTORY, lambda f: not f.token_rejected),
+    _Answer(Row.TOKEN_REJECTED, lambda f: f.token_rejected, _FRESH_START, Strategy.FRESH),
+    _Answer(Row.TOKEN_MISSING, supports_session_resume, Reason.MISSING_RESUME_TOKEN),
+    _Answer(Row.NOT_RESUMABLE, lambda _: True, Reason.NOT_RESUMABLE),
 )
 
 
 def assess(facts: ResumeFacts, now: datetime) -> Assessment:
     """Assess whether and how the session can be resumed: the first row that matches answers."""
     if facts.running:
-        return _while_seen(_assess_at_rest(facts), 1, Reason.RUNNING)
+        return _while_seen(_assess_at_rest(facts), Row.RUNNING, Reason.RUNNING)
     if _was_seen_recently(facts, now) and not _is_stopped_by_user(facts):
-        return _while_seen(_assess_at_rest(facts), 2, Reason.RECENTLY_SEEN)
+        return _while_seen(_assess_at_rest(facts), Row.RECENTLY_SEEN, Reason.RECENTLY_SEEN)
     return _assess_at_rest(facts)
 
 
 def _assess_at_rest(facts: ResumeFacts) -> Assessment:
     """Rows 3 to 13: assess the session without its agent."""
     if facts.session_state in TERMINAL_STATES or facts.task_archived:
-        return _assessment(facts, 3, Reason.TERMINAL_STATE)
-    found = next(row for row in _ROWS if row.holds(facts))
-    below = _assessment(facts, found.number, found.reason, found.strategy, needs_resume=found.needs_resume(facts))
+        return _assessment(facts, Row.TERMINAL, Reason.TERMINAL_STATE)
+    found = next(answer for answer in _ANSWERS if answer.holds(facts))
+    below = _assessment(facts, found.name, found.reason, found.strategy, needs_resume=found.needs_resume(facts))
     if facts.session_state == SessionState.FAILED:
-        return replace(below, row=4, is_resumable=True, needs_resume=False, resume_reason=Reason.GAVE_UP, below=below)
-    if _is_stopped_by_user(facts) and below.row > 6:
+        return replace(
+            below, row=Row.GAVE_UP, is_resumable=True, needs_resume=False, resume_reason=Reason.GAVE_UP, below=below
+        )
+    if _is_stopped_by_user(facts) and below.row not in (Row.WORKTREE_MISSING, Row.MISMATCH):
         return replace(below, needs_resume=False, resume_reason=Reason.STOPPED_BY_USER, below=below)
     return below
 
 
 def _assessment(
-    facts: ResumeFacts, row: int, reason: Reason, strategy: Strategy | None = None, *, needs_resume: bool = False
+    facts: ResumeFacts, row: Row, reason: Reason, strategy: Strategy | None = None, *, needs_resume: bool = False
 ) -> Assessment:
     return Assessment(
         is_resumable=strategy is not None,
@@ -242,18 +288,18 @@ def _assessment(
     )
 
 
-def _while_seen(below: Assessment, row: int, reason: Reason) -> Assessment:
+def _while_seen(below: Assessment, row: Row, reason: Reason) -> Assessment:
     """Rows 1 and 2: the answer ``below``, except that nothing needs to be done now."""
     return replace(below, needs_resume=False, resume_reason=reason, strategy=None, row=row, below=below)
 
 
 _REFUSALS = {
-    0: "damaged_row",
-    3: "terminal_state",
-    5: "worktree_missing",
-    6: "not_resumable",
-    11: "missing_resume_token",
-    12: "not_resumable",
+    Row.DAMAGED: "damaged_row",
+    Row.TERMINAL: "terminal_state",
+    Row.WORKTREE_MISSING: "worktree_missing",
+    Row.MISMATCH: "not_resumable",
+    Row.TOKEN_MISSING: "missing_resume_token",
+    Row.NOT_RESUMABLE: "not_resumable",
 }
 
 
@@ -264,24 +310,24 @@ def assess_mode(assessment: Assessment, mode: str) -> ModeVerdict:
     restores it), and a fresh start is allowed only if there is no conversation to lose. Raises ValueError for an
     unknown mode.
     """
-    asked = Mode(mode)
+    requested = Mode(mode)
     cause = assessment.cause
-    if assessment.row == 1:
+    if assessment.is_running:
         return ModeVerdict(refusal="already_running")
-    if cause.row in (0, 3, 5):
+    if not assessment.can_be_started:
         return ModeVerdict(refusal=_REFUSALS[cause.row])
-    if asked is Mode.WORKSPACE_ONLY or (cause.row == NO_AGENT_ROW and asked is Mode.AUTO):
+    if requested is Mode.WORKSPACE_ONLY or (cause.row is Row.NO_AGENT and requested is Mode.AUTO):
         return ModeVerdict()
-    if cause.row == NO_AGENT_ROW:
+    if cause.row is Row.NO_AGENT:
         return ModeVerdict(refusal=str(Reason.NO_AGENT))
-    if asked is Mode.FRESH_START:
+    if requested is Mode.FRESH_START:
         return ModeVerdict(Strategy.FRESH)
-    return _with_conversation(cause, asked)
+    return _with_conversation(cause, requested)
 
 
 def _with_conversation(cause: Assessment, mode: Mode) -> ModeVerdict:
     """Decide modes ``auto``, ``resume`` and ``accept_mismatch`` for rows 6 to 12."""
-    if mode is Mode.ACCEPT_MISMATCH and cause.row == 6:
+    if mode is Mode.ACCEPT_MISMATCH and cause.has_mismatch:
         return ModeVerdict(Strategy.NATIVE)
     if mode is Mode.RESUME and token_was_rejected(cause):
         return ModeVerdict(refusal="strange_token") if cause.token_strange else ModeVerdict(Strategy.NATIVE)
@@ -296,4 +342,4 @@ def token_was_rejected(assessment: Assessment) -> bool:
     Such a token is given to an agent only if a user asks for it.
     """
     cause = assessment.cause
-    return cause.row == 10 or (cause.row == 9 and not cause.needs_resume)
+    return cause.row is Row.TOKEN_REJECTED or (cause.row is Row.HISTORY and not cause.needs_resume)

@@ -3,12 +3,19 @@
 Only its patterns are used. Its verification would send a suspected secret to the service that it belongs to. Two of
 its rules are left out because they match too much: public IP addresses, and hexadecimal strings of high entropy,
 which include every commit id.
+
+The time that some of its patterns take grows with the cube of a text's length: ``key`` and 8,000 spaces would keep a
+processor busy for most of an hour. These patterns are rewritten: where one could give back characters that nothing
+after them can match, it no longer tries to (``*+`` instead of ``*``), and where two repetitions can share the same
+characters in many ways, it tries one of them. What they match stays the same. ``tests/domain/test_secret_rules.py``
+compares them with the maintained patterns, ``MAINTAINED_RULES`` and ``MAINTAINED_NAMED`` are for
+these tests.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from detect_secrets.plugins.artifactory import ArtifactoryDetector
@@ -23,7 +30,7 @@ from detect_secrets.plugins.high_entropy_strings import Base64HighEntropyString
 from detect_secrets.plugins.ibm_cloud_iam import IbmCloudIamDetector
 from detect_secrets.plugins.ibm_cos_hmac import IbmCosHmacDetector
 from detect_secrets.plugins.jwt import JwtTokenDetector
-from detect_secrets.plugins.keyword import REGEX_BY_FILETYPE, KeywordDetector
+from detect_secrets.plugins.keyword import ALLOWLIST, REGEX_BY_FILETYPE
 from detect_secrets.plugins.mailchimp import MailchimpDetector
 from detect_secrets.plugins.npm import NpmDetector
 from detect_secrets.plugins.private_key import PrivateKeyDetector
@@ -50,19 +57,114 @@ _UNKNOWN_TO_IT: Final = (
     r"\bpypi-[\w-]{50,250}",
 )
 """Keys recognizable by a vendor's prefix."""
+
+_REWRITTEN_RULES: Final[Mapping[str, str]] = {
+    # Spaces around an assignment: three repetitions could share one run of spaces.
+    r"(?: *)(?:=|:|:=|=>| +|::)(?: *)": r"(?: *+(?:=|:|:=|=>|::) *+| ++)",
+    # Up to two lines of a hundred characters each, which may also be one of two hundred.
+    r"(?:.{0,100}\n?){0,2}": r"(?:.{0,100}\n.{0,100}\n?|.{0,200}\n?)",
+    r"[a-zA-Z0-9]{8,200})(?:\s": r"[a-zA-Z0-9]{8,200}+)(?:\s",
+    # If no dot follows the run of characters after the first ``eyJ``, none follows it after another ``eyJ`` in it.
+    r"eyJ[A-Za-z0-9-_=]+\.[A-Za-z0-9-_=]+\.?[A-Za-z0-9-_.+/=]*": (
+        r"eyJ[A-Za-z0-9-_=]++\.[A-Za-z0-9-_=]++\.?[A-Za-z0-9-_.+/=]*+|(?P<skipped>eyJ[A-Za-z0-9-_=]*+)"
+    ),
+}
+_REWRITTEN_NAMED: Final[Mapping[str, str]] = {
+    # What follows a name cannot begin with a character of the name.
+    r"\w*([]": r"\w*+([]",
+    r"\w*[^\s]{0,50}?": r"\w*+[^\s]{0,50}?",
+    r"\w*[\'" + r'"`]\s*,': r"\w*+[\'" + r'"`]\s*,',
+    # Any ``key`` of a word leads to the end of that word, so it is enough to find one in each word.
+    r"recaptcha_.*key": r"recaptcha_(?:.*[^\w\n]|)(?=\w*key)\w++",
+    # Always true.
+    r"(?=[^\v\'\"]*)": "",
+}
+_NAME_LAST: Final = r"nessus_?key)\w*"
+"""The end of the rule in which the name follows the secret."""
+_SKIPPED_QUOTE: Final = r"|(?P<skipped>`(?=[a-zA-Z0-9_!@#%^&])[^\v'" + r'"]*+)'
+"""If no backquote ends a secret that begins at another one, none ends a secret that begins at the next one."""
+
+
+def _rewrite(rule: re.Pattern[str], changes: Mapping[str, str]) -> re.Pattern[str]:
+    pattern = rule.pattern
+    for old, new in changes.items():
+        pattern = pattern.replace(old, new)
+    if pattern.endswith(_NAME_LAST):
+        pattern += _SKIPPED_QUOTE
+    return re.compile(pattern, rule.flags)
+
+
+MAINTAINED_RULES: Final[tuple[re.Pattern[str], ...]] = tuple(rule for kind in _DETECTORS for rule in kind().denylist)
 RULES: Final[tuple[re.Pattern[str], ...]] = (
-    *(rule for kind in _DETECTORS for rule in kind().denylist),
+    *(_rewrite(rule, _REWRITTEN_RULES) for rule in MAINTAINED_RULES),
     *map(re.compile, _UNKNOWN_TO_IT),
 )
+"""A match of the group ``skipped``, which one of them has, is no secret."""
 _ENTROPY: Final = Base64HighEntropyString()
-_KEYWORD: Final = KeywordDetector()
-_NAMED: Final = REGEX_BY_FILETYPE[FileType.TERRAFORM]
-"""Matches ``secret = "quoted"`` and ``SECRET=unquoted``, as in programs and shells."""
+MAINTAINED_NAMED: Final[Mapping[re.Pattern[str], int]] = REGEX_BY_FILETYPE[FileType.TERRAFORM]
+_NAMED: Final[Mapping[re.Pattern[str], int]] = {
+    _rewrite(rule, _REWRITTEN_NAMED): group for rule, group in MAINTAINED_NAMED.items()
+}
+"""Matches ``secret = "quoted"`` and ``SECRET=unquoted``, as in programs and shells; with the group of the secret."""
+_WHOLE_LINE: Final = 2
+"""The secret's group in the rules in which more than one ``recaptcha_`` counts: something precedes the name."""
+_QUOTED_BEFORE_SEMICOLON: Final = 3
+"""The secret's group in the rule for ``private_key "something";``."""
+_UNQUOTED: Final = re.compile(r"[^\v'" + r'"]+')
+_LAST_SEMICOLON: Final = re.compile(r".*[^,`]`;", re.DOTALL)
+_NO_SECRETS: Final = tuple(word.lower() for word in ALLOWLIST)
+"""A line that contains one of these words has no secret that a name shows."""
+_RECAPTCHA: Final = re.compile("recaptcha_", re.IGNORECASE)
+_NO_RECAPTCHA: Final = "x_________"
 
 
 def find_named_secrets(line: str) -> Iterator[str]:
     """Yield the values in a line that its variable names, or their entropy, show to be secrets."""
-    yield from _KEYWORD.analyze_string(line, denylist_regex_to_group=_NAMED)
+    yield from _find_by_name(line)
     for secret in _ENTROPY.analyze_string(line):
         if _ENTROPY.calculate_shannon_entropy(secret) > _ENTROPY.entropy_limit:
             yield secret
+
+
+def _find_by_name(line: str) -> Iterator[str]:
+    """Yield the first match of each rule, as ``KeywordDetector.analyze_string`` does."""
+    lowered = line.lower()
+    if any(word in lowered for word in _NO_SECRETS):
+        return
+    shortened = _hide_later_recaptchas(line)
+    for rule, group in _NAMED.items():
+        searched = line if group == _WHOLE_LINE else shortened
+        if group == _QUOTED_BEFORE_SEMICOLON:
+            searched = _hide_useless_backquotes(searched)
+        for match in rule.finditer(searched):
+            if match.lastgroup != "skipped":
+                yield line[slice(*match.span(group))]
+                break
+
+
+def _hide_later_recaptchas(line: str) -> str:
+    """Replace all but the first ``recaptcha_``, by as many characters.
+
+    Any ``key`` can follow it in ``recaptcha_.*key``. If none of those behind the first one leads to a match, none of
+    them does behind a later one, but each would be tried again.
+    """
+    first = _RECAPTCHA.search(line)
+    if first is None:
+        return line
+    return line[: first.end()] + _RECAPTCHA.sub(_NO_RECAPTCHA, line[first.end() :])
+
+
+def _hide_useless_backquotes(line: str) -> str:
+    """Replace backquotes behind which no backquote with a semicolon ends a secret, by a comma.
+
+    For the rule, a comma differs from a backquote only in that it begins and ends no secret. Otherwise each name would
+    try each of the backquotes that follow it.
+    """
+    return _UNQUOTED.sub(_hide_backquotes_at_the_end, line) if "`" in line else line
+
+
+def _hide_backquotes_at_the_end(match: re.Match[str]) -> str:
+    text = match[0]
+    end = _LAST_SEMICOLON.match(text)
+    kept = end.end() if end else 0
+    return text[:kept] + text[kept:].replace("`", ",")

@@ -41,6 +41,11 @@ class Label:
     tone: str = "calm"
 
 
+def humanize_code(code: str) -> str:
+    """Return a code in words: ``agent_gone`` becomes ``agent gone``."""
+    return code.replace("_", " ")
+
+
 class Code(StrEnum):
     """The situations, in the order in which they are checked."""
 
@@ -121,7 +126,7 @@ LABELS: Final[Mapping[Code, Label]] = {
     Code.HELD: Label("Prompt in doubt", "ask"),
     Code.GAVE_UP: Label("Given up", "bad"),
     Code.START_QUEUE: Label("Waiting to start", "busy"),
-    Code.BACKING_OFF: Label("Restarting soon", "ask"),
+    Code.BACKING_OFF: Label("Restart scheduled", "ask"),
     Code.OVERDUE: Label("Prompt overdue", "ask"),
     Code.RETRYING: Label("Retrying", "busy"),
     Code.CANCEL_IGNORED: Label("Ignores cancel", "ask"),
@@ -171,6 +176,8 @@ HEADLINES: Final[Mapping[Code, str]] = {
 }
 """What happened: the beginning of banner, inbox item and mail."""
 
+DISK_CODES: Final = frozenset({"disk_full", "disk_failing"})
+"""Error codes of a session whose agentctl cannot write its journal: the agent runs, but takes no prompts."""
 AGENT_DIED: Final = "agent_died"
 """Error code of a session that was given up because its agents started and then died."""
 
@@ -222,6 +229,10 @@ class SituationFacts:
     """A supervisor is alive, or nothing waits for one."""
     starting: bool = False
     """A start is requested."""
+    load_limit: float = 0.0
+    """Seconds that the agent has to load its conversation in the start that is in progress; 0: it loads none."""
+    load_since: datetime | None = None
+    """When the agent was asked to load it; None: it has not been asked yet."""
     start_reason: str = ""
     """A ``WaitReason``; empty: its start does not wait."""
     starts_before: int = 0
@@ -238,9 +249,14 @@ class SituationFacts:
     waits_outside: bool = False
     wait_until: datetime | None = None
     """When the wait for an external result expires."""
+    background_process_count: int = 0
+    """How many processes turns of the running agent have left."""
     owner_left: bool = False
-    history: Mapping[str, int] | None = None
-    """The history that the next prompt carries for a new agent (``Injection.facts``); None: none."""
+    history: Mapping[str, int | None] | None = None
+    """The history that the next prompt carries for a new agent (``Injection.facts``); None: none.
+
+    A count is None as long as it is not known.
+    """
     history_armed: bool = False
     """That agent is running, and waits for this prompt."""
     attempts: int = 0
@@ -284,7 +300,7 @@ class SituationFacts:
     @property
     def is_resting(self) -> bool:
         """Whether no agent is running or starting, nor was seen a moment ago. False without an assessment."""
-        return self.assessment is not None and self.assessment.row > 2 and not self.is_starting
+        return self.assessment is not None and self.assessment.is_at_rest and not self.is_starting
 
 
 def state_label(state: str) -> Label:

@@ -8,7 +8,7 @@ from typing import Final
 
 from sessions_app.domain.agent_programs import RETRY_SENTENCE
 from sessions_app.domain.recovery_facts import Policy, PolicySource
-from sessions_app.domain.resumability import Strategy
+from sessions_app.domain.resumability import Reason, Strategy
 from sessions_app.domain.situation_facts import (
     AGENT_DIED,
     AGENT_DIED_HEADLINE,
@@ -25,6 +25,7 @@ from sessions_app.domain.situation_facts import (
     state_label,
 )
 from sessions_app.domain.states import SessionState, WorkState
+from sessions_app.domain.wording import plural
 
 Facts = SituationFacts
 Describe = Callable[[Facts], Situation]
@@ -34,6 +35,21 @@ NOT_RESUMABLE: Final = "This agent doesn’t support resuming. Start a new sessi
 NOT_RESUMABLE_LONG: Final = "This agent cannot resume previous sessions. Create a new session."
 
 NOT_RESUMABLE_WORKSPACE: Final = "Create new session to continue messaging."
+
+CHOOSE_HOW_TO_CONTINUE: Final = "Accept the loaded conversation, or start fresh. Nothing was deleted."
+
+NO_CONVERSATION_ID: Final = "The agent never reported its conversation id, so this conversation cannot be resumed."
+
+FRESH_START_HINT: Final = "A fresh start keeps the workspace; the agent does not know what was said."
+
+LOADS_AGAIN: Final = "“Try again” asks the agent for the same conversation once more; the other choices do without it."
+"""Shown after a failed load: *Try again* loads the conversation, and may fail for the same reason."""
+
+REFUSALS: Final[Mapping[Reason, str]] = {
+    Reason.CONTEXT_MISMATCH: f"{HEADLINES[Code.CONTEXT_MISMATCH]}. {CHOOSE_HOW_TO_CONTINUE}",
+    Reason.MISSING_RESUME_TOKEN: f"{NO_CONVERSATION_ID} {FRESH_START_HINT}",
+}
+"""Why no agent is started, and what to do about it: the same words in banner, composer, API and stored error."""
 
 NOT_OFFERED: Final = "resume_unsupported"
 """``error_code`` of a session whose agent has no means to restore a conversation."""
@@ -51,11 +67,6 @@ POLICIES: Final[Mapping[str, str]] = {
     Policy.ON_OPEN: "an agent starts when someone opens its page or sends a prompt",
     Policy.MANUAL: "an agent starts only when someone resumes it or sends a prompt",
 }
-
-
-def plural(number: int, one: str, many: str) -> str:
-    """Return ``one`` for 1, otherwise ``many`` with the number filled in."""
-    return one if number == 1 else many.format(number)
 
 
 def fixed(
@@ -117,8 +128,14 @@ def gave_up(f: Facts) -> Situation:
         text = f"The agent could not be started in {f.attempts} attempts, and is not started again automatically."
     if f.error_code == AGENT_DIED:
         text = f"{AGENT_DIED_HEADLINE}."
-    step = f"{f.error_message} Fix the cause, then press “Try again”.".strip()
+    step = _with_load_hint(f"{f.error_message} Fix the cause, then press “Try again”.".strip(), f)
     return Situation(Code.GAVE_UP, "error", text, step, "try_again", IdleReason.GAVE_UP, LABELS[Code.GAVE_UP])
+
+
+def _with_load_hint(step: str, f: Facts) -> str:
+    """Add what *Try again* does, if it would restore the conversation."""
+    loads = f.assessment is not None and f.assessment.cause.strategy is Strategy.NATIVE
+    return f"{step} {LOADS_AGAIN}" if loads else step
 
 
 def in_start_queue(code: Code, text: str, reason: IdleReason) -> Describe:
@@ -147,7 +164,7 @@ def backing_off(f: Facts) -> Situation:
     text = f"The agent ended unexpectedly. It restarts at {at} (restart {f.attempts + 1})."
     if f.session_state == SessionState.ERROR:
         text = f"The last start failed. The next one is at {at} (attempt {f.attempts + 1})."
-    step = f"{f.error_message} “Try again” does so now.".strip()
+    step = _with_load_hint(f"{f.error_message} “Try again” does so now.".strip(), f)
     return Situation(
         Code.BACKING_OFF,
         "warning",
@@ -180,19 +197,27 @@ def token_rejected(f: Facts) -> Situation:
         )
         step = "Nothing was deleted. Restore the previous profile or directory to continue the conversation."
         return Situation(code, "warning", text, step, "choose_conversation")
-    why = "cannot restore conversations" if f.error_code == NOT_OFFERED else "no longer knows this conversation"
+    why, chance = "no longer knows this conversation", "You can try the old conversation again."
+    if f.error_code == NOT_OFFERED:
+        why = "offers no way to restore conversations"
+        chance = "After an update of the agent, you can try the old conversation again."
+        # Some agents continue by themselves, in the same directory.
+        how = how if told else "starts a new conversation and may not know what was said before"
     text = f"The agent {why}. With your next prompt it {how}."
     waits = "Prompts that you have already sent stay in the queue until then. " if f.queued_prompts else ""
-    return Situation(code, "warning", text, f"{waits}You can try the old conversation again.", "choose_conversation")
+    return Situation(code, "warning", text, f"{waits}{chance}", "choose_conversation")
 
 
 def history_estimate(f: Facts) -> str:
     """Return that the next prompt carries the history, and about how many tokens that costs."""
     told = f.history
-    if not told:
+    tokens = told["estimated_tokens"] if told else None
+    if told is None or tokens is None:
         return "receives the conversation so far"
-    left_out = f", {told['entries_cut']} older entries are left out" if told.get("entries_cut") else ""
-    return f"receives the conversation so far (about {told['estimated_tokens']:,} tokens{left_out})"
+    about = plural(tokens, "about 1 token", f"about {tokens:,} tokens")
+    cut = told["entries_cut"]
+    left_out = plural(cut, ", 1 older entry is left out", ", {:,} older entries are left out") if cut else ""
+    return f"receives the conversation so far ({about}{left_out})"
 
 
 def overdue(f: Facts) -> Situation:
@@ -226,6 +251,29 @@ def stalled(f: Facts) -> Situation:
     text = f"The agent has not responded since {f.stalled_since:%H:%M:%S} UTC."
     step = "It may still be working; nothing was stopped. This notice disappears when the agent next responds."
     return Situation(Code.STALLED, "info", text, step, "cancel", at=f.stalled_since)
+
+
+def starting(f: Facts) -> Situation:
+    """Describe an agent that is being started, and how long it may take to load its conversation."""
+    text, step = "The agent is starting.", "Prompts you send now are queued."
+    if f.load_limit:
+        text = "The agent is loading its conversation…"
+        step = f"This may take up to {f.load_limit:g} s. {step}"
+    if f.load_limit and f.load_since:
+        text = f"The agent has been loading its conversation since {f.load_since:%H:%M:%S} UTC."
+    return Situation(Code.STARTING, "info", text, step, "", IdleReason.STARTING, LABELS[Code.STARTING], f.load_since)
+
+
+def background_sentence(f: Facts) -> str:
+    """Return that processes of the agent still run, and what that means; empty if none do."""
+    if not f.background_process_count:
+        return ""
+    processes = plural(
+        f.background_process_count,
+        "A process that it started still runs",
+        "{:,} processes that it started still run",
+    )
+    return f"{processes}: the session stays awake, and stopping the agent ends them."
 
 
 def outside(f: Facts) -> Situation:
@@ -265,7 +313,7 @@ def stopped(f: Facts) -> Situation:
 def error(f: Facts) -> Situation:
     """Describe an error after which nothing is retried."""
     text = f.error_message or f"{HEADLINES[Code.ERROR]}."
-    step = "Nothing is retried automatically. Fix the cause, then try again."
+    step = _with_load_hint("Nothing is retried automatically. Fix the cause, then try again.", f)
     return Situation(Code.ERROR, "error", text, step, "try_again", IdleReason.ERROR, LABELS[Code.ERROR])
 
 

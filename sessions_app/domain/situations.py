@@ -23,6 +23,7 @@ from sessions_app.domain.recovery_facts import UNREACHABLE, Policy, policy_wants
 from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.resumability import Reason, token_was_rejected
 from sessions_app.domain.situation_facts import (
+    DISK_CODES,
     HEADLINES,
     LABELS,
     Code,
@@ -65,7 +66,7 @@ _OTHER_ACTIONS: Final = frozenset({"", "review_prompts", "answer"})
 def _is_about_resuming(found: Situation, facts: texts.Facts) -> bool:
     """Whether the situation is about resuming the agent, so that the note about its capabilities belongs to it."""
     assessed = facts.assessment
-    return assessed is not None and facts.is_resting and assessed.cause.row > 5 and found.action not in _OTHER_ACTIONS
+    return assessed is not None and facts.is_resting and assessed.can_be_started and found.action not in _OTHER_ACTIONS
 
 
 def _because(reason: Reason) -> Callable[[texts.Facts], bool]:
@@ -87,6 +88,12 @@ def waits_by_policy(f: SituationFacts) -> bool:
 
 def _is_your_turn(f: texts.Facts) -> bool:
     return f.agent_running and f.work_state != WorkState.WORKING and not f.queued_prompts
+
+
+def _works_outside_turn(f: texts.Facts) -> bool:
+    """Whether output of the agent arrives although no turn is open, as from work that it began in the background."""
+    is_ready = f.agent_running and f.session_state == SessionState.WAITING_FOR_INPUT
+    return is_ready and f.work_state == WorkState.WORKING
 
 
 def _describe_failed_turn(f: texts.Facts) -> Situation:
@@ -147,7 +154,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
         ),
     ),
     (
-        lambda f: f.error_code in {"disk_full", "disk_failing"},
+        lambda f: f.error_code in DISK_CODES,
         lambda f: Situation(Code.DISK, "error", f.error_message, "Nothing that is shown here is lost."),
     ),
     (lambda f: f.pending_permissions > 0, texts.permission),
@@ -166,7 +173,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
             Code.CONTEXT_MISMATCH,
             "error",
             f"{HEADLINES[Code.CONTEXT_MISMATCH]}. Choose how to continue.",
-            "Accept the loaded conversation, or start fresh. Nothing was deleted.",
+            texts.CHOOSE_HOW_TO_CONTINUE,
             action="choose_conversation",
         ),
     ),
@@ -205,8 +212,8 @@ _ROWS: Final[tuple[_Row, ...]] = (
         texts.fixed(
             Code.MISSING_RESUME_TOKEN,
             "error",
-            "The agent never reported its conversation id, so this conversation cannot be resumed.",
-            "A fresh start keeps the workspace; the agent does not know what was said.",
+            texts.NO_CONVERSATION_ID,
+            texts.FRESH_START_HINT,
             action="fresh_start",
         ),
     ),
@@ -215,16 +222,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
     (lambda f: f.retrying and not f.is_down, texts.retrying),
     (lambda f: f.cancel_ignored_since is not None, texts.cancel_ignored),
     (lambda f: f.stalled_since is not None, texts.stalled),
-    (
-        lambda f: f.is_starting,
-        texts.fixed(
-            Code.STARTING,
-            "info",
-            "The agent is starting.",
-            "Prompts you send now are queued.",
-            reason=IdleReason.STARTING,
-        ),
-    ),
+    (lambda f: f.is_starting, texts.starting),
     (lambda f: f.waits_outside, texts.outside),
     (lambda f: f.interrupted_wait is not None and not f.queued_prompts, texts.wait_interrupted),
     (
@@ -256,6 +254,15 @@ _ROWS: Final[tuple[_Row, ...]] = (
     ),
     (lambda f: f.is_resting, texts.not_running(Code.NOT_RUNNING, None, lambda _: texts.RESUME_HINT)),
     (
+        _works_outside_turn,
+        texts.fixed(
+            Code.WORKING,
+            "",
+            "The agent is working outside a turn.",
+            "Prompts you send now wait until the agent takes them.",
+        ),
+    ),
+    (
         lambda f: f.session_state == SessionState.WAITING_FOR_INPUT and f.last_run_state == RunState.FAILED,
         _describe_failed_turn,
     ),
@@ -265,7 +272,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
             Code.YOUR_TURN,
             "",
             "The agent is idle.",
-            "Send a prompt to continue.",
+            f"Send a prompt to continue. {texts.background_sentence(f)}".strip(),
             reason=IdleReason.YOUR_TURN,
             label=state_label(f.session_state),
         ),

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from executors_app.domain import ExecutorStatus
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain.wait_tokens import TokenState
 
 
@@ -266,6 +266,12 @@ def task_state(current: str, sessions: Iterable[str]) -> TaskState:
     return TaskState.TODO
 
 
+CANCELLED_BY_AGENT: Final = "cancelled_by_agent"
+"""Reason of a cancelled run that nobody asked the agent to cancel."""
+USER_STOP_REASONS: Final = frozenset({"stopped", "closed"})
+"""Reasons of a run whose session a user stopped or closed."""
+
+
 class DerivedStatus(StrEnum):
     """Derived statuses in order of precedence."""
 
@@ -285,6 +291,8 @@ class RunFacts:
     """The run waits, or was waiting when it ended."""
     process_gone: bool = False
     """The agent process that owns the run is gone; always False for external waits, which no process owns."""
+    ended_by_user: bool = False
+    """A user stopped or closed the session, which interrupted the run."""
     token: TokenState | None = TokenState.ACTIVE
     """Best state among the keys of its wait; None: it has none. Consumed means that an answer is on its way."""
 
@@ -296,7 +304,8 @@ def derive_status(run: RunFacts | None) -> DerivedStatus:
     """Return the status that follows from the newest run; ``idle`` without one."""
     if run is None:
         return DerivedStatus.IDLE
-    is_open, interrupted = run.state in OPEN_RUN_STATES, run.state == RunState.INTERRUPTED
+    is_open = run.state in OPEN_RUN_STATES
+    interrupted = run.state == RunState.INTERRUPTED and not run.ended_by_user
     if (is_open and run.process_gone) or (interrupted and not run.waited):
         return DerivedStatus.INTERRUPTED_STARTUP
     if interrupted or (run.state == RunState.WAITING and run.token not in _OPENS_OR_OPENED):

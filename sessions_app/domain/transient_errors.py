@@ -76,6 +76,7 @@ NON_PROVIDER_CODES: Final = frozenset(
         "spawn_failed",
         "token_rejected",
         "turn_refused",
+        "usage_limit",
     }
 )
 """Error codes whose cause is known and is not the provider, whatever the message says."""

@@ -18,20 +18,20 @@ _MOST: Final = 10**15
 """Numbers from here on are not plausible as counts."""
 
 
-def parse_usage(told: Mapping[str, Any]) -> dict[str, Any]:
+def parse_usage(reported: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures we know: token counts, ``cost`` and its ``currency``. Anything invalid is left out."""
     found: dict[str, Any] = {}
     for ours, names in _COUNTS.items():
-        count = next((told[name] for name in names if name in told), None)
+        count = next((reported[name] for name in names if name in reported), None)
         if _is_number(count):
             found[ours] = int(count)
-    return found | _cost(told)
+    return found | _cost(reported)
 
 
-def _cost(told: Mapping[str, Any]) -> dict[str, Any]:
-    if _is_number(told.get("total_cost_usd")):
-        return {"cost": float(told["total_cost_usd"]), "currency": "USD"}
-    cost = told.get("cost")
+def _cost(reported: Mapping[str, Any]) -> dict[str, Any]:
+    if _is_number(reported.get("total_cost_usd")):
+        return {"cost": float(reported["total_cost_usd"]), "currency": "USD"}
+    cost = reported.get("cost")
     if isinstance(cost, Mapping) and _is_number(cost.get("amount")):
         return {"cost": float(cost["amount"]), "currency": str(cost.get("currency") or "USD")[:8]}
     return {}

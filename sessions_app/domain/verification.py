@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal
 
+from executors_app.wire.replayed_texts import MAX_TEXTS, find_text, normalise_text, shows_text, text_digest
 from sessions_app.domain.resumability import Strategy
 
 Outcome = Literal["resumed", "loaded", "created"]
@@ -38,8 +38,6 @@ class Verified(StrEnum):
     """The agent was asked for its last request and quoted ours (``memory_check``)."""
     UNPROVEN = "unproven"
     """The agent reports success, and nothing confirms or contradicts it."""
-    AGENT_ECHO = "agent_echo"
-    """Written by earlier versions for any completed turn; shown as unproven."""
     NONE = "none"
     PENDING = "pending"
 
@@ -52,12 +50,8 @@ class Verdict:
     verified: Verified
     contradiction: str | None = None
     """One sentence; set only if the kind is *failed* for ``context_mismatch``."""
-
-
-_COMPARED_CHARS = 200
-"""How much of a prompt is compared: agents replay long texts cut."""
-_MIN_QUOTE = 64
-"""A shorter replayed text proves nothing by being part of a prompt."""
+    comparison: Comparison | None = None
+    """How the replay was compared with our log; None if there was nothing to compare."""
 
 
 def fingerprint(token: str) -> str:
@@ -65,53 +59,163 @@ def fingerprint(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What an agent replayed of the user's requests."""
+
+    messages: int = 0
+    """Number of messages of user and agent."""
+    texts: Sequence[str] = ()
+    """The last user texts, each possibly cut."""
+    digests: Sequence[str] = ()
+    """Digests of all user texts, whole; empty if the driver reports none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The requests of our log that the conversation should contain."""
+
+    completed: Sequence[str] = ()
+    """The user's text of each completed turn, oldest first."""
+    completed_turns: int = 0
+    """Number of completed turns; more than there are texts, if the log lacks some."""
+    interrupted: str | None = None
+    """The text of an interrupted turn. The agent may have lost it, so that a replay without it proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How many of the completed requests a replay contains, in their order."""
+
+    completed: int
+    compared: int
+    """Fewer than completed if the replay was reported in part: the last ones."""
+    found: int
+    exact: int
+    """Requests that were found word for word; the others were found in a text that was wrapped or cut."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every completed request was found in its place."""
+        return self.found == self.compared == self.completed
+
+    @property
+    def sentence(self) -> str:
+        """What was compared, for the receipt."""
+        told = (
+            f"{self.found} of {self.compared} completed requests were replayed, in order ({self.exact} word for word)"
+        )
+        more = self.completed - self.compared
+        return f"{told}; {more} older ones could not be compared" if more else told
+
+
+SAME_ID: Final = "the agent named the earlier conversation when it was asked for a new one"
+"""How it is known that a conversation continues, if only its id says so."""
+
+
+def compare_requests(requests: Sequence[str], replay: Replay) -> Comparison:
+    """Find the completed requests in a replay, in order, from the last one backwards."""
+    count = max(len(replay.digests), len(replay.texts))
+    digests = replay.digests if len(replay.digests) == count else [""] * count
+    texts = [normalise_text(text) for text in replay.texts]
+    window = count - len(texts)
+    """Index of the first replayed request of which the text is known."""
+    is_whole = bool(replay.digests) or count < MAX_TEXTS
+    compared = list(requests) if is_whole else list(requests[-count:])
+    found = exact = 0
+    at = count - 1
+    for request in reversed(compared):
+        place = _place_of(request, digests, texts, window, at)
+        if place is None:
+            continue
+        index, rest = place
+        found += 1
+        exact += rest is None
+        at = index if rest else index - 1
+        if rest:
+            texts[index - window] = rest  # an agent may replay several requests as one text
+    return Comparison(len(requests), len(compared), found, exact)
+
+
+def _place_of(
+    request: str, digests: Sequence[str], texts: Sequence[str], window: int, last: int
+) -> tuple[int, str | None] | None:
+    """Return where a replay shows a request, searching backwards from ``last``; None if it does not.
+
+    The second value is what is left of a text that contains more before the request; None if it is the request.
+    """
+    ours, digest = normalise_text(request), text_digest(request)
+    for index in range(last, -1, -1):
+        seen = texts[index - window] if index >= window else None
+        if seen == ours or digests[index] == digest:
+            return index, None
+        if seen is not None and (place := find_text(seen, ours)) is not None:
+            return index, seen[:place]
+    return None
+
+
 def verify_resume(
     strategy: str,
     outcome: Outcome,
     *,
-    replayed: int,
-    replayed_user_texts: Sequence[str],
-    last_completed_text: str | None,
-    completed_turns: int,
+    replay: Replay,
+    requests: Requests,
     known_to_replay: bool,
     names_conversation: bool,
     injected: bool,
     listed: bool | None = None,
+    same_id: bool = False,
 ) -> Verdict:
     """Return the verdict on a start that the agent reported as successful.
 
     Args:
         strategy: The strategy requested: native, history or fresh.
         outcome: What the agent reported.
-        replayed: Number of messages that were replayed.
-        replayed_user_texts: The last user texts among them, each possibly cut.
-        last_completed_text: The user's text of the last completed turn in our journal.
-        completed_turns: Number of completed turns in our journal.
+        replay: What the agent replayed.
+        requests: What our log has of this conversation.
         known_to_replay: Agents of this type replay conversations, or this one was seen to.
         names_conversation: The agent names its conversation in each turn.
         injected: The next prompt carries the history.
         listed: The agent lists the conversation; None if that is not known.
+        same_id: The agent was asked for a new conversation and named an earlier one of this session.
     """
     if outcome == "created":
-        return _verdict_of_new(strategy, injected)
-    contradiction = contradicts(replayed_user_texts, last_completed_text, completed_turns, known_to_replay)
-    if contradiction is None and listed is False and not replayed and completed_turns:
+        return _verdict_of_new(strategy, injected, replay, requests, same_id=same_id)
+    contradiction = contradicts(replay, requests, known_to_replay)
+    if contradiction is None and listed is False and not replay.messages and requests.completed_turns:
         contradiction = "The agent reports success, but it replayed nothing and does not list the conversation."
+    comparison = compare_requests(requests.completed, replay) if replay.texts and requests.completed else None
     if contradiction:
-        return Verdict(ReceiptKind.FAILED, Verified.NONE, contradiction)
-    kind = ReceiptKind(outcome)
-    if replayed > 0 and replayed_user_texts and last_completed_text is not None:
-        return Verdict(kind, Verified.REPLAY)
-    return Verdict(kind, Verified.PENDING if names_conversation else Verified.UNPROVEN)
+        return Verdict(ReceiptKind.FAILED, Verified.NONE, contradiction, comparison)
+    return Verdict(ReceiptKind(outcome), _proof(replay, requests, comparison, names_conversation), None, comparison)
 
 
-def _verdict_of_new(strategy: str, injected: bool) -> Verdict:
+def _proof(replay: Replay, requests: Requests, comparison: Comparison | None, names_conversation: bool) -> Verified:
+    if comparison is not None and comparison.is_complete:
+        return Verified.REPLAY
+    first = requests.interrupted if not requests.completed_turns else None
+    if first is not None and any(shows_text(text, first) for text in replay.texts):
+        return Verified.REPLAY
+    return Verified.PENDING if names_conversation else Verified.UNPROVEN
+
+
+def _verdict_of_new(strategy: str, injected: bool, replay: Replay, requests: Requests, *, same_id: bool) -> Verdict:
+    """Return the verdict on a conversation that was asked for as a new one.
+
+    Some agents continue the conversation of the directory instead. Then the history would be a second copy of what
+    the agent knows. A replay decides whether it does, and without one, the id.
+    """
+    comparison = compare_requests(requests.completed, replay) if replay.texts and requests.completed else None
+    if comparison is not None and comparison.is_complete:
+        return Verdict(ReceiptKind.RESUMED, Verified.REPLAY, None, comparison)
+    if same_id and contradicts(replay, requests, known_to_replay=False) is None:
+        return Verdict(ReceiptKind.RESUMED, Verified.UNPROVEN, None, comparison)
     if injected:
-        return Verdict(ReceiptKind.INJECTED, Verified.PENDING)
+        return Verdict(ReceiptKind.INJECTED, Verified.PENDING, None, comparison)
     if strategy == Strategy.NATIVE:
-        told = "The agent was asked for its conversation and opened a new one instead."
-        return Verdict(ReceiptKind.FAILED, Verified.NONE, told)
-    return Verdict(ReceiptKind.FRESH, Verified.NONE)
+        contradiction = "The agent was asked for its conversation and opened a new one instead."
+        return Verdict(ReceiptKind.FAILED, Verified.NONE, contradiction, comparison)
+    return Verdict(ReceiptKind.FRESH, Verified.NONE, None, comparison)
 
 
 def accepted_verdict(outcome: Outcome, contradiction: str) -> Verdict:
@@ -124,31 +228,18 @@ def accepted_verdict(outcome: Outcome, contradiction: str) -> Verdict:
     return Verdict(ReceiptKind(outcome), Verified.NONE)
 
 
-def contradicts(
-    replayed_user_texts: Sequence[str], last_completed_text: str | None, completed_turns: int, known_to_replay: bool
-) -> str | None:
+def contradicts(replay: Replay, requests: Requests, known_to_replay: bool) -> str | None:
     """Return why a replay cannot be our journal's conversation; None if it can."""
-    if replayed_user_texts:
-        if last_completed_text is None or any(shows_text(text, last_completed_text) for text in replayed_user_texts):
+    if replay.texts:
+        last = requests.completed[-1] if requests.completed else None
+        if last is None or text_digest(last) in replay.digests or any(shows_text(text, last) for text in replay.texts):
             return None
         return "The conversation that the agent loaded does not contain the last completed request."
-    if completed_turns and known_to_replay:
-        turns = "1 turn was" if completed_turns == 1 else f"{completed_turns} turns were"
+    count = requests.completed_turns
+    if count and known_to_replay:
+        turns = "1 turn was" if count == 1 else f"{count} turns were"
         return f"The agent loaded a conversation without messages; {turns} completed in it."
     return None
-
-
-def shows_text(replayed_text: str, text: str) -> bool:
-    """Return whether a replayed user text, possibly wrapped or cut, is ``text``.
-
-    Also decides about a prompt in doubt: if the replay shows it, the agent has received it.
-    """
-    seen, ours = _normalised(replayed_text), _normalised(text)
-    return ours[:_COMPARED_CHARS] in seen or (len(seen) >= _MIN_QUOTE and seen in ours)
-
-
-def _normalised(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def after_first_turn(
@@ -198,6 +289,8 @@ TOKEN_OF: Final = "token_of"  # noqa: S105  (a key, no secret)
 """Key in ``TaskSession.metadata``: the ``TokenBinding`` of ``executors_running.resume_token``."""
 REJECTED_TOKEN_OF: Final = "rejected_token_of"  # noqa: S105
 """The same for ``rejected_resume_token``."""
+LOST_TOKEN: Final = "lost_token"  # noqa: S105
+"""Key in ``TaskSession.metadata``: fingerprint of the conversation that its agent reported as lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,8 @@ LONGEST_PAUSE: Final = 0.005
 many wake-ups arrive, half of the time is left for everything else."""
 CHECK_EVERY: Final = 2.0
 """Seconds between two checks of all subscribers' access."""
+READ_LIMIT: Final = 30.0
+"""Seconds after which a read of all followed logs, or a check of access, executes no further statement."""
 RETRY: Final = 1.0
 """Seconds until the next read after one that failed."""
 MAX_SUBSCRIPTIONS: Final = 64
@@ -281,7 +283,7 @@ class Hub:
                 await asyncio.sleep(RETRY)
 
     async def _listen(self) -> None:
-        self.database = database = DatabaseThread("hub")
+        self.database = database = DatabaseThread("hub", limit=READ_LIMIT)
         self._checked_at = monotonic()
         try:
             with contextlib.closing(_WakeupListener()) as listener:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
+from django.contrib.auth.models import User
 from django.db import connection
 
 from sessions_app.models import TaskSession, wakeups
@@ -157,7 +158,7 @@ class StreamStart:
     """Sent first in place of missing lines, as of ``seq``; None if the client can get every line that it lacks."""
 
 
-def find_session(user: Any, session_id: uuid.UUID) -> TaskSession:
+def find_session(user: User, session_id: uuid.UUID) -> TaskSession:
     """Return a session of the user's teams. Raises NotFound for any other."""
     found: TaskSession | None = visible_sessions(user).filter(id=session_id).first()
     if found is None:
@@ -203,6 +204,8 @@ def log_snapshot(session: TaskSession) -> dict[str, Any]:
         else:
             created = row["created_at"].isoformat().replace("+00:00", "Z")
             messages[row["id"]] = {**row, "id": str(row["id"]), "text": text, "created_at": created}
+    for message in messages.values():
+        message["text_length"] = len(message["text"])
     return {
         "messages": list(messages.values()),
         "has_older": session.messages.filter(seq__lt=first).exists(),

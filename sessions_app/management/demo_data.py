@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import transaction
 
 from executors_app.models import AgentProfile, Executor
@@ -80,7 +80,7 @@ def create_demo_data(directory: Path) -> Any:
     return user
 
 
-def create_login_url(user: Any, port: int) -> str:
+def create_login_url(user: User, port: int) -> str:
     """Create a one-time login link, at the deployment's public address if it has one, else on this machine."""
     origins = [origin for origin in settings.CSRF_TRUSTED_ORIGINS if "*" not in origin]
     local = settings.KANDEV_LOCAL_NAME if settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS else "127.0.0.1"

@@ -19,6 +19,8 @@ from sessions_app.domain.portable_rebuild import PromptRow, SessionRebuild
 from sessions_app.domain.states import PromptKind, PromptState, SessionState
 from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.events import rebuild_rows
+from sessions_app.events.journal import JournalGap
 from sessions_app.management import portable_rows as rows_in
 from sessions_app.management.portable_rows import find_or_create_parents, find_user
 from sessions_app.models import (
@@ -131,6 +133,7 @@ def write_receipts(session: TaskSession, snapshot: SnapshotValues, rows: Session
                 reason=row.reason,
                 evidence=more.raw("evidence") if isinstance(more.raw("evidence"), dict) else {},
                 launch_id=launch_id,
+                after_seq=more.number("after_seq") or row.after_seq,
             )
         )
         times.append(more.time("created_at") or row.created_at)
@@ -284,7 +287,7 @@ def _replay_log(reader: RecordReader, rows: SessionRebuild) -> list[NumberedEven
     lines = []
     for line in reader.log():
         try:
-            lines.append(NumberedEvent(line.line, rows.apply(line.event)))
+            lines.append(NumberedEvent(line.line, rebuild_rows(rows, line.event)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             reader.report(reader.stem + LOG_SUFFIX, line.line, f"is not valid: {error}")
     return lines
@@ -320,7 +323,7 @@ def _settle_session(session_id: uuid.UUID, gaps: Sequence[LogGap]) -> int:
         if gaps:
             missing = sum(gap.last - gap.first + 1 for gap in gaps)
             since = gaps[-1].since.isoformat() if gaps[-1].since else None
-            transaction.record_event("session.journal_gap", reason=INCOMPLETE_CODE, since=since, lost_events=missing)
+            transaction.record_event(JournalGap(reason=INCOMPLETE_CODE, since=since, lost_events=missing))
         held = hold_doubtful(transaction)
         interrupt_turn(transaction, rows_in.IMPORTED_ERROR_CODE)
         waits.revoke_tokens(transaction, rows_in.IMPORTED_ERROR_CODE)

@@ -11,10 +11,10 @@ from django.contrib.auth.models import Group, User
 from django.db.models import Q
 from django.utils import timezone
 
-from executors_app.agentctl.agent_settings import MAX_SETTINGS, is_identifier
 from executors_app.mcp_servers import MAX_SERVERS
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type, agent_types, runtimes
+from executors_app.wire.agent_settings import MAX_SETTINGS, is_identifier
 from sessions_app.domain.portable_lines import LogEvent
 from sessions_app.domain.portable_rebuild import MessageRow, PermissionRow, RunRow, SessionRebuild
 from sessions_app.domain.recovery_facts import Policy

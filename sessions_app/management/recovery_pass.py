@@ -14,13 +14,14 @@ from typing import Any, Final
 from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from sessions_app.domain.recovery import explain_decision
 from sessions_app.domain.states import ENDED_STATES, DesiredState, SessionState, TaskState
+from sessions_app.events.session import StateChanged
+from sessions_app.management.console import VisibleConsole
 from sessions_app.models import Intent, SessionEvent, Supervisor, SweepOutcome, TaskSession
 from sessions_app.services.assessment import DAMAGED_ROW
 from sessions_app.services.sweeps import SKIPPED, UNDER_WAY
@@ -71,7 +72,7 @@ def _in_trouble(scope: SweepScope) -> QuerySet[TaskSession]:
 
 def _levels_before(sessions: Collection[uuid.UUID], began: datetime) -> dict[uuid.UUID, int]:
     """Return the severity of each session's state at ``began``, without those whose state has not changed since."""
-    changes = SessionEvent.objects.filter(session_id__in=sessions, name="session.state_changed", at__gte=began)
+    changes = SessionEvent.objects.filter(session_id__in=sessions, name=StateChanged.name, at__gte=began)
     levels: dict[uuid.UUID, int] = {}
     for session_id, payload in changes.order_by("seq").values_list("session_id", "payload"):
         levels.setdefault(session_id, _SEVERITY.get(payload.get("from", ""), 0))
@@ -227,7 +228,7 @@ COLUMNS = ("task", "session", "runtime", "observed", "decision", "receipt", "rea
 
 def print_result(document: Mapping[str, Any], result: SweepRun, *, explain: bool) -> None:
     """Print the table, the explanations if requested, and the summary."""
-    console = Console(width=None if sys.stdout.isatty() else DEFAULT_WIDTH)
+    console = VisibleConsole(width=None if sys.stdout.isatty() else DEFAULT_WIDTH)
     if document["sessions"]:
         table = Table(*COLUMNS, box=None, header_style="bold", pad_edge=False)
         for row in document["sessions"]:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
+from sessions_app.management.console import VisibleConsole
 from sessions_app.management.demo_data import DEMO_AGENT, DEMO_EXECUTOR, DEMO_USER, HELLO_TASK
 from sessions_app.management.temporary_deployment import DemoFailed, TemporaryDeployment, wait_until
 from sessions_app.models import ContinuityReceipt
@@ -26,215 +26,147 @@ _PAUSE_SECONDS: Final = 1.5
 """Seconds between two lines of the agent's output."""
 _PROCESS_NAMES: Final = {"kandev-web": "web", "kandev-supervis": "supervisor", "kandev-worker": "worker"}
 """The processes of ``serve`` by their names in the kernel, which cuts names to 15 characters."""
+_SWEEP_COLUMNS: Final = ("session_id", "observed", "rule", "receipt_kind", "session_state", "duration_ms")
+"""Fields of a row of ``recover_sessions`` that are shown."""
 
 
 class RestartDemo:
-    """Runs the demonstration on a console, with a temporary installation."""
+    """Runs the demonstration on a console, with a temporary installation.
 
-    def __init__(self, console: Console, kandev: TemporaryDeployment, work: int):
-        self.console, self.kandev = console, kandev
-        self.work = work
-        """Seconds of the first turn, which must last until the control plane is running again."""
+    ``work`` is the duration of the first turn in seconds; it must last until the control plane is running again.
+    """
+
+    def __init__(self, console: VisibleConsole, kandev: TemporaryDeployment, work: int):
+        self.console, self.kandev, self.work = console, kandev, work
         self.session = ""
+        """Path of the session in the API."""
 
     def run(self) -> None:
         """Run both acts. Raises DemoFailed at the first check that fails."""
-        self._open()
-        self._first_act()
-        self._second_act()
-        self.console.print("\n[bold green]All checks passed.[/]")
-
-    # --- preparation ---
-
-    def _open(self) -> None:
         with self.console.status("Starting Kandev in a temporary directory"):
             self.kandev.serve()
             self.kandev.manage("create_demo")
             self.kandev.log_in(DEMO_USER)
         self.report(f"Kandev is running at {self.kandev.url} with its own database")
+        self._kill_control_plane_during_a_turn()
+        self._kill_everything_during_a_turn()
+        self.console.print("\n[bold green]All checks passed.[/]")
 
-    def _start(self, prompt: str) -> None:
-        api = self.kandev.api
-        profile = api(
-            "POST",
-            "agent-profiles/",
-            {
-                "name": f"{DEMO_AGENT} with a log",
-                "agent_type": "demo",
-                "env": {"KANDEV_DEMO_AGENT_HOME": str(self.kandev.agent_home)},
-            },
-        )
-        task = _find_result(api("GET", "tasks/"), "title", HELLO_TASK)
-        executor = _find_result(api("GET", "executors/"), "name", DEMO_EXECUTOR)
-        body = {"agent_profile": profile["id"], "executor": executor["id"], "prompt": prompt}
-        made = api("POST", f"tasks/{task['id']}/sessions/", body)
-        self.session = f"tasks/{task['id']}/sessions/{made['id']}"
-
-    # --- act one ---
-
-    def _first_act(self) -> None:
+    def _kill_control_plane_during_a_turn(self) -> None:
         self.console.rule("[bold]Act 1: the control plane is killed, and the agent keeps working")
-        self._start(f"remember walrus\nwork {self.work}\nask")
-        wait_until(lambda: b"tick" in self._shown(), "the agent's output appears on the page")
+        self._start_session(f"remember walrus\nwork {self.work}\nask")
+        wait_until(lambda: b"tick" in self._page_text(), "the agent's output appears on the page")
         agents = self.kandev.agent_processes()
         self._print_agent_output(2)
         self.report("The agent is in the middle of its turn")
 
-        first = self._status()["latest_receipt"]
-        names = _describe_processes(self.kandev.server_processes())
-        killed = self.kandev.kill_server()
-        self.report(f"kill -9: {', '.join(names)} ({len(killed)} processes in total)")
+        earlier_receipt = self._latest_receipt()
+        names = ", ".join(_describe_processes(self.kandev.server_processes()))
+        self.report(f"kill -9: {names} ({self.kandev.kill_server()} processes in total)")
         self._print_agent_output(3)
         self.check(
             all(map(identity.is_alive, agents)),
             "All agent processes are still running, and the agent continues its turn",
         )
 
-        with self.console.status("Starting Kandev again"):
-            self.kandev.serve()
-        receipt = self._receipt_after(first)
+        self._serve_again()
+        # The web server answers before the supervisor has swept.
+        wait_until(lambda: self._latest_receipt() != earlier_receipt, "there is a receipt of the restart")
+        receipt = self._latest_receipt()
         self.check(
             (receipt["kind"], receipt["verified"]) == ("reattached", "same_process"),
             "The sweep reattached the session: same process (verified)",
         )
-        self._answer()
-        self._compare(agents)
-
-    def _receipt_after(self, earlier: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Wait for the receipt of the restart: the web server answers before the supervisor has swept."""
-
-        def newer() -> dict[str, Any]:
-            latest = self._status()["latest_receipt"]
-            return {} if latest == earlier else dict(latest)
-
-        return wait_until(newer, "there is a receipt of the restart")
-
-    def _answer(self) -> None:
-        with self.console.status("The agent continues, and will then ask for permission"):
-            asked = wait_until(self._asked, "the agent asks for permission", self.work + 40)[0]
-        self.report("The agent asks for permission, in the same turn")
-        option = asked["options"][0]
-        answer = {"option_id": option["option_id"], "resume_token": asked["resume_token"]}
-        self.kandev.api("POST", f"{self.session}/permissions/{asked['id']}/", answer)
-        self._wait_for_turn(1)
-        self.report(f"The permission was answered ({option['name']}), and the turn finished")
-
-    def _asked(self) -> list[dict[str, Any]]:
-        permissions = self.kandev.api("GET", f"{self.session}/permissions/")["results"]
-        return [one for one in permissions if one["state"] == "pending"]
-
-    def _compare(self, agents: Iterable[identity.ProcessIdentity]) -> None:
-        said, shown = self.kandev.said(), self._shown()
-        table = Table("", "bytes", "SHA-256", box=None, header_style="bold", pad_edge=False)
-        for name, text in (("the agent's own log", said), ("the page", shown)):
-            table.add_row(name, str(len(text)), hashlib.sha256(text).hexdigest()[:16])
-        self.console.print(table)
-        self.check(said == shown, "Identical bytes: nothing was lost or duplicated")
-        self.check(len(self._prompts()) == 1, "One prompt, delivered once, in one turn")
+        self._answer_permission()
+        self._compare_page_with_agent()
+        self.check(len(self._results("prompts")) == 1, "One prompt, delivered once, in one turn")
         self.check(all(map(identity.is_alive, agents)), "The same processes are still running")
 
-    # --- act two ---
-
-    def _second_act(self) -> None:
+    def _kill_everything_during_a_turn(self) -> None:
         self.console.rule("[bold]Act 2: everything is killed")
-        self.kandev.api("POST", f"{self.session}/prompt/", {"message_id": "second", "text": "work 60"})
-        before = len(self.kandev.said())
-        wait_until(lambda: len(self.kandev.said()) > before, "the agent works on its second prompt")
-        wait_until(lambda: self._shown().count(b"tick 1\n") > 1, "the page shows it")
-        self._kill_everything()
+        self._send_prompt("second", "work 60")
+        wait_until(lambda: self._page_text().count(b"tick 1\n") > 1, "the agent works on its second prompt")
+        killed = self.kandev.kill_server()
+        self.report(f"kill -9: {killed} processes of Kandev, {self.kandev.kill_agents()} of agentctl and the agent")
 
-        document = json.loads(self.kandev.manage("recover_sessions", "--wait", "60", "--json"))
-        self._show_sweep(document)
-        rows = document["sessions"]
+        sweep = json.loads(self.kandev.manage("recover_sessions", "--wait", "60", "--json"))["sessions"]
+        self._show_sweep(sweep)
         self.check(
-            [row["receipt_kind"] for row in rows] == ["loaded"],
+            [row["receipt_kind"] for row in sweep] == ["loaded"],
             "recover_sessions resumed it: the agent loaded its own conversation",
         )
-        states = [(row["message_id"] == "second", row["state"]) for row in self._prompts_after_restart()]
+        self._serve_again()
+        states = {prompt["message_id"]: prompt["state"] for prompt in self._results("prompts")}
         self.check(
-            (True, "interrupted") in states, "The interrupted prompt is shown as interrupted, and was not sent again"
+            states["second"] == "interrupted",
+            "The interrupted prompt is shown as interrupted, and was not sent again",
         )
-        self.kandev.api("POST", f"{self.session}/prompts/second/dismiss/")
-        self._ask_for_the_word()
+        self._call("POST", "prompts/second/dismiss/")
+        self._send_prompt("third", "what was the word?")
+        wait_until(lambda: b"The word was walrus.\n" in self._page_text(), "the agent remembers the word")
+        self.report("The agent still knows the word from act 1: walrus")
+        advice = b"Verify what is there before you repeat"
+        wait_until(lambda: advice in self._page_text(), "the agent is informed of its interrupted turn")
+        self.report("The agent was told that its last turn was interrupted")
         self._show_receipts()
 
-    def _kill_everything(self) -> None:
-        killed = self.kandev.kill_server()
-        agents = self.kandev.agent_processes()
-        left = identity.kill_all(agents, 10)
-        self.check(not left, f"kill -9: {len(killed)} processes of Kandev, {len(agents)} of agentctl and the agent")
-        self.check(not self.kandev.agent_processes(), "No process is left")
+    # --- steps ---
 
-    def _show_sweep(self, document: Mapping[str, Any]) -> None:
-        columns = ("session", "observed", "rule", "receipt", "session state", "ms")
-        table = Table(*columns, title="recover_sessions", title_justify="left", header_style="bold")
-        for row in document["sessions"]:
-            values = (
-                row["session_id"][:8],
-                row["observed"],
-                row["rule"],
-                row["receipt_kind"],
-                row["session_state"],
-                row["duration_ms"],
-            )
-            table.add_row(*(escape(str(value)) for value in values))
-        self.console.print(table)
+    def _start_session(self, prompt: str) -> None:
+        api = self.kandev.api
+        environment = {"KANDEV_DEMO_AGENT_HOME": str(self.kandev.agent_home)}
+        profile = api(
+            "POST", "agent-profiles/", {"name": f"{DEMO_AGENT} with a log", "agent_type": "demo", "env": environment}
+        )
+        task = _find_row(api("GET", "tasks/"), "title", HELLO_TASK)
+        executor = _find_row(api("GET", "executors/"), "name", DEMO_EXECUTOR)
+        body = {"agent_profile": profile["id"], "executor": executor["id"], "prompt": prompt}
+        session = api("POST", f"tasks/{task['id']}/sessions/", body)
+        self.session = f"tasks/{task['id']}/sessions/{session['id']}"
 
-    def _show_receipts(self) -> None:
-        table = Table("at", "continuity receipt", title="All receipts", title_justify="left", header_style="bold")
-        for row in reversed(self.kandev.api("GET", f"{self.session}/receipts/")["results"]):
-            receipt = ContinuityReceipt(kind=row["kind"], verified=row["verified"])
-            table.add_row(row["created_at"][11:19], receipt_label(receipt).text)
-        self.console.print(table)
+    def _send_prompt(self, message_id: str, text: str) -> None:
+        self._call("POST", "prompt/", {"message_id": message_id, "text": text})
 
-    def _prompts_after_restart(self) -> list[dict[str, Any]]:
+    def _serve_again(self) -> None:
         with self.console.status("Starting Kandev again"):
             self.kandev.serve()
-        return self._prompts()
 
-    def _ask_for_the_word(self) -> None:
-        self.kandev.api("POST", f"{self.session}/prompt/", {"message_id": "third", "text": "what was the word?"})
-        wait_until(lambda: b"The word was walrus.\n" in self._shown(), "the agent remembers the word")
-        self.report("The agent still knows the word from act 1: walrus")
-        wait_until(
-            lambda: b"Verify what is there before you repeat" in self._shown(),
-            "the agent is informed of its interrupted turn",
-        )
-        self.report("The agent was told that its last turn was interrupted")
+    def _answer_permission(self) -> None:
+        with self.console.status("The agent continues, and will then ask for permission"):
+            request = wait_until(self._pending_permissions, "the agent asks for permission", self.work + 40)[0]
+        self.report("The agent asks for permission, in the same turn")
+        option = request["options"][0]
+        answer = {"option_id": option["option_id"], "resume_token": request["resume_token"]}
+        self._call("POST", f"permissions/{request['id']}/", answer)
+        wait_until(lambda: self._results("runs")[0]["state"] == "completed", "the turn is finished")
+        self.report(f"The permission was answered ({option['name']}), and the turn finished")
+
+    def _compare_page_with_agent(self) -> None:
+        sent, shown = self.kandev.agent_output(), self._page_text()
+        table = Table("", "bytes", "SHA-256", box=None, header_style="bold", pad_edge=False)
+        for name, text in (("the agent's own log", sent), ("the page", shown)):
+            table.add_row(name, str(len(text)), hashlib.sha256(text).hexdigest()[:16])
+        self.console.print(table)
+        self.check(sent == shown, "Identical bytes: nothing was lost or duplicated")
 
     # --- observation ---
 
-    def _status(self) -> dict[str, Any]:
-        answer: dict[str, Any] = self.kandev.api("GET", f"{self.session}/status/")
-        return answer
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return self.kandev.api(method, f"{self.session}/{path}", body)
 
-    def _prompts(self) -> list[dict[str, Any]]:
-        answer: list[dict[str, Any]] = self.kandev.api("GET", f"{self.session}/prompts/")["results"]
-        return answer
+    def _results(self, path: str) -> list[dict[str, Any]]:
+        return list(self._call("GET", f"{path}/?limit=500")["results"])
 
-    def _shown(self) -> bytes:
+    def _latest_receipt(self) -> dict[str, Any]:
+        return self._call("GET", "status/")["latest_receipt"] or {}
+
+    def _pending_permissions(self) -> list[dict[str, Any]]:
+        return [request for request in self._results("permissions") if request["state"] == "pending"]
+
+    def _page_text(self) -> bytes:
         """Return the agent's messages, as the API returns them."""
-        found = self.kandev.api("GET", f"{self.session}/messages/?limit=500")["results"]
-        return "".join(message["text"] for message in found if message["role"] == "agent").encode()
-
-    def _wait_for_turn(self, number: int) -> None:
-        def ended() -> bool:
-            runs = self.kandev.api("GET", f"{self.session}/runs/")["results"]
-            return len([run for run in runs if run["state"] == "completed"]) >= number
-
-        wait_until(ended, "the turn is finished")
-
-    def _print_agent_output(self, times: int) -> None:
-        """Print lines of the agent's own log as it grows."""
-        for _ in range(times):
-            length = len(self.kandev.said())
-            self._wait_for_more_output(length)
-            last = self.kandev.said().decode().strip().rpartition("\n")[2]
-            self.console.print(f"    agent output: [cyan]{escape(last)}[/]", highlight=False)
-            time.sleep(_PAUSE_SECONDS)
-
-    def _wait_for_more_output(self, length: int) -> None:
-        wait_until(lambda: len(self.kandev.said()) > length, "the agent sends output")
+        messages = self._results("messages")
+        return "".join(message["text"] for message in messages if message["role"] == "agent").encode()
 
     # --- output ---
 
@@ -248,19 +180,44 @@ class RestartDemo:
             raise DemoFailed(f"Check failed: {text}")
         self.report(text)
 
+    def _print_agent_output(self, lines: int) -> None:
+        """Print lines of the agent's own log as it grows."""
+        for _ in range(lines):
+            self._wait_for_agent_output()
+            last_line = self.kandev.agent_output().decode().strip().rpartition("\n")[2]
+            self.console.print(f"    agent output: [cyan]{escape(last_line)}[/]", highlight=False)
+            time.sleep(_PAUSE_SECONDS)
+
+    def _wait_for_agent_output(self) -> None:
+        length = len(self.kandev.agent_output())
+        wait_until(lambda: len(self.kandev.agent_output()) > length, "the agent sends output")
+
+    def _show_sweep(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        table = Table(*_SWEEP_COLUMNS, title="recover_sessions", title_justify="left", header_style="bold")
+        for row in rows:
+            table.add_row(*(escape(str(row[name])[:24]) for name in _SWEEP_COLUMNS))
+        self.console.print(table)
+
+    def _show_receipts(self) -> None:
+        table = Table("at", "continuity receipt", title="All receipts", title_justify="left", header_style="bold")
+        for row in reversed(self._results("receipts")):
+            receipt = ContinuityReceipt(kind=row["kind"], verified=row["verified"])
+            table.add_row(row["created_at"][11:19], receipt_label(receipt).text)
+        self.console.print(table)
+
 
 def _describe_processes(processes: Iterable[identity.ProcessIdentity]) -> list[str]:
     """Return ``web 123``, ``supervisor 124`` and ``worker 125``, without their children."""
     found: dict[str, str] = {}
     for process in processes:
-        part = _PROCESS_NAMES.get(Path(f"/proc/{process.pid}/comm").read_text().strip())
-        if part:
-            found.setdefault(part, f"{part} {process.pid}")
+        name = _PROCESS_NAMES.get(Path(f"/proc/{process.pid}/comm").read_text().strip())
+        if name:
+            found.setdefault(name, f"{name} {process.pid}")
     return list(found.values())
 
 
-def _find_result(page: Mapping[str, Any], field: str, value: str) -> dict[str, Any]:
-    found = next((row for row in page["results"] if row[field] == value), None)
-    if found is None:
-        raise DemoFailed(f"The demo could not find {value!r}.")
-    return dict(found)
+def _find_row(page: Mapping[str, Any], field: str, value: str) -> dict[str, Any]:
+    for row in page["results"]:
+        if row[field] == value:
+            return dict(row)
+    raise DemoFailed(f"The demo could not find {value!r}.")

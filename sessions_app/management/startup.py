@@ -8,13 +8,14 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from django.core.management.base import CommandError
-from django.db import DatabaseError, Error, connection
+from django.db import DatabaseError, Error, connection, connections
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +89,54 @@ EXIT_COULD_NOT_RUN: Final = 2
 """Exit status of a command that could not run and has changed nothing."""
 
 
+FIRST_RELEASE: Final = ("sessions_app", "0001_release_1_0")
+"""The migration with which the database of every release begins."""
+
+
+def refuse_incompatible_database() -> None:
+    """Raise CommandError with status 2 if the database has migrations that this code does not know.
+
+    Its tables may differ from what this code expects: it was migrated by a newer version, or by code from before the
+    first release. Raises django.db.Error if it cannot be reached.
+    """
+    loader = MigrationLoader(connection)
+    unknown = sorted(loader.applied_migrations.keys() - loader.disk_migrations.keys())
+    if not unknown:
+        return
+    if FIRST_RELEASE not in loader.applied_migrations:
+        reason = (
+            "database_unreleased: this database was made by an unreleased version from before 1.0.0, "
+            "which cannot be upgraded; start with an empty database"
+        )
+    else:
+        reason = (
+            f"database_newer: this database was migrated by a newer version of Kandev ({'.'.join(unknown[0])}); "
+            f"install that version, or restore a backup from before the upgrade"
+        )
+    raise CommandError(reason, returncode=EXIT_COULD_NOT_RUN)
+
+
+def refuse_incompatible_database_to_server() -> None:
+    """End this process with status 2 and one line if the database is incompatible.
+
+    A database that cannot be reached now is no reason: the web server starts without one, and says so on its pages.
+    """
+    try:
+        with suppress(Error):
+            refuse_incompatible_database()
+    except CommandError as refusal:
+        sys.stderr.write(f"kandev: {refusal}\n")
+        sys.exit(refusal.returncode)
+    finally:
+        connections.close_all()
+
+
 def check_database() -> None:
-    """Raise CommandError with status 2 if the database cannot be reached or has unapplied migrations."""
+    """Raise CommandError with status 2 if the database cannot be reached, or its migrations are not this code's."""
     if connection.vendor == "sqlite" and not _is_nonempty_file(Path(connection.settings_dict["NAME"])):
         raise CommandError("the database does not exist yet; run manage.py migrate", returncode=EXIT_COULD_NOT_RUN)
     try:
+        refuse_incompatible_database()
         missing = count_unapplied_migrations()
     except (DatabaseError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db.transaction import atomic
 from rest_framework.serializers import BaseSerializer
 
@@ -22,7 +22,7 @@ from sessions_app.services.waits import answer_permission as give_answer
 from sessions_app.services.waits import permission_tokens
 
 
-def _writable_session(user: Any, session_id: UUID) -> TaskSession:
+def _writable_session(user: User, session_id: UUID) -> TaskSession:
     """Return a session that the user may change. Raises NotFound, and ReadOnly for a viewer."""
     session = visible_session(user, session_id)
     if not may_write_session(user, session):
@@ -30,7 +30,7 @@ def _writable_session(user: Any, session_id: UUID) -> TaskSession:
     return session
 
 
-def start_task(user: Any, asked: arguments.StartTaskArguments) -> results.StartedTask:
+def start_task(user: User, asked: arguments.StartTaskArguments) -> results.StartedTask:
     """Create a task and its first session, both or neither, once per ``client_key`` and team."""
     intents.validate_prompt_text(asked.prompt, field="prompt")
     given: dict[str, Any] = {"title": asked.title, "description": asked.prompt, "base_branch": asked.base_branch}
@@ -61,7 +61,7 @@ def _usual_repository(team: Group, key: str) -> Repository | None:
     return repositories[0] if len(repositories) == 1 else None
 
 
-def _choose(user: Any, task: Task, asked: arguments.StartTaskArguments) -> dict[str, UUID]:
+def _choose(user: User, task: Task, asked: arguments.StartTaskArguments) -> dict[str, UUID]:
     """Return the ids of the profile and the executor: those named, else what the user chose last."""
     earlier = task.sessions.filter(idempotency_key=asked.client_key).first()
     if earlier is not None:
@@ -75,7 +75,7 @@ def _choose(user: Any, task: Task, asked: arguments.StartTaskArguments) -> dict[
     }
 
 
-def _validated(kind: type[BaseSerializer[Any]], data: dict[str, Any], user: Any, **context: Any) -> dict[str, Any]:
+def _validated(kind: type[BaseSerializer[Any]], data: dict[str, Any], user: User, **context: Any) -> dict[str, Any]:
     """Check the values with the serializer of the REST API. Raises its ValidationError, and ReadOnly."""
     serializer = kind(data=data, context={"request": SimpleNamespace(user=user), **context})
     serializer.is_valid(raise_exception=True)
@@ -83,7 +83,7 @@ def _validated(kind: type[BaseSerializer[Any]], data: dict[str, Any], user: Any,
     return checked
 
 
-def prompt_session(user: Any, asked: arguments.PromptSessionArguments) -> results.QueuedPrompt:
+def prompt_session(user: User, asked: arguments.PromptSessionArguments) -> results.QueuedPrompt:
     """Queue a prompt, once per ``message_id``."""
     session = _writable_session(user, asked.session_id)
     row, created = intents.queue_prompt(
@@ -92,7 +92,7 @@ def prompt_session(user: Any, asked: arguments.PromptSessionArguments) -> result
     return results.QueuedPrompt(session_id=session.id, message_id=row.message_id, state=row.state, created=created)
 
 
-def answer_permission(user: Any, asked: arguments.AnswerPermissionArguments) -> results.PermissionAnswer:
+def answer_permission(user: User, asked: arguments.AnswerPermissionArguments) -> results.PermissionAnswer:
     """Answer a permission request or a question; the same answer again changes nothing."""
     session = _writable_session(user, asked.session_id)
     request = session.permissions.filter(id=asked.permission_id).first()
@@ -105,28 +105,28 @@ def answer_permission(user: Any, asked: arguments.AnswerPermissionArguments) -> 
     return results.PermissionAnswer(permission_id=answered.id, option_id=asked.option_id, state=answered.state)
 
 
-def resume_session(user: Any, asked: arguments.ResumeSessionArguments) -> results.ActionResult:
+def resume_session(user: User, asked: arguments.ResumeSessionArguments) -> results.ActionResult:
     """Request that a session runs again."""
     session = _writable_session(user, asked.session_id)
     intents.request_resume(session.id, user, asked.mode)
     return _result(user, asked)
 
 
-def cancel_turn(user: Any, asked: arguments.SessionArguments) -> results.ActionResult:
+def cancel_turn(user: User, asked: arguments.SessionArguments) -> results.ActionResult:
     """Request the end of the active turn; the session stays."""
     session = _writable_session(user, asked.session_id)
     cancelling = intents.request_cancel(session.id, user)
     return _result(user, asked, cancelling=cancelling)
 
 
-def stop_session(user: Any, asked: arguments.SessionArguments) -> results.ActionResult:
+def stop_session(user: User, asked: arguments.SessionArguments) -> results.ActionResult:
     """Request the end of the session's agent."""
     session = _writable_session(user, asked.session_id)
     intents.request_stop(session.id, user)
     return _result(user, asked)
 
 
-def _result(user: Any, asked: arguments.SessionArguments, *, cancelling: bool | None = None) -> results.ActionResult:
+def _result(user: User, asked: arguments.SessionArguments, *, cancelling: bool | None = None) -> results.ActionResult:
     session = visible_session(user, asked.session_id)
     shown = view_session(session, user).situation
     return results.ActionResult(

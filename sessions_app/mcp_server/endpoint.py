@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
+from django.contrib.auth.models import User
 from rest_framework.exceptions import AuthenticationFailed, MethodNotAllowed, NotAuthenticated
 
 from sessions_app.accounts import credentials
@@ -17,6 +18,7 @@ from sessions_app.accounts.api.authentication import WRONG_KEY_MESSAGE, count_wr
 from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.errors import ErrorResponse, PayloadTooLarge, error_response
 from sessions_app.live.authentication import Principal, has_allowed_host, header_values, is_own_origin
+from sessions_app.mcp_server.size_limit import ClientDisconnected, receive_message
 from sessions_app.services.database_threads import run_in_database
 
 Scope = dict[str, Any]
@@ -29,7 +31,7 @@ _PROTOCOL: Final = "sessions_app.mcp_server.protocol"
 class Caller:
     """The user of a request, restricted to what their token allows, and the credential that the hub watches."""
 
-    user: Any
+    user: User
     principal: Principal
 
 
@@ -46,8 +48,11 @@ class McpEndpoint:
             return
         try:
             caller = await _admit(scope)
+            receive = await receive_message(receive)
             # In a thread, and only at the first request: this import takes a second.
             protocol = await asyncio.to_thread(importlib.import_module, _PROTOCOL)
+        except ClientDisconnected:
+            return
         except Exception as error:  # noqa: BLE001 - every error becomes a response with a code
             await _respond(_response_to(error), send)
             return

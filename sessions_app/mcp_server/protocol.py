@@ -6,7 +6,7 @@ Only this module imports the SDK, which takes a second and 30 MB: ``endpoint`` i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import mcp_types as types
@@ -23,7 +23,7 @@ from sessions_app.api.errors import VALIDATION_ERROR, ErrorResponse, error_respo
 from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.tools import INSTRUCTIONS, TOOLS, TOOLS_BY_NAME, Tool
 from sessions_app.mcp_server.turns import wait_for_turn
-from sessions_app.services.database_threads import run_in_database
+from sessions_app.services.database_threads import run_for_user
 
 CALLER: Final = "kandev_caller"
 """Key of the request's ``Caller`` in its ASGI scope."""
@@ -49,7 +49,10 @@ async def _call_tool(context: Context, params: types.CallToolRequestParams) -> t
     if tool is None:
         raise MCPError(types.INVALID_PARAMS, "There is no such tool.")
     try:
-        arguments = tool.arguments_type.model_validate(params.arguments or {})
+        given = params.arguments or {}
+        if unknown := given.keys() - tool.arguments_type.model_fields.keys():
+            return _failure(_unknown_arguments(unknown))
+        arguments = tool.arguments_type.model_validate(given)
         result = await _run(tool, context, arguments)
     except ValidationError as error:
         return _failure(_argument_error(error))
@@ -62,11 +65,27 @@ async def _call_tool(context: Context, params: types.CallToolRequestParams) -> t
 async def _run(tool: Tool, context: Context, arguments: Any) -> BaseModel:
     request: Any = context.request
     caller: Caller = request.scope[CALLER]
-    if not tool.reads_only and caller.user.only_reads:
+    if not tool.reads_only and getattr(caller.user, "only_reads", True):
         raise PermissionDenied(READ_ONLY_MESSAGE)
     if tool.run is None:
         return await wait_for_turn(caller, arguments, context.session.report_progress)
-    return await run_in_database(tool.run, caller.user, arguments)
+    return await run_for_user(caller.user.pk, tool.run, caller.user, arguments)
+
+
+SHOWN_NAMES: Final = 10
+"""Number of unknown arguments that an error names."""
+
+
+def _unknown_arguments(names: Collection[str]) -> ErrorResponse:
+    """Return the error of arguments that the tool does not have.
+
+    Pydantic would report each of them, at a hundred times the cost, on the event loop.
+    """
+    shown = sorted(names)[:SHOWN_NAMES]
+    details = {name[:100]: ["There is no such argument."] for name in shown}
+    more = "" if len(names) <= SHOWN_NAMES else f" and {len(names) - SHOWN_NAMES} more"
+    listed = ", ".join(name[:100] for name in shown)
+    return ErrorResponse.from_code(VALIDATION_ERROR, f"Unknown arguments: {listed}{more}.", details)
 
 
 def _argument_error(error: ValidationError) -> ErrorResponse:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from django.contrib.auth.models import User
 from django.db.models import QuerySet
 
 from executors_app.models import Executor
 from sessions_app.accounts.authorization import writable_teams
+from sessions_app.domain.session_status import ChoiceStatus, ReceiptStatus, SessionStatus
 from sessions_app.domain.situation_facts import Situation, SituationFacts
 from sessions_app.domain.situations import situation, status_label
 from sessions_app.domain.states import OPEN_PROMPT_STATES, PermissionState, PromptState
+from sessions_app.domain.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION
 from sessions_app.mcp_server import arguments, results
 from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, texts_of
 from sessions_app.services import catalogue
@@ -21,7 +25,7 @@ from sessions_app.services.assessment import assess_session
 from sessions_app.services.board import annotate_needs, session_rows
 from sessions_app.services.errors import NotFound
 from sessions_app.services.situations import load_facts
-from sessions_app.services.status import session_status
+from sessions_app.services.status import load_status
 from sessions_app.services.waits import permission_tokens
 
 DETAILS_LIMIT: Final = 2_000
@@ -32,7 +36,7 @@ ROW_LIMIT: Final = 200
 """Maximum number of prompts and of permission requests of a session, and of choices of one kind."""
 
 
-def visible_session(user: Any, session_id: UUID) -> TaskSession:
+def visible_session(user: User, session_id: UUID) -> TaskSession:
     """Return a session of the user's teams. Raises NotFound for any other."""
     found: TaskSession | None = catalogue.visible_sessions(user).filter(id=session_id).first()
     if found is None:
@@ -43,19 +47,19 @@ def visible_session(user: Any, session_id: UUID) -> TaskSession:
 class SessionView(NamedTuple):
     """A session's status as in the API, and its situation as its page describes it."""
 
-    status: Mapping[str, Any]
+    status: SessionStatus
     facts: SituationFacts
     situation: Situation
 
 
-def view_session(session: TaskSession, user: Any) -> SessionView:
+def view_session(session: TaskSession, user: User) -> SessionView:
     """Load the status and the situation of a session."""
-    status = session_status(session, user)
+    status = load_status(session, user)
     facts = load_facts(session, status, assess_session(session))
     return SessionView(status, facts, situation(facts))
 
 
-def list_sessions(user: Any, asked: arguments.ListSessionsArguments) -> results.SessionPage:
+def list_sessions(user: User, asked: arguments.ListSessionsArguments) -> results.SessionPage:
     """Return a page of the sessions of the user's teams."""
     rows = catalogue.visible_sessions(user).order_by("-created_at", "id")
     if asked.task_id is not None:
@@ -66,34 +70,47 @@ def list_sessions(user: Any, asked: arguments.ListSessionsArguments) -> results.
     return results.SessionPage(count=count, next_page=next_page, sessions=sessions)
 
 
-def get_session(user: Any, asked: arguments.SessionArguments) -> results.SessionDetails:
+def get_session(user: User, asked: arguments.SessionArguments) -> results.SessionDetails:
     """Return one session."""
     session = visible_session(user, asked.session_id)
     status, facts, shown = view_session(session, user)
     unfinished = session.prompts.filter(state__in=[*OPEN_PROMPT_STATES, PromptState.HELD, PromptState.INTERRUPTED])
-    receipt = status["latest_receipt"]
+    receipt = status.latest_receipt
     return results.SessionDetails(
         **_summary(session, status_label(facts).text),
         status_sentence=shown.text,
         next_step=shown.next_step,
-        derived_status=status["derived_status"],
+        choices=[_recovery_choice(each) for each in status.choices],
+        derived_status=status.derived_status,
         executor=session.executor.name,
         runtime=session.executor.runtime,
-        is_agent_running=status["is_agent_running"],
-        needs_attention=status["needs_attention"],
-        is_resumable=status["is_resumable"],
-        resume_reason=status["resume_reason"],
-        error_code=status["error_code"],
-        error_message=status["error_message"],
+        is_agent_running=status.is_agent_running,
+        needs_attention=status.needs_attention,
+        is_resumable=status.is_resumable,
+        resume_reason=status.resume_reason,
+        error_code=status.error_code,
+        error_message=status.error_message,
         last_seq=session.last_seq,
         open_prompts=[
             results.OpenPrompt(message_id=row.message_id, state=row.state, created_at=row.created_at)
             for row in unfinished[:ROW_LIMIT]
         ],
         permissions=pending_permissions(session),
-        latest_receipt=None
-        if receipt is None
-        else results.Receipt(**{name: receipt[name] for name in results.Receipt.model_fields}),
+        latest_receipt=None if receipt is None else _receipt(receipt),
+    )
+
+
+def _recovery_choice(choice: ChoiceStatus) -> results.RecoveryChoice:
+    return results.RecoveryChoice(choice=choice["choice"], text=choice["text"], mode=choice["mode"])
+
+
+def _receipt(receipt: ReceiptStatus) -> results.Receipt:
+    return results.Receipt(
+        kind=receipt["kind"],
+        verified=receipt["verified"],
+        strategy=receipt["strategy"],
+        reason=receipt["reason"],
+        created_at=datetime.fromisoformat(receipt["created_at"]),
     )
 
 
@@ -104,13 +121,10 @@ def pending_permissions(session: TaskSession) -> list[results.Permission]:
     return [
         results.Permission(
             permission_id=row.id,
-            title=_text(row.tool_call.get("title"))[:DETAILS_LIMIT],
+            title=UNKNOWN_ACTION if row.is_unknown_action else cut(_text(row.tool_call.get("title")), REVIEW_LIMIT),
             tool_kind=_text(row.tool_call.get("tool_kind"))[:DETAILS_LIMIT],
-            details=_details(row.tool_call),
-            options=[
-                results.PermissionOption(**{name: _text(option.get(name)) for name in ("option_id", "name", "kind")})
-                for option in row.options
-            ],
+            details=_details(row.tool_call, REVIEW_LIMIT),
+            options=_offered_options(row),
             question=row.question or None,
             expires_at=tokens[row.id].expires_at if row.id in tokens else None,
         )
@@ -118,7 +132,22 @@ def pending_permissions(session: TaskSession) -> list[results.Permission]:
     ]
 
 
-def read_conversation(user: Any, asked: arguments.ReadConversationArguments) -> results.Conversation:
+def _offered_options(asked: PermissionRequest) -> list[results.PermissionOption]:
+    """Return the options of a request; only those that reject it, if its details are too long to be shown in full.
+
+    For an action that the agent does not describe, those that reject it come first.
+    """
+    options = [
+        results.PermissionOption(**{name: _text(option.get(name)) for name in ("option_id", "name", "kind")})
+        for option in asked.offered_options
+    ]
+    is_whole = len(json.dumps(asked.tool_call, ensure_ascii=False, default=str)) <= REVIEW_LIMIT
+    if asked.is_unknown_action:
+        options.sort(key=lambda option: not option.kind.startswith("reject"))
+    return [option for option in options if is_whole or option.kind.startswith("reject")]
+
+
+def read_conversation(user: User, asked: arguments.ReadConversationArguments) -> results.Conversation:
     """Return messages of a conversation: those after a seq, or the newest ones."""
     session = visible_session(user, asked.session_id)
     messages: QuerySet[Message] = session.messages.all()
@@ -145,14 +174,14 @@ def read_conversation(user: Any, asked: arguments.ReadConversationArguments) -> 
     )
 
 
-def list_tasks(user: Any, asked: arguments.ListTasksArguments) -> results.TaskPage:
+def list_tasks(user: User, asked: arguments.ListTasksArguments) -> results.TaskPage:
     """Return a page of the tasks of the user's teams."""
     rows = catalogue.visible_tasks(user).filter(archived_at__isnull=not asked.archived).order_by("-created_at", "id")
     found, count, next_page = _page(rows, asked)
     return results.TaskPage(count=count, next_page=next_page, tasks=[_task(row) for row in found])
 
 
-def list_start_options(user: Any, asked: arguments.Arguments) -> results.StartOptions:
+def list_start_options(user: User, asked: arguments.Arguments) -> results.StartOptions:
     """Return the teams the user can write in, and the repositories, agents and executors a task can use there."""
     teams = list(writable_teams(user).order_by("name")[:ROW_LIMIT])
     ids = [team.pk for team in teams]
@@ -225,10 +254,10 @@ def _message(row: Message, text: str, limit: int) -> results.ConversationMessage
     )
 
 
-def _details(payload: Mapping[str, Any]) -> str:
+def _details(payload: Mapping[str, Any], limit: int = DETAILS_LIMIT) -> str:
     """Return the details of a payload, without its title and status, as JSON of bounded length."""
     more = {name: value for name, value in payload.items() if name not in ("title", "status")}
-    return cut(json.dumps(more, ensure_ascii=False, default=str), DETAILS_LIMIT) if more else ""
+    return cut(json.dumps(more, ensure_ascii=False, default=str), limit) if more else ""
 
 
 def _text(value: Any) -> str:

@@ -24,8 +24,14 @@ class Permission(BaseModel):
     permission_id: str
     title: str
     tool_kind: str
-    details: Annotated[str, Field(description="The tool call as JSON, cut if it is long.")]
-    options: list[PermissionOption]
+    details: Annotated[str, Field(description="The whole tool call as JSON; cut beyond a million characters.")]
+    options: Annotated[
+        list[PermissionOption],
+        Field(
+            description="The possible answers; if details is cut, only those that reject it. If the agent does not say "
+            "what it wants to do, reject it, or ask your user."
+        ),
+    ]
     question: Annotated[
         dict[str, Any] | None,
         Field(description="What the agent asks, if it is a question: a message with a form's JSON schema, or a link."),
@@ -75,11 +81,22 @@ class SessionPage(BaseModel):
     sessions: list[SessionSummary]
 
 
+class RecoveryChoice(BaseModel):
+    """A way to continue a session whose agent is not running, in the words of its page."""
+
+    choice: str
+    text: str
+    mode: Annotated[str | None, Field(description="The mode for resume_session; null: it needs a new session.")]
+
+
 class SessionDetails(SessionSummary):
     """One session with all that a caller needs to decide what to do."""
 
     status_sentence: Annotated[str, Field(description="The current situation, in a sentence.")]
     next_step: Annotated[str, Field(description="What to do next; empty if nothing needs to be done.")]
+    choices: Annotated[
+        list[RecoveryChoice], Field(description="The ways to continue that the page offers; empty if it needs none.")
+    ]
     derived_status: str
     executor: str
     runtime: str

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
+
+from django.contrib.auth.models import User
 
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.domain.states import (
@@ -73,7 +75,7 @@ def turn_outcome(prompt: str, run: str | None, *, is_held_up: bool) -> Outcome:
     return _OUTCOME_BY_RUN[RunState(run)]
 
 
-def read_turn(user: Any, session_id: UUID, message_id: str | None) -> results.Turn:
+def read_turn(user: User, session_id: UUID, message_id: str | None) -> results.Turn:
     """Return the state of a prompt's turn; without a ``message_id``, of the newest prompt that was not withdrawn.
 
     A prompt that was sent again, retried or continued is followed to the one that replaced it. Raises NotFound.

@@ -16,6 +16,7 @@ from sessions_app.models.attention import (
 from sessions_app.models.attention_rules import raise_item, resolve_items
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.event import NewEvent, SessionEvent, append_events, write_numbered_events
+from sessions_app.models.histories import PreparedHistory
 from sessions_app.models.message import (
     PART_LIMIT,
     TEXT_ROLES,
@@ -24,10 +25,15 @@ from sessions_app.models.message import (
     MessageDraft,
     MessagePart,
     append_texts,
+    leading_texts,
+    newest_tool,
+    open_tool_sizes,
     open_tools,
     random_ids,
+    text_pieces,
     texts_of,
-    tools_named,
+    tools_by_id,
+    tools_of_turn,
     unfinished_messages,
     write_messages,
 )
@@ -41,7 +47,9 @@ from sessions_app.models.operations import (
     SweepOutcome,
     SweepRequest,
 )
+from sessions_app.models.rendered_text import RenderedText
 from sessions_app.models.runs import (
+    AGENT_AWAITED_SINCE,
     IDLE_REASON,
     OVERTAKING_KINDS,
     QUEUED_FOR_CAPACITY,

@@ -7,9 +7,10 @@ from typing import Any, Final
 from django.conf import settings
 from django.db import models
 
-from executors_app.agentctl.agent_settings import TITLE_LIMIT
 from executors_app.orm import ListField, ObjectField
+from executors_app.wire.agent_settings import TITLE_LIMIT
 from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.events.agents import SettingApplied, SettingRefused
 from sessions_app.models.session import Repository, TaskSession
 from sessions_app.models.transactions import SessionTransaction
 
@@ -21,7 +22,7 @@ KEPT: Final = "kept-"
 
 
 class AgentSettings(TeamModel):
-    """One row for each session whose agent reported settings, commands or a title.
+    """One row for each session whose agent reported settings, commands, a title or ways to log in.
 
     It is written in transactions of its session only, whose row is the lock. Each report is stored with the time of
     its journal line, so that an older one that arrives later changes nothing.
@@ -31,13 +32,18 @@ class AgentSettings(TeamModel):
 
     session = models.OneToOneField(TaskSession, models.CASCADE, primary_key=True, related_name="agent_settings")
     settings = ListField(default=list, blank=True)
-    """As ``executors_app.agentctl.agent_settings`` describes them."""
+    """As ``executors_app.wire.agent_settings`` describes them."""
     settings_at = models.DateTimeField(null=True, blank=True)
     commands = ListField(default=list, blank=True)
     commands_at = models.DateTimeField(null=True, blank=True)
     title = models.CharField(max_length=TITLE_LIMIT, blank=True, default="")
     """The agent's own title of the conversation: text for people, never a name of anything."""
     title_at = models.DateTimeField(null=True, blank=True)
+    auth_methods = ListField(default=list, blank=True)
+    """Its ways to log in, as it published them at its last start: no other session's page offers them."""
+    logs_out = models.BooleanField(default=False)
+    """Whether it offers to log out."""
+    auth_at = models.DateTimeField(null=True, blank=True)
     chosen = ObjectField(default=dict, blank=True)
     """By id of the setting: ``{"value", "change"}``.
 
@@ -112,9 +118,7 @@ def settle_change(
     if code:
         record_refusal(transaction, setting_id, change_id, change["value"], code=code, reason=reason)
     else:
-        transaction.record_event(
-            "session.setting.applied", change_id=change_id, setting=setting_id, value=change["value"]
-        )
+        transaction.record_event(SettingApplied(change_id=change_id, setting=setting_id, value=change["value"]))
     return True
 
 
@@ -123,12 +127,12 @@ def record_refusal(
 ) -> None:
     """Record that the agent did not accept a value."""
     transaction.record_event(
-        "session.setting.refused", change_id=change_id, setting=setting_id, value=value, code=code, reason=reason
+        SettingRefused(change_id=change_id, setting=setting_id, value=value, code=code, reason=reason)
     )
 
 
 class ReportedAgent(TeamModel):
-    """The last report of a team's agent of one type on one executor.
+    """Name and version that a team's agent of one type last reported on one executor: shown, and never acted on.
 
     It belongs to a team because a team's own profile may run a different program.
     """
@@ -139,10 +143,6 @@ class ReportedAgent(TeamModel):
     name = models.CharField(max_length=200, blank=True, default="")
     version = models.CharField(max_length=200, blank=True, default="")
     """Empty: it reported none."""
-    auth_methods = ListField(default=list, blank=True)
-    """Its ways to log in, as ``executors_app.agentctl.agent_settings`` describes them."""
-    logs_out = models.BooleanField(default=False)
-    """Whether it offers to log out."""
     seen_at = models.DateTimeField()
 
     class Meta(TeamModel.Meta):

@@ -160,6 +160,7 @@ def open_item(notice: Notice, **about: Any) -> AttentionItem | None:
         return row
     AttentionItem.objects.filter(id=earlier.id).update(resolved_at=None, resolution="", **values)
     earlier.marks.all().delete()
+    earlier.kind = notice.kind
     return earlier
 
 

@@ -74,14 +74,12 @@ def update_row(instance: models.Model, names: Collection[str]) -> None:
     update_rows(model, asked, [(*values, instance.pk)])
 
 
-def update_rows(
-    model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row], *, grow: str = "", unset: str = ""
-) -> int:
+def update_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row], *, grow: str = "") -> int:
     """Set the fields ``names`` of rows given as ``(*values, primary key)``; return how many rows changed.
 
-    The value of the text field ``grow`` is appended. A row whose field ``unset`` is not NULL is left alone.
+    The value of the text field ``grow`` is appended.
     """
-    return _update(model, names, grow, unset).execute(rows) if rows else 0
+    return _update(model, names, grow).execute(rows) if rows else 0
 
 
 @cache
@@ -108,7 +106,7 @@ def _insert(model: type[models.Model], names: tuple[str, ...]) -> _Statement:
 
 
 @cache
-def _update(model: type[models.Model], names: tuple[str, ...], grow: str, unset: str) -> _Statement:
+def _update(model: type[models.Model], names: tuple[str, ...], grow: str) -> _Statement:
     fields, key, table = [_field(model, name) for name in names], model._meta.pk, _table(model)
     all_fields = [*fields, key]
     if connection.vendor == "postgresql":
@@ -119,8 +117,6 @@ def _update(model: type[models.Model], names: tuple[str, ...], grow: str, unset:
     else:
         sets = ", ".join(_set(table, field, "%s", grow) for field in fields)
         sql = f"UPDATE {table} SET {sets} WHERE {_column(key)} = %s"
-    if unset:
-        sql += f" AND {table}.{_column(_field(model, unset))} IS NULL"
     return _Statement(sql, list(map(_stored, all_fields)))
 
 

@@ -48,6 +48,7 @@ _SQLITE: Final = {
     sqlite3.SQLITE_BUSY: DATABASE_BUSY,
     sqlite3.SQLITE_LOCKED: DATABASE_BUSY,
     sqlite3.SQLITE_PROTOCOL: DATABASE_BUSY,
+    sqlite3.SQLITE_INTERRUPT: DATABASE_BUSY,  # the time limit of the thread passed
     sqlite3.SQLITE_CANTOPEN: DATABASE_UNAVAILABLE,
     sqlite3.SQLITE_IOERR: DATABASE_UNAVAILABLE,
     sqlite3.SQLITE_READONLY: DATABASE_UNAVAILABLE,
@@ -79,6 +80,16 @@ def classify_error(error: BaseException | None) -> DatabaseTrouble | None:
         return _SQLITE.get(code & 0xFF)
     found = (trouble for words, trouble in _SQLITE_WORDS.items() if words in str(error))
     return next(found, None) if isinstance(error, OperationalError) else None
+
+
+def is_cancelled(error: BaseException | None) -> bool:
+    """Whether the database cancelled a statement because it took too long."""
+    cause: Any = getattr(error, "__cause__", None)
+    code = getattr(cause, "sqlite_errorcode", None)
+    return getattr(cause, "sqlstate", None) == _QUERY_CANCELED or code == sqlite3.SQLITE_INTERRUPT
+
+
+_QUERY_CANCELED: Final = "57014"
 
 
 def _of_postgresql(error: Error, state: str | None) -> DatabaseTrouble | None:

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from executors_app.orm import ObjectField
 from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.events import Event
 from sessions_app.models import wakeups
 from sessions_app.models.bulk import Row, insert_rows
 from sessions_app.models.session import TaskSession, session_key
@@ -60,6 +61,12 @@ class NewEvent:
     at: datetime | None = None
     once: str | None = None
     seq: int = 0
+    content: Event | None = None
+    """The event as it was recorded; None for one that is copied from elsewhere, or whose content is still missing."""
+
+    def fill(self, content: Event) -> None:
+        """Set the content of an event whose place in the log was reserved."""
+        self.content, self.payload = content, content.payload()
 
 
 def _reserve_numbers(sessions: Sequence[uuid.UUID], count: int) -> dict[uuid.UUID, int]:

@@ -15,7 +15,7 @@ from typing import Any
 from django.db import OperationalError, connection, transaction
 
 from executors_app.orm import PreparedQuery
-from sessions_app.models.database_errors import DATABASE_BUSY, classify_error
+from sessions_app.models.database_errors import DATABASE_BUSY, classify_error, is_cancelled
 from sessions_app.models.session import TaskSession, session_key
 
 _lock_timeout: ContextVar[float] = ContextVar("patience", default=20.0)
@@ -73,6 +73,64 @@ def one_snapshot() -> Iterator[None]:
         yield
 
 
+_STEPS_BETWEEN_CHECKS = 10_000
+"""Instructions of SQLite's virtual machine between two looks at the clock: well below a millisecond."""
+
+
+def limit_statements(opened: Any, seconds: float) -> None:
+    """Let PostgreSQL cancel statements of this connection after ``seconds``; takes effect when it is opened.
+
+    Only this thread's connection object is changed: the settings are shared by all threads.
+    """
+    if opened.vendor != "postgresql":
+        return
+    options = opened.settings_dict["OPTIONS"]
+    limited = f"{options.get('options', '')} -c statement_timeout={int(seconds * 1000)}"
+    opened.settings_dict = {**opened.settings_dict, "OPTIONS": {**options, "options": limited}}
+
+
+class JobTooLong(OperationalError):
+    """The time limit of a database thread has passed, so that no further statement is executed."""
+
+
+@contextmanager
+def limited_job(opened: Any, seconds: float | None) -> Iterator[None]:
+    """Execute no statement after the block has used its ``seconds``: JobTooLong.
+
+    On SQLite, the statement that runs at that time is interrupted too: OperationalError. PostgreSQL does this by
+    itself (``limit_statements``). On SQLite these are seconds of processor time: a block that waits while others keep
+    the database locked costs nobody anything.
+    """
+    if seconds is None:
+        yield
+        return
+    clock = time.thread_time if opened.vendor == "sqlite" else time.monotonic
+    deadline = clock() + seconds
+
+    def execute_in_time(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if clock() > deadline and not sql.startswith("ROLLBACK"):
+            raise JobTooLong(JobTooLong.__doc__)
+        return execute(sql, params, many, context)
+
+    with opened.execute_wrapper(execute_in_time), _interrupted_after(opened, deadline):
+        yield
+
+
+@contextmanager
+def _interrupted_after(opened: Any, deadline: float) -> Iterator[None]:
+    """Interrupt SQLite's statements once this thread has used so much processor time."""
+    if opened.vendor != "sqlite":
+        yield
+        return
+    opened.ensure_connection()
+    database = opened.connection
+    database.set_progress_handler(lambda: time.thread_time() > deadline, _STEPS_BETWEEN_CHECKS)
+    try:
+        yield
+    finally:
+        database.set_progress_handler(None, _STEPS_BETWEEN_CHECKS)
+
+
 _WITHOUT_LOCK = ("SELECT", "SAVEPOINT", "RELEASE")
 
 
@@ -93,8 +151,13 @@ class LockTimer:
             self.seconds = 0.0 if self._began is None else time.monotonic() - self._began
 
     def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
-        if self._began is None and sql != "BEGIN" and not sql.startswith(_WITHOUT_LOCK):
+        if self._began is not None or sql == "BEGIN" or sql.startswith(_WITHOUT_LOCK):
+            return execute(sql, params, many, context)
+        if sql.startswith("BEGIN"):
+            result = execute(sql, params, many, context)  # waits while somebody else keeps SQLite locked
             self._began = time.monotonic()
+            return result
+        self._began = time.monotonic()
         return execute(sql, params, many, context)
 
 
@@ -135,6 +198,21 @@ def _read(session_id: uuid.UUID | str, related: Sequence[str]) -> TaskSession:
     return found
 
 
+def is_too_long(error: BaseException) -> bool:
+    """Return whether the error means that a statement, or the calls of a thread together, took too long."""
+    return isinstance(error, JobTooLong) or is_cancelled(error)
+
+
 def is_busy(error: OperationalError) -> bool:
     """Return whether the error only means that others held the lock for too long; nothing was written."""
     return classify_error(error) is DATABASE_BUSY
+
+
+def refuse_in_transaction() -> None:
+    """Raise RuntimeError within a transaction, for work whose cost an agent or member chooses.
+
+    Everyone who writes to the same rows, on SQLite everyone who writes, would wait for it.
+    """
+    # The transactions that Django's test cases roll back are not counted, as for ``atomic(durable=True)``.
+    if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
+        raise RuntimeError("This takes as long as a text demands, so it must not run in a transaction.")

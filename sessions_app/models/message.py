@@ -12,8 +12,8 @@ from operator import attrgetter
 from typing import Any
 
 from django.db import models
-from django.db.models import Exists, OuterRef, QuerySet
-from django.db.models.functions import Length
+from django.db.models import Exists, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Cast, Coalesce, Length
 
 from executors_app.orm import ID_PLACEHOLDER, KeyedQuery, ObjectField, PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
@@ -36,7 +36,10 @@ class Message(TeamModel):
     updated_seq = models.BigIntegerField()
     role = models.CharField(max_length=10, choices=[(r, r) for r in ROLES])
     key = models.CharField(max_length=200, blank=True, default="")
-    """Name by which later journal lines refer to the message: a tool call's id, or a prompt's message_id."""
+    """Name by which later journal lines refer to the message: a prompt's message_id, or `key_of_tool` of a tool call.
+
+    Agents count their tool calls per turn, so several tool calls of a session may have one key, but not in one turn.
+    """
     payload = ObjectField(default=dict)
     complete = models.BooleanField(default=True)
     created_at = models.DateTimeField()
@@ -46,7 +49,7 @@ class Message(TeamModel):
         ordering = ("seq",)
         constraints = (models.UniqueConstraint(fields=("session", "seq"), name="one_message_per_seq"),)
         indexes = (
-            models.Index(fields=("session", "key"), name="message_by_key"),
+            models.Index(fields=("session", "key", "seq"), name="message_by_key_and_seq"),
             models.Index(fields=("session", "updated_seq"), name="message_by_update"),
             models.Index(fields=("session", "role"), condition=models.Q(complete=False), name="message_unfinished"),
         )
@@ -80,11 +83,58 @@ def texts_of(messages: Iterable[Message]) -> dict[uuid.UUID, str]:
     return {key: "".join(parts) for key, parts in texts.items()}
 
 
+def text_pieces(messages: Collection[Message], begins: Mapping[uuid.UUID, int], limit: int) -> dict[uuid.UUID, str]:
+    """Return at most ``limit`` characters of the text of each message, by id; two queries.
+
+    ``begins`` has the number of characters to skip, for the messages of which some are skipped.
+    """
+    parts = MessagePart.objects.filter(message__in=messages).order_by("message_id", "number")
+    ends: dict[uuid.UUID, int] = {}
+    skipped: dict[int, int] = {}
+    """By the id of a part that is read: how many characters of its message are before it."""
+    for part_id, message_id, length in parts.annotate(length=Length("text")).values_list("id", "message_id", "length"):
+        start = ends.get(message_id, 0)
+        ends[message_id] = start + length
+        begin = begins.get(message_id, 0)
+        if ends[message_id] > begin and start < begin + limit:
+            skipped[part_id] = start
+    texts: dict[uuid.UUID, list[str]] = {message.id: [] for message in messages}
+    for part_id, message_id, text in parts.filter(id__in=skipped).values_list("id", "message_id", "text"):
+        begin = begins.get(message_id, 0) - skipped[part_id]
+        texts[message_id].append(text[max(begin, 0) : begin + limit])
+    return {message_id: "".join(pieces) for message_id, pieces in texts.items()}
+
+
+_PARTS_AT_ONCE = 16
+
+
+def leading_texts(messages: QuerySet[Message], limit: int, *, newest_first: bool = False) -> list[str]:
+    """Return the texts of messages in order, up to ``limit`` characters in all; two queries."""
+    order = "-message__seq" if newest_first else "message__seq"
+    ids = list(messages.values_list("id", flat=True))
+    parts = MessagePart.objects.filter(message_id__in=ids).order_by(order, "number").values_list("message_id", "text")
+    texts: dict[uuid.UUID, str] = {}
+    for message_id, text in parts.iterator(chunk_size=_PARTS_AT_ONCE):
+        texts[message_id] = texts.get(message_id, "") + text[:limit]
+        limit -= len(text)
+        if limit <= 0:
+            break
+    return list(texts.values())
+
+
 def has_called_tools_since(session: TaskSession, key: str) -> bool:
-    """Whether the stored conversation has a tool call behind the user's message ``key``."""
+    """Whether a tool may have run since the user's message ``key``.
+
+    A tool call of an earlier turn that changed since then counts, and so does an answered permission, because some
+    agents report nothing else of the call.
+    """
     messages = session.messages
-    told = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first()
-    return told is not None and messages.filter(role="tool", seq__gt=told).exists()
+    seq = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first()
+    if seq is None:
+        return False
+    if messages.filter(role="tool", updated_seq__gt=seq).exists():
+        return True
+    return messages.filter(role="status", seq__gt=seq, payload__has_key="permission").exists()
 
 
 @dataclass(slots=True)
@@ -148,18 +198,57 @@ def open_tools(session_id: uuid.UUID) -> list[MessageDraft]:
     return [MessageDraft(*row) for row in _OPEN_TOOLS.values(session_id)]
 
 
-def tools_named(session_id: uuid.UUID, keys: Collection[str]) -> list[MessageDraft]:
-    """Return the tool calls with these keys, finished or not, ordered by ``seq``."""
-    return [MessageDraft(*row) for row in _tools_by_keys(len(keys)).values(session_id, *keys)] if keys else []
+_OPEN_TOOL_SIZES = PreparedQuery(
+    lambda key: (
+        Message.objects.filter(session_id=key, complete=False, role="tool")
+        .order_by("seq")
+        .annotate(size=Length(Cast("payload", models.TextField())))
+        .values_list("id", "size")
+    )
+)
+
+
+def open_tool_sizes(session_id: uuid.UUID) -> dict[uuid.UUID, int]:
+    """Return the characters of the payload of each tool call without a result, ordered by ``seq``."""
+    return dict(_OPEN_TOOL_SIZES.values(session_id))
+
+
+def tools_by_id(message_ids: Collection[uuid.UUID]) -> list[MessageDraft]:
+    """Return these tool calls."""
+    return [MessageDraft(*row) for row in _rows(id__in=message_ids)] if message_ids else []
+
+
+def tools_of_turn(session_id: uuid.UUID, message_id: str, keys: Collection[str]) -> list[MessageDraft]:
+    """Return the tool calls with these keys since the prompt ``message_id``, finished or not, ordered by ``seq``."""
+    if not keys:
+        return []
+    return [MessageDraft(*row) for row in _tools_by_keys(len(keys)).values(session_id, message_id, *keys)]
 
 
 @lru_cache(maxsize=128)
 def _tools_by_keys(count: int) -> PreparedQuery[Message]:
     """Prepare the query for ``count`` keys; batches name few, so few such queries exist."""
     placeholders = [f"key {number}" for number in range(count)]
-    return PreparedQuery(
-        lambda session, *keys: _rows(session_id=session, role="tool", key__in=keys), ID_PLACEHOLDER, *placeholders
-    )
+    return PreparedQuery(_tools_since, ID_PLACEHOLDER, "message id", *placeholders)
+
+
+def _tools_since(session: Any, message_id: str, *keys: str) -> QuerySet[Message, Any]:
+    prompts = Message.objects.filter(session_id=session, key=message_id, role="user").order_by("-seq")
+    begin = Coalesce(Subquery(prompts.values("seq")[:1]), 0)
+    return _rows(session_id=session, role="tool", key__in=keys, seq__gt=begin)
+
+
+def newest_tool(session_id: uuid.UUID, key: str) -> MessageDraft | None:
+    """Return the newest tool call with this key, of any turn; None if there is none."""
+    row = _NEWEST_TOOL.values(session_id, key)
+    return MessageDraft(*row[0]) if row else None
+
+
+_NEWEST_TOOL = PreparedQuery(
+    lambda session, key: _rows(session_id=session, role="tool", key=key).order_by("-seq")[:1],
+    ID_PLACEHOLDER,
+    "key",
+)
 
 
 def write_messages(new: Sequence[MessageDraft], changed: Sequence[MessageDraft]) -> None:

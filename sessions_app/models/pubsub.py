@@ -77,6 +77,7 @@ class Relay(threading.Thread):
         self.ear.setblocking(False)
         self._mouth.setblocking(False)
         self._over = threading.Event()
+        self._is_broken = False
 
     @property
     def is_over(self) -> bool:
@@ -101,8 +102,21 @@ class Relay(threading.Thread):
                 try:
                     way.serve(self)
                 except way.errors as error:
-                    log.warning("no wake-ups from other hosts, polling instead: %s", error)
+                    self._report_broken(error)
                     self._over.wait(RETRY)
+
+    def connected(self) -> None:
+        """Handle a new connection: what was sent before it is lost, so act as if a wake-up had arrived."""
+        if self._is_broken:
+            self._is_broken = False
+            log.warning("wake-ups from other hosts arrive again")
+        self.hear()
+
+    def _report_broken(self, error: Exception) -> None:
+        """Log a broken connection once, because it is tried again every two seconds."""
+        if not self._is_broken:
+            self._is_broken = True
+            log.warning("no wake-ups from other hosts, polling instead: %s", error)
 
     def wait_for_request(self) -> bool:
         """Return whether a wake-up waited to be published, and consume it."""
@@ -133,8 +147,7 @@ class PostgresPubSub(PubSub):
             session.add_notify_handler(lambda notify: relay.note(notify.payload))
             session.execute("SET synchronous_commit TO off")  # it writes nothing that must survive a crash
             session.execute(f"LISTEN {CHANNEL}")
-            # Wake-ups that were sent before LISTEN are lost, so act as if one had arrived.
-            relay.hear()
+            relay.connected()
             while not relay.is_over:
                 select.select([session, relay.ear], [], [], CHECK_EVERY)
                 # The driver calls the handler only while it executes a statement, so execute one in either case.

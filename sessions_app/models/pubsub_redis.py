@@ -40,8 +40,7 @@ async def _publish(here: str) -> None:
 
 async def _serve(relay: Relay) -> None:
     async with _subscribed() as channel:
-        # Wake-ups that were published before the subscription are lost, so act as if one had arrived.
-        relay.hear()
+        relay.connected()
         hearing = asyncio.create_task(_receive(relay, channel))
         try:
             await _send_publications(relay)

@@ -6,17 +6,20 @@ Intents, prompts, runs, permission requests and continuity receipts.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
-from executors_app.agentctl import questions
-from executors_app.agentctl.protocol import WITHDRAWN
 from executors_app.encryption import EncryptedJSONField
 from executors_app.orm import ListField, ObjectField, PreparedQuery
+from executors_app.wire import questions
+from executors_app.wire.protocol import WITHDRAWN
 from sessions_app.accounts.team_scope import TeamModel, TeamQuerySet
 from sessions_app.domain.states import PermissionState, PromptKind, PromptState, QuestionStatus, RequestKind, RunState
+from sessions_app.domain.tool_calls import is_unknown_action, offered_options
 from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.models.session import TaskSession, choices
 
@@ -40,6 +43,9 @@ IDLE_REASON = "idle"
 
 QUEUED_FOR_CAPACITY = "queued_for_capacity"
 """Key in a start intent's payload: the executor already runs as many agents as it may."""
+
+AGENT_AWAITED_SINCE = "agent_awaited_since"
+"""Key in a start intent's payload: when the agent was asked to start; ISO 8601."""
 
 
 class Intent(TeamModel):
@@ -95,8 +101,7 @@ class Prompt(TeamModel):
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="prompts")
     message_id = models.CharField(max_length=128)
     text = models.TextField()
-    # The database knows the default, too: code of the previous release inserts prompts without this column.
-    attachments = ListField(default=list, db_default=models.Value([], models.JSONField()), blank=True)
+    attachments = ListField(default=list, blank=True)
     """Its files, each ``{name, media_type, size, sha256}``; their contents are rows of ``Attachment``."""
     kind = models.CharField(max_length=10, choices=choices(PromptKind), default=PromptKind.USER)
     state = models.CharField(max_length=12, choices=choices(PromptState), default=PromptState.QUEUED)
@@ -179,6 +184,13 @@ def newest_run(session: TaskSession) -> Run | None:
     return attach_session(session, _NEWEST_RUN.first(session.id))
 
 
+def newest_runs(sessions: Collection[uuid.UUID]) -> dict[uuid.UUID, Run]:
+    """Return the run with the latest start of each session that has one, by session; one query."""
+    mine = Run.objects.filter(session=models.OuterRef("session")).order_by("-started_at", "-id")
+    found = Run.objects.filter(session__in=sessions, id=models.Subquery(mine.values("id")[:1]))
+    return {run.session_id: run for run in found}
+
+
 def attach_session(session: TaskSession, run: Run | None) -> Run | None:
     """Let a run that was read by its session's id use the session object that the caller already has."""
     if run is not None:
@@ -202,7 +214,7 @@ class PermissionRequest(TeamModel):
     """The chosen option; for a question, the action of ACP."""
     kind = models.CharField(max_length=10, choices=choices(RequestKind), default=RequestKind.PERMISSION)
     question = ObjectField(default=dict, blank=True)
-    """The form or link of a question (``executors_app.agentctl.questions.schema``)."""
+    """The form or link of a question (``executors_app.wire.questions.schema``)."""
     sealed_answer = EncryptedJSONField(default=dict, blank=True)
     """The content of an answer on its way to the agent; emptied when the request is settled."""
     answer = ObjectField(default=dict, blank=True)
@@ -211,6 +223,10 @@ class PermissionRequest(TeamModel):
     """Why it was settled without an answer."""
     requested_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True, blank=True)
+    tool_key = models.CharField(max_length=200, blank=True, default="", editable=False)
+    """`key_of_tool` of the tool call, by which its open requests are found without reading them."""
+    size = models.PositiveBigIntegerField(default=0, editable=False)
+    """``json_size`` of tool call, options and question."""
 
     class Meta(TeamModel.Meta):
         db_table = "session_permissions"
@@ -219,6 +235,18 @@ class PermissionRequest(TeamModel):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id[:8]} ({self.state})"
+
+    @property
+    def is_unknown_action(self) -> bool:
+        """Whether it is a permission for an action that the agent does not describe in any way."""
+        return self.kind == RequestKind.PERMISSION and is_unknown_action(self.tool_call)
+
+    @property
+    def offered_options(self) -> list[Mapping[str, Any]]:
+        """The options that people may choose: nothing unknown is allowed from now on."""
+        if self.kind == RequestKind.QUESTION:
+            return list(self.options)
+        return offered_options(self.tool_call, self.options)
 
     @property
     def question_status(self) -> QuestionStatus:
@@ -256,21 +284,18 @@ class ContinuityReceipt(TeamModel):
     evidence = ObjectField(default=dict)
     launch_id = models.CharField(max_length=64, null=True, blank=True, unique=True)
     """The launch that it reports on; a launch has at most one receipt."""
+    after_seq = models.BigIntegerField(default=0, editable=False)
+    """The last event of the log before this receipt. It gives receipts their order, because a clock may be set back."""
     created_at = models.DateTimeField(auto_now_add=True)
-    agent_type = models.CharField(max_length=64, blank=True, default="", db_default="", editable=False)
+    agent_type = models.CharField(max_length=64, blank=True, default="", editable=False)
     """The type of the session's agent; empty until maintenance has stored it."""
 
     objects = ReceiptQuerySet.as_manager()  # type: ignore[misc]
 
     class Meta(TeamModel.Meta):
         db_table = "continuity_receipts"
-        ordering = ("-created_at", "id")
+        ordering = ("-after_seq", "-created_at", "id")
         indexes = (models.Index(fields=("agent_type", "kind"), name="receipt_by_agent_type"),)
 
     def __str__(self) -> str:
-        return f"{self.kind} ({self.proof})"
-
-    @property
-    def proof(self) -> str:
-        """``verified`` as shown: ``agent_echo`` of earlier versions, stored for any completed turn, proves nothing."""
-        return Verified.UNPROVEN if self.verified == Verified.AGENT_ECHO else self.verified
+        return f"{self.kind} ({self.verified})"

@@ -24,11 +24,19 @@ from django.db.models import Q
 from django.db.transaction import on_commit
 from django.utils import timezone
 
-from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain import actor_context
-from sessions_app.domain.states import DerivedStatus, PermissionState, RunFacts, RunState, derive_status
+from sessions_app.domain.states import (
+    USER_STOP_REASONS,
+    DerivedStatus,
+    PermissionState,
+    RunFacts,
+    RunState,
+    derive_status,
+)
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
+from sessions_app.events.session import StatusDerived
 from sessions_app.models.attention_rules import update_attention
 from sessions_app.models.event import NewEvent
 from sessions_app.models.runs import PermissionRequest, Run
@@ -37,8 +45,6 @@ from sessions_app.models.transactions import SessionTransaction, SideEffects
 from sessions_app.models.waits import ResumeToken, end_run_of_lost_prompt, revoke_tokens_of_run
 
 log = logging.getLogger(__name__)
-_STATUS_EVENTS = ("session.run.", "session.token.", "session.agentctl_")
-"""Prefixes of the events that may change the derived status."""
 
 
 def _best_token(run: Run) -> TokenState | None:
@@ -68,6 +74,7 @@ def derived_status(
             state=cast(RunState, run.state),  # a damaged value counts as ended
             waited=run.waited,
             process_gone=run.has_process and gone,
+            ended_by_user=run.reason in USER_STOP_REASONS,
             token=best_token(run) if run.state == RunState.WAITING else TokenState.ACTIVE,
         )
     )
@@ -75,50 +82,23 @@ def derived_status(
 
 def record_status_change(transaction: SessionTransaction) -> None:
     """Record ``session.status_derived`` if the changes of this transaction alter the derived status."""
-    if "launch_id" not in transaction.changed_fields and not any(
-        event.name.startswith(_STATUS_EVENTS) for event in transaction.events
-    ):
+    if "launch_id" not in transaction.changed_fields and not any(map(_may_change_status, transaction.events)):
         return
     session = transaction.session
     status = derived_status(session, transaction.execution, transaction.newest_run)
     if status != session.told_status:
-        transaction.record_event("session.status_derived", **{"from": session.told_status, "status": str(status)})
+        transaction.record_event(StatusDerived(from_=session.told_status, status=str(status)))
         transaction.set_fields(told_status=str(status))
 
 
-AUDITED_EVENTS: Final = frozenset(
-    {
-        "session.state_changed",
-        "session.agentctl_starting",
-        "session.agentctl_ready",
-        "session.agentctl_error",
-        "session.agentctl_stopped",
-        "session.agent_exited",
-        "session.asleep",
-        "session.workspace.delayed",
-        "session.workspace.arrived",
-        "session.restart_ordered",
-        "session.start_waits",
-        "session.agentctl_abandoned",
-        "session.receipt",
-        "session.journal_gap",
-        "session.journal_skipped",
-        "session.permission.expired",
-        "session.run.interrupted",
-        "session.run.retrying",
-        "session.run.stalled",
-        "session.run.cancel_ignored",
-        "session.token.expired",
-        "session.login.ended",
-        "session.prompt.queued",
-        "session.prompt.held",
-        "session.prompt.overdue",
-        "session.prompt.withdrawn",
-        "session.prompt.dismissed",
-        "session.attention",
-    }
-)
-"""Events that, when a supervisor records them, report something that no user asked for at that moment."""
+def _may_change_status(event: NewEvent) -> bool:
+    return event.content is not None and event.content.may_change_status()
+
+
+def _is_audited(event: NewEvent) -> bool:
+    return event.content is not None and event.content.is_audited
+
+
 _LOGGED_FIELDS: Final = (
     "from",
     "to",
@@ -140,7 +120,7 @@ def add_audit_fields(transaction: SessionTransaction) -> None:
     if actor_context.OWNER not in known:
         return
     for event in transaction.events:
-        if event.name in AUDITED_EVENTS:
+        if _is_audited(event):
             event.payload = {
                 name: known.get(name, "") for name in (actor_context.CAUSE, actor_context.OWNER)
             } | event.payload
@@ -149,7 +129,7 @@ def add_audit_fields(transaction: SessionTransaction) -> None:
 def write_audit_log(transaction: SessionTransaction) -> None:
     """Write a log line for each audited event, after the commit."""
     known = actor_context.current_context()
-    audited = [event for event in transaction.events if event.name in AUDITED_EVENTS]
+    audited = [event for event in transaction.events if _is_audited(event)]
     if not audited or actor_context.OWNER not in known:
         return
     session = transaction.session
@@ -172,7 +152,8 @@ def _write_lines(events: Sequence[NewEvent], about: dict[str, Any]) -> None:
         # Prefixed, because ``logging`` reserves some of the names (``name``, ``msg``) for itself.
         extra = {**known, **{f"act_{name}": value for name, value in fields.items()}}
         extra |= {"event": event.name, "seq": event.seq}
-        log.info("session %s: %s%s (%s)", *arguments, extra=extra)
+        level = event.content.log_level() if event.content is not None else logging.INFO
+        log.log(level, "session %s: %s%s (%s)", *arguments, extra=extra)
 
 
 def _before_write(transaction: SessionTransaction) -> None:

@@ -17,11 +17,17 @@ from typing import Any, Final
 from django.db.transaction import atomic
 from django.utils import timezone
 
-from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.orm import PreparedQuery
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain import actor_context, states
 from sessions_app.domain.attention import cut_short_key, held_key
+from sessions_app.domain.verification import ReceiptKind
+from sessions_app.events import Event
+from sessions_app.events.execution import AGENTCTL_EVENTS, AgentctlReady, ReceiptWritten
+from sessions_app.events.prompts import PROMPT_EVENTS, PromptQueued
+from sessions_app.events.session import StateChanged, WorkStateChanged
+from sessions_app.events.turns import RUN_EVENTS, RunHeardAgain, RunStarted
 from sessions_app.models import operations
 from sessions_app.models.attention import AttentionItem
 from sessions_app.models.bulk import insert_row, update_row, update_rows
@@ -29,13 +35,6 @@ from sessions_app.models.event import NewEvent, append_all_events
 from sessions_app.models.locking import lock_session, lock_timeout
 from sessions_app.models.runs import ContinuityReceipt, Prompt, Run, attach_session, newest_run
 from sessions_app.models.session import Task, TaskSession
-
-EXECUTOR_EVENTS = {
-    ExecutorStatus.STARTING: "session.agentctl_starting",
-    ExecutorStatus.READY: "session.agentctl_ready",
-    ExecutorStatus.ERROR: "session.agentctl_error",
-    ExecutorStatus.STOPPED: "session.agentctl_stopped",
-}
 
 _EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key))
 _OPEN_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])
@@ -50,6 +49,12 @@ _NOTICE_KEYS: Final[Mapping[str, Callable[[Any, str], str]]] = {
     states.PromptState.INTERRUPTED: cut_short_key,
 }
 """The attention item about a prompt in this state, which is settled when the prompt leaves it."""
+
+
+ERROR_LIMIT: Final = 10_000
+"""Characters of an error that a session or an execution keeps: every transaction reads these rows, and an agent decides
+how long its errors are.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +79,9 @@ class SessionTransaction:
     settled_prompt_keys: list[str] = field(default_factory=list)
     """Keys of the attention items of prompts that have left a doubtful state."""
     open_attention: list[AttentionItem] | None = None
-    """Cache of the session's open items; None: not read yet, or changed since."""
+    """Cache of the session's open items; None: not read yet."""
     log_tail: str = ""
-    """The end of the agent's log, kept with the attention item when a session is given up."""
+    """The end of the agent's log, without secrets, kept with the attention item when a session is given up."""
     at: datetime = field(default_factory=timezone.now)
     actor: actor_context.ActorContext = field(default_factory=actor_context.current_context)
     """Who makes the changes, and why."""
@@ -108,14 +113,23 @@ class SessionTransaction:
         run = self.open_run
         return run if run is not None and run.has_process else None
 
-    def record_event(self, name: str, once: str | None = None, **payload: Any) -> NewEvent:
+    def record_event(self, event: Event, once: str | None = None) -> NewEvent:
         """Append an event to the session's log when the block ends.
 
         No two events, of any session, may have the same ``once``: the second makes the transaction fail.
         """
-        event = NewEvent(name, payload, self.at, once)
-        self.events.append(event)
-        return event
+        recorded = NewEvent(event.name, event.payload(), self.at, once, content=event)
+        self.events.append(recorded)
+        return recorded
+
+    def reserve_event(self, kind: type[Event]) -> NewEvent:
+        """Reserve the next place in the log for an event whose content is not complete yet.
+
+        The caller fills it with an event of this kind before the block ends.
+        """
+        reserved = NewEvent(kind.name, {}, self.at)
+        self.events.append(reserved)
+        return reserved
 
     def set_fields(self, **values: Any) -> None:
         """Set plain fields of the session, never a state."""
@@ -126,16 +140,15 @@ class SessionTransaction:
 
     def move_session(self, move: str, *, error_code: str = "", error_message: str = "", reason: str = "") -> bool:
         """Move the session's state and set its error; return whether anything changed. Raises IllegalMove."""
-        before = self.session.state
+        before, error_message = self.session.state, error_message[:ERROR_LIMIT]
         after = states.SESSION.next_state(before, move)
         if (before, self.session.error_code, self.session.error_message) == (after, error_code, error_message):
             return False
         self.set_fields(state=after, error_code=error_code, error_message=error_message)
         self.record_event(
-            "session.state_changed",
-            **{"from": before, "to": after, "reason": reason or move},
-            error_code=error_code,
-            error_message=error_message,
+            StateChanged(
+                from_=before, to=after, reason=reason or move, error_code=error_code, error_message=error_message
+            )
         )
         if move == "give_up":
             operations.count_in_transaction([("kandev_reconciler_given_up_total", {}, 1)])
@@ -146,7 +159,7 @@ class SessionTransaction:
         after = states.WORK.next_state(self.session.work_state, move)
         if after == self.session.work_state:
             return False
-        self.record_event("session.work_state_changed", **{"from": self.session.work_state, "to": after})
+        self.record_event(WorkStateChanged(from_=self.session.work_state, to=after))
         self.set_fields(work_state=after)
         return True
 
@@ -161,6 +174,8 @@ class SessionTransaction:
             values = {"error_code": "", "error_message": "", **values}
         if after != ExecutorStatus.STOPPED:
             values = {"status_reason": "", **values}
+        if "error_message" in values:
+            values["error_message"] = values["error_message"][:ERROR_LIMIT]
         changed = {name: value for name, value in values.items() if getattr(execution, name) != value}
         if not moved and not changed:
             return False
@@ -168,8 +183,15 @@ class SessionTransaction:
             setattr(execution, name, value)
         update_row(execution, {*changed, "status"})
         if moved or "error_message" in changed:
-            self.record_event(EXECUTOR_EVENTS[after], executor_status=after, error_message=execution.error_message)
+            kind = AGENTCTL_EVENTS[after]
+            self.record_event(kind(executor_status=after, error_message=execution.error_message))
         return moved
+
+    def record_reattach(self) -> None:
+        """Record that a recovery found agentctl alive. This changes no status, so it needs no other event."""
+        self.record_event(
+            AgentctlReady(executor_status=ExecutorStatus.READY, error_message="", reason=ReceiptKind.REATTACHED)
+        )
 
     def move_prompt(self, prompt: Prompt, move: str, **values: Any) -> None:
         """Move a prompt and record ``session.prompt.<state>`` if its state changed."""
@@ -178,7 +200,7 @@ class SessionTransaction:
             setattr(prompt, name, value)
         update_row(prompt, {*values, "state"})
         if after != before:
-            self.record_event(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
+            self.record_event(PROMPT_EVENTS[after](message_id=prompt.message_id, kind=prompt.kind, state=after))
             _side_effects.prompt_moved(self, prompt)
             if key := _NOTICE_KEYS.get(before):
                 self.settled_prompt_keys.append(key(self.session.id, prompt.message_id))
@@ -191,7 +213,7 @@ class SessionTransaction:
 
     def record_queued(self, row: Prompt) -> None:
         """Record that a prompt is queued."""
-        self.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+        self.record_event(PromptQueued(message_id=row.message_id, kind=row.kind, state=row.state))
 
     def accept_run(self, message_id: str) -> Run:
         """Return the run of a prompt that the agent has accepted.
@@ -213,11 +235,14 @@ class SessionTransaction:
             session=self.session, message_id=message_id, started_at=self.at, has_process=has_process
         )
         self.open_run = self.newest_run = run
-        self.record_event("session.run.started", run_id=str(run.id), message_id=message_id)
+        self.record_event(RunStarted(run_id=str(run.id), message_id=message_id))
         return run
 
-    def move_run(self, move: str, *, reason: str = "", once: str | None = None, **payload: Any) -> Run | None:
-        """Move the open run and return it; None if no run is open. A run ends exactly once."""
+    def move_run(self, move: str, *, reason: str = "", once: str | None = None, **details: Any) -> Run | None:
+        """Move the open run and return it; None if no run is open. A run ends exactly once.
+
+        ``details`` are the further fields of the event that records the move.
+        """
         run = self.open_run
         if run is None:
             return None
@@ -233,17 +258,15 @@ class SessionTransaction:
             _side_effects.run_ended(self, run, reason or move)
         run.state, run.reason = after, reason
         update_row(run, ["state", "reason", "waited", "ended_at", "wait_kind"])
-        said = "resumed" if move == "resume" else after
-        self.record_event(
-            f"session.run.{said}", once, run_id=str(run.id), message_id=run.message_id, reason=reason, **payload
-        )
+        kind = RUN_EVENTS[after]
+        self.record_event(kind(run_id=str(run.id), message_id=run.message_id, reason=reason, **details), once)
         return run
 
     def clear_stall(self) -> None:
         """End the notice that the agent is silent, because it has produced output."""
         if self.session.stalled_since is not None:
             self.set_fields(stalled_since=None)
-            self.record_event("session.run.heard_again", run_id=str(self.open_run.id) if self.open_run else None)
+            self.record_event(RunHeardAgain(run_id=str(self.open_run.id) if self.open_run else None))
 
     def write_receipt(
         self, kind: str, verified: str, *, launch_id: str | None = None, **values: Any
@@ -254,16 +277,23 @@ class SessionTransaction:
             if earlier is not None:
                 return earlier
         receipt = ContinuityReceipt(
-            session=self.session, kind=kind, verified=verified, launch_id=launch_id, created_at=timezone.now(), **values
+            session=self.session,
+            kind=kind,
+            verified=verified,
+            launch_id=launch_id,
+            after_seq=self.session.last_seq + len(self.events),
+            created_at=timezone.now(),
+            **values,
         )
         insert_row(receipt)
         self.record_event(
-            "session.receipt",
-            receipt_id=str(receipt.id),
-            kind=kind,
-            verified=verified,
-            strategy=receipt.strategy,
-            reason=receipt.reason,
+            ReceiptWritten(
+                receipt_id=str(receipt.id),
+                kind=kind,
+                verified=verified,
+                strategy=receipt.strategy,
+                reason=receipt.reason,
+            )
         )
         return receipt
 
@@ -370,8 +400,21 @@ def session_transactions(
         write_changes(transactions.values())
 
 
-_SESSION_FOR_OUTPUT: Final = ("agent_execution_id", "stalled_since")
-_EXECUTION_FOR_OUTPUT: Final = ("session_id", "owner", "generation", "journal_epoch", "journal_seq", "last_seen_at")
+_SESSION_FOR_OUTPUT: Final = ("agent_execution_id", "stalled_since", "work_state", "state", "launch_id")
+_EXECUTION_FOR_OUTPUT: Final = (
+    "session_id",
+    "owner",
+    "generation",
+    "journal_epoch",
+    "journal_seq",
+    "last_seen_at",
+    "output_bytes",
+    "turn_output_bytes",
+    "output_allowed",
+    "turn_output_allowed",
+    "output_left_out",
+    "output_limit",
+)
 
 
 def _locked_transactions(leases: Mapping[uuid.UUID, Lease], for_output: bool) -> dict[uuid.UUID, SessionTransaction]:

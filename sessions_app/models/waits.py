@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import models
 from django.utils import timezone
 
@@ -23,6 +24,7 @@ from sessions_app.domain.wait_tokens import (
     secret_digest,
     token_state,
 )
+from sessions_app.events.waits import TokenConsumed, TokenExpired, TokenMinted, TokenRevoked
 from sessions_app.models.runs import Prompt, Run
 from sessions_app.models.session import INTERRUPTED_WAIT, TaskSession, choices
 from sessions_app.models.transactions import SessionTransaction
@@ -119,6 +121,10 @@ LOST_STATES = frozenset({PromptState.HELD, PromptState.DISMISSED, PromptState.WI
 """Prompt states from which no turn starts without a person."""
 
 
+TOOL_CALL_CHANGED: Final = "tool_call_changed"
+"""The reason of a key that was replaced because the agent has changed what it asks for."""
+
+
 def begin_permission_wait(
     transaction: SessionTransaction, permission_id: str, run: Run | None, asks: str
 ) -> ResumeToken:
@@ -137,22 +143,31 @@ def begin_wait(
     *,
     deadline: datetime | None = None,
     reason: str = "",
-    by: Any = None,
+    by: User | None = None,
     told: Mapping[str, str] | None = None,
 ) -> ResumeToken:
     """Set the open run, if there is one, to waiting; return the key of the wait. ``told`` is added to its event."""
     run = transaction.open_run
+    token = ResumeToken(
+        session=transaction.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=deadline, by=by
+    )
     if run is not None:
         run.wait_kind, run.wait_id, run.wait_reason, run.deadline_at = kind, wait_id, reason, deadline
         before = len(transaction.events)
-        ends = deadline.isoformat() if deadline else None
-        transaction.move_run("wait", wait_kind=str(kind), wait_id=wait_id, deadline=ends, **(told or {}))
+        transaction.move_run(
+            "wait",
+            wait_kind=str(kind),
+            wait_id=wait_id,
+            resume_token_id=str(token.id),
+            deadline=deadline.isoformat() if deadline else None,
+            **(told or {}),
+        )
         run.save(update_fields=["wait_kind", "wait_id", "wait_reason", "deadline_at"])
         if len(transaction.events) > before:
             # The event gets its number only when the transaction ends.
             event = transaction.events[-1]
             transaction.after_events.append(lambda: Run.objects.filter(id=run.id).update(since_seq=event.seq))
-    return mint_token(transaction, run, kind, wait_id, expires_at=deadline, by=by)
+    return _save_token(transaction, token)
 
 
 def mint_token(
@@ -162,22 +177,25 @@ def mint_token(
     wait_id: str,
     *,
     expires_at: datetime | None = None,
-    by: Any = None,
+    by: User | None = None,
 ) -> ResumeToken:
     """Create a key for a wait; its secret is derived from its id and SECRET_KEY."""
     token = ResumeToken(
         session=transaction.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=expires_at, by=by
     )
+    return _save_token(transaction, token)
+
+
+def _save_token(transaction: SessionTransaction, token: ResumeToken) -> ResumeToken:
     token.seal()
     token.save(force_insert=True)
-    transaction.record_event(
-        "session.token.minted", expires_at=expires_at.isoformat() if expires_at else None, **_token_payload(token)
-    )
+    expires_at = token.expires_at.isoformat() if token.expires_at else None
+    transaction.record_event(TokenMinted(expires_at=expires_at, **_token_fields(token)))
     return token
 
 
 def consume_token(
-    transaction: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any
+    transaction: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: User | None
 ) -> bool:
     """Consume a key; return False if it is already consumed, revoked or expired."""
     now = timezone.now()
@@ -185,19 +203,29 @@ def consume_token(
     # One guarded UPDATE decides: of two requests with the same key, exactly one changes the row.
     if not ResumeToken.objects.active(now).filter(id=token.id).update(**values):
         return False
-    transaction.record_event("session.token.consumed", by=by.get_username() if by else None, **_token_payload(token))
+    transaction.record_event(TokenConsumed(by=by.get_username() if by else None, **_token_fields(token)))
     return True
 
 
 def revoke_tokens(transaction: SessionTransaction, reason: str, **wanted: Any) -> int:
     """Revoke the session's unsettled keys that match the filter ``wanted``; return how many."""
-    count = 0
-    for token in ResumeToken.objects.unsettled().filter(session=transaction.session, **wanted):
-        row = ResumeToken.objects.unsettled().filter(id=token.id)
-        if row.update(revoked_at=timezone.now(), reason=reason[:64]):
-            transaction.record_event("session.token.revoked", reason=reason, **_token_payload(token))
-            count += 1
-    return count
+    # One statement, because an agent decides how many there are. Locked, so that the events are those of its rows.
+    unsettled = ResumeToken.objects.unsettled().filter(session=transaction.session, **wanted)
+    tokens = list(unsettled.select_for_update())
+    if not tokens:
+        return 0
+    unsettled.update(revoked_at=timezone.now(), reason=reason[:64])
+    for token in tokens:
+        transaction.record_event(TokenRevoked(reason=reason, **_token_fields(token)))
+    return len(tokens)
+
+
+def replace_token(transaction: SessionTransaction, wait_id: str, reason: str) -> None:
+    """Give a wait another key with the same deadline, because what the earlier one would answer has changed."""
+    for token in ResumeToken.objects.unsettled().filter(session=transaction.session, wait_id=wait_id):
+        if revoke_tokens(transaction, reason, id=token.id):
+            kind = WaitKind(token.wait_kind)
+            mint_token(transaction, token.run, kind, wait_id, expires_at=token.expires_at, by=token.by)
 
 
 def revoke_tokens_of_run(transaction: SessionTransaction, run: Run, reason: str) -> None:
@@ -212,7 +240,7 @@ def expire_token(transaction: SessionTransaction, token_id: uuid.UUID) -> Resume
     if not ResumeToken.objects.due(now).filter(id=token_id).update(expired_at=now):
         return None
     token = ResumeToken.objects.get(id=token_id)
-    transaction.record_event("session.token.expired", **_token_payload(token))
+    transaction.record_event(TokenExpired(**_token_fields(token)))
     return token
 
 
@@ -254,7 +282,7 @@ def end_run_of_lost_prompt(transaction: SessionTransaction, prompt: Prompt) -> N
         transaction.move_run("cancel", reason=f"prompt_{prompt.state}")
 
 
-def _token_payload(token: ResumeToken) -> dict[str, Any]:
+def _token_fields(token: ResumeToken) -> dict[str, Any]:
     """Return what the log may contain about a key; never its secret."""
     return {
         "token_id": str(token.id),

@@ -6,11 +6,12 @@ import uuid
 from typing import Any
 
 from rest_framework import serializers
-from rest_framework.request import Request
 from rest_framework.response import Response
 
+from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView
 from sessions_app.api.serializers.common import (
+    SizedListField,
     StrictCharField,
     StrictModelSerializer,
     StrictSerializer,
@@ -23,10 +24,13 @@ from sessions_app.notifications import user_settings as choices
 from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, Delivery, NotificationSettings, Webhook
 
 
-class AttentionKindsField(serializers.ListField):
+class AttentionKindsField(SizedListField):
     """Kinds of inbox items."""
 
     child = choice_field(NOTIFIED_KINDS)
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(max_length=len(NOTIFIED_KINDS), **kwargs)
 
 
 class SettingsSerializer(StrictSerializer, StrictModelSerializer):
@@ -102,12 +106,12 @@ class NotificationSettingsView(_OwnNotificationsView):
     """E-mail settings of the current user."""
 
     @document_responses({200: SettingsSerializer})
-    def get(self, request: Request) -> Response:
+    def get(self, request: UserRequest) -> Response:
         """Return your e-mail settings."""
         return self.show(SettingsSerializer, choices.get_settings(request.user))
 
     @document_responses({200: SettingsSerializer}, 400, 409, request=SettingsSerializer(partial=True))
-    def patch(self, request: Request) -> Response:
+    def patch(self, request: UserRequest) -> Response:
         """Change your e-mail settings; omitted fields stay as they are."""
         asked = SettingsSerializer(data=request.data, partial=True)
         asked.is_valid(raise_exception=True)
@@ -118,7 +122,7 @@ class TestEmailView(_OwnNotificationsView):
     """A test."""
 
     @document_responses({202: DeliverySerializer}, 409, request=None)
-    def post(self, request: Request) -> Response:
+    def post(self, request: UserRequest) -> Response:
         """Send yourself a test e-mail."""
         return self.show(DeliverySerializer, choices.send_test_email(request.user), 202)
 
@@ -127,7 +131,7 @@ class DeliveryListView(_OwnNotificationsView):
     """Deliveries of notifications."""
 
     @document_responses({200: DeliverySerializer(many=True)})
-    def get(self, request: Request) -> Response:
+    def get(self, request: UserRequest) -> Response:
         """List the deliveries to you and to your webhooks, newest first."""
         return self.list(DeliverySerializer, choices.list_deliveries(request.user))
 
@@ -136,12 +140,12 @@ class WebhookListCreateView(_OwnNotificationsView):
     """The webhooks of the current user and of the teams that the user manages."""
 
     @document_responses({200: WebhookSerializer(many=True)})
-    def get(self, request: Request) -> Response:
+    def get(self, request: UserRequest) -> Response:
         """List your webhooks, and those of the teams that you manage."""
         return self.list(WebhookSerializer, choices.list_webhooks(request.user))
 
     @document_responses({201: MadeWebhookSerializer}, 400, 409, request=NewWebhookSerializer)
-    def post(self, request: Request) -> Response:
+    def post(self, request: UserRequest) -> Response:
         """Create a webhook. Its secret is only in this response."""
         made = choices.create_webhook(request.user, **self.body(NewWebhookSerializer))
         return _webhook_with_secret(self, made, 201)
@@ -157,19 +161,19 @@ class WebhookDetailView(_OwnNotificationsView):
     """One webhook."""
 
     @document_responses({200: WebhookSerializer}, 404)
-    def get(self, request: Request, webhook_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, webhook_id: uuid.UUID) -> Response:
         """Return a webhook."""
         return self.show(WebhookSerializer, choices.find_webhook(request.user, webhook_id))
 
     @document_responses({200: WebhookSerializer}, 400, 404, request=WebhookChangeSerializer)
-    def patch(self, request: Request, webhook_id: uuid.UUID) -> Response:
+    def patch(self, request: UserRequest, webhook_id: uuid.UUID) -> Response:
         """Change a webhook's URL or kinds of items, or switch it on or off."""
         hook = choices.find_webhook(request.user, webhook_id)
         changed = choices.change_webhook(request.user, hook, self.body(WebhookChangeSerializer))
         return self.show(WebhookSerializer, changed)
 
     @document_responses({204: None}, 404)
-    def delete(self, request: Request, webhook_id: uuid.UUID) -> Response:
+    def delete(self, request: UserRequest, webhook_id: uuid.UUID) -> Response:
         """Delete a webhook and the records of its deliveries."""
         choices.find_webhook(request.user, webhook_id).delete()
         return Response(status=204)
@@ -179,7 +183,7 @@ class WebhookSecretRotateView(_OwnNotificationsView):
     """Replacement of a webhook's secret."""
 
     @document_responses({200: MadeWebhookSerializer}, 404, request=None)
-    def post(self, request: Request, webhook_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, webhook_id: uuid.UUID) -> Response:
         """Replace the secret with which requests are signed. The new one is only in this response."""
         hook = choices.find_webhook(request.user, webhook_id)
         choices.rotate_secret(hook)
@@ -190,7 +194,7 @@ class WebhookTestView(_OwnNotificationsView):
     """A test."""
 
     @document_responses({202: DeliverySerializer}, 404, request=None)
-    def post(self, request: Request, webhook_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, webhook_id: uuid.UUID) -> Response:
         """Call the webhook with an event of type ``ping``, once."""
         hook = choices.find_webhook(request.user, webhook_id)
         return self.show(DeliverySerializer, choices.send_test_call(request.user, hook), 202)

@@ -6,21 +6,29 @@ import json
 import logging
 import random
 import time
-from collections.abc import Iterable, Sequence
+import uuid
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.mail import EmailMessage
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Window
+from django.db.models.functions import RowNumber
 from django.utils import timezone
+from django_q.tasks import async_task
 
 from sessions_app.accounts.authorization import may_manage
+from sessions_app.domain.sanitizing import make_visible
 from sessions_app.domain.states import ENDED_STATES, DesiredState
 from sessions_app.models import AttentionItem, TaskSession
 from sessions_app.notifications import webhooks
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
+from sessions_app.notifications.round_lock import round_lock
 from sessions_app.services.attention import open_items_for, own_items, team_items, unseen_items_for, visible_items
 
 EMAIL_FOOTER = "You get this e-mail because you enabled notifications. To change this, go to {link}"
@@ -37,7 +45,12 @@ def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
         subject = f"{len(items)} items need your attention" + (f" in {count} {words}" if count > 1 else "")
     parts = [_render_item(item) for item in items]
     parts.append(EMAIL_FOOTER.format(link=absolute_url("/settings/notifications/") or LINK_FALLBACK))
-    return {"subject": _one_line(f"[Kandev] {subject}"), "text": "\n\n".join(parts) + "\n"}
+    return _message(f"[Kandev] {subject}", "\n\n".join(parts) + "\n")
+
+
+def _message(subject: str, text: str) -> dict[str, str]:
+    """Return subject and text of an e-mail in which no stored text can hide or reorder anything."""
+    return {"subject": make_visible(_one_line(subject)), "text": make_visible(text)}
 
 
 def render_test_email() -> dict[str, str]:
@@ -67,9 +80,10 @@ def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
             "id": str(item.id),
             "key": item.key,
             "kind": item.kind,
-            "what": item.what,
-            "why": item.why,
-            "next_step": item.next_step,
+            # Sentences for people, which many receivers show in a chat; names and ids are data and stay as they are.
+            "what": make_visible(item.what),
+            "why": make_visible(item.why),
+            "next_step": make_visible(item.next_step),
             "created_at": item.created_at.isoformat(),
             "url": absolute_url(item.path) or item.path,
         },
@@ -102,15 +116,33 @@ CLAIM_TIMEOUT: Final = timedelta(minutes=5)
 """After this time an attempt whose result is unknown is repeated: its worker may have died."""
 MAX_CONCURRENT_DELIVERIES: Final = 100
 """Maximum number of items in one e-mail, and of deliveries in one round."""
-MAX_ROUND_SECONDS: Final = 120.0
-"""Seconds after which a round starts no other delivery, because the worker kills tasks that take too long."""
+MAX_ROUND_SECONDS: Final = 30.0
+"""Seconds after which a round starts no other delivery, so that it ends before the next one begins."""
+MAX_CALLS: Final = 16
+"""Receivers that a round calls at the same time."""
+MAX_CALLS_PER_TEAM: Final = 8
+"""Receivers of one team and its members that a round calls at the same time."""
+TEST_INTERVAL: Final = 0.5
+"""Seconds between two looks of a round for tests that were requested meanwhile."""
+ROUND_TASK: Final = "sessions_app.tasks.notifications.notify"
 RETENTION: Final = timedelta(days=30)
 
 
 def run_notifications() -> dict[str, int]:
-    """Plan new deliveries, send those that are due and delete old ones; return the number of each."""
-    planned = plan_deliveries()
-    return {"planned": planned, "given": send_due_deliveries(), "forgotten": delete_old_deliveries()}
+    """Run one round: plan new deliveries, send those that are due and delete old ones; return the number of each.
+
+    Do nothing while another worker of this machine runs a round: receivers, whose owners decide how long a call takes,
+    never occupy more than one worker.
+    """
+    with round_lock() as is_held:
+        if not is_held:
+            return {"planned": 0, "given": 0, "forgotten": 0}
+        planned = plan_deliveries()
+        result = {"planned": planned, "given": send_due_deliveries(), "forgotten": delete_old_deliveries()}
+    # Checked after the lock is released. A test that is requested earlier is found here, and a later one gets the lock.
+    if _due_tests().exists():
+        async_task(ROUND_TASK)  # queued, not repeated here: the jobs of others come first
+    return result
 
 
 def plan_deliveries() -> int:
@@ -146,14 +178,14 @@ def _plan_email(choice: NotificationSettings) -> int:
     items = list(rows[:MAX_CONCURRENT_DELIVERIES])
     if not items or not user.email or not _has_enough_items(choice):
         return 0
-    now = timezone.now()
+    now, payload = timezone.now(), render_email(items)
     # Time of the last e-mail, delivery and its items commit together. After a crash before the commit, the next round
     # plans the same items again; after it, they are assigned and no other e-mail contains them.
     with transaction.atomic():
         unchanged = NotificationSettings.objects.filter(pk=choice.pk, last_email_at=choice.last_email_at)
         if not unchanged.update(last_email_at=now):
             return 0  # another worker has just planned an e-mail to this user
-        delivery = Delivery.objects.create(channel="email", user=user, payload=render_email(items))
+        delivery = Delivery.objects.create(channel="email", user=user, payload=payload)
         _add_delivered_items(delivery, items, f"user:{user.pk}")
     return 1
 
@@ -178,9 +210,9 @@ def _plan_webhook(hook: Webhook) -> int:
     for item in _undelivered_items(rows, target, hook.kinds).filter(created_at__gte=hook.created_at)[
         :MAX_CONCURRENT_DELIVERIES
     ]:
+        delivery = Delivery(channel="webhook", webhook=hook)
+        delivery.payload = webhook_payload(item, str(delivery.id))
         with transaction.atomic():
-            delivery = Delivery(channel="webhook", webhook=hook)
-            delivery.payload = webhook_payload(item, str(delivery.id))
             delivery.save(force_insert=True)
             made += _add_delivered_items(delivery, [item], target)
     return made
@@ -206,40 +238,134 @@ def _add_delivered_items(delivery: Delivery, items: Iterable[AttentionItem], tar
 
 
 def send_due_deliveries() -> int:
-    """Send every due delivery; return the number of attempts."""
-    due = Delivery.objects.filter(state=Delivery.State.PENDING, next_attempt_at__lte=timezone.now())
-    given, until = 0, time.monotonic() + MAX_ROUND_SECONDS
-    for key in list(due.order_by("next_attempt_at").values_list("id", flat=True)[:MAX_CONCURRENT_DELIVERIES]):
-        if time.monotonic() > until:
-            break  # the next round continues
-        given += send_delivery(key)
-    return given
+    """Send every due delivery; return the number of attempts.
+
+    A receiver decides how long a call takes, up to ``webhooks``'s limits. So several are called at once, but of each
+    user and each team only one, of a team and all its members a limited number, and the first delivery of each comes
+    before the second one of any. Tests that are requested meanwhile are sent, too.
+    """
+    round_ = _Round(time.monotonic() + MAX_ROUND_SECONDS)
+    with ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="delivery") as threads:
+        return round_.run(threads)
 
 
-def send_delivery(delivery_id: Any) -> bool:
-    """Send one delivery, unless another worker does; return False if it is not due."""
+def _due_deliveries() -> QuerySet[Delivery]:
+    return Delivery.objects.filter(state=Delivery.State.PENDING, next_attempt_at__lte=timezone.now())
+
+
+def _due_tests() -> QuerySet[Delivery]:
+    return _due_deliveries().filter(is_test=True)
+
+
+_Account = tuple[int | None, ...]
+"""Whose deliveries are sent one at a time: the user's, or the team's."""
+_ACCOUNT_FIELDS: Final = ("user_id", "webhook__user_id", "webhook__team_id")
+
+
+class _Round:
+    """One round: the due deliveries by account, and the calls that are under way. Only the calls run in threads."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+        self._waiting: dict[_Account, deque[uuid.UUID]] = defaultdict(deque)
+        """Deliveries that wait, by account; the account whose turn is next comes first."""
+        self._calls: dict[Future[None], tuple[Delivery, _Account]] = {}
+        self._teams: dict[_Account, frozenset[int]] = {}
+        """The team of each account, or the teams of its user."""
+        self._known: set[uuid.UUID] = set()
+        self._add(self._load_due())
+
+    @staticmethod
+    def _load_due() -> list[tuple[Any, ...]]:
+        """Return the ids of due deliveries with their accounts: the first of each account, then the second ones."""
+        place = Window(RowNumber(), partition_by=list(map(F, _ACCOUNT_FIELDS)), order_by="next_attempt_at")
+        rows = _due_deliveries().annotate(place=place).order_by("place", "next_attempt_at")
+        return list(rows.values_list("id", *_ACCOUNT_FIELDS)[:MAX_CONCURRENT_DELIVERIES])
+
+    def _add_new_tests(self) -> None:
+        rows = _due_tests().exclude(id__in=self._known).order_by("next_attempt_at")
+        self._add(list(rows.values_list("id", *_ACCOUNT_FIELDS)[:MAX_CONCURRENT_DELIVERIES]))
+
+    def _add(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add deliveries, given by their ids and accounts."""
+        for key, *account in rows:
+            self._known.add(key)
+            self._waiting[tuple(account)].append(key)
+        self._load_teams(set(self._waiting) - set(self._teams))
+
+    def _load_teams(self, accounts: set[_Account]) -> None:
+        if not accounts:
+            return
+        teams_of_users: dict[int, set[int]] = defaultdict(set)
+        users = {user or owner for user, owner, _ in accounts}
+        for user_id, team_id in User.groups.through.objects.filter(user__in=users).values_list("user_id", "group_id"):
+            teams_of_users[user_id].add(team_id)
+        for account in accounts:
+            user, owner, team = account
+            self._teams[account] = frozenset({team} if team is not None else teams_of_users[user or owner or 0])
+
+    def run(self, threads: ThreadPoolExecutor) -> int:
+        """Send until nothing is left, or the time is over: the next round continues. Return the number of attempts."""
+        given = 0
+        while True:
+            given += self._start_calls(threads)
+            if not self._calls:
+                return given
+            done, _ = wait(self._calls, TEST_INTERVAL, FIRST_COMPLETED)
+            for call in done:
+                row, account = self._calls.pop(call)
+                _record_result(row, call.exception())
+                if not self._waiting[account]:
+                    del self._waiting[account]
+            if time.monotonic() < self._until:
+                self._add_new_tests()
+
+    def _start_calls(self, threads: ThreadPoolExecutor) -> int:
+        """Start a call for each account without one, as long as there is room; return how many were due."""
+        given = 0
+        for account, keys in list(self._waiting.items()):
+            while keys and self._has_room(account):
+                row = _claim_delivery(keys.popleft())
+                given += row is not None
+                if row is not None and (call := _prepare_call(row)) is not None:
+                    self._calls[threads.submit(call)] = row, account
+                    self._waiting[account] = self._waiting.pop(account)  # its next turn comes after all others
+        return given
+
+    def _has_room(self, account: _Account) -> bool:
+        """Return whether a call of this account may start now."""
+        if len(self._calls) >= MAX_CALLS or time.monotonic() >= self._until:
+            return False
+        called = [other for _, other in self._calls.values()]
+        calls_of_team = Counter(team for other in called for team in self._teams[other])
+        return account not in called and all(calls_of_team[team] < MAX_CALLS_PER_TEAM for team in self._teams[account])
+
+
+def _claim_delivery(delivery_id: Any) -> Delivery | None:
+    """Claim a delivery for this worker; None if it is not due. One that is no longer wanted is dropped."""
     now = timezone.now()
     # The UPDATE claims the delivery, because it is no longer due for other workers. If this worker dies while sending,
     # the delivery is due again after CLAIM_TIMEOUT: it may then arrive twice, but is never lost.
     due = Delivery.objects.filter(id=delivery_id, state=Delivery.State.PENDING, next_attempt_at__lte=now)
     if not due.update(attempts=F("attempts") + 1, next_attempt_at=now + CLAIM_TIMEOUT):
-        return False
-    row = Delivery.objects.select_related("user", "webhook__user", "webhook__team", "webhook__created_by").get(
-        id=delivery_id
-    )
+        return None
+    row: Delivery = Delivery.objects.select_related(
+        "user", "webhook__user", "webhook__team", "webhook__created_by"
+    ).get(id=delivery_id)
     if not _is_wanted(row):
         _finish_delivery(row, Delivery.State.DROPPED)
-        return True
-    try:
-        _send(row)
-    except webhooks.WebhookFailed as error:
+        row.state = Delivery.State.DROPPED
+    return row
+
+
+def _record_result(row: Delivery, error: BaseException | None) -> None:
+    if error is None:
+        _finish_delivery(row, Delivery.State.SENT)
+    elif isinstance(error, webhooks.WebhookFailed):
         _record_failure(row, str(error), permanent=error.permanent)
-    except Exception as error:  # noqa: BLE001 - each mail backend has errors of its own
+    else:  # each mail backend has errors of its own
         log.warning("delivery %s failed: %s", row.id, type(error).__name__)
         _record_failure(row, f"{type(error).__name__}: the mail server did not accept the message.")
-    else:
-        _finish_delivery(row, Delivery.State.SENT)
-    return True
 
 
 def _is_wanted(row: Delivery) -> bool:
@@ -255,20 +381,45 @@ def _is_wanted(row: Delivery) -> bool:
     return bool(rows.filter(deliveries=row).exists())
 
 
-def _send(row: Delivery) -> None:
+def _prepare_call(row: Delivery) -> Callable[[], None] | None:
+    """Return the function that sends a delivery, without the database; None if it was dropped or cannot be written.
+
+    One that cannot be written is recorded as failed: it must not keep the others of its round from being sent.
+    """
+    if row.state != Delivery.State.PENDING:
+        return None
+    try:
+        return _build_call(row)
+    except Exception as error:
+        log.exception("delivery %s cannot be written", row.id)
+        _record_failure(row, f"{type(error).__name__}: the message could not be written.")
+        return None
+
+
+def _build_call(row: Delivery) -> Callable[[], None]:
     if row.channel == "email":
         assert row.user is not None  # noqa: S101
-        told = row.payload if row.is_test else _visible_items_only(row)
-        EmailMessage(told["subject"], told["text"], None, [row.user.email]).send()
-        return
+        content = row.payload if row.is_test else _visible_items_only(row)
+        message = EmailMessage(content["subject"], content["text"], None, [row.user.email])
+        return lambda: _send_email(message)
     assert row.webhook is not None  # noqa: S101
     body = json.dumps(row.payload, ensure_ascii=False, separators=(",", ":")).encode()
     hook = row.webhook
-    webhooks.send_webhook(webhooks.WebhookRequest(hook.url, hook.secret, body, str(row.id), str(row.payload["type"])))
+    request = webhooks.WebhookRequest(hook.url, hook.secret, body, str(row.id), str(row.payload["type"]))
+    return lambda: _call_webhook(request)
+
+
+def _send_email(message: EmailMessage) -> None:
+    message.send()
+
+
+def _call_webhook(request: webhooks.WebhookRequest) -> None:
+    webhooks.send_webhook(request)
 
 
 def _visible_items_only(row: Delivery) -> dict[str, str]:
     """Render an e-mail again without items that its reader can no longer see, after leaving a team."""
+    assert row.user is not None  # noqa: S101 - an e-mail has a reader
     seen = list(visible_items(row.user).filter(deliveries=row).order_by("created_at", "id"))
     payload: dict[str, str] = row.payload
     return payload if len(seen) == row.items.count() else render_email(seen)

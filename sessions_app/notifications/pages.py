@@ -9,14 +9,15 @@ from typing import Any, Final
 from django import forms
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.models import Group
-from django.http import Http404, HttpRequest, HttpResponse
+from django.contrib.auth.models import Group, User
+from django.http import Http404, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from sessions_app.accounts.authorization import managed_teams
 from sessions_app.accounts.pages.settings import render_settings
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.notifications import user_settings as choices
 from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, NotificationSettings
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DELIVERY_STATE_LABELS
@@ -65,7 +66,7 @@ class WebhookForm(forms.Form):
     owner = forms.ChoiceField(label="Events")
     kinds = _kind_choices()
 
-    def __init__(self, user: Any, data: Any = None):
+    def __init__(self, user: User, data: Any = None):
         super().__init__(data, auto_id="webhook-%s")
         self.teams = {str(team.pk): team for team in (Group.objects.all() if user.is_staff else managed_teams(user))}
         teams = [(key, f"Team {team.name}") for key, team in self.teams.items()]
@@ -78,7 +79,7 @@ class WebhookForm(forms.Form):
 
 
 @never_cache
-def edit_notification_settings(request: HttpRequest) -> HttpResponse:
+def edit_notification_settings(request: UserHttpRequest) -> HttpResponse:
     """Show e-mail settings, and change them on POST."""
     form = EmailForm(request.POST) if request.method == "POST" else EmailForm.of(choices.get_settings(request.user))
     if request.method == "POST" and form.is_valid():
@@ -92,7 +93,7 @@ def edit_notification_settings(request: HttpRequest) -> HttpResponse:
     return _render_notifications(request, 422 if form.errors else 200, form=form)
 
 
-def _render_notifications(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
+def _render_notifications(request: UserHttpRequest, status: int = 200, **more: Any) -> HttpResponse:
     user = request.user
     context = {
         "form": EmailForm.of(choices.get_settings(user)),
@@ -109,13 +110,13 @@ def _render_notifications(request: HttpRequest, status: int = 200, **more: Any) 
 
 
 @require_POST
-def send_test_email_now(request: HttpRequest) -> HttpResponse:
+def send_test_email_now(request: UserHttpRequest) -> HttpResponse:
     """Send a test e-mail."""
     _run_test(request, lambda: choices.send_test_email(request.user))
     return redirect(SETTINGS_PAGE)
 
 
-def _run_test(request: HttpRequest, send: Callable[[], object]) -> None:
+def _run_test(request: UserHttpRequest, send: Callable[[], object]) -> None:
     try:
         send()
         messages.success(request, "Test sent. The result appears under Recent deliveries on this page.")
@@ -125,7 +126,7 @@ def _run_test(request: HttpRequest, send: Callable[[], object]) -> None:
 
 @never_cache
 @require_POST
-def create_webhook_from_form(request: HttpRequest) -> HttpResponse:
+def create_webhook_from_form(request: UserHttpRequest) -> HttpResponse:
     """Create a webhook; only this response shows its secret."""
     form = WebhookForm(request.user, request.POST)
     if form.is_valid():
@@ -141,7 +142,7 @@ def create_webhook_from_form(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @require_POST
-def change_or_test_webhook(request: HttpRequest, webhook_id: uuid.UUID, what: str) -> HttpResponse:
+def change_or_test_webhook(request: UserHttpRequest, webhook_id: uuid.UUID, what: str) -> HttpResponse:
     """Test a webhook, switch it on or off, replace its secret or remove it. Raise Http404 for another user's."""
     try:
         hook = choices.find_webhook(request.user, webhook_id)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django.conf import settings
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django_q.tasks import async_task
@@ -24,16 +24,18 @@ MAX_WEBHOOKS: Final = 10
 """Maximum number of webhooks of one user, and of one team."""
 _test_limit: Final = AttemptLimit("notification-test", 10, 300)
 """Limit for all tests of one user together."""
+_team_test_limit: Final = AttemptLimit("notification-test-team", 30, 300)
+"""Limit for all tests of a team's webhooks, and of its members, together."""
 GIVE_TASK: Final = "sessions_app.tasks.notifications.give"
 
 
-def get_settings(user: Any) -> NotificationSettings:
+def get_settings(user: User) -> NotificationSettings:
     """Return the e-mail settings of a user; an unsaved row if there are none."""
     found: NotificationSettings | None = NotificationSettings.objects.filter(user_id=user.pk).first()
     return found or NotificationSettings(user=user)
 
 
-def change_settings(user: Any, values: Mapping[str, Any]) -> NotificationSettings:
+def change_settings(user: User, values: Mapping[str, Any]) -> NotificationSettings:
     """Change e-mail settings, which form and serializer have checked; omitted ones stay.
 
     Raise Conflict without an address or a mail server.
@@ -44,20 +46,20 @@ def change_settings(user: Any, values: Mapping[str, Any]) -> NotificationSetting
     return row
 
 
-def _require_mail(user: Any) -> None:
+def _require_mail(user: User) -> None:
     if not settings.KANDEV_EMAIL:
         raise Conflict("E-mail is not configured. Staff can set a mail server with KANDEV_EMAIL_URL.")
     if not user.email:
         raise Conflict("Your account has no e-mail address. Add it to your profile first.")
 
 
-def list_webhooks(user: Any) -> QuerySet[Webhook]:
+def list_webhooks(user: User) -> QuerySet[Webhook]:
     """Return the user's own webhooks and those of teams that the user manages; for staff, of every team."""
     teams = Q(user=None) if user.is_staff else Q(team__in=managed_teams(user))
     return Webhook.objects.filter(Q(user_id=user.pk) | teams).select_related("team")
 
 
-def find_webhook(user: Any, webhook_id: uuid.UUID) -> Webhook:
+def find_webhook(user: User, webhook_id: uuid.UUID) -> Webhook:
     """Return one of these webhooks; raise NotFound for any other."""
     found: Webhook | None = list_webhooks(user).filter(id=webhook_id).first()
     if found is None:
@@ -65,7 +67,7 @@ def find_webhook(user: Any, webhook_id: uuid.UUID) -> Webhook:
     return found
 
 
-def create_webhook(user: Any, url: str, kinds: Sequence[str] = NOTIFIED_KINDS, team: Group | None = None) -> Webhook:
+def create_webhook(user: User, url: str, kinds: Sequence[str] = NOTIFIED_KINDS, team: Group | None = None) -> Webhook:
     """Create a webhook of the user, or of a team that the user manages. Its secret is shown only once.
 
     Raises Invalid for an address that webhooks may not use, Conflict for too many, ReadOnly.
@@ -80,7 +82,7 @@ def create_webhook(user: Any, url: str, kinds: Sequence[str] = NOTIFIED_KINDS, t
         return Webhook.objects.create(url=url, kinds=list(kinds), created_by_id=user.pk, **owner)
 
 
-def change_webhook(user: Any, hook: Webhook, values: Mapping[str, Any]) -> Webhook:
+def change_webhook(user: User, hook: Webhook, values: Mapping[str, Any]) -> Webhook:
     """Change URL or kinds, or switch the webhook on or off; omitted values stay.
 
     A team's webhook is called as long as the user who created it, or changed it last, manages the team.
@@ -111,19 +113,27 @@ def _validate_url(url: str) -> None:
         raise Invalid("This host name cannot be resolved.", field="url") from error
 
 
-def send_test_email(user: Any) -> Delivery:
+def send_test_email(user: User) -> Delivery:
     """Have the worker send a test e-mail at once. Raise Conflict or Throttled."""
     _require_mail(user)
-    _test_limit.require(str(user.pk))
+    _count_test(user, None)
     return _enqueue_delivery(Delivery(channel="email", user_id=user.pk, is_test=True, payload=render_test_email()))
 
 
-def send_test_call(user: Any, hook: Webhook) -> Delivery:
+def send_test_call(user: User, hook: Webhook) -> Delivery:
     """Have the worker send a ``ping`` to the webhook, once. Raise Throttled."""
-    _test_limit.require(str(user.pk))
+    _count_test(user, hook.team_id)
     delivery = Delivery(channel="webhook", webhook=hook, is_test=True)
     delivery.payload = {"type": "ping", "delivery_id": str(delivery.id), "webhook_id": str(hook.id)}
     return _enqueue_delivery(delivery)
+
+
+def _count_test(user: User, team_id: int | None) -> None:
+    """Count a test of the user for the team with this id, or for all teams of the user. Raise Throttled."""
+    _test_limit.require(str(user.pk))
+    teams = user.groups.values_list("id", flat=True) if team_id is None else [team_id]
+    for team in teams:
+        _team_test_limit.require(str(team))
 
 
 def _enqueue_delivery(delivery: Delivery) -> Delivery:
@@ -133,7 +143,7 @@ def _enqueue_delivery(delivery: Delivery) -> Delivery:
     return delivery
 
 
-def list_deliveries(user: Any) -> QuerySet[Delivery]:
+def list_deliveries(user: User) -> QuerySet[Delivery]:
     """Return the deliveries to the user and to webhooks that the user can see, newest first."""
     rows = Delivery.objects.filter(Q(user_id=user.pk) | Q(webhook__in=list_webhooks(user)))
     return rows.select_related("webhook__team").order_by("-created_at", "id")

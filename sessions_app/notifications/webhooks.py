@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import hmac
 import http.client
+import queue
 import socket
 import ssl
 import threading
@@ -28,7 +29,9 @@ from sessions_app.notifications.webhook_address import (
 )
 
 TIMEOUT: Final = 10.0
-"""Seconds for a whole request."""
+"""Seconds for a whole request, once the connection is open."""
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds to resolve the name of a host, and as many to connect to it."""
 MAX_RESPONSE_BYTES: Final = 64 * 1024
 """Maximum number of bytes of a response that are read."""
 SIGNATURE_HEADER: Final = "X-Kandev-Signature"
@@ -85,16 +88,40 @@ def send_webhook(told: WebhookRequest) -> int:
 
 def _resolve(address: WebhookAddress) -> str:
     """Return the IP address to connect to. Raise InvalidWebhookAddress if any address of the name is not public."""
-    try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise OSError(error.strerror or "unknown name") from error
-    addresses = [str(entry[4][0]) for entry in found]
+    addresses = _look_up(address.host, address.port)
     if not address.is_trusted and not all(map(is_public, addresses)):
         raise InvalidWebhookAddress(
             "This host is in a private network or on this machine. Staff can allow it in KANDEV_WEBHOOK_ALLOWED_HOSTS."
         )
     return addresses[0]
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    """Return the IP addresses of a name; raises OSError, also if its name server does not answer in time.
+
+    The system's resolver has no deadline of its own, and whoever owns the name decides how slow it is: a thread that
+    is left behind waits for it.
+    """
+    answer: queue.SimpleQueue[list[str] | OSError] = queue.SimpleQueue()
+
+    def resolve() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            answer.put(OSError(error.strerror or "unknown name"))
+        except (OSError, UnicodeError) as error:
+            answer.put(OSError(str(error)))
+        else:
+            answer.put([str(entry[4][0]) for entry in found])
+
+    threading.Thread(target=resolve, name="resolver", daemon=True).start()
+    try:
+        result = answer.get(timeout=CONNECT_TIMEOUT)
+    except queue.Empty:
+        raise TimeoutError("no answer in time") from None
+    if isinstance(result, OSError):
+        raise result
+    return result
 
 
 def _post(address: WebhookAddress, ip: str, told: WebhookRequest) -> int:
@@ -145,7 +172,8 @@ def _headers(address: WebhookAddress, told: WebhookRequest) -> Mapping[str, str]
 
 def _connect(address: WebhookAddress, ip: str) -> http.client.HTTPConnection:
     """Connect to ``ip``; with https it must present a certificate for ``address.host``."""
-    raw = socket.create_connection((ip, address.port), timeout=TIMEOUT)
+    raw = socket.create_connection((ip, address.port), timeout=CONNECT_TIMEOUT)
+    raw.settimeout(TIMEOUT)
     connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT)
     connection.sock = raw
     if address.scheme == "https":

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from executors_app.agentctl.agent_settings import AGENT
-from executors_app.agentctl.protocol import Code, LeftOutReason, LoginAction, LoginState
-from executors_app.plugins import UnknownPlugin
+from executors_app.plugins import UnknownPlugin, agent_type
+from executors_app.wire.agent_settings import AGENT
+from executors_app.wire.protocol import Code, LoginAction, LoginState
 from sessions_app.domain.states import TERMINAL_STATES
+from sessions_app.domain.wording import plural
+from sessions_app.events.agents import left_out_sentence
 from sessions_app.models import TaskSession
 from sessions_app.models.agents import REFUSED, WAITING
 from sessions_app.services import agent_login
 from sessions_app.services.agent_settings import agent_settings_document
-from sessions_app.services.mcp_servers import SECRET_MISSING, given_servers
+from sessions_app.services.mcp_servers import given_servers
 
 
 def parse_posted_setting(kind: str, value: str) -> str | bool:
@@ -31,24 +33,46 @@ def agent_settings_context(session: TaskSession) -> dict[str, Any]:
         "agent_settings": [_setting_context(each, session) for each in document["settings"]],
         "agent_commands": document["commands"],
         "may_change_settings": not over,
+        "permission_note": _permission_note(session),
         "mcp_servers": [{**each, "note": left_out_sentence(each)} for each in given_servers(session)],
     }
 
 
-def left_out_sentence(server: Mapping[str, Any]) -> str:
-    """Return why an agent was not given a server; empty if it was given."""
-    name, reason = f"MCP server “{server.get('name', '')}”", str(server.get("reason", ""))
-    if reason == SECRET_MISSING:
-        return f"{name} was left out: the agent profile has no variable {', '.join(server.get('variables', ()))}."
-    why = _LEFT_OUT_REASONS.get(reason, "")
-    return f"{name} was left out: {why}." if why else ""
+_WRITING_KINDS: Final = frozenset({"edit", "delete", "move", "execute"})
+"""Kinds of tool calls for which an agent in the mode *ask* should ask."""
+_OBSERVED_CALLS: Final = 50
+"""The newest tool calls of a session that are examined."""
 
 
-_LEFT_OUT_REASONS: Final[Mapping[str, str]] = {
-    LeftOutReason.HTTP_UNSUPPORTED: "the agent does not support servers over HTTP",
-    LeftOutReason.SSE_UNSUPPORTED: "the agent does not support servers over SSE",
-    LeftOutReason.UNSUPPORTED: "the agent uses only the servers of its own configuration",
-}
+def _permission_note(session: TaskSession) -> str:
+    """Return that the agent does not honour the permission mode *ask*; empty if it does, or if that is not known."""
+    profile = session.agent_profile
+    try:
+        kind = agent_type(profile.agent_type)
+    except UnknownPlugin:
+        return ""
+    if profile.permission_mode != "ask":
+        return ""
+    if kind.asks_permission:
+        return _observed_without_asking(session)
+    return (
+        f"The permission mode is “ask”, but {kind.title} was observed to run tools without asking. "
+        "Kandev cannot hold these tools back; rely on the isolation of the executor."
+    )
+
+
+def _observed_without_asking(session: TaskSession) -> str:
+    """Return that tools have run in this session although its agent has never asked; empty if it has, or none ran."""
+    calls = session.messages.filter(role="tool").order_by("-seq")
+    newest = calls.values_list("payload__tool_kind", "payload__status")[:_OBSERVED_CALLS]
+    count = sum(kind in _WRITING_KINDS and status == "completed" for kind, status in newest)
+    if not count or session.permissions.exists():
+        return ""
+    ran = plural(count, "a tool that changes files or runs commands", "{} tools that change files or run commands")
+    return (
+        f"The permission mode is “ask”. In this session the agent has run {ran} and has never asked for permission. "
+        "Its own settings may allow that; Kandev cannot hold these tools back."
+    )
 
 
 def _setting_context(setting: dict[str, Any], session: TaskSession) -> dict[str, Any]:
@@ -109,7 +133,7 @@ def _login_methods(session: TaskSession) -> list[dict[str, Any]]:
         argv = session.agent_profile.argv(session.executor.runtime)
     except UnknownPlugin:
         return []
-    return agent_login.login_methods(agent_login.reported_agent(session), argv)
+    return agent_login.login_methods(agent_login.published_logins(session), argv)
 
 
 def login_progress(state: Mapping[str, Any] | None) -> dict[str, Any] | None:

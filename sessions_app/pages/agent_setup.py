@@ -8,9 +8,9 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
@@ -20,6 +20,7 @@ from executors_app.agents import AgentType
 from executors_app.models import Executor
 from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.accounts.authorization import may_operate, may_operate_in, may_write, writable_teams
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.sanitizing import parse_number, parse_uuid
 from sessions_app.domain.situation_facts import Label
@@ -85,7 +86,7 @@ def _find_kind(name: str) -> AgentType:
         raise Http404(name) from error
 
 
-def _chosen(request: HttpRequest, name: str) -> _Setup | None:
+def _chosen(request: UserHttpRequest, name: str) -> _Setup | None:
     """Return the choice of the request, else the first team and executor; None without a team or an executor.
 
     Raises Http404 for a team that is not the user's and for an unknown executor.
@@ -105,7 +106,7 @@ def _chosen(request: HttpRequest, name: str) -> _Setup | None:
 
 @never_cache
 @require_safe
-def show_agent_setup(request: HttpRequest, name: str) -> HttpResponse:
+def show_agent_setup(request: UserHttpRequest, name: str) -> HttpResponse:
     """Show the steps from an agent type to its first task, with what is known of each."""
     kind, chosen = _find_kind(name), _chosen(request, name)
     context: dict[str, Any] = {"kind": kind, "is_staff": request.user.is_staff, "chosen": chosen}
@@ -114,7 +115,7 @@ def show_agent_setup(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, "agent_setup.html", context)
 
 
-def _steps_context(user: Any, chosen: _Setup) -> dict[str, Any]:
+def _steps_context(user: User, chosen: _Setup) -> dict[str, Any]:
     [place] = agent_setup.agent_places(user, [chosen.kind], [chosen.executor], chosen.team)
     repositories = (
         Repository.objects.visible_to(user).filter(team=chosen.team).exclude(path__startswith=f"{scratch_root()}/")
@@ -127,20 +128,23 @@ def _steps_context(user: Any, chosen: _Setup) -> dict[str, Any]:
         "executors": list(Executor.objects.all()),
         "repositories": list(repositories.order_by("-created_at")),
         "may_write": may_write(user, chosen.team),
-        **_login_context(user, chosen, place),
+        **_login_context(user, chosen),
         **_test_context(chosen),
     }
 
 
-def _login_context(user: Any, chosen: _Setup, place: AgentPlace) -> dict[str, Any]:
+def _login_context(user: User, chosen: _Setup) -> dict[str, Any]:
+    """Return the ways to log in that the agent of the newest test published, and no other session's agent."""
     profile = agent_setup.profile_for(chosen.kind, chosen.team)
     argv = agent_login.profile_argv(profile, chosen.kind, chosen.executor.runtime)
     may = may_operate_in(user, chosen.team, chosen.executor)
+    published = agent_login.published_logins(agent_setup.newest_test(chosen.kind, chosen.team, chosen.executor))
     return {
         "profile": profile,
-        "methods": agent_login.login_methods(place.reported, argv),
+        "methods": agent_login.login_methods(published, argv),
+        "reported_at": published.at,
         "may_authenticate": may,
-        "can_log_out": may and place.reported is not None and place.reported.logs_out,
+        "can_log_out": may and published.logs_out,
     }
 
 
@@ -160,7 +164,7 @@ def _test_context(chosen: _Setup) -> dict[str, Any]:
 
 @never_cache
 @require_GET
-def agent_test_updates(request: HttpRequest, name: str) -> JsonResponse:
+def agent_test_updates(request: UserHttpRequest, name: str) -> JsonResponse:
     """Return the current result of the newest test."""
     chosen = _chosen(request, name)
     if chosen is None:
@@ -168,30 +172,30 @@ def agent_test_updates(request: HttpRequest, name: str) -> JsonResponse:
     return part_response("test", "agent_test.html", _test_context(chosen))
 
 
-def _test(request: HttpRequest, chosen: _Setup) -> str:
+def _test(request: UserHttpRequest, chosen: _Setup) -> str:
     agent_setup.start_test(request.user, chosen.kind, chosen.team, chosen.executor)
     return f"{chosen.url}#test"
 
 
-def _store_key(request: HttpRequest, chosen: _Setup) -> str:
+def _store_key(request: UserHttpRequest, chosen: _Setup) -> str:
     variable, value = request.POST.get("variable", "").strip(), request.POST.get("value", "").strip()
     profile = agent_setup.store_key(request.user, chosen.kind, chosen.team, variable, value)
     messages.success(request, f"{variable} is stored, encrypted, in the agent profile “{profile.name}”.")
     return f"{chosen.url}#test"
 
 
-def _log_in(request: HttpRequest, chosen: _Setup) -> str:
+def _log_in(request: UserHttpRequest, chosen: _Setup) -> str:
     method = request.POST.get("method", "")
     agent_login.log_in_at(request.user, chosen.kind, chosen.team, chosen.executor, method)
     return f"{chosen.url}#test"
 
 
-def _log_out(request: HttpRequest, chosen: _Setup) -> str:
+def _log_out(request: UserHttpRequest, chosen: _Setup) -> str:
     agent_login.log_out_at(request.user, chosen.kind, chosen.team, chosen.executor)
     return f"{chosen.url}#test"
 
 
-def _add_repository(request: HttpRequest, chosen: _Setup) -> str:
+def _add_repository(request: UserHttpRequest, chosen: _Setup) -> str:
     if not request.user.is_staff:
         raise ReadOnly("Only administrators can add repositories.")
     path = request.POST.get("path", "").strip()
@@ -201,7 +205,7 @@ def _add_repository(request: HttpRequest, chosen: _Setup) -> str:
     return f"{chosen.url}#task"
 
 
-def _start_task(request: HttpRequest, chosen: _Setup) -> str:
+def _start_task(request: UserHttpRequest, chosen: _Setup) -> str:
     text = request.POST.get("prompt", "").replace("\r\n", "\n")
     validate_prompt_text(text, field="prompt")
     repositories = Repository.objects.visible_to(request.user).filter(team=chosen.team)
@@ -216,7 +220,7 @@ def _start_task(request: HttpRequest, chosen: _Setup) -> str:
     return reverse("session", args=[task.id, session.id])
 
 
-_ACTIONS: Final[Mapping[str, Callable[[HttpRequest, _Setup], str]]] = {
+_ACTIONS: Final[Mapping[str, Callable[[UserHttpRequest, _Setup], str]]] = {
     "test": _test,
     "login": _log_in,
     "logout": _log_out,
@@ -228,7 +232,7 @@ _ACTIONS: Final[Mapping[str, Callable[[HttpRequest, _Setup], str]]] = {
 
 
 @require_POST
-def act_on_agent_setup(request: HttpRequest, name: str, action: str) -> HttpResponse:
+def act_on_agent_setup(request: UserHttpRequest, name: str, action: str) -> HttpResponse:
     """Carry out one of ``_ACTIONS`` for a team in which the user can write; 404 for any other action."""
     if action not in _ACTIONS:
         raise Http404(action)

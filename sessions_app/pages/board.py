@@ -7,13 +7,15 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.contrib import messages
+from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from sessions_app.accounts.authorization import may_write_somewhere, writable_teams
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.sanitizing import parse_number, parse_uuid
 from sessions_app.domain.situation_facts import Label
@@ -65,7 +67,7 @@ def filter_query(wanted: BoardFilter) -> str:
     return urlencode({name: value for name, value in values.items() if value})
 
 
-def filter_context(user: Any, wanted: BoardFilter) -> dict[str, Any]:
+def filter_context(user: User, wanted: BoardFilter) -> dict[str, Any]:
     """Return the choices of the filter form, and the current filter."""
     return {
         "wanted": wanted,
@@ -77,7 +79,7 @@ def filter_context(user: Any, wanted: BoardFilter) -> dict[str, Any]:
 
 
 @never_cache
-def show_board(request: HttpRequest) -> HttpResponse:
+def show_board(request: UserHttpRequest) -> HttpResponse:
     """Show the board. A POST creates a task, with a session that starts at once unless ``only`` is submitted."""
     reads_only = not may_write_somewhere(request.user)
     if reads_only and request.method not in READ_METHODS:
@@ -100,7 +102,7 @@ def show_board(request: HttpRequest) -> HttpResponse:
     return render(request, "board.html", context, status=422 if form.errors else 200)
 
 
-def _create(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
+def _create(request: UserHttpRequest, values: dict[str, Any]) -> HttpResponse:
     repository = values["repository"]
     told = {"title": values["title"], "description": values["description"]}
     task = create_task(request.user, {**told, "team": repository.team, "repository": repository})
@@ -120,7 +122,7 @@ def _missing_prerequisites(form: TaskCreateForm) -> list[str]:
     return [noun for name, noun in nouns.items() if not form.fields[name].queryset.exists()]  # type: ignore[attr-defined]
 
 
-def columns_context(user: Any, wanted: board_service.BoardFilter = board_service.BoardFilter()) -> dict[str, Any]:  # noqa: B008
+def columns_context(user: User, wanted: board_service.BoardFilter = board_service.BoardFilter()) -> dict[str, Any]:  # noqa: B008
     """Return the matching tasks by state, newest first, and the result of the last restart."""
     columns = board_service.board_columns(user, wanted)
     writable = set(writable_teams(user).values_list("id", flat=True))
@@ -137,12 +139,13 @@ def columns_context(user: Any, wanted: board_service.BoardFilter = board_service
 def _column_context(column: board_service.BoardColumn, writable: set[int]) -> dict[str, Any]:
     cards = [
         {
-            "task": task,
-            "sessions": [session_chips(row) for row in rows],
-            "may_start": not rows and task.repository_id is not None and not task.is_over and task.team_id in writable,
-            "may_choose": task.team_id in writable,
+            "task": shown.task,
+            "sessions": [session_chips(row) for row in shown.sessions],
+            "more": shown.session_count - len(shown.sessions),
+            "may_start": _may_start(shown, writable),
+            "may_choose": shown.task.team_id in writable,
         }
-        for task, rows in column.tasks
+        for shown in column.tasks
     ]
     return {
         "state": column.state.value,
@@ -151,6 +154,12 @@ def _column_context(column: board_service.BoardColumn, writable: set[int]) -> di
         "cards": cards,
         "shown": len(cards),
     }
+
+
+def _may_start(shown: board_service.BoardTask, writable: set[int]) -> bool:
+    """Return whether the card offers to start the task's first session."""
+    task = shown.task
+    return not shown.sessions and task.repository_id is not None and not task.is_over and task.team_id in writable
 
 
 def _restart_counts(told: LastRestart) -> dict[str, Any]:
@@ -170,7 +179,7 @@ ACTION_WORDS: Final = {"resume": "asked to resume", "stop": "asked to stop"}
 
 @never_cache
 @require_POST
-def act_on_many_sessions(request: HttpRequest) -> HttpResponse:
+def act_on_many_sessions(request: UserHttpRequest) -> HttpResponse:
     """Request ``action`` (resume or stop) for each ``session`` of the form; a failure does not stop the others."""
     if not may_write_somewhere(request.user):
         raise PermissionDenied

@@ -8,22 +8,25 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from django.contrib import messages
+from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Max, Q
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from executors_app import agent_capabilities
-from executors_app.agentctl.process import identity
 from executors_app.agents import AgentType
-from executors_app.domain import ExecutorStatus
-from executors_app.errors import ExecutorError
+from executors_app.machine.process import identity
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type, agent_types, listed_agent_types, missing_programs
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.authorization import is_isolated, writable_teams
+from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.accounts.teams import visible_teams
 from sessions_app.domain.situation_facts import Label
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
 from sessions_app.pages.agent_setup import place_label
@@ -52,18 +55,18 @@ _NEW_CONVERSATION_LABEL: Final = Label("Starts over", "off")
 
 @never_cache
 @require_safe
-def list_agents(request: HttpRequest) -> HttpResponse:
+def list_agents(request: UserHttpRequest) -> HttpResponse:
     """Show the agent profiles of the user's teams, and the agent types."""
     return render(request, "agents.html", agents_context(request.user))
 
 
-def agents_context(user: Any) -> dict[str, Any]:
+def agents_context(user: User) -> dict[str, Any]:
     """Return profiles with their numbers of sessions, and every agent type with its capabilities.
 
     The number of queries is constant.
     """
     seen = defaultdict(list)
-    for row in agent_capabilities.list_recent_capabilities(MAX_VERSIONS_SHOWN):
+    for row in agent_capabilities.list_recent_capabilities(visible_teams(user), MAX_VERSIONS_SHOWN):
         seen[row.agent_type].append(row)
     profiles = list(visible_profiles(user).select_related("team").defer("env", "mcp_servers")[:MAX_PROFILES_SHOWN])
     sessions = TaskSession.objects.visible_to(user).order_by().values_list("agent_profile_id")
@@ -77,9 +80,11 @@ def agents_context(user: Any) -> dict[str, Any]:
             kind, missing, seen.get(kind.name, ()), [one for one in places if one.kind is kind]
         )
         (kinds if _is_within_reach(context) else others).append(context)
+    # The newest report of each profile's program comes last.
+    names = {row.profile_id: row.agent_name for rows in seen.values() for row in reversed(rows)}
     gone = [row for name, rows in seen.items() if name not in agent_types() for row in rows]
     return {
-        "profiles": [_profile_context(row, used.get(row.id, 0)) for row in profiles],
+        "profiles": [_profile_context(row, used.get(row.id, 0), names.get(row.id, "")) for row in profiles],
         "kinds": kinds,
         "others": others,
         "gone": [_capability_context(row) for row in gone],
@@ -87,24 +92,28 @@ def agents_context(user: Any) -> dict[str, Any]:
     }
 
 
-def _profile_context(row: AgentProfile, sessions: int) -> dict[str, Any]:
+def _profile_context(row: AgentProfile, sessions: int, own_name: str) -> dict[str, Any]:
     try:
         kind = agent_type(row.agent_type)
     except UnknownPlugin:
         return {"row": row, "title": row.agent_type, "resume": Label("Unknown type", "bad"), "sessions": sessions}
     resumes = kind.supports_session_resume if row.supports_session_resume is None else row.supports_session_resume
-    told = kind.history_context_injection if row.history_context_injection is None else row.history_context_injection
+    gets_history = (
+        kind.history_context_injection if row.history_context_injection is None else row.history_context_injection
+    )
     return {
         "row": row,
-        "title": kind.title,
-        "resume": _resume_label(resumes=resumes, told=told),
+        "title": agent_capabilities.own_title(kind.name, own_name),
+        "resume": _resume_label(resumes=resumes, gets_history=gets_history),
         "missing": [] if row.command else missing_programs(kind),
         "sessions": sessions,
     }
 
 
-def _resume_label(*, resumes: bool, told: bool) -> Label:
-    return _RESUMES_LABEL if resumes else _HISTORY_LABEL if told else _NEW_CONVERSATION_LABEL
+def _resume_label(*, resumes: bool, gets_history: bool) -> Label:
+    if resumes:
+        return _RESUMES_LABEL
+    return _HISTORY_LABEL if gets_history else _NEW_CONVERSATION_LABEL
 
 
 def _agent_type_context(
@@ -114,7 +123,7 @@ def _agent_type_context(
         "kind": kind,
         "places": [(one.executor, place_label(one)) for one in places],
         "missing": missing,
-        "resume": _resume_label(resumes=kind.supports_session_resume, told=kind.history_context_injection),
+        "resume": _resume_label(resumes=kind.supports_session_resume, gets_history=kind.history_context_injection),
         "then": _resume_summary(kind),
         "notes": f"{kind.notes} {kind.setup_notes}".strip().replace("`", ""),
         "claims": [_capability_context(row) for row in seen],
@@ -158,13 +167,13 @@ _COUNTED_STATUSES: Final = ("alive", "dead", "unknown")
 
 @never_cache
 @require_safe
-def list_executors(request: HttpRequest) -> HttpResponse:
+def list_executors(request: UserHttpRequest) -> HttpResponse:
     """Show the executors, and the executions of the user's teams."""
     return render(request, "executors.html", executors_context(request.user))
 
 
 @require_POST
-def probe_and_redirect(request: HttpRequest, executor_id: uuid.UUID) -> HttpResponse:
+def probe_and_redirect(request: UserHttpRequest, executor_id: uuid.UUID) -> HttpResponse:
     """Check now whether an executor is available, and report the result as a message; for staff only."""
     if not request.user.is_staff:
         raise PermissionDenied
@@ -189,7 +198,7 @@ def _probe_result_text(told: Mapping[str, Any]) -> str:
     )
 
 
-def executors_context(user: Any) -> dict[str, Any]:
+def executors_context(user: User) -> dict[str, Any]:
     """Return the executors with their numbers of executions (of all teams), and the executions of the user's teams."""
     running = visible_executions(user).filter(status__in=LIVE_STATUSES).order_by("-last_seen_at", "id")
     rows = running.select_related(

@@ -13,12 +13,14 @@ from django import forms
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.staticfiles import finders
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.templatetags.static import static
 from django.views.decorators.cache import cache_control, never_cache
 from django.views.decorators.http import require_safe
 
+from executors_app import __version__
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.situation_facts import STATE_LABELS, Label
 from sessions_app.domain.states import DerivedStatus, SessionState, TaskState
 from sessions_app.pages.labels import (
@@ -124,7 +126,7 @@ HELP_PICTURES: Final = {
 
 @never_cache
 @require_safe
-def show_help(request: HttpRequest) -> HttpResponse:
+def show_help(request: UserHttpRequest) -> HttpResponse:
     """Show the help page."""
     context = {
         "glossary": glossary_sections(),
@@ -136,6 +138,7 @@ def show_help(request: HttpRequest) -> HttpResponse:
             if _picture_path(name).is_file()
         },
         "example": visible_tasks(request.user).filter(archived_at=None).order_by("created_at").first(),
+        "version": __version__,
         "may_restart": can_order_restart(request.user),
     }
     return render(request, "help.html", context)
@@ -143,7 +146,7 @@ def show_help(request: HttpRequest) -> HttpResponse:
 
 @cache_control(private=True, max_age=3600)
 @require_safe
-def help_picture(request: HttpRequest, name: str) -> HttpResponse:
+def help_picture(request: UserHttpRequest, name: str) -> HttpResponse:
     """Return the PNG file of one of ``HELP_PICTURES``; 404 for any other name."""
     if name not in HELP_PICTURES or not _picture_path(name).is_file():
         raise Http404(name)
@@ -152,7 +155,7 @@ def help_picture(request: HttpRequest, name: str) -> HttpResponse:
 
 @login_not_required
 @require_safe
-def favicon(request: HttpRequest) -> HttpResponse:
+def favicon(request: UserHttpRequest) -> HttpResponse:
     """Redirect to the icon, for programs that ask for ``/favicon.ico`` without reading a page."""
     return redirect(static("kandev/favicon.svg"))
 
@@ -216,7 +219,7 @@ class SpecimenForm(forms.Form):
 
 
 @require_safe
-def show_design_system(request: HttpRequest) -> HttpResponse:
+def show_design_system(request: UserHttpRequest) -> HttpResponse:
     """Show the design system to any logged-in user; the page contains no user data."""
     told = read_design_tokens()
     form = SpecimenForm(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, render
 from django.template.loader import render_to_string
 from django.urls import reverse
@@ -13,6 +13,7 @@ from django.utils.functional import SimpleLazyObject
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.attention import LOOK_KINDS
 from sessions_app.models import AttentionItem
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS
@@ -26,12 +27,12 @@ ITEM_MARKS: Final = {"acknowledge": inbox.acknowledge_item, "dismiss": inbox.dis
 
 @never_cache
 @require_safe
-def show_inbox(request: HttpRequest) -> HttpResponse:
+def show_inbox(request: UserHttpRequest) -> HttpResponse:
     """Show the inbox; ``?mine=1`` limits it to the user's own sessions and workflows."""
     return render(request, "attention.html", inbox_context(request))
 
 
-def inbox_context(request: HttpRequest) -> dict[str, Any]:
+def inbox_context(request: UserHttpRequest) -> dict[str, Any]:
     """Return new and acknowledged items, each grouped by task or workflow."""
     mine = request.GET.get("mine") == "1"
     rows = inbox.open_items_for(request.user)
@@ -73,7 +74,7 @@ def _item_url(item: AttentionItem) -> str:
 
 @never_cache
 @require_GET
-def inbox_updates(request: HttpRequest) -> JsonResponse:
+def inbox_updates(request: UserHttpRequest) -> JsonResponse:
     """Return the current inbox as HTML, with the number of new items."""
     html = render_to_string("attention_items.html", inbox_context(request), request)
     return JsonResponse({"parts": {"attention": html}, "count": inbox.count_unseen(request.user)})
@@ -81,13 +82,13 @@ def inbox_updates(request: HttpRequest) -> JsonResponse:
 
 @never_cache
 @require_GET
-def inbox_count(request: HttpRequest) -> JsonResponse:
+def inbox_count(request: UserHttpRequest) -> JsonResponse:
     """Return the number of new items, for the header of every page."""
     return JsonResponse({"count": inbox.count_unseen(request.user)})
 
 
 @require_POST
-def mark_item(request: HttpRequest, item_id: uuid.UUID, what: str) -> HttpResponse:
+def mark_item(request: UserHttpRequest, item_id: uuid.UUID, what: str) -> HttpResponse:
     """Acknowledge or dismiss one item."""
     if what not in ITEM_MARKS:
         raise Http404(what)
@@ -96,14 +97,14 @@ def mark_item(request: HttpRequest, item_id: uuid.UUID, what: str) -> HttpRespon
 
 
 @require_POST
-def mark_all_seen(request: HttpRequest) -> HttpResponse:
+def mark_all_seen(request: UserHttpRequest) -> HttpResponse:
     """Acknowledge every new item of the user."""
     for item in inbox.unseen_items_for(request.user):
         inbox.acknowledge_item(item, request.user)
     return redirect_back(request, "attention")
 
 
-def attention_count(request: HttpRequest) -> dict[str, Any]:
+def attention_count(request: UserHttpRequest) -> dict[str, Any]:
     """Add ``attention_count`` to every template (a context processor); only a template that shows it runs the query."""
     user = getattr(request, "user", None)
     if user is None or not user.is_authenticated:

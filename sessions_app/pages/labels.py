@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.agent_capabilities import CapabilityStanding
-from executors_app.domain import ExecutorStatus
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.recovery_facts import UNREACHABLE, Policy
-from sessions_app.domain.situation_facts import LABELS, NOT_STARTED_LABEL, Code, Label
+from sessions_app.domain.session_status import SessionStatus
+from sessions_app.domain.situation_facts import LABELS, NOT_STARTED_LABEL, Code, Label, humanize_code
 from sessions_app.domain.states import DerivedStatus, TaskState, WorkState
 from sessions_app.models import ContinuityReceipt
 
@@ -57,6 +58,7 @@ WORK_STATE_LABELS: Final[Mapping[str, Label]] = {
 TOOL_STATUS_LABELS: Final[Mapping[str, Label]] = {
     "pending": Label("Waiting", "calm"),
     "in_progress": Label("Running", "busy"),
+    "unfinished": Label("No result", "calm"),
     "completed": Label("Done", "good"),
     "failed": Label("Failed", "bad"),
     "interrupted": Label("Interrupted", "bad"),
@@ -98,6 +100,7 @@ ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
     AttentionKind.WORKFLOW: Label("Workflow", "ask"),
     AttentionKind.STALLED: LABELS[Code.STALLED],
     AttentionKind.CANCEL_IGNORED: LABELS[Code.CANCEL_IGNORED],
+    AttentionKind.OUTPUT_LIMIT: Label("Output limit", "ask"),
     AttentionKind.RECEIPT: Label("Memory lost", "ask"),
     AttentionKind.UNPROVEN: Label("Memory unproven", "calm"),
     AttentionKind.IDLE: Label("Review needed", "calm"),
@@ -188,7 +191,7 @@ def receipt_label(receipt: ContinuityReceipt, *, is_first: bool = False, said_be
         return _NOT_STARTED.get(receipt.reason) or (FIRST_FAILED if is_first or not said_before else word)
     if receipt.kind in _NOTHING_TO_VERIFY:
         return word
-    proof = receipt.proof
+    proof = receipt.verified
     if proof == "unproven":
         return Label(f"{_UNPROVEN.get(receipt.kind, word.text)} ({_VERIFIED[proof]})", "calm")
     tone = word.tone if proof not in ("none", "pending") else "ask"
@@ -211,13 +214,13 @@ def decision_label(action: str, strategy: str) -> str:
     return f"{words} ({strategy})" if strategy else words
 
 
-def agent_label(status: Mapping[str, Any]) -> Label:
+def agent_label(status: SessionStatus) -> Label:
     """Return the label that says whether a session's agent is running, as far as its status shows."""
-    if status["recovering"]:
+    if status.recovering:
         return LABELS[Code.RECOVERING]
-    if status["error_code"] == UNREACHABLE:
+    if status.error_code == UNREACHABLE:
         return LABELS[Code.UNREACHABLE]
-    return Label("Running", "good") if status["is_agent_running"] else Label("Not running", "off")
+    return Label("Running", "good") if status.is_agent_running else Label("Not running", "off")
 
 
 def execution_label(status: str, reason: str, *, error_code: str = "", recovering: bool = False) -> Label:
@@ -242,8 +245,3 @@ def capability_label(standing: CapabilityStanding) -> Label:
 def tool_status_label(status: str) -> Label:
     """Return the label of a tool call's status."""
     return TOOL_STATUS_LABELS.get(status, Label(status or "Waiting"))
-
-
-def humanize_code(code: str) -> str:
-    """Return a code in words: ``agent_gone`` becomes ``agent gone``."""
-    return code.replace("_", " ")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import uuid
 
-from django.http import HttpRequest, JsonResponse
+from django.http import JsonResponse
 from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from sessions_app.accounts.authorization import may_write_session
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.sanitizing import parse_number
 from sessions_app.models import SweepRequest
 from sessions_app.pages import board as board_page
@@ -24,12 +25,12 @@ from sessions_app.pages import timeline as timeline_page
 from sessions_app.pages.board import parse_filter
 from sessions_app.pages.conversation import changed_messages, render_messages
 from sessions_app.pages.session_state import SESSION_PARTS, hide_login, session_context, wants_start_on_open
-from sessions_app.pages.shortcuts import find_session, find_task, part_response
+from sessions_app.pages.shortcuts import find_session, find_task, part_response, queried_number
 
 
 @never_cache
 @require_GET
-def session_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
+def session_updates(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
     """Return status, HTML parts, and the messages with changes after ``?after=``.
 
     The response is ``{status, parts, messages, last_seq, more, can_prompt, start_on_open}``. ``last_seq`` is the value
@@ -48,9 +49,9 @@ def session_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.U
     hide_login(request.user, row, context)
     return JsonResponse(
         {
-            "status": context["status"],
+            "status": context["status"].as_json(),
             "parts": {part: render_to_string(f"session/{part}.html", context) for part in SESSION_PARTS},
-            "messages": render_messages(messages),
+            "messages": render_messages(messages, request.user),
             "last_seq": reached,
             "more": more,
             "can_prompt": not context["refusal"],
@@ -61,7 +62,7 @@ def session_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.U
 
 @never_cache
 @require_GET
-def board_updates(request: HttpRequest) -> JsonResponse:
+def board_updates(request: UserHttpRequest) -> JsonResponse:
     """Return the board's current tasks that match the filter in the query string."""
     context = board_page.columns_context(request.user, parse_filter(request.GET))
     return part_response("board", "board_columns.html", context)
@@ -69,15 +70,15 @@ def board_updates(request: HttpRequest) -> JsonResponse:
 
 @never_cache
 @require_GET
-def task_updates(request: HttpRequest, task_id: uuid.UUID) -> JsonResponse:
-    """Return the current sessions of a task."""
-    context = tasks.sessions_context(find_task(request, task_id), request.user)
+def task_updates(request: UserHttpRequest, task_id: uuid.UUID) -> JsonResponse:
+    """Return the current sessions of a task; ``?page=`` as on its page."""
+    context = tasks.sessions_context(find_task(request, task_id), request.user, queried_number(request, "page"))
     return part_response("sessions", "task_sessions.html", context)
 
 
 @never_cache
 @require_GET
-def timeline_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
+def timeline_updates(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
     """Return the newest page of a session's timeline."""
     context = timeline_page.timeline_context(find_session(request, task_id, session_id))
     return part_response("timeline", "timeline_entries.html", context)
@@ -85,7 +86,7 @@ def timeline_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.
 
 @never_cache
 @require_GET
-def sweep_request_updates(request: HttpRequest, request_id: uuid.UUID) -> JsonResponse:
+def sweep_request_updates(request: UserHttpRequest, request_id: uuid.UUID) -> JsonResponse:
     """Return the progress of a requested sweep."""
     context = recovery.sweep_request_context(request.user, get_object_or_404(SweepRequest, id=request_id))
     return part_response("request", "sweep_request_state.html", context)
@@ -93,20 +94,20 @@ def sweep_request_updates(request: HttpRequest, request_id: uuid.UUID) -> JsonRe
 
 @never_cache
 @require_GET
-def restart_updates(request: HttpRequest) -> JsonResponse:
+def restart_updates(request: UserHttpRequest) -> JsonResponse:
     """Return the progress of the requested restart."""
     return part_response("restart", "restart_state.html", recovery.restart_context(request.user))
 
 
 @never_cache
 @require_GET
-def executor_updates(request: HttpRequest) -> JsonResponse:
+def executor_updates(request: UserHttpRequest) -> JsonResponse:
     """Return the current executors and executions."""
     return part_response("executors", "executors_list.html", executors_page.executors_context(request.user))
 
 
 @never_cache
 @require_GET
-def sweep_updates(request: HttpRequest) -> JsonResponse:
+def sweep_updates(request: UserHttpRequest) -> JsonResponse:
     """Return the newest sweeps."""
     return part_response("sweeps", "sweeps_list.html", recovery.sweeps_context(request.user))

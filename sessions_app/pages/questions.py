@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django.http import HttpRequest, QueryDict
+from django.http import QueryDict
 
-from executors_app.agentctl import questions
-from executors_app.agentctl.questions import choices_of, fields_of, required_of
-from executors_app.agentctl.questions.schema import check_url
+from executors_app.wire import questions
+from executors_app.wire.questions import choices_of, fields_of, required_of
+from executors_app.wire.questions.schema import check_url
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.models import PermissionRequest, TaskSession
 from sessions_app.services.errors import InvalidAnswer
 from sessions_app.services.waits import answer_permission
@@ -42,7 +43,7 @@ def input_name(number: int) -> str:
     return f"field-{number}"
 
 
-def answer_from_page(row: TaskSession, request: HttpRequest) -> None:
+def answer_from_page(row: TaskSession, request: UserHttpRequest) -> None:
     """Answer a permission or a question as its form on the page was sent; raises WrongAnswer, else as the service."""
     posted = request.POST
     permission_id, option_id = str(posted.get("permission_id", "")), str(posted.get("option_id", ""))

@@ -9,21 +9,22 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.contrib import messages
+from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from executors_app.domain import ExecutorStatus, Observed
+from executors_app.wire.executions import ExecutorStatus, Observed
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.sanitizing import parse_number
-from sessions_app.domain.situation_facts import Label
+from sessions_app.domain.situation_facts import Label, humanize_code
 from sessions_app.models import ContinuityReceipt, RecoverySweep, Supervisor, SweepOutcome, SweepRequest
 from sessions_app.pages.labels import (
     OUTCOME_LABELS,
     SWEEP_TRIGGER_LABELS,
     decision_label,
-    humanize_code,
     receipt_kind_label,
     receipt_label_in_history,
 )
@@ -49,7 +50,7 @@ _OBSERVED_LABELS: Final[Mapping[str, Label]] = {
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
-def list_sweeps(request: HttpRequest) -> HttpResponse:
+def list_sweeps(request: UserHttpRequest) -> HttpResponse:
     """Show the newest sweeps. A POST by staff requests another one; with ``dry_run``, that one writes nothing."""
     if request.method in READ_METHODS:
         return render(request, "sweeps.html", sweeps_context(request.user))
@@ -60,7 +61,7 @@ def list_sweeps(request: HttpRequest) -> HttpResponse:
     return redirect("sweep-request", asked.id)
 
 
-def sweeps_context(user: Any) -> dict[str, Any]:
+def sweeps_context(user: User) -> dict[str, Any]:
     """Return the newest sweeps with their results for the user's sessions, and whether a requested one is pending."""
     rows = list(RecoverySweep.objects.all()[: MAX_SWEEPS_SHOWN + 1])
     counts = service.count_results(user, rows[:MAX_SWEEPS_SHOWN])
@@ -73,7 +74,7 @@ def sweeps_context(user: Any) -> dict[str, Any]:
 
 @never_cache
 @require_safe
-def show_sweep(request: HttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
+def show_sweep(request: UserHttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
     """Show one sweep and its decisions for the user's sessions, filtered by ``q``, ``seen`` and ``came``."""
     row = get_object_or_404(RecoverySweep, id=sweep_id)
     wanted, number = _parse_sweep_filter(request), parse_number(request.GET.get("page", "1"), 5) or 1
@@ -95,7 +96,7 @@ def show_sweep(request: HttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
     return render(request, "sweep.html", context)
 
 
-def _parse_sweep_filter(request: HttpRequest) -> service.OutcomeFilter:
+def _parse_sweep_filter(request: UserHttpRequest) -> service.OutcomeFilter:
     came, seen = request.GET.get("came", ""), request.GET.get("seen", "")
     return service.OutcomeFilter(
         text=request.GET.get("q", "").replace("\0", "").strip()[:_QUERY_LIMIT],
@@ -104,7 +105,7 @@ def _parse_sweep_filter(request: HttpRequest) -> service.OutcomeFilter:
     )
 
 
-def _previous_sweep(user: Any, row: RecoverySweep) -> dict[str, Any] | None:
+def _previous_sweep(user: User, row: RecoverySweep) -> dict[str, Any] | None:
     """Return the previous sweep with the same trigger, for comparison."""
     earlier = RecoverySweep.objects.filter(trigger=row.trigger, started_at__lt=row.started_at).first()
     return _sweep_context(earlier, service.count_results(user, [earlier])[earlier.id]) if earlier else None
@@ -112,13 +113,13 @@ def _previous_sweep(user: Any, row: RecoverySweep) -> dict[str, Any] | None:
 
 @never_cache
 @require_safe
-def show_sweep_request(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
+def show_sweep_request(request: UserHttpRequest, request_id: uuid.UUID) -> HttpResponse:
     """Show the progress and the result of a requested sweep."""
     row = get_object_or_404(SweepRequest, id=request_id)
     return render(request, "sweep_request.html", sweep_request_context(request.user, row))
 
 
-def sweep_request_context(user: Any, row: SweepRequest) -> dict[str, Any]:
+def sweep_request_context(user: User, row: SweepRequest) -> dict[str, Any]:
     """Return the progress of a requested sweep and, once it is done, its counts and the rows of the user's teams."""
     report, rows = row.report or {}, service.report_for(user, row)
     counts = Counter(one.get("result") or row_result(one) for one in rows)
@@ -188,7 +189,7 @@ MAX_RESTART_RECEIPTS = 50
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
-def restart_control_plane(request: HttpRequest) -> HttpResponse:
+def restart_control_plane(request: UserHttpRequest) -> HttpResponse:
     """Show the result of the last restart. A POST requests another one if ``restarts.can_order_restart`` allows it."""
     allowed = restarts.can_order_restart(request.user)
     if request.method in READ_METHODS:
@@ -199,13 +200,13 @@ def restart_control_plane(request: HttpRequest) -> HttpResponse:
     return redirect("restart")
 
 
-def restart_context(user: Any) -> dict[str, Any]:
+def restart_context(user: User) -> dict[str, Any]:
     """Return the progress of the last requested restart, and the receipts of the user's teams since then."""
     alive = visible_executions(user).filter(status__in=(ExecutorStatus.STARTING, ExecutorStatus.READY)).count()
     return {"alive": alive, "ordered": restarts.is_ordered(), **_last_restart_receipts(user)}
 
 
-def _last_restart_receipts(user: Any) -> dict[str, Any]:
+def _last_restart_receipts(user: User) -> dict[str, Any]:
     last = restarts.last_ordered()
     if last is None:
         return {"last": None}

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
+from sessions_app.domain.recovery_choices import (
+    OFFERING_ACTIONS,
+    Choice,
+    RecoveryChoice,
+    recovery_choices,
+)
 from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Assessment, Mode, Reason, assess_mode, token_was_rejected
 from sessions_app.domain.situation_facts import LABELS, Code, Label, Situation, state_label
@@ -72,10 +78,6 @@ def _work_state_label(state: str) -> Label:
     return WORK_STATE_LABELS[WorkState(state)] if state in list(WorkState) else Label(state, "bad")
 
 
-MISMATCH_ROW: Final = 6
-"""Row of the assessment table (``domain.resumability``) for a conversation that differs from the log."""
-
-
 @dataclass(frozen=True, slots=True)
 class BannerButton:
     """A button of the banner: a start in ``mode``, the action ``act``, or a link to ``place`` on the page."""
@@ -91,16 +93,9 @@ class BannerButton:
 
 
 RESUME = BannerButton("Resume session", Mode.AUTO)
-TRY_AGAIN = BannerButton("Try again", Mode.AUTO)
-START_FRESH = BannerButton("Start fresh", Mode.FRESH_START)
-ACCEPT = BannerButton("Accept the loaded conversation", Mode.ACCEPT_MISMATCH)
-OLD_CONVERSATION = BannerButton("Try the old conversation again", Mode.RESUME)
-START_FRESH_HERE = BannerButton("Start fresh in this workspace", Mode.FRESH_START)
 RETRY = BannerButton("Retry", Mode.AUTO)
 RETRY_WORKSPACE = BannerButton("Retry", Mode.WORKSPACE_ONLY)
 WORKSPACE = BannerButton("Open the workspace without the agent", Mode.WORKSPACE_ONLY)
-NEW_SESSION = BannerButton("Create new session", place="new-session")
-TAKE_OVER = BannerButton("New session in this worktree", place="take-over")
 REVIEW = BannerButton("Review prompts", place="unsettled")
 ANSWER = BannerButton("Answer", place="permissions")
 CANCEL = BannerButton("Cancel turn", act="cancel")
@@ -112,9 +107,6 @@ UNARCHIVE = BannerButton("Unarchive task", task_change="unarchive")
 
 _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
     "resume": (RESUME,),
-    "try_again": (TRY_AGAIN, START_FRESH, NEW_SESSION),
-    "fresh_start": (START_FRESH_HERE, TAKE_OVER, NEW_SESSION),
-    "new_session": (START_FRESH_HERE, TAKE_OVER, NEW_SESSION),
     "review_prompts": (REVIEW,),
     "answer": (ANSWER,),
     "wait": (WAIT_AGAIN, CONTINUE_WAIT),
@@ -125,30 +117,38 @@ _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
 }
 
 
+_PLACES: Final = {Choice.SESSION_IN_WORKTREE: "take-over", Choice.NEW_SESSION: "new-session"}
+"""Where on the task's page a choice continues that is not a start of this session."""
+
+
 def banner_buttons(shown: Situation, assessment: Assessment, *, takes_over: bool = False) -> list[BannerButton]:
     """Return the buttons of the banner, without starts that would be refused.
 
     ``takes_over``: whether a new session could continue in the worktree.
     """
-    offered = _resume_choices(assessment) if shown.action == "choose_conversation" else _BUTTONS.get(shown.action, ())
+    choices = [_choice_button(each) for each in recovery_choices(assessment, shares_worktree=takes_over)]
+    if shown.action in OFFERING_ACTIONS:
+        return choices
+    offered = list(_BUTTONS.get(shown.action, ()))
     if shown.action == "review_prompts":  # the prompts can be settled later, and the agent may be wanted now
-        offered = (*offered, *_beside_prompts(assessment))
-    takes_over = takes_over and assessment.cause.resume_reason is not Reason.WORKTREE_MISSING
-    offered = tuple(button for button in offered if takes_over or button is not TAKE_OVER)
+        offered += _beside_prompts(assessment, choices)
     return [button for button in offered if not button.mode or assess_mode(assessment, button.mode).allowed]
 
 
-def _beside_prompts(assessment: Assessment) -> tuple[BannerButton, ...]:
+def _choice_button(choice: RecoveryChoice) -> BannerButton:
+    return BannerButton(choice.text, choice.mode or "", place=_PLACES.get(choice.choice, ""))
+
+
+def _beside_prompts(assessment: Assessment, choices: Sequence[BannerButton]) -> Sequence[BannerButton]:
     """Return the buttons for the agent while prompts wait for review: those that it would get without them."""
     if assessment.needs_resume or assessment.resume_reason is Reason.STOPPED_BY_USER:
         return (RESUME,)
     if assessment.resume_reason is Reason.GAVE_UP:
-        return _BUTTONS["try_again"]
-    if assessment.row <= 2 or assessment.resume_reason is Reason.TERMINAL_STATE:
+        return choices
+    if not assessment.is_at_rest or assessment.resume_reason is Reason.TERMINAL_STATE:
         return ()
-    if assessment.cause.row == MISMATCH_ROW or token_was_rejected(assessment):
-        return _resume_choices(assessment)
-    return () if assessment.is_resumable else _BUTTONS["new_session"]
+    is_lost = assessment.has_mismatch or token_was_rejected(assessment)
+    return choices if is_lost or not assessment.is_resumable else ()
 
 
 def retry_buttons(execution: ExecutorRunning | None, assessment: Assessment) -> BannerButton | None:
@@ -156,8 +156,3 @@ def retry_buttons(execution: ExecutorRunning | None, assessment: Assessment) -> 
     if execution is None or execution.status != ExecutorStatus.ERROR:
         return None
     return next((one for one in (RETRY, RETRY_WORKSPACE) if assess_mode(assessment, one.mode).allowed), None)
-
-
-def _resume_choices(assessment: Assessment) -> tuple[BannerButton, ...]:
-    first = ACCEPT if assessment.cause.row == MISMATCH_ROW else OLD_CONVERSATION
-    return (first, START_FRESH)

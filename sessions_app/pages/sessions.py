@@ -8,21 +8,22 @@ from typing import Any, Final
 
 from django.contrib import messages
 from django.contrib.staticfiles.finders import find
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import redirect, render
+from django.http import Http404, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from sessions_app.accounts.authorization import may_operate, may_write_session
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.attachments import MAX_FILES, MAX_TOTAL_BYTES, taken_files_sentence
 from sessions_app.models import Message, TaskSession
 from sessions_app.pages.agent_settings import parse_posted_setting
-from sessions_app.pages.conversation import last_messages, messages_around, render_messages
+from sessions_app.pages.conversation import last_messages, messages_around, read_whole_message, render_messages
 from sessions_app.pages.questions import WrongAnswer, answer_from_page, question_context
 from sessions_app.pages.session_state import hide_login, session_context
 from sessions_app.pages.shortcuts import find_session, queried_number
 from sessions_app.pages.waits import WaitCreateForm
-from sessions_app.services import agent_login, intents, policies, prompts, waits
+from sessions_app.services import agent_login, intents, output_limits, policies, prompts, waits
 from sessions_app.services.agent_settings import request_setting
 from sessions_app.services.attachments import accepted_blocks, check_files
 from sessions_app.services.errors import PermissionPending, SessionsError
@@ -32,7 +33,7 @@ from sessions_app.workflows.services.runs import run_of_task
 
 @never_cache
 @require_safe
-def show_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+def show_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Show the session page; ``?before=SEQ`` shows earlier messages, ``?at=SEQ`` the messages around one."""
     row = find_session(request, task_id, session_id)
     # ``last_seq`` is older than the messages below: a message that arrives in between is sent again by the live
@@ -42,7 +43,7 @@ def show_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID
     hide_login(request.user, row, context)
     messages, older, is_past = _page_of_messages(request, row)
     context |= {
-        "messages_html": render_messages(messages),
+        "messages_html": render_messages(messages, request.user),
         "older_than": messages[0].seq if older else None,
         "may_commit": writes,
         "has_terminal": bool(find("kandev/vendor/xterm.js")),
@@ -59,17 +60,42 @@ def show_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID
 
 @never_cache
 @require_safe
-def earlier_messages(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
+def earlier_messages(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
     """Return the messages before ``?before=SEQ`` as ``{messages: [html], older_than}``, oldest first."""
     messages, older = last_messages(find_session(request, task_id, session_id), queried_number(request, "before"))
     told = {
-        "messages": [item["html"] for item in render_messages(messages)],
+        "messages": [item["html"] for item in render_messages(messages, request.user)],
         "older_than": messages[0].seq if older else None,
     }
     return JsonResponse(told)
 
 
-def _page_of_messages(request: HttpRequest, row: TaskSession) -> tuple[list[Message], bool, bool]:
+MAX_PART: Final = 1_000_000
+"""The largest number of a part that a database can be asked for."""
+
+
+@never_cache
+@require_safe
+def show_message(
+    request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, entry_id: uuid.UUID
+) -> HttpResponse:
+    """Show all of one message as plain text, in pages; ``?page=NUMBER`` counts from 0."""
+    row = find_session(request, task_id, session_id)
+    message = get_object_or_404(row.messages.defer("payload"), id=entry_id)
+    number = queried_number(request, "page") or 0
+    if number > MAX_PART:
+        raise Http404(number)
+    context = {
+        "task": row.task,
+        "session": row,
+        "message": message,
+        "number": number,
+        "page": read_whole_message(message.id, number),
+    }
+    return render(request, "session/whole_message.html", context)
+
+
+def _page_of_messages(request: UserHttpRequest, row: TaskSession) -> tuple[list[Message], bool, bool]:
     """Return the messages to show, whether there are older ones, and whether there are newer ones."""
     at, before = queried_number(request, "at"), queried_number(request, "before")
     if at is not None:
@@ -77,10 +103,10 @@ def _page_of_messages(request: HttpRequest, row: TaskSession) -> tuple[list[Mess
     return (*last_messages(row, before), before is not None)
 
 
-SessionAction = Callable[[TaskSession, HttpRequest], Any]
+SessionAction = Callable[[TaskSession, UserHttpRequest], Any]
 
 
-def _posted_value(request: HttpRequest, name: str) -> str:
+def _posted_value(request: UserHttpRequest, name: str) -> str:
     return str(request.POST.get(name, ""))
 
 
@@ -94,6 +120,7 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
         row.id, _posted_value(request, "wait_id"), request.user
     ),
     "stop": lambda row, request: intents.request_stop(row.id, request.user),
+    "more-output": lambda row, request: output_limits.allow_more_output(row.id, request.user),
     "close": lambda row, request: intents.request_close(
         row.id,
         request.user,
@@ -118,7 +145,7 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
 
 
 @require_POST
-def act_on_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, action: str) -> HttpResponse:
+def act_on_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, action: str) -> HttpResponse:
     """Carry out one of ``ACTIONS``; respond with 404 to any other."""
     row = find_session(request, task_id, session_id)
     if action not in ACTIONS:
@@ -139,7 +166,7 @@ def act_on_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UU
 
 
 @require_POST
-def queue_prompt(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+def queue_prompt(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Queue a prompt. The form contains its ``message_id``, so submitting it twice queues one prompt.
 
     If the agent waits for a permission, the prompt would end its turn, so the user is asked to confirm it first (409).
@@ -166,7 +193,7 @@ def queue_prompt(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID
         return render(request, "session/confirm_prompt.html", asked, status=409)
 
 
-def run_and_redirect(request: HttpRequest, do: Callable[[], Any], *page: Any) -> HttpResponse:
+def run_and_redirect(request: UserHttpRequest, do: Callable[[], Any], *page: Any) -> HttpResponse:
     """Call ``do``, then redirect to ``page`` (arguments of ``redirect``); a script gets JSON instead.
 
     Errors become a message on that page, or 409 with ``{code, message}`` for a script. Only without a script do

@@ -12,6 +12,7 @@ from django.template.loader import render_to_string
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from sessions_app.accounts.authorization import may_write
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.sanitizing import parse_number
 from sessions_app.models import Task, TaskSession
 from sessions_app.services.catalogue import visible_sessions, visible_tasks
@@ -19,27 +20,27 @@ from sessions_app.services.catalogue import visible_sessions, visible_tasks
 READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 
 
-def find_task(request: HttpRequest, task_id: uuid.UUID) -> Task:
+def find_task(request: UserHttpRequest, task_id: uuid.UUID) -> Task:
     """Return a task of the user's teams. Raises Http404 for any other, and PermissionDenied if a viewer writes."""
     found: Task = get_object_or_404(visible_tasks(request.user), id=task_id)
     require_write_access(request, found.team_id)
     return found
 
 
-def find_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> TaskSession:
+def find_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> TaskSession:
     """Return a session of this task, if the user may see it. Raises what ``find_task`` raises."""
     found: TaskSession = get_object_or_404(visible_sessions(request.user).filter(task_id=task_id), id=session_id)
     require_write_access(request, found.task.team_id)
     return found
 
 
-def require_write_access(request: HttpRequest, team_id: int) -> None:
+def require_write_access(request: UserHttpRequest, team_id: int) -> None:
     """Raise PermissionDenied for a request that writes, by a user who may not write in the team."""
     if request.method not in READ_METHODS and not may_write(request.user, team_id):
         raise PermissionDenied
 
 
-def queried_number(request: HttpRequest, name: str) -> int | None:
+def queried_number(request: UserHttpRequest, name: str) -> int | None:
     """Return a number in the query string; None without one. Raises Http404 for anything else."""
     given = request.GET.get(name)
     number = None if given is None else parse_number(given)
@@ -58,7 +59,7 @@ def redirect_back(request: HttpRequest, default: str) -> HttpResponse:
 
 
 def part_response(
-    name: str, template: str, context: dict[str, Any], request: HttpRequest | None = None
+    name: str, template: str, context: dict[str, Any], request: UserHttpRequest | None = None
 ) -> JsonResponse:
     """Return the response with the one part ``name`` of a page; forms in it need the ``request``."""
     return JsonResponse({"parts": {name: render_to_string(template, context, request)}})

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse
+from django.contrib.auth.models import User
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import may_write, writable_teams
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.attachments import MAX_FILES, MAX_TOTAL_BYTES, AttachedFile
 from sessions_app.domain.sanitizing import parse_uuid
 from sessions_app.domain.situation_facts import TASK_ENDS
@@ -22,7 +26,7 @@ from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.pages.labels import TASK_STATE_LABELS
 from sessions_app.pages.session_summary import session_chips
 from sessions_app.pages.sessions import run_and_redirect
-from sessions_app.pages.shortcuts import find_task
+from sessions_app.pages.shortcuts import find_task, queried_number
 from sessions_app.services import tasks
 from sessions_app.services.attachments import check_files
 from sessions_app.services.board import annotate_needs, session_rows
@@ -31,6 +35,9 @@ from sessions_app.services.errors import SessionsError
 from sessions_app.services.intents import TEXT_LIMIT
 from sessions_app.services.tasks import create_session_with_defaults, default_choice
 from sessions_app.workflows.services.runs import run_of_task
+
+SESSIONS_PER_PAGE: Final = 50
+"""Maximum number of sessions on one page of a task, and of worktrees that the form for a new session offers."""
 
 
 class _StartForm(forms.Form):
@@ -43,7 +50,7 @@ class _StartForm(forms.Form):
         queryset=None, label="Executor", empty_label=None
     )
 
-    def __init__(self, user: Any, *args: Any, **kwargs: Any):
+    def __init__(self, user: User, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.choose("agent_profile", visible_profiles(user))
         self.choose("executor", Executor.objects.all())
@@ -108,7 +115,7 @@ class TaskCreateForm(_StartForm):
         queryset=None, label="Repository", empty_label=None
     )
 
-    def __init__(self, user: Any, *args: Any, **kwargs: Any):
+    def __init__(self, user: User, *args: Any, **kwargs: Any):
         super().__init__(user, *args, **kwargs)
         self.choose(
             "repository",
@@ -131,6 +138,10 @@ class _WorktreeField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no ge
         """Return the branch (or path) and the executor of the worktree."""
         return f"{obj.worktree_branch or obj.worktree_path} on {obj.executor.name}"
 
+    def offer(self, sessions: Sequence[TaskSession]) -> None:
+        """Show only the worktrees of these sessions; others that exist are still accepted."""
+        self.choices = [("", self.empty_label), *((each.id, self.label_from_instance(each)) for each in sessions)]
+
 
 class SessionCreateForm(_StartForm):
     """The form for another session of a task."""
@@ -146,13 +157,27 @@ class SessionCreateForm(_StartForm):
     )
     field_order = ("prompt", "attachments", "agent_profile", "executor", "worktree_of")
 
-    def __init__(self, user: Any, task: Task, *args: Any, **kwargs: Any):
+    def __init__(self, user: User, task: Task, *args: Any, **kwargs: Any):
         super().__init__(user, *args, **kwargs)
         self.choose("agent_profile", profiles_for(task))
         owners = task.sessions.filter(shares_worktree_of=None, has_agent=True).exclude(worktree_path="")
-        self.choose("worktree_of", owners.select_related("executor"))
-        if not owners.exists():
+        offered = _offered_worktrees(owners.select_related("executor"), self.initial.get("worktree_of"))
+        if not offered:
             del self.fields["worktree_of"]
+            return
+        # Every worktree is accepted: newer sessions may have displaced one that the form offered.
+        self.choose("worktree_of", owners.select_related("executor"))
+        field = self.fields["worktree_of"]
+        assert isinstance(field, _WorktreeField)  # noqa: S101
+        field.offer(offered)
+
+
+def _offered_worktrees(owners: QuerySet[TaskSession], chosen: uuid.UUID | None) -> list[TaskSession]:
+    """Return the newest sessions that own a worktree, and the one with the id ``chosen``, however old it is."""
+    offered = list(owners.order_by("-created_at", "id")[:SESSIONS_PER_PAGE])
+    if chosen is not None and chosen not in {owner.id for owner in offered}:
+        offered += owners.filter(id=chosen)
+    return offered
 
 
 TASK_CHANGES: Final[Mapping[str, Callable[[Task, Any], Task]]] = {
@@ -165,11 +190,11 @@ TASK_CHANGES: Final[Mapping[str, Callable[[Task, Any], Task]]] = {
 
 
 @never_cache
-def show_task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
-    """Show the task. A POST creates a session on it."""
+def show_task(request: UserHttpRequest, task_id: uuid.UUID) -> HttpResponse:
+    """Show the task and its newest sessions; ``?page=NUMBER`` shows older ones. A POST creates a session on it."""
     row = find_task(request, task_id)
     # The first session is suggested the description of the task as its prompt.
-    initial = {} if row.sessions.exists() else {"prompt": row.description}
+    initial = {"prompt": tasks.first_prompt(row)}
     initial |= _session_to_take_over(request, row)
     form = SessionCreateForm(request.user, row, request.POST or None, request.FILES or None, initial=initial)
     if request.method == "POST" and form.is_valid():
@@ -193,12 +218,12 @@ def show_task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
         "form": form,
         "reads_only": not may_write(request.user, row.team_id),
         "workflow_run": run_of_task(row),
-        **sessions_context(row, request.user),
+        **sessions_context(row, request.user, queried_number(request, "page")),
     }
     return render(request, "task.html", context, status=422 if form.errors else 200)
 
 
-def _session_to_take_over(request: HttpRequest, row: Task) -> dict[str, Any]:
+def _session_to_take_over(request: UserHttpRequest, row: Task) -> dict[str, Any]:
     """Return the session that owns the worktree named by ``?worktree_of=``, with its executor.
 
     Only that executor has the worktree.
@@ -207,22 +232,29 @@ def _session_to_take_over(request: HttpRequest, row: Task) -> dict[str, Any]:
     return {"worktree_of": wanted.worktree_owner_id, "executor": wanted.executor_id} if wanted else {}
 
 
-def sessions_context(row: Task, user: Any) -> dict[str, Any]:
-    """Return a task and its sessions. The number of queries is constant."""
-    sessions = list(
-        annotate_needs(row.sessions.select_related("agent_profile", "executor").defer(*SECRET_FIELDS), user)
-    )
-    told = session_rows(sessions)
+def sessions_context(row: Task, user: User, number: int | None = None) -> dict[str, Any]:
+    """Return a task and one page of its sessions, newest first; the number of queries is constant.
+
+    The first page has the ``number`` 1. A number after the last page means the last one.
+    """
+    # Only the ids of all sessions are sorted: what the page shows of a session takes a dozen subqueries.
+    ids = row.sessions.order_by("-created_at", "id").values_list("id", flat=True)
+    page = Paginator(ids, SESSIONS_PER_PAGE).get_page(number or 1)
+    rows = annotate_needs(TaskSession.objects.visible_to(user).filter(id__in=list(page)), user)
+    shown = rows.select_related("task", "agent_profile", "executor").defer(*SECRET_FIELDS)
+    sessions = list(shown.order_by("-created_at", "id"))
+    described = session_rows(sessions)
     return {
         "task": row,
         "word": TASK_STATE_LABELS[row.state],
         "over": TASK_ENDS.get(row.end),
-        "sessions": [session_chips(told[one.id]) for one in sessions],
+        "page": page,
+        "sessions": [session_chips(described[session.id]) for session in sessions],
     }
 
 
 @require_POST
-def act_on_task(request: HttpRequest, task_id: uuid.UUID, what: str) -> HttpResponse:
+def act_on_task(request: UserHttpRequest, task_id: uuid.UUID, what: str) -> HttpResponse:
     """Carry out one of ``TASK_CHANGES``, or ``start`` a session with the user's defaults; 404 for anything else."""
     row = find_task(request, task_id)
     if what == "start":
@@ -232,7 +264,7 @@ def act_on_task(request: HttpRequest, task_id: uuid.UUID, what: str) -> HttpResp
     return run_and_redirect(request, lambda: TASK_CHANGES[what](row, request.user), "task", row.id)
 
 
-def _start_default_session(request: HttpRequest, row: Task) -> HttpResponse:
+def _start_default_session(request: UserHttpRequest, row: Task) -> HttpResponse:
     """Start a session with the user's default agent and executor, and the task's description as its first prompt."""
     try:
         made = create_session_with_defaults(request.user, row)

@@ -52,6 +52,7 @@ urlpatterns = [
     path("tasks/<uuid:task_id>/<str:what>/", tasks.act_on_task, name="task-change"),
     path(_SESSION, sessions.show_session, name="session"),
     path(_SESSION + "earlier/", sessions.earlier_messages, name="session-earlier"),
+    path(_SESSION + "messages/<uuid:entry_id>/", sessions.show_message, name="session-message"),
     path(_SESSION + "live/", live_updates.session_updates, name="session-live"),
     path(_SESSION + "timeline/", timeline.show_timeline, name="session-timeline"),
     path(_SESSION + "timeline/live/", live_updates.timeline_updates, name="session-timeline-live"),

@@ -11,16 +11,18 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
+from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.domain.session_status import WaitStatus
+from sessions_app.domain.situation_facts import humanize_code
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models import Run, TaskSession
-from sessions_app.pages.labels import humanize_code
 from sessions_app.pages.shortcuts import find_session
 from sessions_app.services import waits
 from sessions_app.services.errors import SessionsError
@@ -77,7 +79,7 @@ class WaitCreateForm(forms.Form):
 
 @never_cache
 @require_POST
-def begin_wait(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+def begin_wait(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Open a wait, and show its key."""
     row, form = find_session(request, task_id, session_id), WaitCreateForm(request.POST)
     if not form.is_valid():
@@ -92,7 +94,7 @@ def begin_wait(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) 
 
 @never_cache
 @require_POST
-def rotate_wait_token(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+def rotate_wait_token(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Replace the key of the open wait, and show the new one."""
     row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
     return _show_token(request, row, "other", lambda: waits.rotate_wait_token(row.id, wait_id, request.user))
@@ -100,13 +102,13 @@ def rotate_wait_token(request: HttpRequest, task_id: uuid.UUID, session_id: uuid
 
 @never_cache
 @require_POST
-def begin_wait_again(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+def begin_wait_again(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Open again a wait that ended without an answer, and show its key."""
     row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
     return _show_token(request, row, "other", lambda: waits.restart_wait(row.id, wait_id, request.user))
 
 
-def _show_token(request: HttpRequest, row: TaskSession, kind: str, act: Callable[[], OpenWait]) -> HttpResponse:
+def _show_token(request: UserHttpRequest, row: TaskSession, kind: str, act: Callable[[], OpenWait]) -> HttpResponse:
     """Call ``act`` and show the key of the wait: as an HTML fragment for a script, otherwise as a page.
 
     No redirect, because only this response shows the key.
@@ -126,18 +128,18 @@ def _show_token(request: HttpRequest, row: TaskSession, kind: str, act: Callable
     return render(request, "session/wait_page.html", context)
 
 
-def _show_refusal(request: HttpRequest, row: TaskSession, code: str, message: str) -> HttpResponse:
+def _show_refusal(request: UserHttpRequest, row: TaskSession, code: str, message: str) -> HttpResponse:
     if _wants_fragment(request):
         return JsonResponse({"code": code, "message": message}, status=409)
     messages.error(request, message)
     return redirect("session", row.task_id, row.id)
 
 
-def _wants_fragment(request: HttpRequest) -> bool:
+def _wants_fragment(request: UserHttpRequest) -> bool:
     return request.headers.get("Accept", "").startswith("application/json")
 
 
-def _example_request(request: HttpRequest, opened: OpenWait, payload: dict[str, Any]) -> str:
+def _example_request(request: UserHttpRequest, opened: OpenWait, payload: dict[str, Any]) -> str:
     """Return an example curl command for a build. Its idempotency key makes retries after a lost response harmless."""
     body = {"resume_token": opened.resume_token, "idempotency_key": opened.wait_id, "payload": payload}
     return (
@@ -146,7 +148,7 @@ def _example_request(request: HttpRequest, opened: OpenWait, payload: dict[str, 
     )
 
 
-def wait_contexts(session: TaskSession, wait: dict[str, Any] | None) -> dict[str, Any]:
+def wait_contexts(session: TaskSession, wait: WaitStatus | None) -> dict[str, Any]:
     """Return ``wait`` (the open external wait, or None) and ``past_waits`` (the newest ended ones).
 
     The argument ``wait`` is the one in the session's status, which can also be a permission wait.

@@ -9,29 +9,38 @@ from __future__ import annotations
 import shlex
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db.transaction import atomic, on_commit
 from django.utils import timezone
 
 from executors_app.agent_capabilities import agent_identity
-from executors_app.agentctl.agent_settings import ENV_VAR, REASON_LIMIT, TERMINAL, clean_text, parse_auth_methods
-from executors_app.agentctl.protocol import Code, LoginAction, LoginState
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile, Executor
+from executors_app.wire.agent_settings import ENV_VAR, REASON_LIMIT, TERMINAL, clean_text, parse_auth_methods
+from executors_app.wire.protocol import Code, LoginAction, LoginState
 from sessions_app.accounts.authorization import may_operate, may_operate_in, require_write
 from sessions_app.domain.resumability import Mode
-from sessions_app.models import Intent, ReportedAgent, SessionTransaction, TaskSession, session_transaction
+from sessions_app.events.agents import LoginEnded, LoginRequested
+from sessions_app.models import (
+    AgentSettings,
+    Intent,
+    ReportedAgent,
+    SessionTransaction,
+    TaskSession,
+    session_transaction,
+)
+from sessions_app.models.agents import agent_settings_of
 from sessions_app.services import agent_setup
 from sessions_app.services.agent_setup import retry_after_login
 from sessions_app.services.assessment import refuse_lost_worktree
 from sessions_app.services.errors import AlreadyRunning, Invalid, ReadOnly
 from sessions_app.services.intents import (
-    RUNNING_ROW,
     assess_for_start,
     ensure_start_intent,
     open_start_intent,
@@ -54,30 +63,39 @@ WITHDRAWN: Final = "withdrawn"
 # --- what is known ---
 
 
-def reported_agent(session: TaskSession) -> ReportedAgent | None:
-    """Return what the session's agent last reported in its team on its executor; None if nothing is known."""
-    return reported_at(session.task.team_id, session.executor_id, session.agent_profile.agent_type)
+@dataclass(frozen=True, slots=True)
+class PublishedLogins:
+    """The ways to log in that one session's own agent published at its last start."""
+
+    methods: Sequence[Mapping[str, Any]] = ()
+    logs_out: bool = False
+    """Whether the agent offers to log out."""
+    at: datetime | None = None
+    """When they were reported; None: never."""
 
 
-def reported_at(team_id: int, executor_id: uuid.UUID, kind: str) -> ReportedAgent | None:
-    """Return what the team's agent of this type last reported on this executor; None if nothing is known."""
-    return ReportedAgent.objects.filter(team_id=team_id, executor_id=executor_id, agent_type=kind).first()
+def published_logins(session: TaskSession | None) -> PublishedLogins:
+    """Return what this session's own agent published. What another session's agent reports is never offered here."""
+    row = agent_settings_of(session) if session is not None else None
+    if row is None:
+        return PublishedLogins()
+    return PublishedLogins(parse_auth_methods(row.auth_methods), row.logs_out, row.auth_at)
 
 
-def login_methods(reported: ReportedAgent | None, argv: Sequence[str]) -> list[dict[str, Any]]:
+def login_methods(published: PublishedLogins, argv: Sequence[str]) -> list[dict[str, Any]]:
     """Return the ways to log in, each with its ``command`` if it is run in a terminal.
 
-    ``argv`` is the command of the agent's profile: an agent adds to it, and never replaces it.
+    ``argv`` is the command of the agent's profile: an agent adds arguments to it, never replaces it, and sets no
+    variables. A command too long to be read at a glance is left out with its method.
     """
-    methods = parse_auth_methods(reported.auth_methods) if reported else []
-    return [{**each, "command": _terminal_command(each, argv)} for each in methods]
+    methods = [{**each, "command": _terminal_command(each, argv)} for each in published.methods]
+    return [each for each in methods if len(each["command"]) <= COMMAND_LIMIT]
 
 
 def _terminal_command(method: Mapping[str, Any], argv: Sequence[str]) -> str:
     if method["type"] != TERMINAL or not argv:
         return ""
-    env = [f"{name}={value}" for name, value in method["env"].items()]
-    return shlex.join([*(["env", *env] if env else []), *argv, *method["args"]])
+    return shlex.join([*argv, *method["args"]])
 
 
 def login_state(session: TaskSession) -> dict[str, Any] | None:
@@ -98,17 +116,23 @@ def _unsettled_state(intent_id: Any) -> str:
     return WAITING if intent.claimed_generation is None else RUNNING
 
 
+def reported_at(team_id: int, executor_id: uuid.UUID, kind: str) -> ReportedAgent | None:
+    """Return name and version that the team's agent of this type last reported on this executor; None if unknown."""
+    return ReportedAgent.objects.filter(team_id=team_id, executor_id=executor_id, agent_type=kind).first()
+
+
 def login_document(
     kind: AgentType, reported: ReportedAgent | None, argv: Sequence[str], session: TaskSession | None
 ) -> dict[str, Any]:
-    """Return what the API shows of an agent's logins."""
+    """Return what the API shows of an agent's logins; ``session``: the one whose agent published them."""
     version = reported.version if reported else ""
+    published = published_logins(session)
     return {
         "agent": {"name": reported.name if reported else "", "version": version},
         "needs_version": (reported and kind.required_version(reported.name, version)) or "",
-        "methods": login_methods(reported, argv),
-        "can_log_out": bool(reported and reported.logs_out),
-        "reported_at": reported.seen_at if reported else None,
+        "methods": login_methods(published, argv),
+        "can_log_out": published.logs_out,
+        "reported_at": published.at,
         "last": login_state(session) if session is not None else None,
         "session": session.id if session is not None else None,
         "task": session.task_id if session is not None else None,
@@ -118,7 +142,7 @@ def login_document(
 # --- requests ---
 
 
-def request_login(session_id: uuid.UUID, by: Any, method_id: str) -> None:
+def request_login(session_id: uuid.UUID, by: User, method_id: str) -> None:
     """Start the session's agent with a login by one of its methods of type *agent*.
 
     Raises NotFound, ReadOnly, Invalid, AlreadyRunning, Conflict, and what a start is refused with.
@@ -126,21 +150,22 @@ def request_login(session_id: uuid.UUID, by: Any, method_id: str) -> None:
     _request(session_id, by, LoginAction.LOGIN, method_id)
 
 
-def request_logout(session_id: uuid.UUID, by: Any) -> None:
+def request_logout(session_id: uuid.UUID, by: User) -> None:
     """Start the session's agent to log it out; the start ends with *auth_required*. Raises as ``request_login``."""
     _request(session_id, by, LoginAction.LOGOUT, "")
 
 
-def _request(session_id: uuid.UUID, by: Any, action: LoginAction, method_id: str) -> None:
+def _request(session_id: uuid.UUID, by: User, action: LoginAction, method_id: str, name: str | None = None) -> None:
+    """Request a login with a method that was checked before, if ``name`` is given."""
     # Before our own transaction: it commits the error that it finds, which our refusal would roll back.
     refuse_lost_worktree(session_id)
     with session_transaction(session_id, related=("agent_profile", "task", "executor")) as transaction:
         session = transaction.session
         if not may_operate(by, session):
             raise ReadOnly
-        name = _checked_name(reported_agent(session), action, method_id)
+        name = name if name is not None else _checked_name(published_logins(session), action, method_id)
         assessment = assess_for_start(transaction)
-        if assessment.row == RUNNING_ROW:
+        if assessment.is_running:
             raise AlreadyRunning("The agent is running. Stop the session first: the login starts it again.")
         require_mode(assessment, Mode.AUTO)
         earlier = open_start_intent(session)
@@ -149,13 +174,13 @@ def _request(session_id: uuid.UUID, by: Any, action: LoginAction, method_id: str
         _write(transaction, by, {"action": str(action), "method": method_id, "name": name})
 
 
-def _checked_name(reported: ReportedAgent | None, action: LoginAction, method_id: str) -> str:
+def _checked_name(published: PublishedLogins, action: LoginAction, method_id: str) -> str:
     """Return the name of the method. Raises Invalid unless the agent publishes it, or offers to log out."""
     if action == LoginAction.LOGOUT:
-        if reported is None or not reported.logs_out:
+        if not published.logs_out:
             raise Invalid("The agent does not offer to log out. Log it out with its own command.")
         return ""
-    found = next((each for each in login_methods(reported, ()) if each["id"] == method_id), None)
+    found = next((each for each in login_methods(published, ()) if each["id"] == method_id), None)
     if found is None:
         raise Invalid("The agent has not published this way to log in. Run a test to ask it again.", field="method")
     if found["type"] == TERMINAL:
@@ -165,7 +190,7 @@ def _checked_name(reported: ReportedAgent | None, action: LoginAction, method_id
     return str(found["name"])
 
 
-def _write(transaction: SessionTransaction, by: Any, login: dict[str, str]) -> None:
+def _write(transaction: SessionTransaction, by: User, login: dict[str, str]) -> None:
     want_running(transaction, by)
     transaction.set_fields(start_attempts=0, next_restart_at=None)
     intent = ensure_start_intent(transaction.session, by, Mode.AUTO)
@@ -174,10 +199,10 @@ def _write(transaction: SessionTransaction, by: Any, login: dict[str, str]) -> N
     about = {**login, "by": by.get_username(), "at": timezone.now().isoformat()}
     metadata = {**transaction.session.metadata, LOGIN_KEY: {**about, "intent": str(intent.id)}}
     transaction.set_fields(metadata=metadata)
-    transaction.record_event("session.login.requested", action=login["action"], method=login["method"], by=about["by"])
+    transaction.record_event(LoginRequested(action=login["action"], method=login["method"], by=about["by"]))
 
 
-def log_in_at(user: Any, kind: AgentType, team: Group, executor: Executor, method_id: str) -> TaskSession:
+def log_in_at(user: User, kind: AgentType, team: Group, executor: Executor, method_id: str) -> TaskSession:
     """Log the team's agent in on an executor, in its test session; the login is followed by the test's turn.
 
     Raises as ``request_login``, and as ``agent_setup.start_test``.
@@ -185,22 +210,23 @@ def log_in_at(user: Any, kind: AgentType, team: Group, executor: Executor, metho
     return _request_at(user, kind, team, executor, action=LoginAction.LOGIN, method_id=method_id)
 
 
-def log_out_at(user: Any, kind: AgentType, team: Group, executor: Executor) -> TaskSession:
+def log_out_at(user: User, kind: AgentType, team: Group, executor: Executor) -> TaskSession:
     """Log the team's agent out on an executor, in its test session. Raises as ``log_in_at``."""
     return _request_at(user, kind, team, executor, action=LoginAction.LOGOUT)
 
 
 def _request_at(
-    user: Any, kind: AgentType, team: Group, executor: Executor, *, action: LoginAction, method_id: str = ""
+    user: User, kind: AgentType, team: Group, executor: Executor, *, action: LoginAction, method_id: str = ""
 ) -> TaskSession:
     # Checked before the test is created, because one that is refused would count as a test.
     require_write(user, team)
     if not may_operate_in(user, team, executor):
         raise ReadOnly("Only administrators and trusted teams can log agents in or out on this executor.")
-    _checked_name(reported_at(team.pk, executor.pk, kind.name), action, method_id)
+    earlier = agent_setup.newest_test(kind, team, executor)
+    name = _checked_name(published_logins(earlier), action, method_id)
     with atomic():  # a supervisor must not see the test's start without the login
         session = agent_setup.start_test(user, kind, team, executor)
-        _request(session.id, user, action, method_id)
+        _request(session.id, user, action, method_id, name)
     return session
 
 
@@ -210,9 +236,11 @@ def profile_argv(profile: AgentProfile | None, kind: AgentType, runtime: str) ->
 
 
 LOGIN_SHARE: Final = 2 / 3
-"""Share of ``KANDEV_START_TIMEOUT`` that the agent has for a login; the rest is for workspace and handshake."""
+"""What a login may take, as a share of ``KANDEV_START_TIMEOUT``; workspace and handshake have their own time."""
 _MAX_LOGIN: Final = 600.0
 """Seconds; agentctl accepts no more."""
+COMMAND_LIMIT: Final = 1000
+"""Characters of a login command, which is shown in full before it is typed."""
 _FRESH: Final = timedelta(hours=1)
 """An unchanged report is not written again within this time: many starts would wait for one row."""
 ANSWER_LOST: Final = "The agent runs, but its answer about the login was lost."
@@ -226,8 +254,12 @@ def login_field(login: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``login`` of the request to start the agent; nothing if the start carries none."""
     if not login:
         return {}
-    limit = min(_MAX_LOGIN, settings.KANDEV_START_TIMEOUT * LOGIN_SHARE)
-    return {"login": {"action": login["action"], "method": login["method"], "timeout": float(limit)}}
+    return {"login": {"action": login["action"], "method": login["method"], "timeout": login_limit(login)}}
+
+
+def login_limit(login: Mapping[str, Any]) -> float:
+    """Return the seconds that the login of a start may take, in addition to the start itself; 0 without one."""
+    return float(min(_MAX_LOGIN, settings.KANDEV_START_TIMEOUT * LOGIN_SHARE)) if login else 0.0
 
 
 def settle_login(transaction: SessionTransaction, intent_id: uuid.UUID, told: Mapping[str, Any], reason: str) -> None:
@@ -247,7 +279,7 @@ def settle_login(transaction: SessionTransaction, intent_id: uuid.UUID, told: Ma
     ended = {**login, "state": state, "code": code, "reason": reason, "ended_at": transaction.at.isoformat()}
     transaction.set_fields(metadata={**transaction.session.metadata, LOGIN_KEY: ended})
     transaction.record_event(
-        "session.login.ended", action=login["action"], method=login["method"], state=state, code=code, reason=reason
+        LoginEnded(action=login["action"], method=login["method"], state=state, code=code, reason=reason)
     )
     if state == LoginState.SUCCEEDED and login["action"] == LoginAction.LOGIN:
         on_commit(partial(retry_after_login, transaction.session.id))
@@ -257,28 +289,38 @@ def remember_agent(transaction: SessionTransaction, told: Mapping[str, Any]) -> 
     """Store name, version and ways to log in that the agent reported, at the end of the transaction."""
     identity = agent_identity(told)
     if identity is not None:
-        transaction.after_events.append(partial(_write_report, transaction, identity, told.get("auth")))
+        transaction.after_events.append(partial(_write_report, transaction, identity))
+        transaction.after_events.append(partial(_write_logins, transaction, told.get("auth")))
 
 
-def _write_report(transaction: SessionTransaction, identity: Mapping[str, str], auth: Any) -> None:
-    session, auth = transaction.session, auth if isinstance(auth, dict) else {}
+def _write_logins(transaction: SessionTransaction, auth: Any) -> None:
+    """Store the ways to log in with the session whose agent published them."""
+    told = auth if isinstance(auth, dict) else {}
+    methods, logs_out = parse_auth_methods(told.get("methods")), told.get("logout") is True
+    row = agent_settings_of(transaction.session)
+    if row is None and not methods and not logs_out:
+        return
+    row = row or AgentSettings(session=transaction.session)
+    if row.auth_at is not None and (row.auth_methods, row.logs_out) == (methods, logs_out):
+        return
+    row.auth_methods, row.logs_out, row.auth_at = methods, logs_out, transaction.at
+    row.save()
+
+
+def _write_report(transaction: SessionTransaction, identity: Mapping[str, str]) -> None:
+    session = transaction.session
     key = {
         "team_id": session.task.team_id,
         "executor_id": session.executor_id,
         "agent_type": session.agent_profile.agent_type,
     }
-    values = {
-        **identity,
-        "auth_methods": parse_auth_methods(auth.get("methods")),
-        "logs_out": auth.get("logout") is True,
-    }
     known = ReportedAgent.objects.filter(**key).first()
-    is_same = known is not None and all(getattr(known, name) == value for name, value in values.items())
+    is_same = known is not None and all(getattr(known, name) == value for name, value in identity.items())
     if known is not None and is_same and transaction.at - known.seen_at < _FRESH:
         return
     ReportedAgent.objects.bulk_create(
-        [ReportedAgent(**key, **values, seen_at=transaction.at)],
+        [ReportedAgent(**key, **identity, seen_at=transaction.at)],
         update_conflicts=True,
         unique_fields=["team", "executor", "agent_type"],
-        update_fields=[*values, "seen_at"],
+        update_fields=[*identity, "seen_at"],
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.utils import timezone
 
-from executors_app.agentctl.agent_settings import accepts_value, find_setting
+from executors_app.wire.agent_settings import accepts_value, find_setting
+from sessions_app.events.agents import SettingRequested
 from sessions_app.models import AgentSettings, IntentKind, SessionTransaction, TaskSession, session_transaction
 from sessions_app.models.agents import WAITING, agent_settings_of
 from sessions_app.services.errors import Invalid, NoAgent, SettingsUnknown, UnknownSetting
@@ -23,7 +25,7 @@ def agent_settings_document(session: TaskSession) -> dict[str, Any]:
     return {"settings": settings, "commands": row.commands, "title": row.title, "reported_at": row.settings_at}
 
 
-def request_setting(session_id: uuid.UUID, by: Any, setting_id: str, value: str | bool) -> None:
+def request_setting(session_id: uuid.UUID, by: User, setting_id: str, value: str | bool) -> None:
     """Request the change of a setting of the agent; a value that it has already changes nothing.
 
     A running agent gets the change at once, also during a turn; any other gets it with its next start. Raises
@@ -49,25 +51,24 @@ def request_setting(session_id: uuid.UUID, by: Any, setting_id: str, value: str 
 
 
 def _write_change(
-    transaction: SessionTransaction, row: AgentSettings, setting_id: str, value: str | bool, by: Any
+    transaction: SessionTransaction, row: AgentSettings, setting_id: str, value: str | bool, by: User
 ) -> None:
+    change_id, requested_by = uuid.uuid4().hex, by.get_username() if by is not None else ""
     change = {
-        "id": uuid.uuid4().hex,
+        "id": change_id,
         "value": value,
         "state": WAITING,
         "code": "",
         "reason": "",
-        "by": by.get_username() if by is not None else "",
+        "by": requested_by,
         "at": timezone.now().isoformat(),
     }
     row.choose(setting_id, change=change)
     row.save(update_fields=["chosen", "updated_at"])
-    transaction.record_event(
-        "session.setting.requested", change_id=change["id"], setting=setting_id, value=value, by=change["by"]
-    )
+    transaction.record_event(SettingRequested(change_id=change_id, setting=setting_id, value=value, by=requested_by))
     # Without an agent that should be running, the next start applies the change: no intent has to wait for it.
     if transaction.session.launch_id:
-        payload = {"change_id": change["id"], "setting": setting_id, "value": value}
+        payload = {"change_id": change_id, "setting": setting_id, "value": value}
         create_intent(transaction.session, IntentKind.SETTING, by, payload)
 
 

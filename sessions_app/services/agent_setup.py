@@ -14,22 +14,26 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import Code
+from executors_app.agent_capabilities import own_title_in_team
 from executors_app.agents import AgentType
-from executors_app.domain import LOCAL
 from executors_app.encryption import SecretUnreadable
-from executors_app.errors import ExecutorError
 from executors_app.models import ENV_NAME, AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, agent_type, missing_programs
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.executions import LOCAL
+from executors_app.wire.protocol import Code
 from sessions_app.accounts.authorization import require_write
 from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.domain.agent_programs import LOGGED_OUT, NEEDS_PERSON_CODES
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import OPEN_PROMPT_STATES, DesiredState, RunState, SessionState
+from sessions_app.events.execution import AgentExited
+from sessions_app.events.turns import RunFailed
 from sessions_app.models import IntentKind, Message, ReportedAgent, Run, Task, TaskSession
 from sessions_app.models.message import texts_of
 from sessions_app.models.runs import newest_run
@@ -98,7 +102,7 @@ class AgentPlace:
 
 
 def agent_places(
-    user: Any, kinds: Sequence[AgentType], executors: Sequence[Executor], team: Any = None
+    user: User, kinds: Sequence[AgentType], executors: Sequence[Executor], team: Any = None
 ) -> list[AgentPlace]:
     """Return what is known of each agent type on each executor; a constant number of queries.
 
@@ -111,7 +115,7 @@ def agent_places(
     ]
 
 
-def _reports(user: Any, team: Any) -> Mapping[tuple[str, uuid.UUID], ReportedAgent]:
+def _reports(user: User, team: Any) -> Mapping[tuple[str, uuid.UUID], ReportedAgent]:
     """Return the newest report by agent type and executor."""
     rows = ReportedAgent.objects.visible_to(user).order_by("seen_at")
     return {(row.agent_type, row.executor_id): row for row in (rows.filter(team=team) if team else rows)}
@@ -143,7 +147,7 @@ def _program_state(
     return ProgramState.INSTALLED if worked_at is not None or problem is not None else ProgramState.UNKNOWN
 
 
-def _problems(user: Any) -> Mapping[tuple[str, uuid.UUID], Problem]:
+def _problems(user: User) -> Mapping[tuple[str, uuid.UUID], Problem]:
     """Return the newest session by agent type and executor that waits for a program or a login."""
     rows = waiting_for_a_person(TaskSession.objects.visible_to(user)).order_by("updated_at")
     rows = rows.select_related("agent_profile", "task", "executor").defer(*SECRET_FIELDS)
@@ -160,7 +164,7 @@ def waiting_for_a_person(sessions: QuerySet[TaskSession]) -> QuerySet[TaskSessio
     )
 
 
-def _completed_tests(user: Any) -> Mapping[tuple[str, uuid.UUID], datetime]:
+def _completed_tests(user: User) -> Mapping[tuple[str, uuid.UUID], datetime]:
     runs = Run.objects.filter(session__in=test_sessions().filter(pk__in=TaskSession.objects.visible_to(user)))
     rows = runs.filter(state=RunState.COMPLETED).order_by("-ended_at")
     newest: dict[tuple[str, uuid.UUID], datetime] = {}
@@ -187,7 +191,7 @@ def profile_for(kind: AgentType, team: Any) -> AgentProfile | None:
     return rows.filter(team=team).first() or rows.first()
 
 
-def ensure_profile(user: Any, kind: AgentType, team: Any) -> AgentProfile:
+def ensure_profile(user: User, kind: AgentType, team: Any) -> AgentProfile:
     """Return the team's profile of this type, creating one if the user is staff. Raises ReadOnly, Invalid."""
     found = profile_for(kind, team)
     if found is not None:
@@ -200,7 +204,7 @@ def ensure_profile(user: Any, kind: AgentType, team: Any) -> AgentProfile:
     return made
 
 
-def store_key(user: Any, kind: AgentType, team: Any, variable: str, value: str) -> AgentProfile:
+def store_key(user: User, kind: AgentType, team: Any, variable: str, value: str) -> AgentProfile:
     """Store a key, encrypted, in the environment of the team's own profile of this type; only staff may do that.
 
     A profile that all teams share is left alone: the team gets one of its own. Raises ReadOnly, Invalid.
@@ -225,7 +229,7 @@ def store_key(user: Any, kind: AgentType, team: Any, variable: str, value: str) 
 # --- tests ---
 
 
-def start_test(user: Any, kind: AgentType, team: Any, executor: Executor) -> TaskSession:
+def start_test(user: User, kind: AgentType, team: Any, executor: Executor) -> TaskSession:
     """Start a test of the team's agent, or return the one that still runs.
 
     Raises ReadOnly, Invalid, Throttled, and what creating a session raises.
@@ -249,7 +253,7 @@ def _of_agent(team: Any, kind: AgentType, executor: Executor) -> QuerySet[TaskSe
     return rows.order_by("-created_at")
 
 
-def _test_task(user: Any, team: Any) -> Task:
+def _test_task(user: User, team: Any) -> Task:
     """Return the team's task for tests; a new one if the last one has ended."""
     try:
         repository = scratch_repository(team)
@@ -297,11 +301,11 @@ def _reply(session: TaskSession) -> str:
 
 
 def _last_error(session: TaskSession) -> str:
-    return str(_newest_payload(session, "session.run.failed").get("error_message") or "")
+    return str(_newest_payload(session, RunFailed.name).get("error_message") or "")
 
 
 def _exit_code(session: TaskSession) -> int | None:
-    code = _newest_payload(session, "session.agent_exited").get("exit_code")
+    code = _newest_payload(session, AgentExited.name).get("exit_code")
     return code if isinstance(code, int) else None
 
 
@@ -346,7 +350,8 @@ def agent_fix(session: TaskSession, *, wants_login: bool) -> dict[str, str] | No
         kind = agent_type(session.agent_profile.agent_type)
     except UnknownPlugin:
         return None
-    return {"name": kind.name, "title": kind.title, "login": kind.login if wants_login else ""}
+    title = own_title_in_team(session.agent_profile, session.task.team_id)
+    return {"name": kind.name, "title": title, "login": kind.login if wants_login else ""}
 
 
 def retry_after_login(session_id: uuid.UUID) -> int:
@@ -372,7 +377,7 @@ def retry_after_login(session_id: uuid.UUID) -> int:
     return resumed + sum(retry_session(row, resend_after_login) for row in set(refused.values_list("id", flat=True)))
 
 
-def retry_session(session_id: uuid.UUID, retry: Callable[[uuid.UUID, None], Any] = request_resume) -> bool:
+def retry_session(session_id: uuid.UUID, retry: Callable[[uuid.UUID, User | None], Any] = request_resume) -> bool:
     """Request a start as *Try again* does, or another ``retry``.
 
     Returns False if the session refuses it, or if ``retry`` found nothing to do.

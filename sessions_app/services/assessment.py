@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple
 from django.db.models import Model
 from django.utils import timezone
 
-from executors_app.domain import ExecutionFacts, ExecutorStatus, WorkspaceState
 from executors_app.encryption import UndecryptedValue
-from executors_app.errors import ExecutorError
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.orm import is_malformed
 from executors_app.plugins import UnknownPlugin, agent_type, agent_types, runtime
-from executors_app.runtimes import SupportsWorkspaceState
+from executors_app.runtimes import SupportsSharedWorktrees, SupportsWorkspaceState
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.executions import ExecutionFacts, ExecutorStatus, WorkspaceState
 from sessions_app.domain.recovery_facts import WORKTREE_MISSING, Policy
 from sessions_app.domain.resumability import (
     DAMAGED_ASSESSMENT,
@@ -251,3 +251,12 @@ def worktree_loss_reason(session: TaskSession) -> str:
         log.info("session %s: its worktree cannot be checked: %s", session.id, error)
         return ""
     return reason if state is WorkspaceState.GONE else ""
+
+
+def can_be_taken_over(session: TaskSession) -> bool:
+    """Return whether a new session could take over the worktree, without checking the disk."""
+    try:
+        shares = isinstance(runtime(session.executor.runtime), SupportsSharedWorktrees)
+    except UnknownPlugin:
+        return False
+    return shares and bool(session.worktree_path)

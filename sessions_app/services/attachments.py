@@ -86,7 +86,7 @@ def accepted_blocks(session: TaskSession) -> list[str] | None:
 
 
 def remember_blocks(transaction: SessionTransaction, capabilities: Any) -> None:
-    """Store what an agent that has just started accepts in a prompt; agentctls of older releases do not report it."""
+    """Store what an agent that has just started accepts in a prompt."""
     told = capabilities.get("prompt") if isinstance(capabilities, dict) else None
     known = sorted(set(map(str, told)) & set(rules.CAPABILITY_BY_BLOCK)) if isinstance(told, list) else None
     metadata = {name: value for name, value in transaction.session.metadata.items() if name != BLOCKS_KEY}

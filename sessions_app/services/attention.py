@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db.models import Case, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.utils import timezone
 
@@ -23,7 +24,16 @@ from sessions_app.domain.states import (
     SessionState,
     TaskState,
 )
-from sessions_app.models import AttentionItem, AttentionMark, PermissionRequest, Presence, Prompt, Run, TaskSession
+from sessions_app.models import (
+    AttentionItem,
+    AttentionMark,
+    PermissionRequest,
+    Presence,
+    Prompt,
+    Run,
+    Task,
+    TaskSession,
+)
 
 _ENDED_TASK_STATES: Final = (TaskState.DONE, TaskState.CANCELLED)
 WORKFLOW_TEXTS: Final = ("workflow__text", "workflow__files", "workflow__confirmed")
@@ -37,7 +47,7 @@ def _seen_filter(user_id: int) -> QuerySet[AttentionMark]:
     return AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user_id, acknowledged_at__isnull=False)
 
 
-def visible_items(user: Any) -> QuerySet[AttentionItem]:
+def visible_items(user: User) -> QuerySet[AttentionItem]:
     """Return the items of the user's teams, for staff also those that only staff can resolve, with the user's marks.
 
     Adds ``acknowledged_at``, ``dismissed_at``, ``is_present`` (the user has its session's page open), ``may_open``
@@ -62,7 +72,7 @@ def visible_items(user: Any) -> QuerySet[AttentionItem]:
     )
 
 
-def open_items_for(user: Any) -> QuerySet[AttentionItem]:
+def open_items_for(user: User) -> QuerySet[AttentionItem]:
     """Return the user's open items that are not dismissed and whose task is not over, by priority."""
     rows: Any = visible_items(user)  # the type checker does not know the annotated fields
     rows = rows.filter(resolved_at=None, dismissed_at=None, task__archived_at=None)
@@ -72,7 +82,7 @@ def open_items_for(user: Any) -> QuerySet[AttentionItem]:
     return found
 
 
-def own_items(user: Any) -> Q:
+def own_items(user: User) -> Q:
     """Filter items of the user's own sessions, runs and workflows.
 
     A workflow is the user's own if the user created it or enabled its triggers.
@@ -88,39 +98,48 @@ def team_items(team: Any) -> QuerySet[AttentionItem]:
     return rows.select_related("task__team", "workflow__team").defer(*WORKFLOW_TEXTS)
 
 
-def unseen_items_for(user: Any) -> QuerySet[AttentionItem]:
+def unseen_items_for(user: User) -> QuerySet[AttentionItem]:
     """Return the open items that the user has neither seen nor has on the screen now."""
     rows: Any = open_items_for(user)
     found: QuerySet[AttentionItem] = rows.filter(acknowledged_at=None, is_present=False)
     return found
 
 
-def count_unseen(user: Any) -> int:
+def count_unseen(user: User) -> int:
     """Return how many items the user has not seen: the number in the header of every page."""
     return unseen_items_for(user).count()
 
 
-def acknowledge_item(item: AttentionItem, user: Any) -> None:
+def acknowledge_item(item: AttentionItem, user: User) -> None:
     """Mark an item as seen by the user; it stays until it is resolved."""
     _set_marks([item.id], user, "acknowledged_at")
 
 
-def dismiss_item(item: AttentionItem, user: Any) -> None:
+def dismiss_item(item: AttentionItem, user: User) -> None:
     """Hide an item from the user; other users still see it."""
     _set_marks([item.id], user, "acknowledged_at", "dismissed_at")
 
 
-def acknowledge_session(session: TaskSession, user: Any, *, only_looks: bool = False) -> int:
+def acknowledge_session(session: TaskSession, user: User, *, only_looks: bool = False) -> int:
     """Mark a session's open items as seen, with ``only_looks`` those that need no action; return how many were new."""
     rows = AttentionItem.objects.filter(session=session, resolved_at=None)
     if only_looks:
         rows = rows.filter(kind__in=LOOK_KINDS)
+    return _acknowledge(rows, user)
+
+
+def acknowledge_task(task: Task, user: User) -> int:
+    """Mark the open items of all sessions of a task as seen; return how many were new."""
+    return _acknowledge(AttentionItem.objects.filter(session__task=task, resolved_at=None), user)
+
+
+def _acknowledge(rows: QuerySet[AttentionItem], user: User) -> int:
     found = list(rows.exclude(Exists(_seen_filter(user.pk))).values_list("id", flat=True))
     _set_marks(found, user, "acknowledged_at")
     return len(found)
 
 
-def _set_marks(items: Collection[uuid.UUID], user: Any, *names: str) -> None:
+def _set_marks(items: Collection[uuid.UUID], user: User, *names: str) -> None:
     """Set the marks that are not set yet; repeating this changes nothing."""
     now = timezone.now()
     rows = [AttentionMark(item_id=item, user_id=user.pk) for item in items]
@@ -129,13 +148,13 @@ def _set_marks(items: Collection[uuid.UUID], user: Any, *names: str) -> None:
         AttentionMark.objects.filter(item__in=list(items), user_id=user.pk, **{name: None}).update(**{name: now})
 
 
-def has_unseen(user: Any, kind: str) -> Exists:
+def has_unseen(user: User, kind: str) -> Exists:
     """Filter sessions with an open item of a kind that the user has not seen."""
     items = AttentionItem.objects.filter(session=OuterRef("pk"), resolved_at=None, kind=kind)
     return Exists(items.exclude(Exists(_seen_filter(user.pk))))
 
 
-def open_kinds(session: TaskSession, user: Any = None) -> dict[str, bool]:
+def open_kinds(session: TaskSession, user: User | None = None) -> dict[str, bool]:
     """Return the kinds of a session's open items, each with whether ``user`` has not seen one (None: any user)."""
     found: dict[str, bool] = {}
     news = ~Exists(_seen_filter(_NO_USER if user is None else user.pk))
@@ -149,7 +168,7 @@ PRESENCE_LIFETIME: Final = timedelta(seconds=45)
 """How long a page counts as open after its last message; it sends one every 20 seconds while it is looked at."""
 
 
-def mark_present(session: TaskSession, user: Any) -> None:
+def mark_present(session: TaskSession, user: User) -> None:
     """Record that the user has the session's page open, which resolves items that need no action for the user."""
     row = Presence(session=session, user_id=user.pk, expires_at=timezone.now() + PRESENCE_LIFETIME)
     Presence.objects.bulk_create(
@@ -158,7 +177,7 @@ def mark_present(session: TaskSession, user: Any) -> None:
     acknowledge_session(session, user, only_looks=True)
 
 
-def mark_absent(session: TaskSession, user: Any) -> None:
+def mark_absent(session: TaskSession, user: User) -> None:
     """Record that the user left the page. If another page of theirs shows the session, it reports again."""
     Presence.objects.filter(session=session, user_id=user.pk).delete()
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.contrib.auth.models import User
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery, Window
+from django.db.models.functions import RowNumber
 
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.restart_rules import WaitReason
@@ -27,6 +29,8 @@ from sessions_app.workflows.models import WorkflowRun
 
 TASKS_PER_COLUMN: Final = 50
 """Maximum number of tasks of one state on the board; the rest are only counted."""
+SESSIONS_PER_TASK: Final = 20
+"""Maximum number of sessions of one task on the board; the rest are only counted."""
 PERMANENT_COLUMNS: Final = (TaskState.TODO, TaskState.IN_PROGRESS, TaskState.REVIEW, TaskState.DONE)
 
 
@@ -58,15 +62,24 @@ class SessionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BoardTask:
+    """A task with its newest sessions, and the number of all its sessions."""
+
+    task: Task
+    sessions: Sequence[SessionRow]
+    session_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class BoardColumn:
     """The tasks of one state."""
 
     state: TaskState
     count: int
-    tasks: Sequence[tuple[Task, Sequence[SessionRow]]]
+    tasks: Sequence[BoardTask]
 
 
-def filter_tasks(user: Any, wanted: BoardFilter) -> QuerySet[Task]:
+def filter_tasks(user: User, wanted: BoardFilter) -> QuerySet[Task]:
     """Return the matching tasks of the user's teams, newest first."""
     tasks: QuerySet[Task] = Task.objects.visible_to(user).filter(archived_at__isnull=not wanted.archived)
     sessions = TaskSession.objects.filter(task=OuterRef("pk"))
@@ -88,7 +101,7 @@ def filter_tasks(user: Any, wanted: BoardFilter) -> QuerySet[Task]:
     return tasks
 
 
-def board_columns(user: Any, wanted: BoardFilter = BoardFilter()) -> list[BoardColumn]:
+def board_columns(user: User, wanted: BoardFilter = BoardFilter()) -> list[BoardColumn]:
     """Return the columns of the board.
 
     A state outside ``PERMANENT_COLUMNS`` has a column only if it has tasks, or if the filter names it.
@@ -96,19 +109,15 @@ def board_columns(user: Any, wanted: BoardFilter = BoardFilter()) -> list[BoardC
     tasks = filter_tasks(user, wanted)
     counts: dict[str, int] = dict(tasks.order_by().values_list("state").annotate(Count("id")))
     shown = [state for state in TaskState if _is_shown(state, wanted, counts)]
-    found = _newest_of_each(tasks, {state: counts.get(state, 0) for state in shown}, user)
-    rows = session_rows([session for tasks_ in found.values() for task in tasks_ for session in task.sessions.all()])
+    found = _newest_of_each(tasks, {state: counts.get(state, 0) for state in shown})
+    sessions = _newest_sessions([task.id for tasks_ in found.values() for task in tasks_], user)
     return [
-        BoardColumn(
-            state,
-            counts.get(state, 0),
-            [(task, [rows[session.id] for session in task.sessions.all()]) for task in tasks_],
-        )
+        BoardColumn(state, counts.get(state, 0), [sessions.of_task(task) for task in tasks_])
         for state, tasks_ in found.items()
     ]
 
 
-def _newest_of_each(tasks: QuerySet[Task], counts: Mapping[TaskState, int], user: Any) -> dict[TaskState, list[Task]]:
+def _newest_of_each(tasks: QuerySet[Task], counts: Mapping[TaskState, int]) -> dict[TaskState, list[Task]]:
     """Return the newest tasks of each state in ``counts``, at most ``TASKS_PER_COLUMN``.
 
     Their ids first, which the database reads from an index in this order: with the joins of the second query, it would
@@ -123,7 +132,7 @@ def _newest_of_each(tasks: QuerySet[Task], counts: Mapping[TaskState, int], user
         .order_by("-created_at", "id")[:TASKS_PER_COLUMN]
     ]
     found: dict[TaskState, list[Task]] = {state: [] for state in counts}
-    for task in _with_sessions(Task.objects.filter(id__in=ids), user).order_by("-created_at", "id"):
+    for task in _with_run(Task.objects.filter(id__in=ids)).order_by("-created_at", "id"):
         # A task that has moved since its id was read is shown where it is now, if that is shown.
         found.get(TaskState(task.state), []).append(task)
     return found
@@ -135,15 +144,44 @@ def _is_shown(state: TaskState, wanted: BoardFilter, counts: Mapping[str, int]) 
     return state in PERMANENT_COLUMNS or bool(counts.get(state))
 
 
-def _with_sessions(tasks: QuerySet[Task], user: Any) -> QuerySet[Task]:
-    """Add sessions and, as ``run_id``, the workflow run that the task was created for."""
-    sessions = TaskSession.objects.select_related("agent_profile").defer(*SECRET_FIELDS)
+def _with_run(tasks: QuerySet[Task]) -> QuerySet[Task]:
+    """Add, as ``run_id``, the workflow run that the task was created for."""
     run = Subquery(WorkflowRun.objects.filter(task=OuterRef("pk")).values("id")[:1])
-    found = tasks.select_related("repository", "team").annotate(run_id=run)
-    return found.prefetch_related(Prefetch("sessions", annotate_needs(sessions, user)))
+    return tasks.select_related("repository", "team").annotate(run_id=run)
 
 
-def annotate_needs(rows: QuerySet[TaskSession], user: Any) -> QuerySet[TaskSession]:
+@dataclass(frozen=True, slots=True)
+class _NewestSessions:
+    """The newest sessions of some tasks, and the numbers of all their sessions."""
+
+    rows: Mapping[uuid.UUID, Sequence[SessionRow]]
+    counts: Mapping[uuid.UUID, int]
+
+    def of_task(self, task: Task) -> BoardTask:
+        return BoardTask(task, self.rows.get(task.id, ()), self.counts.get(task.id, 0))
+
+
+def _newest_sessions(tasks: Sequence[uuid.UUID], user: User) -> _NewestSessions:
+    """Return the newest sessions of each task, at most ``SESSIONS_PER_TASK``; a constant number of queries.
+
+    Their ids first: what the board shows of a session takes a dozen subqueries.
+    """
+    numbered = TaskSession.objects.filter(task__in=tasks).annotate(
+        place=Window(RowNumber(), partition_by="task", order_by=("-created_at", "id")),
+        total=Window(Count("id"), partition_by="task"),
+    )
+    newest = list(numbered.filter(place__lte=SESSIONS_PER_TASK).order_by().values_list("id", "task", "total"))
+    shown = TaskSession.objects.filter(id__in=[session_id for session_id, _, _ in newest])
+    shown = shown.select_related("task", "agent_profile").defer(*SECRET_FIELDS)
+    sessions = list(annotate_needs(shown, user).order_by("-created_at", "id"))
+    described = session_rows(sessions)
+    rows: dict[uuid.UUID, list[SessionRow]] = {}
+    for session in sessions:
+        rows.setdefault(session.task_id, []).append(described[session.id])
+    return _NewestSessions(rows, {task_id: total for _, task_id, total in newest})
+
+
+def annotate_needs(rows: QuerySet[TaskSession], user: User) -> QuerySet[TaskSession]:
     """Annotate sessions with what a person has to do about them, and with open requests."""
     starts = Intent.objects.filter(session=OuterRef("pk"), kind=IntentKind.START, done_at=None)
     return rows.annotate(

@@ -10,16 +10,17 @@ from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
-from executors_app.agentctl.workspace.repository_git import run_git
-from executors_app.domain import ExecutorStatus, Observed
-from executors_app.errors import ExecutorError, RepositoryUnusable, RuntimeUnavailable
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import runtime
+from executors_app.repositories.scratch import BRANCH, create_scratch_repository
 from executors_app.repositories.team import TeamRepository
+from executors_app.wire.errors import ExecutorError, RepositoryUnusable, RuntimeUnavailable
+from executors_app.wire.executions import ExecutorStatus, Observed
 from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.states import WorkState
@@ -36,7 +37,7 @@ _probes: Final = AttemptLimit("executor-probe", 20, 60)
 """Probes of one user: 20 a minute, because each contacts the executor and everything that runs there."""
 
 
-def visible_tasks(user: Any) -> QuerySet[Task]:
+def visible_tasks(user: User) -> QuerySet[Task]:
     """Return the tasks of the user's teams, with the work state of the busiest session as ``agent_work_state``."""
     sessions = TaskSession.objects.filter(task=OuterRef("pk"))
     working, done = (
@@ -48,7 +49,7 @@ def visible_tasks(user: Any) -> QuerySet[Task]:
     return found.annotate(agent_work_state=state)
 
 
-def visible_sessions(user: Any) -> QuerySet[TaskSession]:
+def visible_sessions(user: User) -> QuerySet[TaskSession]:
     """Return the sessions of the user's teams with task, profile and executor.
 
     Adds ``executor_status`` and ``held_policy``, the policy in effect.
@@ -63,7 +64,7 @@ def visible_sessions(user: Any) -> QuerySet[TaskSession]:
     )
 
 
-def visible_profiles(user: Any) -> QuerySet[AgentProfile]:
+def visible_profiles(user: User) -> QuerySet[AgentProfile]:
     """Return the profiles shared with everyone, and those of the user's teams."""
     return AgentProfile.objects.filter(Q(team=None) | Q(team__in=teams_of(user)))
 
@@ -78,7 +79,7 @@ def profiles_of(team_id: int) -> QuerySet[AgentProfile]:
     return AgentProfile.objects.filter(Q(team=None) | Q(team=team_id))
 
 
-def visible_executions(user: Any) -> QuerySet[ExecutorRunning]:
+def visible_executions(user: User) -> QuerySet[ExecutorRunning]:
     """Return the executions of the sessions of the user's teams."""
     return ExecutorRunning.objects.filter(session__in=TaskSession.objects.visible_to(user))
 
@@ -143,7 +144,7 @@ def delete_executor(executor: Executor) -> None:
         executor.delete()
 
 
-def probe_executor(executor: Executor, user: Any) -> dict[str, Any]:
+def probe_executor(executor: Executor, user: User) -> dict[str, Any]:
     """Check an executor now: its configuration, and how many of its executions are alive, dead or unknown.
 
     The caller has checked that ``user`` is staff, because errors contain what only operators may read, such as
@@ -177,7 +178,6 @@ def probe_executor(executor: Executor, user: Any) -> dict[str, Any]:
 
 SCRATCH_DIRECTORY: Final = "agent-tests"
 """Directory of the data directory with one scratch repository for each team."""
-_PRIVATE_UMASK: Final = 0o077
 _README: Final = """# Scratch repository
 
 Kandev tests agents in branches of this repository. It contains nothing of value.
@@ -186,18 +186,8 @@ Kandev tests agents in branches of this repository. It contains nothing of value
 
 def make_repository(directory: Path, readme: str) -> str:
     """Create a git repository whose first commit is a README, unless it is there; return its branch."""
-    directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / ".git").exists():
-        run_git(directory, "init", "--quiet", "--initial-branch=main", umask=_PRIVATE_UMASK)
-    if TeamRepository.open(directory).commit_of("HEAD") is None:
-        # No agent has worked here yet, so the repository's configuration cannot make git run anything.
-        (directory / "README.md").write_text(readme)
-        author = ("-c", "user.name=Kandev", "-c", "user.email=demo@kandev.invalid")
-        run_git(directory, "add", "README.md", umask=_PRIVATE_UMASK)
-        run_git(
-            directory, *author, "commit", "--quiet", "--no-gpg-sign", "--message=First commit", umask=_PRIVATE_UMASK
-        )
-    return current_branch(directory) or "main"
+    create_scratch_repository(directory, readme)
+    return current_branch(directory) or BRANCH
 
 
 def scratch_root() -> Path:

@@ -17,6 +17,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from sessions_app.domain.states import OPEN_PROMPT_STATES, TERMINAL_STATES, DesiredState
+from sessions_app.events.journal import JournalGap
 from sessions_app.models import (
     IntentKind,
     ResumeToken,
@@ -164,10 +165,9 @@ def _record_gap(transaction: SessionTransaction, tail: Tail) -> None:
     if session.events.filter(once=once).exists():
         return
     since = session.events.order_by("-seq").values_list("at", flat=True).first()
-    transaction.record_event(
-        "session.journal_gap",
-        once,
+    gap = JournalGap(
         reason=RESTORE_REASON,
         since=since.isoformat() if since else None,
         lost_events=max(tail.seq - session.last_seq, 0),
     )
+    transaction.record_event(gap, once)

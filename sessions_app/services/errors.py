@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from sessions_app.domain.resumability import Assessment
 from sessions_app.domain.situation_facts import TASK_ENDS
+from sessions_app.domain.situation_texts import REFUSALS
 from sessions_app.domain.states import TaskEnd
 
 
@@ -85,7 +87,7 @@ class WorktreeNotShared(SessionsError, code="worktree_not_shared"):
 
 
 class MissingResumeToken(SessionsError, code="missing_resume_token"):
-    """The agent never reported a conversation id, so the conversation cannot be resumed. Create a new session."""
+    """The agent never reported its conversation id, so this conversation cannot be resumed. Start fresh."""
 
 
 class TokenMismatch(SessionsError, code="strange_token"):
@@ -172,3 +174,10 @@ ERRORS_BY_CODE: dict[str, type[SessionsError]] = {
     )
 }
 """The errors that an assessment's refusal code leads to."""
+
+
+def refusal_error(assessment: Assessment, refusal: str) -> SessionsError:
+    """Return the error for a start that the assessment refuses, in the words of the session's banner."""
+    error = ERRORS_BY_CODE.get(refusal, Conflict)
+    is_about_conversation = error in (NotResumable, MissingResumeToken)
+    return error(REFUSALS.get(assessment.cause.resume_reason, "") if is_about_conversation else "")

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.contrib.auth.models import User
 from django.db import DatabaseError
 from django.db.models import Q
 from django.db.transaction import on_commit
 from django.utils import timezone
 
-from executors_app import crash_points
+from executors_app.machine import crash_points
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.domain.attachments import AttachedFile
 from sessions_app.domain.recovery_facts import MAX_CLOCK_SKEW
@@ -41,12 +42,10 @@ from sessions_app.models import (
     waits,
     wakeups,
 )
-from sessions_app.models.bulk import insert_row
 from sessions_app.services.assessment import assess_session, refuse_lost_worktree
 from sessions_app.services.attachments import store_files
 from sessions_app.services.catalogue import visible_sessions
 from sessions_app.services.errors import (
-    ERRORS_BY_CODE,
     Conflict,
     Invalid,
     NoAgent,
@@ -56,10 +55,10 @@ from sessions_app.services.errors import (
     ReadOnly,
     SessionsError,
     TerminalState,
+    refusal_error,
 )
 
 MODES = tuple(mode.value for mode in Mode)
-RUNNING_ROW = 1
 GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
 TEXT_LIMIT = 1024 * 1024
 """Maximum number of characters of a prompt."""
@@ -76,10 +75,9 @@ def due_intents(at: str = "session__next_restart_at") -> Q:
     return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": now + MAX_CLOCK_SKEW})
 
 
-def create_intent(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:
+def create_intent(session: TaskSession, kind: str, by: User | None, payload: dict[str, Any] | None = None) -> Intent:
     """Write an intent in the caller's transaction, and wake the supervisors after the commit."""
-    intent = Intent(session=session, kind=kind, by=by, payload=payload or {})
-    insert_row(intent)
+    intent = Intent.objects.create(session=session, kind=kind, by=by, payload=payload or {})
     crash_points.reached("request.order_written", session.id)
     on_commit(lambda: crash_points.reached("request.order_committed", session.id))
     wakeups.notify_on_commit()
@@ -91,7 +89,7 @@ def open_start_intent(session: TaskSession) -> Intent | None:
     return Intent.objects.filter(session=session, kind=IntentKind.START, done_at=None).first()
 
 
-def ensure_start_intent(session: TaskSession, by: Any, mode: str) -> Intent:
+def ensure_start_intent(session: TaskSession, by: User | None, mode: str) -> Intent:
     """Return the session's open start intent, creating it if there is none.
 
     If a user asks for another mode, the intent changes to it, unless a supervisor has already begun the start.
@@ -106,7 +104,7 @@ def ensure_start_intent(session: TaskSession, by: Any, mode: str) -> Intent:
     return earlier
 
 
-def request_resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
+def request_resume(session_id: uuid.UUID, by: User | None, mode: str = "auto") -> None:
     """Request that a session runs again; raises the error with which the assessment refuses it."""
     if mode not in MODES:
         raise Invalid(f"mode must be one of {', '.join(MODES)}.", field="mode")
@@ -114,7 +112,7 @@ def request_resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
     refuse_lost_worktree(session_id)
     with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
         assessment = assess_for_start(transaction)
-        if mode == Mode.AUTO and assessment.row == RUNNING_ROW:
+        if mode == Mode.AUTO and assessment.is_running:
             return
         require_mode(assessment, mode)
         want_running(transaction, by)
@@ -132,10 +130,10 @@ def require_mode(assessment: Assessment, mode: str) -> None:
     """Raise the error with which the assessment refuses a start in ``mode``, if it does."""
     verdict = assess_mode(assessment, mode)
     if not verdict.allowed:
-        raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
+        raise refusal_error(assessment, verdict.refusal)
 
 
-def want_running(transaction: SessionTransaction, by: Any) -> None:
+def want_running(transaction: SessionTransaction, by: User | None) -> None:
     """Record that the user wants the session to run."""
     transaction.set_fields(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None)
     if transaction.session.owner_id is None and by is not None:
@@ -146,7 +144,7 @@ def queue_prompt(
     session_id: uuid.UUID,
     message_id: str,
     text: str,
-    by: Any,
+    by: User | None,
     *,
     ends_permission: bool = True,
     files: Sequence[AttachedFile] = (),
@@ -211,7 +209,7 @@ def _same_prompt(earlier: Prompt, text: str, files: Sequence[AttachedFile]) -> P
     return earlier
 
 
-def prepare_for_prompt(transaction: SessionTransaction, by: Any, *, ends_permission: bool = True) -> None:
+def prepare_for_prompt(transaction: SessionTransaction, by: User | None, *, ends_permission: bool = True) -> None:
     """Make the session ready for a prompt: start an agent if none runs, or end the turn of one that waits.
 
     Raises the error with which the assessment refuses a start. A user's prompt does not wait for the next automatic
@@ -221,7 +219,7 @@ def prepare_for_prompt(transaction: SessionTransaction, by: Any, *, ends_permiss
         raise NoAgent
     waits.end_external_wait(transaction, "new_message")
     assessment = assess_for_start(transaction)
-    if assessment.row == RUNNING_ROW:
+    if assessment.is_running:
         _end_wait(transaction, by, allowed=ends_permission)
         return
     require_mode(assessment, Mode.AUTO)
@@ -230,7 +228,7 @@ def prepare_for_prompt(transaction: SessionTransaction, by: Any, *, ends_permiss
     ensure_start_intent(transaction.session, by, Mode.AUTO)
 
 
-def _end_wait(transaction: SessionTransaction, by: Any, *, allowed: bool) -> None:
+def _end_wait(transaction: SessionTransaction, by: User | None, *, allowed: bool) -> None:
     """Cancel the question and the turn of an agent that waits for a permission, so that the new message is next.
 
     If the question was answered meanwhile, no key is left to revoke: the turn continues, and the message follows it.
@@ -244,7 +242,7 @@ def _end_wait(transaction: SessionTransaction, by: Any, *, allowed: bool) -> Non
         create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
 
 
-def request_cancel(session_id: uuid.UUID, by: Any) -> bool:
+def request_cancel(session_id: uuid.UUID, by: User | None) -> bool:
     """Request the end of the active turn, or withdraw its retry; return False if there is neither."""
     with session_transaction(session_id) as transaction:
         run = transaction.open_run
@@ -289,7 +287,7 @@ def _cancel_wait(transaction: SessionTransaction, run: Run) -> bool:
     return row is not None
 
 
-def request_stop(session_id: uuid.UUID, by: Any) -> None:
+def request_stop(session_id: uuid.UUID, by: User | None) -> None:
     """Request the end of the execution; the session can be resumed later. A start in progress yields to it."""
     with session_transaction(session_id) as transaction:
         _withdraw_start(transaction)
@@ -300,7 +298,7 @@ def request_stop(session_id: uuid.UUID, by: Any) -> None:
             create_intent(transaction.session, IntentKind.STOP, by)
 
 
-def request_close(session_id: uuid.UUID, by: Any, outcome: str, *, delete_transcript: bool = False) -> None:
+def request_close(session_id: uuid.UUID, by: User, outcome: str, *, delete_transcript: bool = False) -> None:
     """Request that a session ends for good, as ``completed`` or ``cancelled``; its execution ends too.
 
     ``delete_transcript``: the user consents that the agent deletes its own transcript, which it does if it is running.
@@ -351,7 +349,7 @@ class BulkOutcome:
         return not self.code
 
 
-def request_many(user: Any, action: str, ids: Sequence[uuid.UUID]) -> list[BulkOutcome]:
+def request_many(user: User, action: str, ids: Sequence[uuid.UUID]) -> list[BulkOutcome]:
     """Request one of ``BULK_ACTIONS`` for each session, in the order of ``ids``; a failure stops no other.
 
     Raises Invalid for an unknown action, and for none or more than ``BULK_LIMIT`` sessions.
@@ -367,7 +365,7 @@ def request_many(user: Any, action: str, ids: Sequence[uuid.UUID]) -> list[BulkO
 
 
 def _request_one(
-    user: Any, action: str, session_id: uuid.UUID, row: TaskSession | None, writable: set[int]
+    user: User, action: str, session_id: uuid.UUID, row: TaskSession | None, writable: set[int]
 ) -> BulkOutcome:
     try:
         if row is None:

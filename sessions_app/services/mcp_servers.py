@@ -10,12 +10,11 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from executors_app.agentctl.protocol import LeftOutReason
 from executors_app.mcp_servers import (
     check_mcp_servers,
     is_program,
@@ -23,11 +22,14 @@ from executors_app.mcp_servers import (
     named_values,
     referenced_secret,
     resolve_secrets,
+    withheld_secrets,
 )
 from executors_app.models import AgentProfile
+from executors_app.wire.protocol import LeftOutReason
 from sessions_app.accounts.authorization import may_manage, may_name_programs
 from sessions_app.accounts.teams import visible_teams
 from sessions_app.domain.sanitizing import redact
+from sessions_app.events.agents import SECRET_MISSING, SECRET_WITHHELD, ServersLeftOut
 from sessions_app.models import McpServerList, Repository, SessionTransaction, TaskSession
 from sessions_app.services.errors import Invalid, ReadOnly
 
@@ -37,7 +39,7 @@ Server = Mapping[str, Any]
 _SECRET_NAME: Final = re.compile(r"key|token|secret|pass|auth|credential|cookie|session", re.IGNORECASE)
 
 
-def visible_repositories(user: Any) -> QuerySet[Repository]:
+def visible_repositories(user: User) -> QuerySet[Repository]:
     """Return the repositories of the teams that ``user`` may see; for staff: all."""
     return Repository.objects.filter(team__in=visible_teams(user).values("id")).select_related("team")
 
@@ -51,17 +53,17 @@ def server_list_json(team: Group, repository: Repository | None) -> dict[str, An
     return {"servers": row.servers, "updated_by": by, "updated_at": row.updated_at}
 
 
-def replace_servers(team: Group, repository: Repository | None, servers: Sequence[Server], by: Any) -> None:
+def replace_servers(team: Group, repository: Repository | None, servers: Sequence[Server], by: User) -> None:
     """Replace a list. Raises ReadOnly and Invalid as ``_change`` does."""
     _change(team, repository, by, lambda _: list(servers))
 
 
-def put_server(team: Group, repository: Repository | None, server: Server, by: Any) -> None:
+def put_server(team: Group, repository: Repository | None, server: Server, by: User) -> None:
     """Add a server, or replace the one of its name. Raises ReadOnly and Invalid."""
     _change(team, repository, by, lambda old: [*_without(old, server.get("name")), server])
 
 
-def remove_server(team: Group, repository: Repository | None, name: str, by: Any) -> None:
+def remove_server(team: Group, repository: Repository | None, name: str, by: User) -> None:
     """Remove the server of this name, if there is one. Raises ReadOnly."""
     _change(team, repository, by, lambda old: _without(old, name))
 
@@ -71,23 +73,25 @@ def _without(servers: Sequence[Server], name: Any) -> list[Server]:
 
 
 def _change(
-    team: Group, repository: Repository | None, by: Any, change: Callable[[Sequence[Server]], list[Server]]
+    team: Group, repository: Repository | None, by: User, change: Callable[[Sequence[Server]], list[Server]]
 ) -> None:
     """Apply a change to a list, one after the other.
 
     Raises ReadOnly unless ``by`` is staff or an admin of the team, and for a new program that ``by`` may not add.
-    Raises Invalid for a list that ``check_server_list`` rejects.
+    Raises Invalid for a list that is not valid, or if a new server contains a secret.
     """
     if not may_manage(by, team):
         raise ReadOnly("Only staff and the team’s admins can change its MCP servers.")
+    # New servers are searched for secrets before the transaction: others would wait for as long as that takes. They
+    # are the same in the transaction, whatever has happened to the other servers meanwhile.
+    stored = McpServerList.objects.filter(team=team, repository=repository).values_list("servers", flat=True).first()
+    wanted = change(stored or [])
+    _check(wanted, searched=lambda server: server not in (stored or ()))
     with transaction.atomic():
         McpServerList.objects.get_or_create(team=team, repository=repository)
         row = McpServerList.objects.select_for_update().get(team=team, repository=repository)
         before, after = list(row.servers), change(row.servers)
-        try:
-            check_server_list(after)
-        except ValidationError as error:
-            raise Invalid("; ".join(error.messages), field="servers") from None
+        _check(after)
         if not may_name_programs(by, team) and any(is_program(each) and each not in before for each in after):
             raise ReadOnly(
                 "A program runs where agents run. Only staff, and admins of a team that may operate agents without "
@@ -103,9 +107,22 @@ def _change(
     log.info("MCP servers of team %s changed by user %s: %s", team.pk, by.pk, names, extra=about)
 
 
+def _check(servers: Any, *, searched: Callable[[Server], bool] = lambda server: False) -> None:
+    """Raise Invalid for a list that is not valid, or if a server that is to be searched contains a secret."""
+    try:
+        check_mcp_servers(servers)
+        _refuse_secrets(list(filter(searched, servers)))
+    except ValidationError as error:
+        raise Invalid("; ".join(error.messages), field="servers") from None
+
+
 def check_server_list(servers: Any) -> None:
     """Raise ValidationError for a list that is not valid, or that contains a secret instead of a reference to one."""
     check_mcp_servers(servers)
+    _refuse_secrets(servers)
+
+
+def _refuse_secrets(servers: Sequence[Server]) -> None:
     for server in servers:
         for name, value in named_values(server):
             if referenced_secret(value):
@@ -123,15 +140,21 @@ def check_server_list(servers: Any) -> None:
 
 
 def _looks_secret(text: str) -> bool:
-    parts = urlsplit(text) if "://" in text else None
-    named = parse_qsl(parts.query) if parts else []
+    named = parse_qsl(_query_of(text))
     return redact(text)[1] > 0 or any(_SECRET_NAME.search(name) and value for name, value in named)
+
+
+def _query_of(text: str) -> str:
+    """Return the query of an address; empty for any other text, whatever it contains."""
+    try:
+        return urlsplit(text).query if "://" in text else ""
+    except ValueError:
+        return ""
 
 
 METADATA_KEY: Final = "mcp_servers"
 """Metadata key: ``{"launch_id", "servers": [{"name", "from", "reason", "variables"}]}`` of the last start."""
-SECRET_MISSING: Final = "secret_missing"  # noqa: S105  (a reason)
-REASONS: Final = (SECRET_MISSING, *map(str, LeftOutReason))
+REASONS: Final = (SECRET_MISSING, SECRET_WITHHELD, *map(str, LeftOutReason))
 """Why an agent was not given a server."""
 
 
@@ -155,18 +178,24 @@ def choose_servers(
 ) -> list[dict[str, Any]]:
     """Return the servers for a start, with their secrets, and store under which names they are given.
 
-    A server that refers to a variable which the profile does not have is left out, as log and page show. Raises
-    SecretUnreadable.
+    A server that refers to a variable which the profile does not have, or does not give to its host, is left out, as
+    log and page show. Raises SecretUnreadable.
     """
     levels = ((str(level), inherited.get(level, ())) for level in (Level.REPOSITORY, Level.TEAM))
     chosen: list[dict[str, Any]] = []
     told: list[dict[str, Any]] = []
     for level, server in merge_servers((Level.PROFILE, profile.mcp_servers), *levels):
         resolved, missing = resolve_secrets(server, profile.env)
-        if not missing:
+        withheld = [] if level == Level.PROFILE else withheld_secrets(server, profile.secret_hosts)
+        reason = ""
+        if missing:
+            reason = SECRET_MISSING
+        elif withheld:
+            reason = SECRET_WITHHELD
+        else:
             chosen.append(resolved)
-        reason = SECRET_MISSING if missing else ""
-        told.append({"name": str(server.get("name", "")), "from": str(level), "reason": reason, "variables": missing})
+        about = {"name": str(server.get("name", "")), "from": str(level), "reason": reason}
+        told.append({**about, "variables": missing or withheld})
     _store(transaction, {"launch_id": launch_id, "servers": told} if told else None)
     return chosen
 
@@ -195,7 +224,7 @@ def _store(transaction: SessionTransaction, value: dict[str, Any] | None) -> Non
     transaction.set_fields(metadata=rest if value is None else {**rest, METADATA_KEY: value})
     news = [each for each in _left_out(value, value) if each not in before]
     if value is not None and news:
-        transaction.record_event("session.mcp_servers.left_out", launch_id=value["launch_id"], servers=news)
+        transaction.record_event(ServersLeftOut(launch_id=value["launch_id"], servers=news))
 
 
 def _left_out(stored: Mapping[str, Any] | None, present: Mapping[str, Any] | None) -> list[Any]:

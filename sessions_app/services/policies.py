@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from django.conf import settings
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db.models import Case, CharField, F, OuterRef, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
 from sessions_app.accounts.authorization import may_manage
 from sessions_app.domain.recovery_facts import EffectivePolicy, Policy, PolicyChoice, effective_policy
+from sessions_app.events.session import PolicyChanged
 from sessions_app.models import TaskSession, TeamPolicy, session_transaction
 from sessions_app.services.errors import Invalid, ReadOnly
 
@@ -65,11 +66,11 @@ def set_session_policy(session_id: uuid.UUID, values: Mapping[str, Any]) -> None
         if transaction.changed_fields:
             held = effective_policy_of(transaction.session)
             transaction.record_event(
-                "session.policy_changed", policy=held.policy, source=str(held.source), continues=held.continues
+                PolicyChanged(policy=held.policy, source=str(held.source), continues=held.continues)
             )
 
 
-def set_team_policy(team: Group, values: Mapping[str, Any], by: Any) -> TeamPolicy:
+def set_team_policy(team: Group, values: Mapping[str, Any], by: User) -> TeamPolicy:
     """Set a team's policy. Raises Invalid, and ReadOnly unless ``by`` is staff or an admin of the team."""
     _validate(values)
     if not may_manage(by, team):

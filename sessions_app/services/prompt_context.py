@@ -1,17 +1,10 @@
-"""Context for the next prompt: the history told to a new agent, and the work that an interruption left unfinished."""
+"""Context for the next prompt beside the history: the work that an interruption left unfinished."""
 
 from __future__ import annotations
 
-import re
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from django.db.models.functions import Substr
-
-from executors_app.agentctl.local_runtime.storage import bearer_token
-from sessions_app.domain.attachments import names_sentence
 from sessions_app.domain.continuation import (
     InterruptedWait,
     Interruption,
@@ -19,76 +12,21 @@ from sessions_app.domain.continuation import (
     interrupted_wait_note,
     interruption_note,
 )
-from sessions_app.domain.history import SCANNED_CHARS, HistoryEntry, Injection, build_injection, tool_entry
 from sessions_app.domain.states import PromptKind, PromptState
-from sessions_app.models import INTERRUPTED_WAIT, MessagePart, Prompt, Run, SessionTransaction, TaskSession
-from sessions_app.services.assessment import execution_of
-
-HISTORY_ROLES: Final = ("user", "agent", "tool")
-_PAGE: Final = 100
-_SECRET_NAME: Final = re.compile(r"key|token|secret|pass|auth|credential", re.IGNORECASE)
-
-
-def load_history(session: TaskSession) -> Injection:
-    """Return the history that a new agent of this session would get now; read-only."""
-    total = session.messages.filter(role__in=HISTORY_ROLES).count()
-    if not total:
-        return Injection("", 0)
-    return build_injection(_entries_newest_first(session), total, secrets=set(_secrets_of(session)))
-
-
-def _entries_newest_first(session: TaskSession) -> Iterator[HistoryEntry]:
-    rows = session.messages.filter(role__in=HISTORY_ROLES).order_by("-seq")
-    for page in count():
-        found = list(rows[page * _PAGE : (page + 1) * _PAGE].values_list("id", "role", "payload"))
-        heads = _text_beginnings([key for key, role, _ in found if role != "tool"])
-        for key, role, payload in found:
-            yield tool_entry(payload) if role == "tool" else _text_entry(role, heads.get(key, ""), payload)
-        if len(found) < _PAGE:
-            return
-
-
-def _text_entry(role: str, text: str, payload: Mapping[str, Any]) -> HistoryEntry:
-    """Return the entry of a message; the user's files are only named, because a history is text."""
-    files = names_sentence(payload.get("attachments")) if role == "user" else ""
-    return HistoryEntry(role, f"{files} {text}" if files else text)
-
-
-def _text_beginnings(messages: list[uuid.UUID]) -> dict[uuid.UUID, str]:
-    """Return the beginning of each message's text; the history contains no more of it."""
-    first = MessagePart.objects.filter(message_id__in=messages, number=0)
-    return dict(first.values_list("message_id", Substr("text", 1, SCANNED_CHARS + 1)))
-
-
-def _secrets_of(session: TaskSession) -> Iterator[str]:
-    """Yield the secret values of this session's agent, so that the history can redact them."""
-    execution, profile = execution_of(session), session.agent_profile
-    if execution is not None:
-        bearer = bearer_token(execution.auth_token, execution.state)
-        tokens = (execution.resume_token, execution.rejected_resume_token, execution.auth_token, bearer)
-        yield from filter(None, tokens)
-    yield from _named_secrets(profile.env)
-    for server in profile.mcp_servers:
-        for name in ("env", "headers"):
-            yield from _named_secrets(server.get(name))
-
-
-def _named_secrets(values: Any) -> Iterator[str]:
-    pairs: Any = values.items() if isinstance(values, Mapping) else ()
-    if isinstance(values, list):
-        pairs = ((each.get("name"), each.get("value")) for each in values if isinstance(each, dict))
-    for name, value in pairs:
-        if isinstance(value, str) and _SECRET_NAME.search(str(name)):
-            yield from (value, value.rsplit(" ", 1)[-1])  # in "Bearer X", X alone is a secret too
-
+from sessions_app.events.prompts import PromptDelivered
+from sessions_app.events.workspace import WorkspaceChanged
+from sessions_app.models import INTERRUPTED_WAIT, Prompt, Run, SessionTransaction, TaskSession
+from sessions_app.services import workspace_notes
 
 INTERRUPTION_KEY: Final = "interruption"
 """Metadata key: ``{message_id, run_id, tools, since, changed, processes}``; empty: nothing is unfinished."""
 CARRIER_KEY: Final = "told_with"
 """Metadata key: message_id of the prompt that is on its way with history or interruption."""
 
-DELIVERED_EVENT: Final = "session.prompt.delivered"
-SNAPSHOT_EVENT: Final = "session.workspace.changed"
+SEARCHED_EVENTS: Final = 50_000
+"""Events that are searched for the beginning of a turn: an agent decides how many there are, and no index helps."""
+DELIVERED_EVENT: Final = PromptDelivered.name
+SNAPSHOT_EVENT: Final = WorkspaceChanged.name
 
 
 def note_interruption(transaction: SessionTransaction, run: Run, tools: Sequence[str]) -> None:
@@ -103,13 +41,16 @@ def note_interruption(transaction: SessionTransaction, run: Run, tools: Sequence
 
 
 def _snapshot_before(transaction: SessionTransaction, run: Run) -> str:
-    """Return the commit with the working tree at the start of the turn; empty if there is none."""
-    log = transaction.session.events.order_by("-seq")
+    """Return the commit with the working tree at the start of the turn; empty if there is none, or the turn is long."""
+    oldest = transaction.session.last_seq - SEARCHED_EVENTS
+    log = transaction.session.events.filter(seq__gt=oldest).order_by("-seq")
     began = log.filter(name=DELIVERED_EVENT, payload__message_id=run.message_id).first()
     # The delivery may be in this transaction; then it is not in the log yet.
     unwritten = [] if began else [(event.name, event.payload) for event in transaction.events]
     delivery = (DELIVERED_EVENT, run.message_id)
     starts = [at for at, (name, said) in enumerate(unwritten) if (name, said.get("message_id")) == delivery]
+    if oldest > 0 and began is None and not starts:
+        return ""  # the turn began before the events that were searched
     for name, said in reversed(unwritten[: starts[0]] if starts else unwritten):
         if name == SNAPSHOT_EVENT:
             return str(said.get("commit", ""))
@@ -176,6 +117,8 @@ def context_before(session: TaskSession, row: Prompt) -> str:
     notes = [interruption_note(to_interruption(session, known))] if known and row.kind != PromptKind.CONTINUE else []
     if wait and not row.message_id.startswith(continue_prompt_prefix(wait)):
         notes.append(interrupted_wait_note(to_interrupted_wait(wait)))
+    if about_workspace := workspace_notes.notes_for_agent(session):
+        notes.append(about_workspace)
     return "\n\n".join(notes)
 
 
@@ -202,8 +145,12 @@ def mark_carrier(transaction: SessionTransaction, row: Prompt) -> None:
     prompt or the next.
     """
     session = transaction.session
-    if row.kind != PromptKind.CHECK and (unfinished_of(session) or wait_of(session) or session.inject_history):
+    if row.kind == PromptKind.CHECK:
+        return
+    notes = workspace_notes.notes_for_agent(session)
+    if unfinished_of(session) or wait_of(session) or session.inject_history or notes:
         transaction.set_fields(metadata={**transaction.session.metadata, CARRIER_KEY: row.message_id})
+        workspace_notes.mark_notes_sent(transaction)
 
 
 def mark_context_delivered(transaction: SessionTransaction, message_id: str) -> bool:
@@ -214,6 +161,7 @@ def mark_context_delivered(transaction: SessionTransaction, message_id: str) -> 
         inject_history=False,
         metadata={**transaction.session.metadata, CARRIER_KEY: "", INTERRUPTION_KEY: {}, INTERRUPTED_WAIT: {}},
     )
+    workspace_notes.forget_sent_notes(transaction)
     return True
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+
+from django.contrib.auth.models import User
 
 from sessions_app.domain.agent_programs import LOGGED_OUT
 from sessions_app.domain.continuation import Interruption, continue_prompt, retry_prompt
@@ -24,7 +25,7 @@ def _lock_prompt(transaction: SessionTransaction, message_id: str, *wanted: str)
     return row
 
 
-def resend_prompt(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:
+def resend_prompt(session_id: uuid.UUID, message_id: str, by: User | None) -> Prompt:
     """Queue text and files of a held or interrupted prompt again as a new row, which settles the old one."""
     with session_transaction(session_id) as transaction:
         old = transaction.session.prompts.select_for_update().filter(message_id=message_id).first()
@@ -67,7 +68,7 @@ def withdraw_prompt(session_id: uuid.UUID, message_id: str) -> Prompt:
     return row
 
 
-def continue_interrupted(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:
+def continue_interrupted(session_id: uuid.UUID, message_id: str, by: User) -> Prompt:
     """Queue a continue prompt for an interrupted one, which it settles; repeating this returns the same row.
 
     Raises NotFound, Conflict for a prompt that was not interrupted, and the errors of ``prepare_for_prompt``.
@@ -87,7 +88,7 @@ def continue_interrupted(session_id: uuid.UUID, message_id: str, by: Any) -> Pro
     return row
 
 
-def _create_continue_prompt(transaction: SessionTransaction, old: Prompt, by: Any) -> Prompt:
+def _create_continue_prompt(transaction: SessionTransaction, old: Prompt, by: User) -> Prompt:
     """Create the continue prompt, named after the interrupted run, so that a run never gets a second one."""
     run = transaction.session.runs.filter(message_id=old.message_id).last()
     name = f"continue:{run.id if run else uuid.uuid4()}"
@@ -114,7 +115,7 @@ def _unfinished_tools(transaction: SessionTransaction, run: Run) -> list[str]:
     return [str(title) for title in event.payload.get("unfinished_tools", ())] if event else []
 
 
-def resend_after_login(session_id: uuid.UUID, by: Any) -> bool:
+def resend_after_login(session_id: uuid.UUID, by: User | None) -> bool:
     """Queue the prompt of the last turn again, which failed because the agent was not logged in.
 
     Returns False if there is no such turn, if its prompt was sent again before, or if the session is stopped or over.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django.utils.crypto import salted_hmac
 
-from executors_app.agentctl import questions
-from executors_app.agentctl.questions import Problem, ProblemCode, check_answer, patterns_of
 from executors_app.encryption import SecretUnreadable
+from executors_app.wire import questions
+from executors_app.wire.questions import Problem, ProblemCode, check_answer, patterns_of
+from sessions_app.confined.client import PoolUnavailable, TooExpensive
+from sessions_app.confined.limits import Limits
 from sessions_app.domain.states import RequestKind
 from sessions_app.models import PermissionRequest
+from sessions_app.rendering.pool import TEXT_POOL
 from sessions_app.services.errors import Invalid, InvalidAnswer
 
 Content = Mapping[str, Any]
@@ -32,7 +33,7 @@ def checked_content(asked: PermissionRequest, option_id: str, content: Content |
             raise Invalid("Only an accepted form has content.", field="content")
         return {}
     given = content or {}
-    problems = check_answer(asked.question, given) or _pattern_problems(asked.question, given)
+    problems = check_answer(asked.question, given) or _pattern_problems(asked, given)
     if problems:
         told = {name: {"code": one.code.value, "message": one.message} for name, one in problems.items()}
         raise InvalidAnswer(fields=told)
@@ -56,9 +57,10 @@ def undelivered_content(asked: PermissionRequest) -> Content:
     return content
 
 
-def _pattern_problems(question: Mapping[str, Any], content: Content) -> dict[str, Problem]:
-    found = list(patterns_of(question, content))
-    matches = match_patterns([(pattern, text) for _, pattern, text in found])
+def _pattern_problems(asked: PermissionRequest, content: Content) -> dict[str, Problem]:
+    found = list(patterns_of(asked.question, content))
+    owner = f"team:{asked.session.task.team_id}"
+    matches = match_patterns([(pattern, text) for _, pattern, text in found], owner)
     if matches is None:
         message = "The agent’s pattern for this field takes too long to check. Try a shorter text, or decline."
         return {name: Problem(ProblemCode.PATTERN_TIMEOUT, message) for name, _, _ in found}
@@ -69,45 +71,21 @@ def _pattern_problems(question: Mapping[str, Any], content: Content) -> dict[str
     }
 
 
-_CPU_SECONDS: Final = 1
-_MEMORY: Final = 256 * 2**20
-"""Bytes."""
-_TIMEOUT: Final = 5.0
-"""Seconds, for a machine that is too busy to give the process its second."""
-_PROGRAM: Final = f"""
-import json, re, resource, sys, warnings
-warnings.simplefilter("ignore")
-resource.setrlimit(resource.RLIMIT_CPU, ({_CPU_SECONDS}, {_CPU_SECONDS}))
-resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY}, {_MEMORY}))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-found = []
-for pattern, text in json.load(sys.stdin):
-    try:
-        found.append(re.search(pattern, text) is not None)
-    except (re.error, OverflowError, RecursionError):
-        found.append(None)
-json.dump(found, sys.stdout)
-"""
+PATTERN_LIMITS: Final = Limits(cpu_seconds=1.0, seconds=5.0, memory=512 << 20)
+"""For all patterns of one answer."""
 
 
-def match_patterns(pairs: Sequence[tuple[str, str]]) -> list[bool | None] | None:
+def match_patterns(pairs: Sequence[tuple[str, str]], owner: str) -> list[bool | None] | None:
     """Return for each pattern and text whether the pattern occurs in the text; None if all of them take too long.
 
-    The entry of a pattern that Python does not understand is None, because agents write those of JavaScript.
+    The entry of a pattern that Python does not understand is None, because agents write those of JavaScript. ``owner``
+    is whose text it is, for ``TEXT_POOL``.
     """
     if not pairs:
         return []
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _PROGRAM],
-            input=json.dumps(pairs),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT,
-            env={},
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        answer = TEXT_POOL.run("matched_patterns", {"pairs": pairs}, owner=owner, limits=PATTERN_LIMITS)
+    except (TooExpensive, PoolUnavailable):
         return None
-    found: list[bool | None] | None = json.loads(done.stdout) if done.returncode == 0 else None
-    return found
+    matches: list[bool | None] = answer["matches"]
+    return matches

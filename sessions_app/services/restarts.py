@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.utils import timezone
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from sessions_app.models import ContinuityReceipt, RecoverySweep, Run, SweepOutcome, Task, TaskSession
 from sessions_app.services import attention
 from sessions_app.services.board import annotate_needs
@@ -38,7 +39,7 @@ class OrderedRestart:
     """Names of the processes that were killed."""
 
 
-def can_order_restart(user: Any) -> bool:
+def can_order_restart(user: User) -> bool:
     """Return whether the user may restart: staff, on a server that ``serve`` runs on loopback."""
     return bool(user.is_staff and settings.KANDEV_EMBEDDED and not settings.KANDEV_PUBLIC and _is_run_by_serve())
 
@@ -52,7 +53,7 @@ def _is_run_by_serve() -> bool:
     return bool(told.get("loopback")) and keeper.pid == os.getppid() and identity.is_alive(keeper)
 
 
-def order_restart(user: Any) -> None:
+def order_restart(user: User) -> None:
     """Store a restart request; the caller has checked ``can_order_restart``."""
     _write(ORDER_FILE, {"by": user.get_username()})
 
@@ -144,7 +145,7 @@ class LastRestart:
         return sum(self.counts.values())
 
 
-def load_last_restart(user: Any) -> LastRestart | None:
+def load_last_restart(user: User) -> LastRestart | None:
     """Return the last restart; None if there was none that concerned the user's sessions. At most five queries."""
     sweep = RecoverySweep.objects.filter(trigger="boot").first()
     if sweep is None:
@@ -178,7 +179,7 @@ class FirstSteps:
     restarted: bool
 
 
-def load_first_steps(user: Any) -> FirstSteps | None:
+def load_first_steps(user: User) -> FirstSteps | None:
     """Return the user's progress; None if restarts are not possible here, or the user has finished."""
     if not can_order_restart(user):
         return None

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from django.conf import settings
 from django.db.models import Count, Q
 
 from executors_app import capacity
-from executors_app.domain import ExecutorStatus
+from executors_app.plugins import agent_type
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain import restart_rules
 from sessions_app.domain.attention import AttentionKind, excerpt
+from sessions_app.domain.recovery_choices import OFFERING_ACTIONS, recovery_choices
 from sessions_app.domain.restart_rules import WaitReason
-from sessions_app.domain.resumability import Assessment
+from sessions_app.domain.resumability import Assessment, Strategy
+from sessions_app.domain.session_status import IdleStatus, RetryStatus, SessionStatus, StartWaitStatus
 from sessions_app.domain.situation_facts import SituationFacts
-from sessions_app.domain.situations import idle_situation
+from sessions_app.domain.situations import idle_situation, situation
 from sessions_app.domain.states import PromptState
 from sessions_app.domain.transient_errors import Retry
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Run, Supervisor, TaskSession
+from sessions_app.models import (
+    AGENT_AWAITED_SINCE,
+    QUEUED_FOR_CAPACITY,
+    Intent,
+    IntentKind,
+    Run,
+    Supervisor,
+    TaskSession,
+)
 from sessions_app.models.runs import newest_run
-from sessions_app.services.assessment import execution_of
+from sessions_app.services.assessment import can_be_taken_over, execution_of
 from sessions_app.services.attention import open_kinds
 
 
@@ -49,7 +61,7 @@ def _team_queues(rank: int) -> dict[int, _Team]:
     return {team: _Team(*counts) for team, *counts in rows.values_list("task__team_id", "urgent", "calm", "earlier")}
 
 
-def start_wait_json(session: TaskSession, open_start: Intent | None) -> dict[str, Any] | None:
+def start_wait_json(session: TaskSession, open_start: Intent | None) -> StartWaitStatus | None:
     """Return ``{reason, before}``: ``turn`` or ``capacity``, and how many start earlier; None if it does not wait."""
     if open_start is not None and open_start.payload.get(QUEUED_FOR_CAPACITY):
         return {"reason": str(WaitReason.CAPACITY), "before": _ordered_before(session, open_start)}
@@ -86,15 +98,26 @@ def _has_no_capacity(session: TaskSession) -> bool:
     )
 
 
-def idle_reason_json(
+def with_situation(
+    status: SessionStatus,
     session: TaskSession,
-    status: Mapping[str, Any],
     assessment: Assessment,
     open_kinds: Collection[str],
     run: Run | None,
-) -> dict[str, Any] | None:
-    """Return why nothing is happening: ``{reason, text, next_step, until}``; None if something is, or never will."""
+) -> SessionStatus:
+    """Return the status with ``stillness`` and ``choices``: why nothing is happening, and the ways to continue."""
     facts = situation_facts(session, status, assessment, open_kinds, run=run)
+    offers = situation(facts).action in OFFERING_ACTIONS
+    choices = recovery_choices(assessment, shares_worktree=can_be_taken_over(session)) if offers else []
+    return replace(
+        status,
+        stillness=_idle_reason_json(facts),
+        choices=[{"choice": each.choice, "text": each.text, "mode": each.mode} for each in choices],
+    )
+
+
+def _idle_reason_json(facts: SituationFacts) -> IdleStatus | None:
+    """Return why nothing is happening: ``{reason, text, next_step, until}``; None if something is, or never will."""
     found = idle_situation(facts)
     if found is None:
         return None
@@ -102,17 +125,9 @@ def idle_reason_json(
     return {"reason": str(found.reason), "text": found.text, "next_step": found.next_step, "until": until}
 
 
-_FACTS_OF_STATUS: Final = (
-    *("desired_state", "work_state", "policy", "policy_source", "error_code", "error_message", "recovering"),
-    *("starting", "continuing", "asleep", "queued_prompts", "overdue_prompts", "held_prompts"),
-    *("pending_permissions", "pending_questions", "history", "capability_note"),
-)
-"""Facts that the status has under the same name."""
-
-
 def situation_facts(
     session: TaskSession,
-    status: Mapping[str, Any],
+    status: SessionStatus,
     assessment: Assessment,
     open_kinds: Collection[str],
     *,
@@ -123,53 +138,71 @@ def situation_facts(
 
     ``open_kinds``: kinds of its open inbox items; ``run``: its newest turn, None if there was none.
     """
-    wait, start_wait, ended = status["wait"], status["start_wait"], status["interrupted_wait"]
-    outside = bool(wait and wait["kind"] != WaitKind.PERMISSION)
+    wait, start_wait, ended = status.wait, status.start_wait, status.interrupted_wait
+    waits_outside = wait is not None and wait["kind"] != WaitKind.PERMISSION
     return SituationFacts(
-        **{name: status[name] for name in _FACTS_OF_STATUS},
-        session_state=status["state"],
-        agent_running=status["is_agent_running"],
+        desired_state=status.desired_state,
+        work_state=status.work_state,
+        policy=status.policy,
+        policy_source=status.policy_source,
+        error_code=status.error_code,
+        error_message=status.error_message,
+        recovering=status.recovering,
+        starting=status.starting,
+        continuing=status.continuing,
+        asleep=status.asleep,
+        queued_prompts=status.queued_prompts,
+        overdue_prompts=status.overdue_prompts,
+        held_prompts=status.held_prompts,
+        pending_permissions=status.pending_permissions,
+        pending_questions=status.pending_questions,
+        history=status.history,
+        capability_note=status.capability_note,
+        background_process_count=status.background_process_count,
+        session_state=status.state,
+        agent_running=status.is_agent_running,
         has_agent=session.has_agent,
-        workspace_ready=status["executor_status"] == ExecutorStatus.READY,
+        workspace_ready=status.executor_status == ExecutorStatus.READY,
         assessment=assessment,
         task_end=session.task.end,
         supervised=not _waits_for_supervisor(status) or Supervisor.objects.alive().exists(),
         start_reason=start_wait["reason"] if start_wait else "",
         starts_before=start_wait["before"] if start_wait else 0,
         interrupted_prompts=interrupted_prompts,
-        waits_outside=outside,
-        wait_until=_parse_time(wait["deadline"]) if outside else None,
+        waits_outside=waits_outside,
+        wait_until=_parse_time(wait["deadline"]) if wait is not None and waits_outside else None,
         owner_left=AttentionKind.OWNER_LEFT in open_kinds,
         history_armed=session.inject_history,
         attempts=session.start_attempts,
         next_restart_at=session.next_restart_at,
-        retrying=status["retry"] is not None,
-        retry=_parse_retry(status["retry"]),
+        retrying=status.retry is not None,
+        retry=_parse_retry(status.retry),
         stalled_since=session.stalled_since,
         interrupted_wait=excerpt(ended["reason"]) if ended else None,
         wait_ended_at=_parse_time(ended["at"]) if ended else None,
-        cancel_ignored_since=_parse_time(status["cancel_ignored_since"]),
+        cancel_ignored_since=_parse_time(status.cancel_ignored_since),
         last_run_state=run.state if run else "",
         last_run_reason=run.reason if run else "",
     )
 
 
-def _waits_for_supervisor(status: Mapping[str, Any]) -> bool:
+def _waits_for_supervisor(status: SessionStatus) -> bool:
     """Return whether something waits that only a supervisor carries out."""
-    return bool(status["starting"] or status["queued_prompts"] or status["recovering"] or status["start_wait"])
+    return bool(status.starting or status.queued_prompts or status.recovering or status.start_wait)
 
 
-def _parse_retry(told: Mapping[str, Any] | None) -> Retry | None:
-    if told is None:
+def _parse_retry(retry: RetryStatus | None) -> Retry | None:
+    if retry is None:
         return None
-    return Retry(told["error_code"], told["error_message"], told["attempt"], told["of"], _parse_time(told["at"]))
+    at = _parse_time(retry["at"])
+    return Retry(retry["error_code"], retry["error_message"], retry["attempt"], retry["of"], at)
 
 
 def _parse_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def load_facts(session: TaskSession, status: Mapping[str, Any], assessment: Assessment) -> SituationFacts:
+def load_facts(session: TaskSession, status: SessionStatus, assessment: Assessment) -> SituationFacts:
     """Return the facts of one session: from its status, its interrupted prompts and its inbox items.
 
     An error of the execution is used if the session has none.
@@ -183,6 +216,17 @@ def load_facts(session: TaskSession, status: Mapping[str, Any], assessment: Asse
         run=run,
         interrupted_prompts=session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None).count(),
     )
+    if facts.is_starting:
+        facts = replace(facts, **_load_progress(session))
     if facts.error_message or execution is None:
         return facts
     return replace(facts, error_message=execution.error_message)
+
+
+def _load_progress(session: TaskSession) -> dict[str, Any]:
+    """Return ``load_limit`` and ``load_since`` of the start in progress; nothing if it loads no conversation."""
+    start = Intent.objects.filter(session=session, kind=IntentKind.START, done_at=None).first()
+    if start is None or start.payload.get("strategy") != Strategy.NATIVE:
+        return {}
+    limit = agent_type(session.agent_profile.agent_type).load_limit(settings.KANDEV_START_TIMEOUT)
+    return {"load_limit": limit, "load_since": _parse_time(start.payload.get(AGENT_AWAITED_SINCE))}

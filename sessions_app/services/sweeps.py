@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import QuerySet
 
@@ -67,7 +68,7 @@ def planned_row_result(row: Mapping[str, Any]) -> str:
     return row_result({**row, "session_state": ""})
 
 
-def load_results(user: Any, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID, list[RowResult]]:
+def load_results(user: User, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID, list[RowResult]]:
     """Return the results that ``user`` may see, by sweep and in order; two queries.
 
     A start that a sweep requested ends after it: its result is the first receipt of the session since.
@@ -96,7 +97,7 @@ def load_results(user: Any, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID, 
 _SECRETS: Final = tuple(f"session__{name}" for name in SECRET_FIELDS)
 
 
-def request_sweep(by: Any, *, dry_run: bool = False, sessions: Iterable[uuid.UUID] = ()) -> SweepRequest:
+def request_sweep(by: User | None, *, dry_run: bool = False, sessions: Iterable[uuid.UUID] = ()) -> SweepRequest:
     """Request a sweep of these sessions, or of all that claim to run, and wake the supervisors."""
     with transaction.atomic():
         asked = SweepRequest.objects.create(
@@ -135,7 +136,7 @@ class OutcomePage:
         return sum(self.counts.values())
 
 
-def load_outcomes(user: Any, sweep: RecoverySweep, wanted: OutcomeFilter, *, start: int, limit: int) -> OutcomePage:
+def load_outcomes(user: User, sweep: RecoverySweep, wanted: OutcomeFilter, *, start: int, limit: int) -> OutcomePage:
     """Return ``limit`` matching rows of ``sweep`` from index ``start``; a constant number of queries."""
     mine = SweepOutcome.objects.visible_to(user).filter(sweep=sweep)
     results = load_results(user, [sweep])[sweep.id]
@@ -162,12 +163,12 @@ def _matching_text(rows: QuerySet[SweepOutcome], text: str) -> set[int]:
     return set(titled.values_list("id", flat=True))
 
 
-def count_results(user: Any, sweeps: Sequence[RecoverySweep]) -> dict[uuid.UUID, Mapping[str, int]]:
+def count_results(user: User, sweeps: Sequence[RecoverySweep]) -> dict[uuid.UUID, Mapping[str, int]]:
     """Count the user's rows by result, for each sweep."""
     return {key: Counter(result.kind for result in rows) for key, rows in load_results(user, sweeps).items()}
 
 
-def report_for(user: Any, asked: SweepRequest) -> list[dict[str, Any]]:
+def report_for(user: User, asked: SweepRequest) -> list[dict[str, Any]]:
     """Return the rows of a request's report that belong to the user's teams."""
     rows: list[dict[str, Any]] = (asked.report or {}).get("sessions", [])
     ids = [row["session_id"] for row in rows]

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
+from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
 from django.db.transaction import atomic, on_commit
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
-from executors_app.plugins import UnknownPlugin, agent_type, runtime
+from executors_app.plugins import agent_type, runtime
 from executors_app.runtimes import SupportsSharedWorktrees
 from sessions_app.domain.attachments import AttachedFile
 from sessions_app.domain.states import ENDED_STATES, DesiredState, TaskState
@@ -44,15 +45,6 @@ def worktree_owner(wanted: TaskSession | None, task: Task, executor: Executor) -
     return owner
 
 
-def can_be_taken_over(session: TaskSession) -> bool:
-    """Return whether a new session could take over the worktree, without checking the disk."""
-    try:
-        shares = isinstance(runtime(session.executor.runtime), SupportsSharedWorktrees)
-    except UnknownPlugin:
-        return False
-    return shares and bool(session.worktree_path)
-
-
 def require_can_be_taken_over(owner: TaskSession) -> None:
     """Raise Conflict while an agent or a workflow uses the worktree, and WorktreeMissing if it is lost."""
     if WorkflowRun.objects.filter(workspace=owner, ended_at=None).exists():
@@ -64,7 +56,7 @@ def require_can_be_taken_over(owner: TaskSession) -> None:
         raise WorktreeMissing(f"{lost} Start without it.")
 
 
-def take_over_worktree(owner: TaskSession, by: Any) -> None:
+def take_over_worktree(owner: TaskSession, by: User | None) -> None:
     """Stop the sessions that use the worktree, in the caller's transaction, so that none returns automatically."""
     running = _sessions_in_worktree(owner).filter(desired_state=DesiredState.RUNNING)
     for session in running.exclude(state__in=ENDED_STATES):
@@ -80,14 +72,14 @@ _USER_SET_STATES: Final = frozenset({TaskState.DONE, TaskState.CANCELLED})
 """States that only users set, and that only ``reopen_task`` leaves."""
 
 
-def create_task_once(user: Any, values: Mapping[str, Any], key: str) -> tuple[Task, bool]:
+def create_task_once(user: User, values: Mapping[str, Any], key: str) -> tuple[Task, bool]:
     """Create a task once per idempotency ``key`` and team; return it, and whether it is new."""
     asked = {name: getattr(value, "pk", value) for name, value in values.items()}
     rows = Task.objects.filter(team=values["team"])
     return create_once(rows, key, asked, lambda mark: create_task(user, values, mark))
 
 
-def create_task(user: Any, values: Mapping[str, Any], mark: Mapping[str, str] | None = None) -> Task:
+def create_task(user: User, values: Mapping[str, Any], mark: Mapping[str, str] | None = None) -> Task:
     """Create a task in one of the user's teams.
 
     ``values``: title, team, and maybe description, repository (a row), repository_path, base_branch.
@@ -147,22 +139,27 @@ class AskedOfSession(TypedDict, total=False):
 
 
 def create_session_once(
-    user: Any, task: Task, profile: AgentProfile, executor: Executor, key: str, **asked: Unpack[AskedOfSession]
+    user: User, task: Task, profile: AgentProfile, executor: Executor, key: str, **asked: Unpack[AskedOfSession]
 ) -> tuple[TaskSession, bool]:
-    """Create a session once per idempotency ``key`` and task; return it, and whether it is new."""
+    """Create a session once per idempotency ``key`` and task; return it, and whether it is new.
+
+    Without ``prompt`` the task's first session gets the task's description; an empty one means none.
+    """
     said = {"desired_state": DesiredState.RUNNING, **asked, "agent_profile": profile.id, "executor": executor.id}
     if files := asked.get("files"):
         said["files"] = [each.described() for each in files]
     said |= {name: value.id for name, value in asked.items() if isinstance(value, TaskSession)}
 
     def make(mark: IdempotencyMark) -> TaskSession:
-        return create_session(user, task, profile, executor, **asked, mark=mark)
+        # Chosen here, so that a repeated request, when the task has this session, has the same digest as the first.
+        values = asked if "prompt" in asked else {**asked, "prompt": first_prompt(task)}
+        return create_session(user, task, profile, executor, **values, mark=mark)
 
     return create_once(TaskSession.objects.filter(task=task), key, said, make)
 
 
 def create_session(
-    user: Any,
+    user: User | None,
     task: Task,
     profile: AgentProfile,
     executor: Executor,
@@ -237,7 +234,7 @@ def _execution(session: TaskSession) -> ExecutorRunning:
     )
 
 
-def archive_task(task: Task, user: Any) -> Task:
+def archive_task(task: Task, user: User) -> Task:
     """Archive a task; its sessions are stopped, and their workspaces stay."""
     with atomic():
         _stop_sessions(task, user)  # first: everyone locks a session before its task, so that no two deadlock
@@ -246,24 +243,24 @@ def archive_task(task: Task, user: Any) -> Task:
     return task
 
 
-def unarchive_task(task: Task, user: Any) -> Task:
+def unarchive_task(task: Task, user: User) -> Task:
     """Put an archived task back on the board; its sessions stay stopped until someone resumes them."""
     Task.objects.filter(id=task.id).exclude(archived_at=None).update(archived_at=None, updated_at=timezone.now())
     task.refresh_from_db()
     return task
 
 
-def finish_task(task: Task, user: Any) -> Task:
+def finish_task(task: Task, user: User) -> Task:
     """Mark a task as done; its sessions are stopped. Conflict for a cancelled one."""
     return _end_task(task, user, TaskState.DONE)
 
 
-def cancel_task(task: Task, user: Any) -> Task:
+def cancel_task(task: Task, user: User) -> Task:
     """Mark a task as cancelled; its sessions are stopped. Conflict for one that is done."""
     return _end_task(task, user, TaskState.CANCELLED)
 
 
-def _end_task(task: Task, user: Any, state: TaskState) -> Task:
+def _end_task(task: Task, user: User, state: TaskState) -> Task:
     with atomic():
         _stop_sessions(task, user)  # first, as in ``archive_task``
         row = Task.objects.select_for_update(no_key=True).get(id=task.id)
@@ -274,7 +271,7 @@ def _end_task(task: Task, user: Any, state: TaskState) -> Task:
     return task
 
 
-def reopen_task(task: Task, user: Any) -> Task:
+def reopen_task(task: Task, user: User) -> Task:
     """Continue a task that is done or cancelled: its state follows from its sessions again."""
     with atomic():
         # Lock the sessions first: a change that commits while the task is still done would not reach its state.
@@ -286,7 +283,7 @@ def reopen_task(task: Task, user: Any) -> Task:
     return task
 
 
-def _stop_sessions(task: Task, user: Any) -> None:
+def _stop_sessions(task: Task, user: User) -> None:
     for session in task.sessions.order_by("id"):
         if session.desired_state == DesiredState.RUNNING:
             intents.request_stop(session.id, user)  # when it has stopped, its work is recorded as finished
@@ -321,14 +318,14 @@ class DefaultChoice:
     repository: uuid.UUID | None = None
 
 
-def default_choice(user: Any) -> DefaultChoice:
+def default_choice(user: User) -> DefaultChoice:
     """Return what the user chose last, among what they can still see; one query."""
     rows = TaskSession.objects.visible_to(user).filter(owner=user).order_by("-created_at")
     last = rows.values_list("agent_profile_id", "executor_id", "task__repository_id").first()
     return DefaultChoice(*last) if last else DefaultChoice()
 
 
-def usual_choice(user: Any, task: Task) -> tuple[AgentProfile, Executor]:
+def usual_choice(user: User, task: Task) -> tuple[AgentProfile, Executor]:
     """Return the agent profile and executor that the user chose last, else the first that the task can use.
 
     Raises Invalid if there is no profile or no executor.
@@ -342,7 +339,14 @@ def usual_choice(user: Any, task: Task) -> tuple[AgentProfile, Executor]:
     return profile, place
 
 
-def create_session_with_defaults(user: Any, task: Task) -> TaskSession:
+def first_prompt(task: Task) -> str:
+    """Return the prompt of a new session if nobody has written one: the description, for the task's first session."""
+    if not task.description.strip() or task.sessions.exists():
+        return ""
+    return task.description
+
+
+def create_session_with_defaults(user: User, task: Task) -> TaskSession:
     """Create a session with ``usual_choice`` and the description as its prompt. Raises the errors of both."""
     profile, place = usual_choice(user, task)
-    return create_session(user, task, profile, place, prompt=task.description if task.description.strip() else "")
+    return create_session(user, task, profile, place, prompt=first_prompt(task))

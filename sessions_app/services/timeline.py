@@ -10,8 +10,12 @@ from typing import Any, Final
 
 from django.db.models import F, QuerySet
 
-from executors_app.domain import Observed
+from executors_app.wire.executions import Observed
 from sessions_app.domain.states import SessionState
+from sessions_app.events import EVENT_CLASSES
+from sessions_app.events.execution import AgentctlStopped, AgentExited, ReceiptWritten
+from sessions_app.events.session import StateChanged
+from sessions_app.events.turns import RunInterrupted
 from sessions_app.models import ContinuityReceipt, Prompt, Run, SessionEvent, SweepOutcome, TaskSession
 
 
@@ -35,45 +39,9 @@ MAX_SWEEPS: Final = 100
 """Maximum number of sweeps on one page."""
 MAX_RUNS: Final = 400
 """Maximum number of turns in the chart of a page."""
-STORY_EVENTS: Final = (
-    "session.state_changed",
-    "session.agentctl_ready",
-    "session.agentctl_error",
-    "session.agentctl_stopped",
-    "session.agentctl_abandoned",
-    "session.agent_exited",
-    "session.asleep",
-    "session.workspace.delayed",
-    "session.workspace.arrived",
-    "session.start_waits",
-    "session.restart_ordered",
-    "session.receipt",
-    "session.journal_gap",
-    "session.journal_skipped",
-    "session.run.started",
-    "session.run.waiting",
-    "session.run.resumed",
-    "session.run.completed",
-    "session.run.failed",
-    "session.run.cancelled",
-    "session.run.interrupted",
-    "session.run.retrying",
-    "session.run.stalled",
-    "session.run.cancel_ignored",
-    "session.run.heard_again",
-    "session.permission.expired",
-    "session.transcript",
-    "session.mcp_servers.left_out",
-    "session.setting.requested",
-    "session.setting.applied",
-    "session.setting.refused",
-    "session.prompt.held",
-    "session.prompt.interrupted",
-    "session.prompt.dismissed",
-    "session.prompt.overdue",
-)
+TIMELINE_EVENTS: Final = tuple(event.name for event in EVENT_CLASSES.values() if event.is_in_timeline())
 """Names of the events that the timeline shows."""
-_PROCESS: Final = ("session.receipt", "session.agent_exited", "session.agentctl_stopped", "session.run.interrupted")
+_PROCESS: Final = tuple(event.name for event in (ReceiptWritten, AgentExited, AgentctlStopped, RunInterrupted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +60,8 @@ class TimelinePage:
 
 def timeline_page(session: TaskSession, before: int | None = None) -> TimelinePage:
     """Return the newest events of the timeline, or those before the event number ``before``."""
-    story = session.events.filter(name__in=STORY_EVENTS).exclude(
-        name="session.state_changed", payload__to__in=_ROUTINE_STATES
+    story = session.events.filter(name__in=TIMELINE_EVENTS).exclude(
+        name=StateChanged.name, payload__to__in=_ROUTINE_STATES
     )
     rows = story if before is None else story.filter(seq__lt=before)
     found = list(rows.order_by("-seq")[: EVENTS_PER_PAGE + 1])
@@ -129,7 +97,7 @@ def _sweeps(session: TaskSession, since: datetime | None, until: datetime | None
 
 
 def _receipts(session: TaskSession, events: Sequence[SessionEvent]) -> dict[str, ContinuityReceipt]:
-    told = (_uuid(event.payload.get("receipt_id")) for event in events if event.name == "session.receipt")
+    told = (_uuid(event.payload.get("receipt_id")) for event in events if event.name == ReceiptWritten.name)
     return {str(row.id): row for row in session.receipts.filter(id__in=[one for one in told if one]).with_history()}
 
 
@@ -180,4 +148,4 @@ def _first_events(
 
 
 def _is_up(name: str, payload: Mapping[str, Any]) -> bool:
-    return name == "session.receipt" and payload.get("kind") not in ("failed", "workspace_only")
+    return name == ReceiptWritten.name and payload.get("kind") not in ("failed", "workspace_only")

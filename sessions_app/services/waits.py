@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from django.contrib.auth.models import User
 from django.utils import timezone
 
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.continuation import interrupted_wait_prompt
+from sessions_app.domain.readable_json import readable_json
 from sessions_app.domain.states import (
     ENDED_STATES,
     OPEN_PROMPT_STATES,
@@ -47,10 +48,11 @@ from sessions_app.services.errors import (
     TokenInvalid,
     TokenRevoked,
 )
-from sessions_app.services.intents import create_intent, prepare_for_prompt, validate_prompt_text
+from sessions_app.services.intents import TEXT_LIMIT, create_intent, prepare_for_prompt, validate_prompt_text
 from sessions_app.services.prompt_context import continue_prompt_prefix, to_interrupted_wait, wait_of
 from sessions_app.services.questions import answer_key, checked_content
 
+_CHANGED_TEXT: Final = "The agent has changed this action since it was shown. Read it again, then answer."
 _NO_REQUEST: Final = "The session has no such permission request."
 
 
@@ -71,7 +73,7 @@ def find_token_for(secret: str, session: TaskSession, kind: WaitKind, wait_id: s
 
 
 def redeem_token(
-    transaction: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any = None
+    transaction: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: User | None = None
 ) -> tuple[dict[str, Any], bool]:
     """Consume a key; return the answer to give, and whether this is the first use.
 
@@ -104,7 +106,8 @@ def _refusal_error(token: ResumeToken) -> TokenConsumed | TokenRevoked | TokenEx
         by = token.consumed_by.get_username() if token.consumed_by else None
         return TokenConsumed(wait_id=token.wait_id, consumed_at=_iso_time(token.consumed_at), by=by)
     if state is TokenState.REVOKED:
-        return TokenRevoked(wait_id=token.wait_id, revoked_at=_iso_time(token.revoked_at), reason=token.reason)
+        message = _CHANGED_TEXT if token.reason == writes.TOOL_CALL_CHANGED else ""
+        return TokenRevoked(message, wait_id=token.wait_id, revoked_at=_iso_time(token.revoked_at), reason=token.reason)
     return TokenExpired(wait_id=token.wait_id, expired_at=_iso_time(token.expires_at))
 
 
@@ -131,7 +134,7 @@ def answer_permission(
     permission_id: str,
     option_id: str,
     secret: str,
-    by: Any,
+    by: User,
     *,
     content: Mapping[str, Any] | None = None,
 ) -> PermissionRequest:
@@ -146,7 +149,7 @@ def answer_permission(
         if asked is None:
             raise NotFound(_NO_REQUEST)
         token = find_token_for(secret, transaction.session, WaitKind.PERMISSION, asked.id, asked.run_id)
-        if option_id not in {option.get("option_id") for option in asked.options}:
+        if option_id not in {option.get("option_id") for option in asked.offered_options}:
             raise Invalid("This permission has no such option.", field="option_id")
         try:
             key = answer_key(asked, option_id, content)
@@ -200,7 +203,7 @@ class OpenWait:
 
 
 def open_wait(
-    session_id: uuid.UUID, reason: str, deadline: datetime | None, by: Any, kind: WaitKind = WaitKind.EXTERNAL
+    session_id: uuid.UUID, reason: str, deadline: datetime | None, by: User, kind: WaitKind = WaitKind.EXTERNAL
 ) -> OpenWait:
     """Let an idle session wait until ``deadline`` (None: no limit) for a callback or a tool result.
 
@@ -220,7 +223,7 @@ def open_wait(
     return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
 
 
-def rotate_wait_token(session_id: uuid.UUID, wait_id: str, by: Any) -> OpenWait:
+def rotate_wait_token(session_id: uuid.UUID, wait_id: str, by: User) -> OpenWait:
     """Replace the key of an open wait; the old one is revoked. Raises Conflict if the wait is over."""
     with session_transaction(session_id) as transaction:
         run = _open_run_of(transaction, wait_id)
@@ -253,7 +256,7 @@ def _has_prompts(session: TaskSession) -> bool:
     return session.prompts.filter(state__in=OPEN_PROMPT_STATES).exists()
 
 
-def restart_wait(session_id: uuid.UUID, wait_id: str, by: Any, deadline: datetime | None = None) -> OpenWait:
+def restart_wait(session_id: uuid.UUID, wait_id: str, by: User, deadline: datetime | None = None) -> OpenWait:
     """Restart a wait that ended without an answer, for the same time again unless a ``deadline`` is given.
 
     Raises Conflict if anything has happened in the session since, and the errors of ``open_wait``.
@@ -271,7 +274,7 @@ def restart_wait(session_id: uuid.UUID, wait_id: str, by: Any, deadline: datetim
     return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
 
 
-def continue_without_answer(session_id: uuid.UUID, wait_id: str, by: Any) -> Prompt:
+def continue_without_answer(session_id: uuid.UUID, wait_id: str, by: User) -> Prompt:
     """Queue a prompt that tells the agent to continue without the answer; repeating this returns the same prompt.
 
     A withdrawn prompt is replaced by a new one. Raises Conflict if anything has happened in the session since, and the
@@ -299,7 +302,7 @@ def _interrupted_run(transaction: SessionTransaction, wait_id: str) -> Mapping[s
 
 
 def _begin_wait(
-    transaction: SessionTransaction, kind: WaitKind, reason: str, deadline: datetime | None, by: Any
+    transaction: SessionTransaction, kind: WaitKind, reason: str, deadline: datetime | None, by: User
 ) -> ResumeToken:
     if transaction.open_run is not None or _has_prompts(transaction.session):
         raise Conflict("The agent is working, or has a prompt to work on. A wait can begin when its turn has ended.")
@@ -311,7 +314,7 @@ def _begin_wait(
 
 
 def _repeat_wait(
-    transaction: SessionTransaction, run: Run, reason: str, deadline: datetime | None, by: Any
+    transaction: SessionTransaction, run: Run, reason: str, deadline: datetime | None, by: User
 ) -> ResumeToken:
     writes.revoke_tokens(transaction, "rotated", run=run)
     run.wait_reason, run.deadline_at = reason, deadline
@@ -364,6 +367,6 @@ def _payload_text(run: Run, payload: Any) -> str:
     """Return the prompt text for a payload: text unchanged, anything else as JSON."""
     if payload in (None, "", {}, []):
         payload = f"The awaited result has arrived: {run.wait_reason or 'continue'}"
-    text = payload if isinstance(payload, str) else json.dumps(payload, indent=2, ensure_ascii=False)
+    text = payload if isinstance(payload, str) else readable_json(payload, TEXT_LIMIT)
     validate_prompt_text(text, field="payload")
     return text

@@ -10,16 +10,17 @@ from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.utils import timezone
 
 from executors_app import recovery_refs
 from executors_app.client import AgentctlClient
-from executors_app.domain import ExecutorStatus
-from executors_app.errors import AgentctlUnreachable, NotKept
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtimes
 from executors_app.recovery_refs import SavedWork
 from executors_app.runtimes import SupportsPush
+from executors_app.wire.errors import AgentctlUnreachable, NotKept
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.models import TaskSession
 from sessions_app.services.assessment import execution_facts_of, execution_of
 
@@ -74,7 +75,7 @@ def find_saved_work(session: TaskSession) -> SavedWork:
     return recovery_refs.find_saved_work(Path(repository.path), str(session.worktree_owner_id), branch)
 
 
-def git_commit(session: TaskSession, user: Any, message: str, paths: Sequence[str] = ()) -> dict[str, Any]:
+def git_commit(session: TaskSession, user: User, message: str, paths: Sequence[str] = ()) -> dict[str, Any]:
     """Commit all changes, or some paths, with ``user`` as the author; return ``{commit, branch, subject}``."""
     name = _plain(user.get_full_name()) or _plain(user.get_username())
     email = _plain(user.email) or f"{_plain(user.get_username())}@localhost"

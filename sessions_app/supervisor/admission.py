@@ -6,9 +6,11 @@ these limits gets a place in the start queue, stored in its row (``start_rank``)
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -42,6 +44,38 @@ class StartSlots:
     """Starts admitted since this process began."""
     under_way: int = 0
     """Admitted starts whose intent is not committed yet."""
+    waiting: set[uuid.UUID] = field(default_factory=set)
+    """Sessions whose starts have taken long enough to give their place to others (``StartGate``)."""
+
+
+BUSY_SECONDS = 20.0
+"""How long a start keeps its place. One that takes longer mostly waits, for a clone or for an agent that loads a long
+conversation, and must not keep other sessions from starting."""
+
+
+class StartGate:
+    """Limits how many starts are carried out at the same time; those that take long do not count."""
+
+    def __init__(self, limit: int, slots: StartSlots):
+        self._places, self._slots = asyncio.Semaphore(limit), slots
+
+    @asynccontextmanager
+    async def place(self, session_id: uuid.UUID) -> AsyncIterator[None]:
+        """Hold a place for at most ``BUSY_SECONDS``; the block itself may take longer."""
+        await self._places.acquire()
+        timer = asyncio.get_running_loop().call_later(BUSY_SECONDS, self._give_up_place, session_id)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if session_id in self._slots.waiting:
+                self._slots.waiting.discard(session_id)
+            else:
+                self._places.release()
+
+    def _give_up_place(self, session_id: uuid.UUID) -> None:
+        self._slots.waiting.add(session_id)
+        self._places.release()
 
 
 @dataclass
@@ -105,7 +139,9 @@ def start_allowance(me: str, slots: StartSlots, gone: Collection[uuid.UUID] = ()
     """
     # Copied before the rows are read: a start admitted meanwhile by another sweep is then subtracted in ``left``.
     given, under_way = slots.given, slots.under_way
+    waiting_ids = list(slots.waiting)
     mine = Intent.objects.filter(kind=IntentKind.START, by=None, done_at=None, session__executions__owner=me)
+    mine = mine.exclude(session_id__in=waiting_ids)
     under_way += mine.count() - mine.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True}).count()
     room, places = _free_capacity(gone)
     waiting = TaskSession.objects.filter(start_rank__isnull=False).values_list("start_rank", flat=True)
@@ -170,16 +206,20 @@ def leave_start_queue(session_ids: Iterable[uuid.UUID]) -> None:
     TaskSession.objects.filter(id__in=list(session_ids), start_rank__isnull=False).update(start_rank=None)
 
 
-def load_due_restarts() -> frozenset[tuple[uuid.UUID, datetime]]:
-    """Return the sessions whose next restart is due and that are not in the start queue, with the due time."""
-    tried = TaskSession.objects.filter(next_restart_at__lte=timezone.now(), start_rank=None)
+def load_due_restarts(at: datetime) -> frozenset[tuple[uuid.UUID, datetime]]:
+    """Return the sessions whose restart is due at this time and that are not in the start queue, with the due time."""
+    tried = TaskSession.objects.filter(next_restart_at__lte=at, start_rank=None)
     wanted = tried.filter(desired_state=DesiredState.RUNNING).exclude(state__in=ENDED_STATES)
-    return frozenset((key, at) for key, at in wanted.values_list("id", "next_restart_at") if at is not None)
+    return frozenset((key, due) for key, due in wanted.values_list("id", "next_restart_at") if due is not None)
 
 
-def next_start_due() -> datetime | None:
-    """Return when the start queue needs the next check, according to the rows: now if sessions wait in it."""
+def next_start_due(after: datetime) -> datetime | None:
+    """Return when the start queue needs the next check, according to the rows: now if sessions wait in it.
+
+    ``after`` is the time for which ``load_due_restarts`` was last asked. A restart that has become due since then is
+    the next one, with a time that has passed.
+    """
     if TaskSession.objects.filter(start_rank__isnull=False).exists():
         return timezone.now()
-    later = TaskSession.objects.filter(next_restart_at__gt=timezone.now())
+    later = TaskSession.objects.filter(next_restart_at__gt=after)
     return later.order_by("next_restart_at").values_list("next_restart_at", flat=True).first()

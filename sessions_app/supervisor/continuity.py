@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
@@ -14,6 +14,7 @@ from sessions_app.domain import attention, verification
 from sessions_app.domain.resumability import Strategy
 from sessions_app.domain.states import PromptKind, RunState
 from sessions_app.domain.verification import (
+    LOST_TOKEN,
     REJECTED_TOKEN_OF,
     TOKEN_OF,
     ReceiptKind,
@@ -22,10 +23,11 @@ from sessions_app.domain.verification import (
     Verified,
     fingerprint,
 )
+from sessions_app.events.execution import ReceiptWritten
 from sessions_app.models import ContinuityReceipt, IntentKind, Message, Prompt, Run, SessionTransaction, TaskSession
 from sessions_app.models.attention import update_wording
-from sessions_app.models.bulk import update_row
-from sessions_app.services import prompt_context
+from sessions_app.models.transactions import ERROR_LIMIT
+from sessions_app.services import prompt_context, workspace_notes
 
 
 def current_binding(session: TaskSession, execution: ExecutorRunning) -> TokenBinding:
@@ -82,15 +84,31 @@ def replace_token(transaction: SessionTransaction, execution: ExecutorRunning, t
         _note_metadata(transaction, TOKEN_OF, current_binding(transaction.session, execution).to_json())
     if token and execution.rejected_resume_token == token:
         execution.rejected_resume_token = ""
+        _note_metadata(transaction, LOST_TOKEN, None)
 
 
-def set_token_aside(transaction: SessionTransaction) -> None:
-    """Set the resume token aside as rejected, because the agent does not know its conversation; a user may retry it."""
+def known_tokens(session: TaskSession, execution: ExecutorRunning) -> frozenset[str]:
+    """Return the ids of the session's earlier conversations that an agent may still continue.
+
+    A conversation that its agent has reported as lost is not among them: the same id, as one that is derived from the
+    directory, then names an empty conversation.
+    """
+    lost = session.metadata.get(LOST_TOKEN)
+    tokens = {execution.resume_token, execution.rejected_resume_token} - {""}
+    return frozenset(token for token in tokens if fingerprint(token) != lost)
+
+
+def set_token_aside(transaction: SessionTransaction, *, is_lost: bool) -> None:
+    """Set the resume token aside as rejected, because the agent cannot resume its conversation; a user may retry it.
+
+    ``is_lost``: the agent has reported that it no longer knows the conversation.
+    """
     execution = transaction.execution
     if execution is not None and execution.resume_token:
         execution.rejected_resume_token, execution.resume_token = execution.resume_token, ""
         execution.save(update_fields=["rejected_resume_token", "resume_token", "updated_at"])
         _note_metadata(transaction, REJECTED_TOKEN_OF, transaction.session.metadata.get(TOKEN_OF))
+        _note_metadata(transaction, LOST_TOKEN, fingerprint(execution.rejected_resume_token) if is_lost else None)
 
 
 def _note_metadata(transaction: SessionTransaction, key: str, value: Any) -> None:
@@ -111,6 +129,49 @@ def last_user_request(session_id: uuid.UUID) -> str | None:
     last_turn = completed_turns(session_id).order_by("-started_at").values("message_id")[:1]
     prompts = Prompt.objects.filter(session_id=session_id, message_id=Subquery(last_turn))
     return prompts.values_list("text", flat=True).first()
+
+
+COMPARED_TURNS = 2000
+"""Maximum number of turns whose requests are compared with a replay: the last ones."""
+CONVERSATION_SINCE = "conversation_since"
+"""Key in ``TaskSession.metadata``: ``seq`` of the last event before the agent's present conversation began."""
+
+
+def mark_new_conversation(transaction: SessionTransaction) -> None:
+    """Note that the agent begins another conversation: earlier turns are not part of it."""
+    _note_metadata(transaction, CONVERSATION_SINCE, transaction.session.last_seq)
+
+
+def _requests_of_conversation(session: TaskSession) -> QuerySet[Message]:
+    since = session.metadata.get(CONVERSATION_SINCE)
+    return Message.objects.filter(session=session, role="user", seq__gt=since if isinstance(since, int) else 0)
+
+
+def count_requests(session: TaskSession) -> int:
+    """Return how many requests the agent got in its present conversation; it may have lost those of other turns."""
+    return _requests_of_conversation(session).order_by().count()
+
+
+def load_requests(session: TaskSession) -> verification.Requests:
+    """Return the requests that the agent's present conversation should contain, from the log.
+
+    By ``seq``, not by time: receipts and turns have the clocks of two machines.
+    """
+    asked = _requests_of_conversation(session).exclude(key__startswith=verification.MEMORY_CHECK_PREFIX)
+    names = list(asked.order_by("-seq").values_list("key", flat=True)[:COMPARED_TURNS])[::-1]
+    if not names:
+        return verification.Requests()
+    prompts = Prompt.objects.filter(session=OuterRef("session"), message_id=OuterRef("message_id"))
+    ended = Run.objects.filter(session=session, state__in=(RunState.COMPLETED, RunState.INTERRUPTED)).order_by()
+    runs = ended.annotate(text=Subquery(prompts.values("text")[:1])).values_list("message_id", "state", "text")
+    turns = {message_id: (state, text) for message_id, state, text in runs}
+    completed = [turns[name][1] for name in names if name in turns and turns[name][0] == RunState.COMPLETED]
+    interrupted = [turns[name][1] for name in names if name in turns and turns[name][0] == RunState.INTERRUPTED]
+    return verification.Requests(
+        completed=[text for text in completed if text is not None],
+        completed_turns=len(completed),
+        interrupted=interrupted[-1] if interrupted else None,
+    )
 
 
 def queue_memory_check(
@@ -156,7 +217,16 @@ def mark_history_delivered(transaction: SessionTransaction, message_id: str) -> 
                 "injected_with": message_id,
                 "injected_at": transaction.at.isoformat(),
             }
-            update_row(receipt, ["evidence"])
+            receipt.save(update_fields=["evidence"])
+
+
+def record_sent_history(transaction: SessionTransaction, facts: Mapping[str, int | None]) -> None:
+    """Record in the receipt what the history contains that the next prompt carries."""
+    receipt = _current_receipt(transaction)
+    if receipt is None or receipt.kind != ReceiptKind.INJECTED or receipt.evidence.get("injection") == facts:
+        return
+    receipt.evidence = {**receipt.evidence, "injection": dict(facts)}
+    receipt.save(update_fields=["evidence"])
 
 
 def resend_history(transaction: SessionTransaction, message_id: str) -> None:
@@ -195,9 +265,17 @@ def settle_memory_check(transaction: SessionTransaction, answer: str) -> None:
 
 
 def rebuild_evidence(transaction: SessionTransaction) -> dict[str, str]:
-    """Return the evidence from what a lost workspace was rebuilt at launch; empty if it was not lost."""
-    said = transaction.execution.state.get("rebuilt") if transaction.execution else ""
-    return {"workspace_rebuilt": str(said)} if said else {}
+    """Return the evidence from what a lost workspace was rebuilt at launch, and what the snapshot lacked.
+
+    Empty if the workspace was not lost.
+    """
+    source = transaction.execution.state.get("rebuilt") if transaction.execution else ""
+    if not source:
+        return {}
+    known = workspace_notes.workspace_json(transaction.session)
+    lacking = known["left_out"] if known else []
+    missing = workspace_notes.left_out_sentence(lacking, known["left_out_count"]) if known and lacking else ""
+    return {"workspace_rebuilt": str(source), **({"workspace_lacks": missing} if missing else {})}
 
 
 def refute_receipt(transaction: SessionTransaction, reason: str, message: str) -> None:
@@ -209,8 +287,8 @@ def refute_receipt(transaction: SessionTransaction, reason: str, message: str) -
     if receipt is None or receipt.verified not in (Verified.PENDING, Verified.UNPROVEN, Verified.NONE):
         return
     receipt.kind, receipt.reason = ReceiptKind.FAILED, reason
-    receipt.evidence = {**receipt.evidence, "message": message}
-    update_row(receipt, ["kind", "reason", "evidence"])
+    receipt.evidence = {**receipt.evidence, "message": message[:ERROR_LIMIT]}
+    receipt.save(update_fields=["kind", "reason", "evidence"])
     _record_verdict(transaction, receipt, Verified.NONE)
 
 
@@ -266,7 +344,5 @@ def _current_receipt(transaction: SessionTransaction) -> ContinuityReceipt | Non
 
 def _record_verdict(transaction: SessionTransaction, receipt: ContinuityReceipt, verified: Verified) -> None:
     receipt.verified = verified
-    update_row(receipt, ["verified"])
-    transaction.record_event(
-        "session.receipt", receipt_id=str(receipt.id), kind=receipt.kind, verified=receipt.verified
-    )
+    receipt.save(update_fields=["verified"])
+    transaction.record_event(ReceiptWritten(receipt_id=str(receipt.id), kind=receipt.kind, verified=receipt.verified))

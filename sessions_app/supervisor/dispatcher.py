@@ -15,13 +15,13 @@ from typing import Any
 from django.db import InterfaceError, OperationalError
 from django.db.models import OuterRef, Q, Subquery
 
-from executors_app import crash_points
-from executors_app.agentctl.agent_settings import REASON_LIMIT, clean_text
-from executors_app.agentctl.protocol import Code
 from executors_app.backoff import Backoff
-from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
+from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
+from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
+from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
+from executors_app.wire.protocol import Code
 from sessions_app.domain import actor_context
 from sessions_app.domain.states import WAITING_PROMPT_STATES, PermissionState
 from sessions_app.models import (
@@ -134,7 +134,7 @@ async def _send_change(registry: ExecutionRegistry, intent: Intent) -> bool:
     if outcome is None:
         return False
     await registry.database(settle_intent, intent.id, outcome)
-    registry.on_change(intent.session_id)  # a prompt may have waited for it
+    registry.listener.wake_session(intent.session_id)  # a prompt may have waited for it
     return True
 
 
@@ -197,7 +197,7 @@ async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
     crash_points.reached("supervisor.stop_settled", intent.session_id)
     if facts is not None:
         await registry.database(leases.release_leases, registry.boot_id, uuid.UUID(facts.id))
-    registry.on_change(intent.session_id)  # a start may have waited for this end
+    registry.listener.wake_session(intent.session_id)  # a start may have waited for this end
     return True
 
 
@@ -379,7 +379,9 @@ class Dispatcher:
         intent_id = self._starts.pop(session_id, None) or await self.registry.database(next_start_intent, session_id)
         if intent_id is None:
             with actor_context.acting_as(session_id=session_id, cause="prompt"):
-                return await send_next_prompt(self.registry, session_id)
+                await send_next_prompt(self.registry, session_id)
+            # The journal of the turn, or the back-off of the delivery, wakes this queue for the next prompt.
+            return False
         with actor_context.acting_as(session_id=session_id, intent_id=intent_id, cause="start"):
             await execution.execute_start(self.registry, session_id, intent_id)
             self.registry.changes.record()

@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,21 +18,23 @@ import aiohttp
 from django.conf import settings
 from django.db import DatabaseError
 
-from executors_app import crash_points
-from executors_app.agentctl.protocol import ALIVE_AGENT_STATES, JournalKind
 from executors_app.client import AgentctlClient, open_connection_pool
-from executors_app.domain import ExecutionFacts
-from executors_app.errors import AgentctlUnreachable, ExecutorError, StaleGeneration
+from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
+from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, StaleGeneration
+from executors_app.wire.executions import ExecutionFacts
+from executors_app.wire.protocol import ALIVE_AGENT_STATES, JournalKind
+from sessions_app.domain import attention
 from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.admission import StartSlots
+from sessions_app.supervisor.admission import StartGate, StartSlots
 from sessions_app.supervisor.change_counter import ChangeCounter
 from sessions_app.supervisor.database_outage import DatabaseOutage
-from sessions_app.supervisor.execution_stream import ExecutionStream
+from sessions_app.supervisor.execution_stream import ExecutionStream, SessionListener
 from sessions_app.supervisor.executions import Takeover, TakeoverRequest, load_execution_facts, take_over_executions
 from sessions_app.supervisor.ingest.writer import TROUBLE_MESSAGES, JournalWriter
+from sessions_app.supervisor.stream_news import News
 
 
 class GracePeriod:
@@ -60,33 +62,52 @@ class GracePeriod:
 
 
 log = logging.getLogger(__name__)
+STATEMENT_LIMIT = 0.6
+"""Part of a lease's lifetime after which the database cancels a statement of a supervisor."""
 ATTACH_TIMEOUT = 10.0
 """Seconds that a stream may take to open, and then its journal to be in the log."""
+
+
+class IgnoreNews:
+    """The listener of a registry that is used without a supervisor's loop."""
+
+    def handle_news(self, stream: ExecutionStream, news: Sequence[News]) -> None:
+        """Do nothing: the rows have everything, and the next supervisor reads them."""
+
+    def handle_lost_stream(self, stream: ExecutionStream) -> None:
+        """Do nothing: the next sweep finds the session."""
+
+    def wake_session(self, session_id: uuid.UUID) -> None:
+        """Do nothing: no queue runs here."""
+
+    def start_session(self, session_id: uuid.UUID, intent_id: uuid.UUID | None) -> None:
+        """Do nothing: the next supervisor carries the start out."""
 
 
 class ExecutionRegistry:
     """Streams and threads of one supervisor process.
 
-    It is only a cache: whether a lease is held is decided by the rows, in each transaction.
+    It is only a cache: whether a lease is held is decided by the rows, in each transaction. ``listener`` acts on what
+    happens here; without one, only the rows change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, listener: SessionListener | None = None) -> None:
         self.boot_id = uuid.uuid4().hex
-        self.writer = DatabaseThread("ingest")
+        self.listener: SessionListener = listener or IgnoreNews()
+        # A statement that takes longer would let leases expire: they are renewed on the second of these threads.
+        limit = settings.KANDEV_LEASE_TTL * STATEMENT_LIMIT
+        self.writer = DatabaseThread("ingest", limit=limit)
         self.ingest = JournalWriter(self.writer)
-        self.database = DatabaseThread("orders")
+        self.database = DatabaseThread("orders", limit=limit)
         self.outage = DatabaseOutage(self.database)
         self.changes = ChangeCounter()
         self._takeovers: BatchExecutor[TakeoverRequest, Takeover | None] = BatchExecutor(
             self.database, lambda wanted: take_over_executions(self.boot_id, wanted)
         )
         self.streams: dict[uuid.UUID, ExecutionStream] = {}
-        self.starts = asyncio.Semaphore(settings.KANDEV_START_CONCURRENCY)
         self.start_slots = StartSlots()
+        self.starts = StartGate(settings.KANDEV_START_CONCURRENCY, self.start_slots)
         self.grace = GracePeriod()
-        self.on_change: Callable[[uuid.UUID], None] = lambda session_id: None
-        self.on_stream_lost: Callable[[ExecutionStream], None] = lambda stream: None
-        self.on_start_ordered: Callable[[uuid.UUID, uuid.UUID | None], None] = lambda session_id, intent_id: None
         self.reported_corruption: dict[uuid.UUID, str] = {}
         self._http: aiohttp.ClientSession | None = None
         self._opening: dict[uuid.UUID, asyncio.Lock] = {}
@@ -154,7 +175,7 @@ class ExecutionRegistry:
             client=AgentctlClient.of(taken.facts, self.http),
             writer=self.ingest,
             database=self.database,
-            on_change=self.on_change,
+            listener=self.listener,
             on_end=self._forget,
             journal_epoch=journal_epoch,
             epoch=taken.epoch,
@@ -169,7 +190,7 @@ class ExecutionRegistry:
         # A stream that was closed on purpose, or never registered, is not here: its end requests no recheck.
         if self.streams.get(stream.session_id) is stream:
             del self.streams[stream.session_id]
-            self.on_stream_lost(stream)
+            self.listener.handle_lost_stream(stream)
 
     async def close_stream(self, session_id: uuid.UUID) -> None:
         """End the stream of a session without requesting a recheck; the lease stays."""
@@ -235,17 +256,19 @@ READ_TIMEOUT: Final = 5.0
 
 
 async def read_log_tail(registry: ExecutionRegistry, session_id: uuid.UUID) -> str:
-    """Return the last log lines of a session's agents; empty if they cannot be read in time."""
+    """Return the last log lines of a session's agents, without secrets; empty if they cannot be read in time."""
     try:
         facts = await registry.database(load_execution_facts, session_id)
         if facts is None:
             return ""
         seq, epoch = await registry.database(_cursor, facts.id)
         async with asyncio.timeout(READ_TIMEOUT):
-            return await asyncio.to_thread(_read, facts, max(seq - LOOKBACK, 0), epoch)
+            found = await asyncio.to_thread(_read, facts, max(seq - LOOKBACK, 0), epoch)
     except (ExecutorError, DatabaseError, OSError, ValueError, TimeoutError) as error:
         log.info("session %s: the end of its agent's log cannot be read: %s", session_id, error)
         return ""
+    # Here, because what follows is a transaction, which must not search the whole of an agent's log for secrets.
+    return await asyncio.to_thread(attention.tail, found)
 
 
 def _cursor(execution_id: str) -> tuple[int, str]:

@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from django.db import InterfaceError, OperationalError
 
-from executors_app import crash_points
-from executors_app.agentctl.protocol import TURN_ENDS, JournalKind
 from executors_app.backoff import Backoff
 from executors_app.client import AgentctlClient
-from executors_app.domain import ExecutionFacts
-from executors_app.errors import ExecutorError
-from sessions_app.domain import actor_context, verification
+from executors_app.machine import crash_points
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.executions import ExecutionFacts
+from executors_app.wire.protocol import JournalKind
+from sessions_app.domain import actor_context
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor.database_outage import is_database_outage
 from sessions_app.supervisor.ingest.batches import IngestResult
-from sessions_app.supervisor.ingest.folding import OUTPUT_KINDS
-from sessions_app.supervisor.ingest.writer import JournalWriter, buffer_frames, show_agentctl_trouble
+from sessions_app.supervisor.ingest.line_buffer import LineBuffer
+from sessions_app.supervisor.ingest.writer import JournalWriter, show_agentctl_trouble
+from sessions_app.supervisor.stream_news import News, news_of
 
 log = logging.getLogger(__name__)
 RECONNECT_PAUSE = 0.01
@@ -33,6 +34,22 @@ START_ANSWER_HEAD_START = 0.2
 """Maximum seconds that journal lines wait while an agent is being started, so that the start is written first."""
 MAX_RECONNECTS = 5
 """How often a broken stream is opened before it ends and its session is rechecked."""
+
+
+class SessionListener(Protocol):
+    """Who acts on what streams, prompts and sweeps of one supervisor report. Nothing here waits or raises."""
+
+    def handle_news(self, stream: ExecutionStream, news: Sequence[News]) -> None:
+        """A stream has committed lines; ``news`` is not empty."""
+
+    def handle_lost_stream(self, stream: ExecutionStream) -> None:
+        """A stream has ended unexpectedly, or its agent has: the session has to be rechecked."""
+
+    def wake_session(self, session_id: uuid.UUID) -> None:
+        """Intents or prompts of a session may have become due."""
+
+    def start_session(self, session_id: uuid.UUID, intent_id: uuid.UUID | None) -> None:
+        """A sweep has ordered a start; ``intent_id`` names it, if it is new."""
 
 
 @dataclass
@@ -45,8 +62,8 @@ class ExecutionStream:
     client: AgentctlClient
     writer: JournalWriter
     database: DatabaseThread
-    on_change: Callable[[uuid.UUID], None]
-    """Called after each commit of more than output, because intents and prompts may have become due."""
+    listener: SessionListener
+    """Gets what each commit means for others."""
     on_end: Callable[[ExecutionStream], None]
     """Called once, when the stream has ended."""
     journal_epoch: str = ""
@@ -64,11 +81,6 @@ class ExecutionStream:
     """The launch id of the agent that was alive at the take-over; empty: none was."""
     observed_agent: bool = True
     """Whether an agent was alive at the take-over."""
-    agent_gone: bool = False
-    has_new_snapshot: bool = False
-    turn_ended: bool = False
-    turn_completed: bool = False
-    """These four are set when the journal reports it, and cleared by ``SupervisorLoop``, which acts on them."""
     has_started: bool = False
     """Whether an agent was started through this stream."""
     trouble: str = ""
@@ -152,8 +164,10 @@ class ExecutionStream:
         return True
 
     async def _stream(self) -> None:
-        events, waiting = self.client.events(self.seq, self.epoch), list[dict[str, Any]]()
-        async with events as stream, aclosing(buffer_frames(stream, waiting)) as batches:
+        async with AsyncExitStack() as stack:
+            stream = await stack.enter_async_context(self.client.events(self.seq, self.epoch))
+            buffer = LineBuffer(stream)
+            batches = await stack.enter_async_context(aclosing(buffer.batches()))
             self.connected.set()
             async for batch in batches:
                 await self.handle_notices(line for line in batch if line.get("type") == "journal")
@@ -163,14 +177,15 @@ class ExecutionStream:
                 await self._wait_for_start_answer()
                 # Acknowledged after the commit: agentctl may delete what is acknowledged. After a crash in between the
                 # lines arrive again, and the cursor filters them out.
-                result = await self._write(lines, waiting)
-                only_output = all(line["kind"] in OUTPUT_KINDS for line in lines)
-                await stream.ack(result.seq, now=not only_output)
+                result = await self._write(lines, buffer)
+                news = news_of(lines, result)
+                if news:
+                    # Before anything can fail: these lines are committed and will not be read again.
+                    self.listener.handle_news(self, news)
+                await stream.ack(result.seq, now=bool(news))
                 crash_points.reached("supervisor.ingest_acked", self.session_id)
                 await self.handle_notices(())
                 await self._notify_waiters()
-                if not only_output:
-                    self.on_change(self.session_id)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
@@ -201,7 +216,7 @@ class ExecutionStream:
             health = self.trouble or "health"
             log.warning("session %s: its state %s cannot be stored, trying again: %s", self.session_id, health, reason)
             self._trouble_task = asyncio.create_task(self._retry_storing_trouble(), name=f"health {self.session_id}")
-        self.on_change(self.session_id)
+        self.listener.wake_session(self.session_id)
 
     async def _store_trouble(self) -> str:
         """Write the trouble into the row; return why that is not possible now, or an empty string."""
@@ -221,29 +236,17 @@ class ExecutionStream:
             while not self.ended:
                 await asyncio.sleep(backoff.record_failure())
                 if not await self._store_trouble():
-                    self.on_change(self.session_id)
+                    self.listener.wake_session(self.session_id)
                     return
 
-    async def _write(self, lines: list[dict[str, Any]], arriving: list[dict[str, Any]]) -> IngestResult:
+    async def _write(self, lines: list[dict[str, Any]], buffer: LineBuffer) -> IngestResult:
         token = None
-        kinds = {line["kind"] for line in lines}
-        if JournalKind.SESSION_IDENTIFIED in kinds:
+        if any(line["kind"] == JournalKind.SESSION_IDENTIFIED for line in lines):
             token = await self.client.agent_session()
-        result = await self.writer(self.session_id, self.lease, lines, token, arriving)
+        result = await self.writer(self.session_id, self.lease, lines, token, buffer)
         self.epoch, self.seq = result.epoch, result.seq
-        self.agent_gone = self.agent_gone or result.agent_gone
-        self.has_new_snapshot = self.has_new_snapshot or JournalKind.WORKSPACE_SNAPSHOT in kinds
-        self.turn_ended = self.turn_ended or not TURN_ENDS.isdisjoint(kinds)
-        if JournalKind.TURN_COMPLETED in kinds:
-            self.turn_completed = self.turn_completed or any(map(_completes_turn, lines))
         return result
 
     async def _notify_waiters(self) -> None:
         async with self._progressed:
             self._progressed.notify_all()
-
-
-def _completes_turn(line: Mapping[str, Any]) -> bool:
-    """Whether it ends a turn well, and not just a memory check, which proves less (``_turn_ended_handler``)."""
-    is_check = str(line.get("message_id")).startswith(verification.MEMORY_CHECK_PREFIX)
-    return line["kind"] == JournalKind.TURN_COMPLETED and not is_check

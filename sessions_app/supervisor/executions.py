@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from django.db import transaction
 from django.db.models import F, Q
 
-from executors_app.domain import ExecutionFacts, LaunchSpec
 from executors_app.models import ExecutorRunning
+from executors_app.wire.executions import ExecutionFacts, LaunchSpec
 from sessions_app.models import Lease, TaskSession
 from sessions_app.services.assessment import execution_facts_of
 from sessions_app.supervisor import leases

@@ -37,6 +37,8 @@ MAX_SESSIONS: Final = 32
 share the interpreter with it that long."""
 RETRY_AFTER: Final = 30.0
 """Seconds until a session whose export failed is tried again."""
+STEP_LIMIT: Final = 60.0
+"""Seconds after which a step executes no further statement; what it did not export is tried again later."""
 FINISH_WITHIN: Final = 3.0
 """Seconds that a shutdown may spend on exports; the next start does the rest."""
 RECORD_NAME: Final = "the portable record"
@@ -169,7 +171,7 @@ class ExportJob:
     def __init__(self, boot_id: str, changes: ChangeCounter):
         self.exporter = Exporter(boot_id)
         self._changes = changes
-        self.thread = DatabaseThread("export")
+        self.thread = DatabaseThread("export", limit=STEP_LIMIT)
         self._has_started = False
 
     async def run_step(self) -> None:

@@ -1,7 +1,8 @@
 """Put idle sessions to sleep: end their executions, keep everything that a resume needs, and let a prompt wake them.
 
 This saves machines that are paid for by the hour. A session stays awake while it works, has queued prompts or open
-requests, waits for an answer, has a shell open or a script running, or could not resume its own conversation.
+requests, waits for an answer, has a shell open, a script or a process of an earlier turn running, or could not resume
+its own conversation.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from django.conf import settings
 from django.db.models import Max, Q
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import AgentState
-from executors_app.domain import ExecutorStatus
-from executors_app.errors import ExecutorError
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.executions import ExecutorStatus
+from executors_app.wire.protocol import AgentState
 from sessions_app.domain.resumability import Strategy
 from sessions_app.domain.states import (
     OPEN_PROMPT_STATES,
@@ -27,6 +28,7 @@ from sessions_app.domain.states import (
     SessionState,
     WorkState,
 )
+from sessions_app.events.execution import Asleep
 from sessions_app.models import (
     IDLE_REASON,
     IntentKind,
@@ -94,14 +96,14 @@ async def _try_to_sleep(registry: ExecutionRegistry, session_id: uuid.UUID) -> b
 
 
 async def _is_quiet(stream: ExecutionStream) -> bool:
-    """Whether agentctl reports no turn, question, shell or script; False if it does not answer or cannot tell."""
+    """Whether agentctl reports nothing that still works for the session; False if it does not answer or cannot tell."""
     try:
         report = await stream.client.status()
     except ExecutorError:
         return False
     agent, shells = report["agent"], report["workspace"].get("shells")
     at_rest = agent["state"] == AgentState.IDLE and not agent["active_turn"] and not report["pending_permissions"]
-    return at_rest and shells == 0 and not report.get("jobs")
+    return at_rest and shells == 0 and not report.get("jobs") and not report.get("background")
 
 
 def write_asleep(stream: ExecutionStream) -> bool:
@@ -116,7 +118,7 @@ def write_asleep(stream: ExecutionStream) -> bool:
         transaction.set_fields(next_restart_at=None)
         transaction.move_executor("stop", status_reason=IDLE_REASON)
         transaction.record_event(
-            "session.asleep", reason=IDLE_REASON, idle_since=since.isoformat(), after=settings.KANDEV_IDLE_SLEEP
+            Asleep(reason=IDLE_REASON, idle_since=since.isoformat(), after=settings.KANDEV_IDLE_SLEEP)
         )
         create_intent(transaction.session, IntentKind.STOP, None, {"reason": IDLE_REASON})
     log.info("session %s was put to sleep: idle since %s", stream.session_id, since)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.utils import timezone
 
+from executors_app.agent_capabilities import own_title_in_team
 from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.domain import continuation, restart_rules, transient_errors
 from sessions_app.domain.agent_programs import EXPLAINED_CODES, explain_program_error
@@ -20,6 +22,7 @@ from sessions_app.domain.states import (
     ENDED_STATES,
     SESSION,
     UNSETTLED_PROMPT_STATES,
+    USER_STOP_REASONS,
     WORK,
     DesiredState,
     PermissionState,
@@ -28,6 +31,8 @@ from sessions_app.domain.states import (
     RequestKind,
     WorkState,
 )
+from sessions_app.events.permissions import PermissionExpired
+from sessions_app.events.turns import RunRetrying
 from sessions_app.models import IntentKind, PermissionRequest, Prompt, Run, SessionTransaction, TaskSession, waits
 from sessions_app.services import prompt_context
 from sessions_app.services.assessment import assess_session
@@ -48,6 +53,8 @@ def interrupt_turn(transaction: SessionTransaction, reason: str, update: Convers
     conversation of a batch that is being applied; without one, the changes are scheduled here.
     """
     run = transaction.open_turn
+    if run is not None and reason not in USER_STOP_REASONS and _is_being_stopped(transaction):
+        reason = "stopped"
     conversation = update or ConversationUpdate(transaction)
     tools = conversation.unfinished_tools()
     conversation.finish(tool_status="interrupted")
@@ -65,6 +72,15 @@ def interrupt_turn(transaction: SessionTransaction, reason: str, update: Convers
     if update is None:
         schedule_writes([conversation])
     return run is not None
+
+
+def _is_being_stopped(transaction: SessionTransaction) -> bool:
+    """Whether a user's stop is being carried out: it ends the agent, whose journal may report that end first."""
+    session = transaction.session
+    if not session.stopped_by_user:
+        return False
+    stops = session.intents.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE), done_at=None)
+    return bool(stops.exists())
 
 
 def record_agent_stopped(transaction: SessionTransaction) -> None:
@@ -114,16 +130,25 @@ def reset_attempts_if_stable(transaction: SessionTransaction, until: datetime | 
 
 
 def _expire_permissions(transaction: SessionTransaction, conversation: ConversationUpdate) -> None:
-    for asked in PermissionRequest.objects.filter(session=transaction.session, state=PermissionState.PENDING):
-        asked.state, asked.settled_at = PermissionState.EXPIRED, transaction.at
-        asked.reason, asked.sealed_answer = "agent_gone", {}
-        asked.save(update_fields=["state", "settled_at", "reason", "sealed_answer"])
-        is_question = asked.kind == RequestKind.QUESTION
-        told = {"status": str(asked.question_status)} if is_question else {}
-        transaction.record_event("session.permission.expired", permission_id=asked.id, reason="agent_gone", **told)
-        waits.revoke_tokens(transaction, "agent_gone", wait_id=asked.id)
-        if is_question:
-            add_question_message(conversation, asked)
+    """Close the open requests, with a number of statements that does not depend on how many there are."""
+    expired = {"state": PermissionState.EXPIRED, "settled_at": transaction.at, "reason": "agent_gone"}
+    pending = PermissionRequest.objects.filter(session=transaction.session, state=PermissionState.PENDING)
+    permissions = list(pending.exclude(kind=RequestKind.QUESTION).values_list("id", flat=True))
+    questions = list(pending.filter(kind=RequestKind.QUESTION))
+    if not permissions and not questions:
+        return
+    pending.update(**expired, sealed_answer={})
+    for permission_id in permissions:
+        transaction.record_event(PermissionExpired(permission_id=permission_id, reason="agent_gone"))
+    for question in questions:
+        for name, value in expired.items():
+            setattr(question, name, value)
+        transaction.record_event(
+            PermissionExpired(permission_id=question.id, reason="agent_gone", status=str(question.question_status))
+        )
+        add_question_message(conversation, question)
+    closed = [*permissions, *(question.id for question in questions)]
+    waits.revoke_tokens(transaction, "agent_gone", wait_id__in=closed)
 
 
 def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:
@@ -148,11 +173,11 @@ def _plan_continuation(transaction: SessionTransaction, run: Run, interrupted: P
     The continue prompt is created in the transaction that records the interruption, so no crash can lose it (rule 16).
     """
     session = transaction.session
-    held = effective_policy_of(session)
+    policy = effective_policy_of(session)
     facts = continuation.ContinueFacts(
         work_state=WorkState(session.work_state),
-        policy=Policy(held.policy),
-        setting=held.continues if held.continues_source else None,
+        policy=Policy(policy.policy),
+        setting=policy.continues if policy.continues_source else None,
         prompt_held=interrupted is None,
         cancelled_by_user=_was_cancelled(transaction, run),
         stopped_by_user=session.stopped_by_user,
@@ -165,8 +190,10 @@ def _plan_continuation(transaction: SessionTransaction, run: Run, interrupted: P
         return
     prompt_context.note_interruption(transaction, run, tools)
     if continuation.should_continue(facts) and _restarts_unasked(transaction):
-        told = continuation.Interruption(session.task.title, prompt_context.original_request(interrupted), tools)
-        _put_continue_prompt(transaction, run, interrupted, continuation.continue_prompt(told))
+        interruption = continuation.Interruption(
+            session.task.title, prompt_context.original_request(interrupted), tools
+        )
+        _put_continue_prompt(transaction, run, interrupted, continuation.continue_prompt(interruption))
 
 
 def _restarts_unasked(transaction: SessionTransaction) -> bool:
@@ -254,26 +281,27 @@ def plan_retry(
     return row
 
 
-def explain_failure(session: TaskSession, code: str, said: str) -> str:
-    """Explain to people a start or turn that failed with ``code``; ``said`` if there is nothing to add."""
+def explain_failure(session: TaskSession, code: str, message: str) -> str:
+    """Explain to people a start or turn that failed with ``code``; ``message`` if there is nothing to add."""
     if code not in EXPLAINED_CODES:
-        return said
+        return message
     profile = session.agent_profile
     try:
         kind = agent_type(profile.agent_type)
     except UnknownPlugin:
-        return said
+        return message
     place = session.executor
     program = next(iter(profile.argv(place.runtime)), "")
-    return explain_program_error(code, said, kind=kind, program=program, profile=profile.name, executor=place.name)
+    kind = replace(kind, title=own_title_in_team(profile, session.task.team_id))
+    return explain_program_error(code, message, kind=kind, program=program, profile=profile.name, executor=place.name)
 
 
 def record_turn_failure(
     transaction: SessionTransaction, conversation: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
 ) -> None:
     """Add a message to the conversation about why a turn failed, and when it is retried."""
-    said = str(line.get("message") or "The turn failed.")
-    message = explain_failure(transaction.session, str(line.get("code") or ""), said)
+    reported = str(line.get("message") or "The turn failed.")
+    message = explain_failure(transaction.session, str(line.get("code") or ""), reported)
     if retry is None:
         conversation.add_message("status", message, level="error")
     else:
@@ -283,13 +311,14 @@ def record_turn_failure(
 def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
     of = settings.KANDEV_TURN_RETRIES
     transaction.record_event(
-        "session.run.retrying",
-        message_id=row.message_id,
-        attempt=row.attempt,
-        of=of,
-        at=row.not_before.isoformat() if row.not_before else None,
-        error_code=row.trouble,
-        error_message=row.trouble_message,
+        RunRetrying(
+            message_id=row.message_id,
+            attempt=row.attempt,
+            of=of,
+            at=row.not_before.isoformat() if row.not_before else None,
+            error_code=row.trouble,
+            error_message=row.trouble_message,
+        )
     )
     return transient_errors.Retry(row.trouble, row.trouble_message, row.attempt, of, row.not_before).said
 
@@ -306,8 +335,8 @@ def _retry_text(
     """Return the text of a retry: the request itself, or a continuation of it if the agent had begun to use tools."""
     if not conversation.has_called_tools_since(first.message_id):
         return first.text
-    told = Interruption(transaction.session.task.title, first.text, tools)
-    return retry_prompt(told, transient_errors.TROUBLE_SENTENCES[trouble])
+    interruption = Interruption(transaction.session.task.title, first.text, tools)
+    return retry_prompt(interruption, transient_errors.TROUBLE_SENTENCES[trouble])
 
 
 def _first_attempt(row: Prompt) -> Prompt:
@@ -325,5 +354,5 @@ def is_prompt_due(row: Prompt) -> bool:
 
 def load_due_retries() -> frozenset[uuid.UUID]:
     """Return the sessions with a queued retry whose time has come."""
-    waiting = Prompt.objects.filter(state=PromptState.QUEUED, not_before__isnull=False)
+    waiting = Prompt.objects.filter(state=PromptState.QUEUED, not_before__isnull=False).only("session_id", "not_before")
     return frozenset(row.session_id for row in waiting if is_prompt_due(row))

@@ -23,10 +23,10 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from executors_app.agentctl.process import identity
-from executors_app.domain import ExecutorStatus
+from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain.recovery_facts import MAX_CLOCK_SKEW
 from sessions_app.models import Lease, LeaseLost, Supervisor
 

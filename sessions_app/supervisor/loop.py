@@ -11,10 +11,11 @@ from datetime import datetime
 from typing import Protocol
 
 from django.conf import settings
+from django.utils import timezone
 
-from executors_app import crash_points
 from executors_app.backoff import Backoff
-from executors_app.domain import Observed
+from executors_app.machine import crash_points
+from executors_app.wire.executions import Observed
 from sessions_app.domain import actor_context
 from sessions_app.models import wakeups
 from sessions_app.services import agent_setup, database_restore
@@ -28,8 +29,14 @@ from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.exporter import ExportJob
 from sessions_app.supervisor.interrupted_turns import load_due_retries
 from sessions_app.supervisor.recheck_queue import ExitEventListener, RecheckQueue
+from sessions_app.supervisor.stream_news import News
 from sessions_app.supervisor.sweep.sweep_pass import DecidedRow, SweepRun, SweepScope, run_sweep
-from sessions_app.supervisor.watchdogs import InstalledPrograms, report_ignored_cancels, report_stalled_turns
+from sessions_app.supervisor.watchdogs import (
+    InstalledPrograms,
+    end_work_outside_turns,
+    report_ignored_cancels,
+    report_stalled_turns,
+)
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
 
 log = logging.getLogger(__name__)
@@ -77,13 +84,10 @@ class SupervisorLoop:
     """Carries out the intents and prompts of every session whose lease it holds, and sweeps."""
 
     def __init__(self, extensions: Sequence[Callable[[ExecutionRegistry], Extension]] = ()) -> None:
-        self.registry = ExecutionRegistry()
+        self.registry = ExecutionRegistry(self)
         self.dispatcher = Dispatcher(self.registry)
         self.exporter = ExportJob(self.registry.boot_id, self.registry.changes)
         self.extensions = [extension(self.registry) for extension in extensions]
-        self.registry.on_change = self._on_stream_change
-        self.registry.on_stream_lost = self._on_stream_lost
-        self.registry.on_start_ordered = self._on_start_ordered
         self._exit_events = ExitEventListener(self.registry, self._request_recheck)
         self._workspace_sync = WorkspaceSync(self.registry.database, self.registry.boot_id)
         self.unknown: set[str] = set()
@@ -97,6 +101,7 @@ class SupervisorLoop:
         self._due_restarts: frozenset[tuple[uuid.UUID, datetime]] = frozenset()
         self._orphans: set[tuple[uuid.UUID, str]] = set()
         self._installed_programs = InstalledPrograms()
+        self._is_closing = False
 
     async def open(self) -> None:
         """Register this supervisor and start renewing its leases; nothing is taken over yet."""
@@ -159,7 +164,7 @@ class SupervisorLoop:
         """Cancel all jobs and release the leases, so that the next supervisor need not wait for them to expire."""
         crash_points.reached("shutdown.begun")
         # Streams that end from here on are ended by us: their sessions need no recheck.
-        self.registry.on_stream_lost = lambda stream: None
+        self._is_closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -236,12 +241,16 @@ class SupervisorLoop:
         """Start the next sessions of the start queue, and recheck those whose next restart is due."""
         seen = self.registry.changes.count
         await self.start_queued_sessions()
+        checked_at = timezone.now()
+        due = await self.registry.database(admission.load_due_restarts, checked_at)
         # Once for each due time: a session that cannot start yet would otherwise be rechecked twice a second.
-        before, self._due_restarts = self._due_restarts, await self.registry.database(admission.load_due_restarts)
-        for session_id, _ in self._due_restarts - before:
+        newly_due, self._due_restarts = due - self._due_restarts, due
+        for session_id, _ in newly_due:
             self._request_recheck(session_id)
         await asyncio.sleep(ADMIT_EVERY)
-        await self.registry.changes.rest(seen, seconds_until(await self.registry.database(admission.next_start_due)))
+        # What falls due during this pause was not in the list above, so it must end the rest at once.
+        next_due = await self.registry.database(admission.next_start_due, checked_at)
+        await self.registry.changes.rest(seen, seconds_until(next_due))
 
     async def start_queued_sessions(self) -> SweepRun | None:
         """Start the sessions whose turn has come; None if there are none."""
@@ -256,7 +265,9 @@ class SupervisorLoop:
 
     async def _enforce_deadlines(self) -> None:
         """Expire waits and report overdue prompts; wait tokens that became unusable are replaced first."""
-        await self.registry.database(watchdogs.renew_tokens)
+        _, checked = await self.registry.database(watchdogs.renew_tokens)
+        while checked:
+            _, checked = await self.registry.database(watchdogs.renew_tokens, checked)
         while True:
             seen = self.registry.changes.count
             if await self.registry.database(watchdogs.expire_waits):
@@ -291,6 +302,7 @@ class SupervisorLoop:
         held = {session_id: one.lease for session_id, one in self.registry.streams.items() if not one.ended}
         await self.registry.database(report_stalled_turns, held)
         await self.registry.database(report_ignored_cancels, held)
+        await self.registry.database(end_work_outside_turns, held)
 
     async def _sleep_idle_sessions(self) -> None:
         """Put sessions to sleep whose agents have been idle for ``KANDEV_IDLE_SLEEP``."""
@@ -311,33 +323,24 @@ class SupervisorLoop:
         await self.registry.database(sweep_reports.settle_request, request, result, self.registry.boot_id)
         self._work_available.set()
 
-    def _on_stream_change(self, session_id: uuid.UUID) -> None:
-        """After a commit of ingest: recheck a session whose agent is gone; wake the queues of any other session."""
-        if (stream := self.registry.stream_of(session_id)) is not None:
-            self._on_stream_news(stream)
-            if stream.agent_gone:  # its queues are woken after the recheck: before, they would only delay it
-                stream.agent_gone = False
-                self._on_stream_lost(stream)
-                return
-        self.dispatcher.wake(session_id)
-
-    def _on_start_ordered(self, session_id: uuid.UUID, intent_id: uuid.UUID | None) -> None:
-        self.dispatcher.wake(session_id, overtakes=False, start=intent_id)
-
-    def _on_stream_news(self, stream: ExecutionStream) -> None:
-        if stream.turn_completed:
-            stream.turn_completed = False
+    def handle_news(self, stream: ExecutionStream, news: Sequence[News]) -> None:
+        """Recheck a session whose agent is gone; otherwise wake its queues and whoever waits for its turn."""
+        if News.TURN_COMPLETED in news:
             self._backoffs.pop(stream.session_id, None)  # its agent works: its next end begins a new series
-        if stream.turn_ended:
-            stream.turn_ended = False
+        if News.TURN_ENDED in news:
             for extension in self.extensions:
                 extension.wake()
-        if stream.has_new_snapshot:
-            stream.has_new_snapshot = False
+        if News.SNAPSHOT_TAKEN in news:
             self._workspace_sync.request(stream.facts)
+        if News.AGENT_GONE in news:  # its queues are woken after the recheck: before, they would only delay it
+            self.handle_lost_stream(stream)
+        else:
+            self.wake_session(stream.session_id)
 
-    def _on_stream_lost(self, stream: ExecutionStream) -> None:
+    def handle_lost_stream(self, stream: ExecutionStream) -> None:
         """Recheck the session of a stream that ended unexpectedly: at once, with back-off if that keeps happening."""
+        if self._is_closing:
+            return
         backoff = self._backoffs.setdefault(stream.session_id, Backoff())
         pause = 0.0 if backoff.is_reset else backoff.remaining
         backoff.record_failure()
@@ -345,6 +348,14 @@ class SupervisorLoop:
             asyncio.get_running_loop().call_later(pause, self._request_recheck, stream.session_id)
         else:
             self._request_recheck(stream.session_id)
+
+    def wake_session(self, session_id: uuid.UUID) -> None:
+        """Run the session's open intents and its next prompt."""
+        self.dispatcher.wake(session_id)
+
+    def start_session(self, session_id: uuid.UUID, intent_id: uuid.UUID | None) -> None:
+        """Carry out a start that a sweep has ordered."""
+        self.dispatcher.wake(session_id, overtakes=False, start=intent_id)
 
     def _request_recheck(self, session_id: uuid.UUID) -> None:
         self._recheck_queue.add({session_id})

@@ -19,23 +19,28 @@ from django.utils import timezone
 from executors_app.agent_capabilities import (
     CapabilityAssessment,
     CapabilityReport,
+    CapabilityScope,
     assess_capabilities,
     build_capability_report,
     load_known_capabilities,
     reset_for_new_version,
     save_assessment,
 )
-from executors_app.agentctl.agent_settings import REASON_LIMIT, clean_text
-from executors_app.agentctl.protocol import Code
-from executors_app.errors import AgentctlUnreachable, ExecutorError, RuntimeUnavailable
 from executors_app.plugins import agent_type
+from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
+from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, RuntimeUnavailable
+from executors_app.wire.protocol import Code
 from sessions_app.domain import restart_rules, verification
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES, RECHECK_AFTER
 from sessions_app.domain.attention import excerpt
 from sessions_app.domain.recovery_facts import UNREACHABLE
+from sessions_app.domain.resumability import Reason
+from sessions_app.domain.situation_texts import REFUSALS
 from sessions_app.domain.states import SESSION, DesiredState, PromptState, RunState
+from sessions_app.domain.wording import plural
+from sessions_app.events.execution import AgentExited, TranscriptClosed
+from sessions_app.events.turns import RunCompleted
 from sessions_app.models import IDLE_REASON, Intent, Lease, SessionTransaction, TaskSession, session_transaction, waits
-from sessions_app.models.bulk import update_rows
 from sessions_app.services import agent_login
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.interrupted_turns import (
@@ -53,7 +58,7 @@ PROBE_FIELDS: Final = ("supports_session_resume", "capability_note")
 def learn_capabilities(transaction: SessionTransaction, told: CapabilityReport) -> str:
     """Set ``PROBE_FIELDS`` of the execution by what the agent reported and proved; return the note on its shortfalls.
 
-    The caller saves the execution. The memory for this type and version is written at the end of the transaction.
+    The caller saves the execution. The memory for this profile and version is written at the end of the transaction.
     """
     execution = transaction.execution
     if execution is None:
@@ -65,16 +70,22 @@ def learn_capabilities(transaction: SessionTransaction, told: CapabilityReport) 
     return judgement.note
 
 
+def capability_scope(session: TaskSession) -> CapabilityScope:
+    """Return whose sessions an observation of this session's agent is about; a query unless its task is loaded."""
+    return CapabilityScope(session.task.team_id, session.agent_profile_id, session.executor_id)
+
+
 def _remember(transaction: SessionTransaction, told: CapabilityReport, judgement: CapabilityAssessment) -> None:
-    """Save the assessment for all sessions; last, because every start locks these shared rows."""
+    """Save the assessment for the profile's other sessions; last, because their starts lock these shared rows."""
     save_assessment(told, judgement)
     if judgement.is_new and judgement.supports_session_resume and transaction.execution is not None:
-        reset_for_new_version(transaction.session.agent_profile, transaction.execution)
+        reset_for_new_version(told.scope, transaction.execution)
 
 
 REFUSAL_MESSAGES: Final = {
     "not_resumable": "This agent doesn’t support resuming. Start a new session.",
-    "missing_resume_token": "The agent never reported a conversation id. Start a new session.",
+    "missing_resume_token": REFUSALS[Reason.MISSING_RESUME_TOKEN],
+    "context_mismatch": REFUSALS[Reason.CONTEXT_MISMATCH],
     "worktree_missing": "The session’s worktree is gone. Start a new session.",
     "strange_token": (
         "This conversation belongs to another agent profile, agent type or directory. Restore that one, or start fresh."
@@ -104,11 +115,11 @@ def explain_agent_deaths(transaction: SessionTransaction) -> str:
 def _exits_since_success(transaction: SessionTransaction) -> list[Any]:
     """Return the exit codes of agents that died since the last completed turn, oldest first."""
     log = transaction.session.events
-    completed = log.filter(name="session.run.completed").exclude(
+    completed = log.filter(name=RunCompleted.name).exclude(
         payload__message_id__startswith=verification.MEMORY_CHECK_PREFIX
     )
     success = completed.order_by("-seq").values_list("seq", flat=True).first() or 0
-    died = log.filter(name="session.agent_exited", seq__gt=success, payload__expected=False).order_by("seq")
+    died = log.filter(name=AgentExited.name, seq__gt=success, payload__expected=False).order_by("seq")
     return [payload.get("exit_code") for payload in died.values_list("payload", flat=True)]
 
 
@@ -173,7 +184,8 @@ def start_failure_from(error: ExecutorError, *, executor_failed: bool) -> StartF
 
 def settle_intent(intent_id: uuid.UUID, outcome: str) -> bool:
     """Mark an intent as done with this outcome; return False if it was done already, which keeps its first outcome."""
-    return bool(update_rows(Intent, ("done_at", "outcome"), [(timezone.now(), outcome, intent_id)], unset="done_at"))
+    open_intents = Intent.objects.filter(id=intent_id, done_at=None)
+    return bool(open_intents.update(done_at=timezone.now(), outcome=outcome))
 
 
 def write_start_failure(
@@ -239,7 +251,10 @@ def _learn_from_failure(transaction: SessionTransaction, failure: StartFailure) 
         execution.resume_token or execution.rejected_resume_token,
     )
     note = learn_capabilities(
-        transaction, build_capability_report(kind, failure.told, broken=failure.broken, secret=token)
+        transaction,
+        build_capability_report(
+            capability_scope(transaction.session), kind, failure.told, broken=failure.broken, secret=token
+        ),
     )
     execution.save(update_fields=[*PROBE_FIELDS, "updated_at"])
     agent_login.remember_agent(transaction, failure.told)
@@ -266,7 +281,7 @@ def _set_token_aside(transaction: SessionTransaction, failure: StartFailure) -> 
 
     Either the conversation is lost, or this agent has no way to resume one.
     """
-    continuity.set_token_aside(transaction)
+    continuity.set_token_aside(transaction, is_lost=failure.code == Code.TOKEN_REJECTED)
     transaction.set_fields(next_restart_at=None)
     transaction.move_session("ready", error_code=failure.code, error_message=failure.message, reason=failure.code)
 
@@ -301,7 +316,7 @@ def _schedule_retry(transaction: SessionTransaction, failure: StartFailure) -> N
     attempts = transaction.session.start_attempts
     message = failure.message
     if not failure.permanent and failure.code not in NEEDS_PERSON_CODES and attempts >= settings.KANDEV_MAX_RESTARTS:
-        message = f"Given up after {attempts} starts. The last one: {message}"
+        message = f"Given up after {plural(attempts, '1 start', '{} starts')}. The last one: {message}"
         transaction.log_tail = failure.log_tail
         transaction.set_fields(next_restart_at=None)
         hold_unsent_prompts(transaction)
@@ -333,7 +348,7 @@ def write_stopped(
     """Write that the execution has ended on request: interrupt its turn, and leave the session resumable.
 
     ``close_as`` (*completed* or *cancelled*) ends the session for good. ``transcript`` is the result for the agent's
-    own, ``{"deleted", "reason"}``; None if no deletion was requested. Raises LeaseLost.
+    own, ``{"deleted", "confirmed", "reason"}``; None if no deletion was requested. Raises LeaseLost.
     """
     with session_transaction(session_id, lease) as transaction:
         if reason == IDLE_REASON and transaction.session.desired_state != DesiredState.RUNNING:
@@ -343,8 +358,9 @@ def write_stopped(
         transaction.set_fields(next_restart_at=None)
         transaction.move_executor("stop", pid=None, status_reason=reason)
         if transcript is not None:
-            deleted, why = bool(transcript.get("deleted")), clean_text(transcript.get("reason"), REASON_LIMIT)
-            transaction.record_event("session.transcript", deleted=deleted, reason=why)
+            deleted, confirmed = bool(transcript.get("deleted")), transcript.get("confirmed") is True
+            why = clean_text(transcript.get("reason"), REASON_LIMIT)
+            transaction.record_event(TranscriptClosed(deleted=deleted, confirmed=confirmed, reason=why))
         if close_as:
             waits.end_external_wait(transaction, reason)
             _settle_open_prompts(transaction)

@@ -11,14 +11,15 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from executors_app import crash_points
-from executors_app.agentctl.protocol import Code
-from executors_app.errors import AgentctlRefused, ExecutorError, StaleGeneration
+from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
+from executors_app.wire.errors import AgentctlRefused, ExecutorError, StaleGeneration
+from executors_app.wire.protocol import Code
 from sessions_app.domain.history import prepend_history
-from sessions_app.domain.states import DesiredState, PromptKind, PromptState
+from sessions_app.domain.states import WAITING_PROMPT_STATES, DesiredState, PromptKind, PromptState
 from sessions_app.models import (
     IntentKind,
     Lease,
@@ -32,7 +33,8 @@ from sessions_app.services import prompt_context
 from sessions_app.services.assessment import is_running, session_flaws
 from sessions_app.services.attachments import content_blocks
 from sessions_app.services.errors import AttachmentMissing
-from sessions_app.services.prompt_context import load_history
+from sessions_app.services.history import current_history
+from sessions_app.supervisor import continuity, prepared_histories
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.interrupted_turns import is_prompt_due
@@ -40,6 +42,10 @@ from sessions_app.supervisor.interrupted_turns import is_prompt_due
 log = logging.getLogger(__name__)
 REPORT_TIMEOUT = 10.0
 """Seconds that the log may take to catch up with the journal of an agentctl that answers."""
+
+
+class HistoryOutdated(Exception):
+    """The prompt has to carry a history that is not built yet; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +59,56 @@ class PromptDelivery:
     """Its files as ACP content blocks."""
 
 
-async def send_next_prompt(registry: ExecutionRegistry, session_id: uuid.UUID) -> bool:
-    """Send the next prompt if the agent can take one.
-
-    Always returns False: the next journal line of the session wakes its queue for the next prompt.
-    """
+async def send_next_prompt(registry: ExecutionRegistry, session_id: uuid.UUID) -> None:
+    """Send the next prompt if the agent can take one; the session's next journal line leads to the one after it."""
     stream = registry.stream_of(session_id)
-    if stream is None or stream.backoff.is_waiting:
-        return False
+    if stream is None:
+        await _prepare_for_status(registry, session_id)
+        return
+    if stream.backoff.is_waiting:
+        return
     try:
-        sending = await registry.database(
-            claim_next_prompt, session_id, stream.lease, stream.journal_epoch, frozenset(stream.sent)
-        )
+        sending = await _claim_with_history(registry, stream)
         if sending is not None:
             crash_points.reached("supervisor.prompt_sending", session_id)
             await _send_prompt(registry, stream, sending)
             crash_points.reached("supervisor.prompt_sent", session_id)
     except LeaseLost:
-        pass
-    return False
+        pass  # whoever holds the lease now sends it
+
+
+async def _prepare_for_status(registry: ExecutionRegistry, session_id: uuid.UUID) -> None:
+    """Build the history that the next prompt will carry, if none waits: then the status can say how long it is."""
+    if not await registry.database(_has_waiting_prompt, session_id):
+        await prepared_histories.prepare(registry.database, session_id)
+
+
+def _has_waiting_prompt(session_id: uuid.UUID) -> bool:
+    return Prompt.objects.filter(session_id=session_id, state__in=WAITING_PROMPT_STATES).exists()
+
+
+async def _claim_with_history(registry: ExecutionRegistry, stream: ExecutionStream) -> PromptDelivery | None:
+    """Claim the next prompt; a history that it needs is built first, outside every transaction.
+
+    The claim compares the version of the built history with the conversation. If that has changed meanwhile, or if no
+    process could build the history, the claim is tried again later, and nothing is written or sent.
+    """
+    claim = partial(claim_next_prompt, stream.session_id, stream.lease, stream.journal_epoch, frozenset(stream.sent))
+    try:
+        return await registry.database(claim)
+    except HistoryOutdated:
+        await prepared_histories.prepare(registry.database, stream.session_id)
+    try:
+        return await registry.database(claim)
+    except HistoryOutdated:
+        _retry_later(registry, stream)
+        return None
+
+
+def _retry_later(registry: ExecutionRegistry, stream: ExecutionStream) -> None:
+    """Wake the session's queue when the delay of its next try is over."""
+    delay = stream.backoff.record_failure()
+    asyncio.get_running_loop().call_later(delay, registry.listener.wake_session, stream.session_id)
 
 
 async def _send_prompt(registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery) -> None:
@@ -98,8 +135,9 @@ async def _handle_rejection(
     if isinstance(error, AgentctlRefused) and not isinstance(error, StaleGeneration):
         await registry.database(_settle_sending, stream.session_id, stream.lease, sending.message_id, "refuse")
         if error.refusal == Code.NOT_RUNNING:
-            registry.on_stream_lost(stream)  # the agent ended after we decided to send: a recheck resumes it
-    asyncio.get_running_loop().call_later(stream.backoff.record_failure(), registry.on_change, stream.session_id)
+            # The agent has ended since we decided to send: a recheck resumes it.
+            registry.listener.handle_lost_stream(stream)
+    _retry_later(registry, stream)
 
 
 async def _settle_duplicate(registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery) -> None:
@@ -115,10 +153,10 @@ async def _settle_duplicate(registry: ExecutionRegistry, stream: ExecutionStream
 def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]) -> PromptDelivery | None:
     """Commit the next prompt as ``sending``, with execution and journal epoch, and return it; None if none can be sent.
 
-    ``sent`` are the prompts already given over this stream. Raises LeaseLost.
+    ``sent`` are the prompts already given over this stream. Raises LeaseLost and HistoryOutdated.
     """
     # Without a lock, because usually none waits. A prompt that is queued right now wakes this queue after its commit.
-    if not Prompt.objects.filter(session_id=session_id, state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
+    if not _has_waiting_prompt(session_id):
         return None
     with session_transaction(session_id, lease) as transaction:
         execution = transaction.execution
@@ -133,7 +171,7 @@ def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: fro
             log.warning("prompt %s: %s", row.message_id, error.message)
             transaction.move_prompt(row, "doubt")
             return None
-        text = _text_with_context(transaction.session, row)
+        text = _text_with_context(transaction, row)
         prompt_context.mark_carrier(transaction, row)
         transaction.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch)
     return PromptDelivery(row.message_id, text, row.kind, blocks)
@@ -169,14 +207,21 @@ def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
     return found if found is not None and is_prompt_due(found) else None
 
 
-def _text_with_context(session: TaskSession, row: Prompt) -> str:
+def _text_with_context(transaction: SessionTransaction, row: Prompt) -> str:
     """Return the prompt's text, preceded by the history for a new agent and the notes on interrupted work.
 
-    Every try carries them again, until the journal confirms that the agent has received them.
+    Every try carries them again, until the journal confirms that the agent has received them. Raises HistoryOutdated.
     """
+    session = transaction.session
     note = prompt_context.context_before(session, row)
     text = f"{note}\n\n{row.text}" if note else row.text
-    return prepend_history(load_history(session), text) if session.inject_history else text
+    if not session.inject_history:
+        return text
+    history = current_history(session)
+    if history is None:
+        raise HistoryOutdated
+    continuity.record_sent_history(transaction, history.facts())
+    return prepend_history(history, text)
 
 
 def _content_blocks(session: TaskSession, row: Prompt) -> list[dict[str, Any]]:

@@ -12,10 +12,10 @@ import uuid
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any, Final
 
-from executors_app.domain import ExitEvent
-from executors_app.errors import ExecutorError
 from executors_app.plugins import runtime
 from executors_app.runtimes import SupportsExitEvents
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.executions import ExitEvent
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 
 RETRY_UNKNOWN_AFTER: Final = (0.2, 0.5, 1.0, 2.0, 5.0)

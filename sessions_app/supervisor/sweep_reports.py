@@ -12,8 +12,8 @@ from typing import Any, Final
 from django.db import transaction
 from django.utils import timezone
 
-from executors_app.domain import ExecutorStatus, Observed
 from executors_app.models import ExecutorRunning
+from executors_app.wire.executions import ExecutorStatus, Observed
 from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import (
     ContinuityReceipt,
@@ -103,7 +103,7 @@ def _receipts(result: SweepRun) -> dict[str, ContinuityReceipt]:
     """Return the newest receipt of each session since the sweep began, by session id."""
     ids = [item.row.stored.session_id for item in result.decided]
     rows = ContinuityReceipt.objects.filter(session_id__in=ids, created_at__gte=result.started_at)
-    return {str(row.session_id): row for row in rows.order_by("created_at")}
+    return {str(row.session_id): row for row in rows.order_by("after_seq", "created_at")}
 
 
 def _by_supervisor(result: SweepRun) -> dict[uuid.UUID, dict[str, Any]]:
@@ -122,7 +122,7 @@ def _by_supervisor(result: SweepRun) -> dict[uuid.UUID, dict[str, Any]]:
         if owner == held[session_id]:
             row = dict(zip(_REPORTED, values, strict=True))
             found[session_id] = {"boot_id": owner, "sweep_id": str(sweep_id), "began": began, **row}
-    receipts = ContinuityReceipt.objects.filter(session_id__in=found).order_by("created_at")
+    receipts = ContinuityReceipt.objects.filter(session_id__in=found).order_by("after_seq", "created_at")
     for session_id, kind, at in receipts.values_list("session_id", "kind", "created_at"):
         if at >= found[session_id]["began"]:
             found[session_id]["receipt_kind"] = kind
@@ -136,6 +136,12 @@ def _report_row(item: DecidedRow, result: SweepRun, now: _CurrentRows) -> dict[s
     reported = now.by_supervisor.get(item.row.stored.session_id)
     # The execution's own status becomes STARTING only when a supervisor claims the start.
     ordered = item.row.stored.session_id in now.ordered
+    if reported:
+        receipt_kind = reported["receipt_kind"]
+    else:
+        receipt_kind = receipt.kind if receipt else outcome.receipt_kind
+    failure = receipt.reason if receipt and receipt.kind == "failed" else ""
+    overtaken = OVERTAKEN if outcome.skipped and decision.agent_action == "reattach" else ""
     row = {
         "session_id": session_id,
         "task_id": item.facts.task_id,
@@ -147,10 +153,8 @@ def _report_row(item: DecidedRow, result: SweepRun, now: _CurrentRows) -> dict[s
         "session_state": now.states.get(item.row.stored.session_id, ""),
         "agent_action": decision.agent_action,
         "strategy": str(decision.strategy or ""),
-        "receipt_kind": reported["receipt_kind"] if reported else receipt.kind if receipt else outcome.receipt_kind,
-        "reason": (receipt.reason if receipt and receipt.kind == "failed" else "")
-        or decision.reason
-        or (OVERTAKEN if outcome.skipped and decision.agent_action == "reattach" else ""),
+        "receipt_kind": receipt_kind,
+        "reason": failure or decision.reason or overtaken,
         "error_message": outcome.error or decision.error_message,
         "owner": item.row.stored.owner if decision.rule == _FOREIGN_RULE else "",
         "by_supervisor": reported,

@@ -1,4 +1,4 @@
-"""Periodic checks for ignored cancels, stalled turns, overdue prompts, expired waits and unusable wait tokens.
+"""Periodic checks of turns, prompts, waits and their keys: for what is ignored, silent, overdue, expired or unusable.
 
 Rows are first read without a lock, and checked again under the session's lock before anything is written.
 """
@@ -15,17 +15,31 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.db import IntegrityError
-from django.db.models import OuterRef, Q, Subquery
+from django.db.models import Exists, OuterRef, Q, Subquery
 from django.utils import timezone
 
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.protocol import Code
-from executors_app.domain import LOCAL
 from executors_app.encryption import SecretUnreadable
+from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin
-from sessions_app.domain.states import OPEN_RUN_STATES, WAITING_PROMPT_STATES, PermissionState, RunState, SessionState
+from executors_app.wire.executions import LOCAL
+from executors_app.wire.protocol import Code
+from sessions_app.domain.situation_facts import DISK_CODES
+from sessions_app.domain.states import (
+    OPEN_PROMPT_STATES,
+    OPEN_RUN_STATES,
+    WAITING_PROMPT_STATES,
+    PermissionState,
+    RunState,
+    SessionState,
+    WorkState,
+)
 from sessions_app.domain.wait_tokens import TokenState, WaitKind
+from sessions_app.events import names_of
+from sessions_app.events.conversation import MessageEvent
+from sessions_app.events.permissions import PermissionEvent
+from sessions_app.events.prompts import PromptOverdue
+from sessions_app.events.turns import RunCancelIgnored, RunEvent, RunStalled
 from sessions_app.models import (
     CANCEL_IGNORED,
     QUEUED_FOR_CAPACITY,
@@ -74,12 +88,12 @@ def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[tuple[Run, datetime]]:
     """Return the turns that outlive their cancel, and when it was requested."""
     rows = Run.objects.filter(state__in=OPEN_RUN_STATES, has_process=True, session_id__in=sessions)
     turns = {run.session_id: run for run in rows.select_related("session").order_by("started_at")}
-    asked = Intent.objects.filter(session_id__in=turns, kind=IntentKind.CANCEL, outcome=DELIVERED_OUTCOME)
+    cancels = Intent.objects.filter(session_id__in=turns, kind=IntentKind.CANCEL, outcome=DELIVERED_OUTCOME)
     found: dict[uuid.UUID, tuple[Run, datetime]] = {}
-    for order in asked.filter(done_at__lte=timezone.now() - IGNORED_AFTER).order_by("-done_at"):
+    for order in cancels.filter(done_at__lte=timezone.now() - IGNORED_AFTER).order_by("-done_at"):
         run = turns[order.session_id]
-        told = run.session.metadata.get(CANCEL_IGNORED, {}).get("run_id")
-        if order.done_at is not None and order.payload.get("message_id") == run.message_id and told != str(run.id):
+        noted_run = run.session.metadata.get(CANCEL_IGNORED, {}).get("run_id")
+        if order.done_at is not None and order.payload.get("message_id") == run.message_id and noted_run != str(run.id):
             # Newest first, so that the oldest cancel of the turn stays.
             found[order.session_id] = (run, order.done_at)
     return list(found.values())
@@ -89,17 +103,13 @@ def _record_ignored_cancel(run: Run, asked_at: datetime, lease: Lease) -> bool:
     with session_transaction(run.session_id, lease) as transaction:
         if transaction.open_turn is None or transaction.open_turn.id != run.id:
             return False  # the turn has ended since it was read
-        said = {"run_id": str(run.id), "since": asked_at.isoformat()}
-        transaction.set_fields(metadata={**transaction.session.metadata, CANCEL_IGNORED: said})
-        transaction.record_event("session.run.cancel_ignored", message_id=run.message_id, **said)
+        ignored = {"run_id": str(run.id), "since": asked_at.isoformat()}
+        transaction.set_fields(metadata={**transaction.session.metadata, CANCEL_IGNORED: ignored})
+        transaction.record_event(RunCancelIgnored(message_id=run.message_id, **ignored))
     return True
 
 
-_AGENT_EVENTS = (
-    Q(name__startswith="session.message.")
-    | Q(name__startswith="session.run.")
-    | Q(name__startswith="session.permission.")
-)
+_AGENT_EVENTS = Q(name__in=names_of(MessageEvent, RunEvent, PermissionEvent))
 """Events that the agent's turn causes, as opposed to requests to it."""
 
 
@@ -119,6 +129,39 @@ def report_stalled_turns(held: Mapping[uuid.UUID, Lease]) -> int:
     )
 
 
+OUTSIDE_QUIET = timedelta(seconds=10)
+"""Silence after which an agent that worked outside a turn counts as idle again."""
+
+
+def end_work_outside_turns(held: Mapping[uuid.UUID, Lease]) -> int:
+    """Record that agents are idle again which worked outside a turn and have been silent since; return how many."""
+    if not held:
+        return 0
+    rows = TaskSession.objects.filter(
+        _WITHOUT_TURN, state=SessionState.WAITING_FOR_INPUT, work_state=WorkState.WORKING
+    ).filter(updated_at__lt=timezone.now() - OUTSIDE_QUIET)
+    found = rows.order_by().values_list("id", flat=True)
+    return sum(_guarded(key, "its end of work", _record_rest, key, held[key]) for key in found if key in held)
+
+
+_WITHOUT_TURN = ~Exists(
+    Run.objects.filter(session_id=OuterRef("pk"), state__in=OPEN_RUN_STATES)
+) & ~Exists(  # a turn that is retried keeps its session working
+    Prompt.objects.filter(session_id=OuterRef("pk"), state__in=OPEN_PROMPT_STATES)
+)
+
+
+def _record_rest(session_id: uuid.UUID, lease: Lease) -> bool:
+    with session_transaction(session_id, lease) as transaction:
+        session = transaction.session
+        if session.state != SessionState.WAITING_FOR_INPUT or session.work_state != WorkState.WORKING:
+            return False
+        if transaction.open_run is not None or session.prompts.filter(state__in=OPEN_PROMPT_STATES).exists():
+            return False
+        transaction.move_work("rest")
+    return True
+
+
 def _load_silent_runs(since: datetime) -> list[tuple[Run, datetime]]:
     newest = SessionEvent.objects.filter(_AGENT_EVENTS, session_id=OuterRef("session_id")).order_by("-seq")
     working = Run.objects.filter(
@@ -134,9 +177,7 @@ def _record_stall(run: Run, heard: datetime, lease: Lease) -> bool:
             return False
         transaction.set_fields(stalled_since=heard)
         tools = ConversationUpdate(transaction).unfinished_tools()
-        transaction.record_event(
-            "session.run.stalled", run_id=str(run.id), since=heard.isoformat(), unfinished_tools=tools
-        )
+        transaction.record_event(RunStalled(run_id=str(run.id), since=heard.isoformat(), unfinished_tools=tools))
     return True
 
 
@@ -167,17 +208,17 @@ def _event_key(key: int) -> str:
 def _record_overdue(session_id: uuid.UUID, keys: list[int]) -> int:
     try:
         with session_transaction(session_id) as transaction:
-            rows = list(overdue_prompts().filter(id__in=keys))
+            rows = list(overdue_prompts().filter(id__in=keys).defer("text"))
+            reason = _overdue_reason(transaction) if rows else ""
             for row in rows:
-                transaction.record_event(
-                    "session.prompt.overdue",
-                    _event_key(row.id),
+                overdue = PromptOverdue(
                     message_id=row.message_id,
                     kind=row.kind,
                     state=row.state,
-                    reason=_overdue_reason(transaction),
+                    reason=reason,
                     waited_seconds=round((timezone.now() - row.created_at).total_seconds()),
                 )
+                transaction.record_event(overdue, _event_key(row.id))
     except IntegrityError:
         return 0  # the event's unique key exists: another supervisor has just recorded it
     return len(rows)
@@ -186,7 +227,8 @@ def _record_overdue(session_id: uuid.UUID, keys: list[int]) -> int:
 def _overdue_reason(transaction: SessionTransaction) -> str:
     """Return a code for what the prompt waits for: the session's error, an open start, or why there is none."""
     session = transaction.session
-    if session.state == SessionState.ERROR and session.error_code:
+    # An agentctl that cannot write its journal takes no prompts, but its agent runs and the session has no other error.
+    if session.error_code and (session.state == SessionState.ERROR or session.error_code in DISK_CODES):
         return session.error_code
     order = session.intents.filter(kind=IntentKind.START, done_at=None).first()
     if order is not None:
@@ -227,12 +269,23 @@ def next_deadline() -> datetime | None:
     return waits_with_end.values_list("expires_at", flat=True).first()
 
 
-def renew_tokens() -> int:
-    """Mint a new token for every open permission request that has none, or an undecryptable one; return how many."""
-    asked = list(PermissionRequest.objects.filter(state=PermissionState.PENDING))
-    known = permission_tokens(asked)
-    lost = [(one.id, one.session_id) for one in asked if _is_unusable(known.get(one.id))]
-    return sum(_guarded(session_id, "its key", _renew_token, key, session_id) for key, session_id in lost)
+RENEWAL_BATCH = 200
+"""Open requests of which one call of `renew_tokens` checks the tokens at most."""
+
+
+def renew_tokens(after: str = "") -> tuple[int, str]:
+    """Mint a new token for open permission requests that have none, or an undecryptable one.
+
+    Checks ``RENEWAL_BATCH`` of them whose id is greater than ``after``. Returns how many tokens are new, and the last
+    id, from which the next call continues; empty if there are no more requests.
+    """
+    waiting = PermissionRequest.objects.filter(state=PermissionState.PENDING, id__gt=after).order_by("id")
+    requests = list(waiting.only("id", "session_id")[:RENEWAL_BATCH])
+    known = permission_tokens(requests)
+    lost = [(request.id, request.session_id) for request in requests if _is_unusable(known.get(request.id))]
+    count = sum(_guarded(session_id, "its key", _renew_token, key, session_id) for key, session_id in lost)
+    is_last = len(requests) < RENEWAL_BATCH
+    return count, "" if is_last else requests[-1].id
 
 
 def _is_unusable(token: ResumeToken | None) -> bool:
@@ -244,15 +297,15 @@ def _is_unusable(token: ResumeToken | None) -> bool:
 
 def _renew_token(permission_id: str, session_id: uuid.UUID) -> bool:
     with session_transaction(session_id) as transaction:
-        asked = transaction.session.permissions.filter(id=permission_id, state=PermissionState.PENDING).first()
-        if asked is None:
+        request = transaction.session.permissions.filter(id=permission_id, state=PermissionState.PENDING).first()
+        if request is None:
             return False
-        old = permission_tokens([asked]).get(asked.id)
+        old = permission_tokens([request]).get(request.id)
         if not _is_unusable(old):
             return False
-        waits.revoke_tokens(transaction, "rotated", wait_id=asked.id)
+        waits.revoke_tokens(transaction, "rotated", wait_id=request.id)
         ends = old.expires_at if old else None
-        waits.mint_token(transaction, asked.run, WaitKind.PERMISSION, asked.id, expires_at=ends)
+        waits.mint_token(transaction, request.run, WaitKind.PERMISSION, request.id, expires_at=ends)
     return True
 
 

@@ -14,14 +14,14 @@ from django.utils import timezone
 
 from executors_app import workspace_store
 from executors_app.backoff import Backoff
-from executors_app.domain import ExecutionFacts
-from executors_app.errors import ExecutorError, RuntimeUnavailable, SnapshotMissing
 from executors_app.models import SNAPSHOT_DUE, ExecutorRunning
 from executors_app.plugins import runtime
 from executors_app.runtimes import SupportsPush
+from executors_app.wire.errors import ExecutorError, PublicationRefused, RuntimeUnavailable, SnapshotMissing
+from executors_app.wire.executions import ExecutionFacts
 from sessions_app.domain import actor_context
+from sessions_app.events.workspace import WorkspaceArrived, WorkspaceDelayed, WorkspaceUnpublished
 from sessions_app.models import Lease, LeaseLost, session_transaction
-from sessions_app.models.bulk import update_row
 from sessions_app.services.assessment import execution_facts_of
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.metric_counters import METRICS_BUFFER
@@ -30,7 +30,14 @@ from sessions_app.supervisor import leases
 from sessions_app.supervisor.executions import load_session
 
 log = logging.getLogger(__name__)
-_STATE = ("snapshot_announced", "snapshot_arrived", "snapshot_due_since", "snapshot_error_code", "snapshot_error")
+_STATE = (
+    "snapshot_announced",
+    "snapshot_arrived",
+    "snapshot_due_since",
+    "snapshot_error_code",
+    "snapshot_error",
+    "updated_at",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +107,8 @@ def record_arrival(transfer: Transfer, arrived: str | None) -> bool:
             execution.snapshot_due_since = None
             execution.snapshot_error_code = execution.snapshot_error = ""
             if late:
-                transaction.record_event("session.workspace.arrived", commit=execution.snapshot_arrived)
-        update_row(execution, _STATE)
+                transaction.record_event(WorkspaceArrived(commit=execution.snapshot_arrived))
+        execution.save(update_fields=_STATE)
     if missing:
         raise SnapshotMissing
     if code and not is_transfer_due(execution):
@@ -129,16 +136,27 @@ def record_failure(transfer: Transfer, error: ExecutorError) -> None:
         is_first = not execution.snapshot_error_code
         told = {"error_code": error.code, "error_message": error.message[:2000]}
         execution.snapshot_error_code, execution.snapshot_error = told["error_code"], told["error_message"]
-        update_row(execution, _STATE)
+        execution.save(update_fields=_STATE)
         if is_first:
-            transaction.record_event("session.workspace.delayed", commit=execution.snapshot_announced, **told)
+            transaction.record_event(WorkspaceDelayed(commit=execution.snapshot_announced, **told))
     if is_first:
         METRICS_BUFFER.count("kandev_workspace_transfer_outages_total", runtime=transfer.facts.runtime)
         log.warning("session %s: its newest snapshot has not arrived: %s", transfer.session_id, error.message)
 
 
+def record_refused_publication(transfer: Transfer, error: PublicationRefused) -> None:
+    """Write that work which has arrived is not in the team's repository. Raises LeaseLost."""
+    with session_transaction(transfer.session_id, transfer.lease) as transaction:
+        transaction.record_event(
+            WorkspaceUnpublished(commit=transfer.announced, error_code=error.code, error_message=error.message[:2000])
+        )
+    log.warning("session %s: its work is not published: %s", transfer.session_id, error.message)
+
+
 MAX_PUSHES: Final = 4
 """Concurrent pushes from one place; each place has its own limit, so that a silent one delays only its own sessions."""
+MAX_REPOSITORY_PUSHES: Final = MAX_PUSHES - 1
+"""Concurrent pushes of sessions of one repository: however slow they are, other repositories' have room everywhere."""
 MAX_MISSING_TRIES: Final = 5
 """Tries after which a snapshot missing from the workspace counts as lost: its successor may not be announced yet."""
 
@@ -150,7 +168,12 @@ class WorkspaceSync:
         self._database, self._me = database, me
         self._due: set[uuid.UUID] = set()
         self._pushes: dict[uuid.UUID, asyncio.Task[None]] = {}
+        self._repositories: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(MAX_REPOSITORY_PUSHES)
+        )
         self._gates: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_PUSHES))
+        self._unpublished: set[uuid.UUID] = set()
+        """Executions whose refused publication is recorded; kept in memory, so that a restart records it again."""
         self._given_up: dict[uuid.UUID, str] = {}
         """Snapshots that cannot arrive as things stand; kept in memory only, so that a restart tries them again."""
 
@@ -226,9 +249,22 @@ class WorkspaceSync:
         facts = transfer.facts
         place = runtime(facts.runtime)
         assert isinstance(place, SupportsPush)  # noqa: S101  (asked when it became due)
-        async with self._gates[f"{facts.runtime} {sorted(facts.config.items(), key=repr)}"]:
-            await place.push_work(facts)
+        async with (
+            self._repositories[facts.repository_path],
+            self._gates[f"{facts.runtime} {sorted(facts.config.items(), key=repr)}"],
+        ):
+            try:
+                await place.push_work(facts)
+            except PublicationRefused as error:
+                await self._record_refused_publication(transfer, error)
         return await asyncio.to_thread(workspace_store.newest_snapshot, transfer.owner_id)
+
+    async def _record_refused_publication(self, transfer: Transfer, error: PublicationRefused) -> None:
+        """Record once that the work, which has arrived in the archive, may not be published."""
+        execution_id = uuid.UUID(transfer.facts.id)
+        if execution_id not in self._unpublished:
+            await self._database(record_refused_publication, transfer, error)
+            self._unpublished.add(execution_id)
 
     async def _failed(self, transfer: Transfer, error: ExecutorError, *, final: bool) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Template filters ``visible`` and ``sentence``, which make texts of agents, files and users safe to show."""
+"""Template filters for texts of strangers: ``visible``, ``beginning``, ``sentence``, and ``exact`` for form values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,23 @@ def sentence(value: Any, at: datetime | None = None, *, autoescape: bool = True)
     return mark_safe(html)  # noqa: S308  (escaped above; the tags around it are ours)
 
 
+@register.filter
+def exact(value: Any) -> SafeString:
+    """Return a value that a form sends back unchanged: its invisible characters become references of HTML."""
+    return mark_safe(sanitizing.refer_to_invisible(escape(str(value))))  # noqa: S308 - escaped
+
+
 @register.filter(is_safe=True)
 def visible(value: Any) -> str:
     """Return the value with invisible characters made visible; Django escapes it as usual."""
     return sanitizing.make_visible(str(value))
+
+
+@register.filter(is_safe=True)
+def beginning(value: Any, limit: int) -> str:
+    """Return at most ``limit`` characters of the value, with invisible ones made visible.
+
+    Django’s ``truncatechars`` normalizes the whole text first, which takes minutes for some texts.
+    """
+    text = str(value)
+    return sanitizing.make_visible(text if len(text) <= limit else f"{text[: limit - 1]}…")

@@ -10,19 +10,19 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.core.management.base import CommandError
-from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.tree import Tree
 
 from executors_app.models import Executor
 from sessions_app.accounts.authorization import may_write
+from sessions_app.management.console import VisibleConsole
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN
 from sessions_app.models import Intent, Repository
 from sessions_app.services.catalogue import add_repository, profiles_of
@@ -75,7 +75,8 @@ def _cancel_on_signal(run: WorkflowRun) -> Iterator[None]:
     asked: set[asyncio.Future[WorkflowRun]] = set()
 
     def cancel() -> None:
-        asked.add(asyncio.ensure_future(sync_to_async(cancel_run)(run.started_by, run)))
+        starter = cast(User, run.started_by)  # the account that the command has just used
+        asked.add(asyncio.ensure_future(sync_to_async(cancel_run)(starter, run)))
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cancel)
@@ -115,7 +116,7 @@ MAX_NODES_LISTED: Final = 60
 @contextmanager
 def make_reporter(*, quiet: bool) -> Iterator[ReportProgress]:
     """Provide the progress callback: a tree on a terminal, otherwise a line for each change; nothing if ``quiet``."""
-    console = Console(stderr=True)
+    console = VisibleConsole(stderr=True)
     if quiet:
         yield lambda run, nodes: None
     elif not sys.stderr.isatty():
@@ -128,7 +129,7 @@ def make_reporter(*, quiet: bool) -> Iterator[ReportProgress]:
 class _LineReporter:
     """Prints a line for each node run that has changed."""
 
-    def __init__(self, console: Console):
+    def __init__(self, console: VisibleConsole):
         self._console = console
         self._known: dict[str, str] = {}
 

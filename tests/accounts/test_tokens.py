@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from rest_framework.authtoken.models import Token
 from sessions_app.accounts import authorization, credentials
 from sessions_app.accounts.models import ApiToken, Preferences
 from tests.accounts.conftest import browser_of
-from tests.history import apps_with_old_labels
 from tests.pages.world import World, asks, ingest_lines
 
 TOKENS = "/api/v1/tokens/"
@@ -194,11 +192,3 @@ def test_token_opens_no_page(world: World) -> None:
         assert Client().get(path, headers=with_key(minted(world))).status_code == 302
     assert not Preferences.objects.exists()
     assert browser_of(world.ada).get("/settings/tokens/").status_code == 200
-
-
-def test_plain_text_tokens_keep_working_and_are_replaced_by_hashes(world: World) -> None:
-    key = "0123456789abcdef0123456789abcdef01234567"
-    Token.objects.bulk_create([Token(user=world.ada, key=key)])  # as an earlier release stored it
-    import_module("sessions_app.migrations.0008_accounts").keep_hashes_alone(apps_with_old_labels(), None)
-    assert Client().get(TASKS, headers=with_key(key)).status_code == 200
-    assert key not in dump_database()

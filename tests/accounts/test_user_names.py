@@ -65,7 +65,7 @@ class TestLookAlikeNameIsRefused:
 
 
 def test_existing_accounts_keep_working(world: World) -> None:
-    User.objects.bulk_create([User(username=CYRILLIC_ADA), User(username="ADA")])  # as an earlier release allowed
+    User.objects.bulk_create([User(username=CYRILLIC_ADA), User(username="ADA")])  # not by our forms
     for user in User.objects.all():
         user.first_name = "Somebody"
         user.save()

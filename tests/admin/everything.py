@@ -31,9 +31,11 @@ from sessions_app.models import (
     MetricCount,
     Orphaned,
     PermissionRequest,
+    PreparedHistory,
     Presence,
     Prompt,
     RecoverySweep,
+    RenderedText,
     ReportedAgent,
     Repository,
     Run,
@@ -49,6 +51,7 @@ from sessions_app.models.waits import mint_token
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.services.tasks import create_session
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
+from tests.raw_events import record_raw_event
 
 SECRET: Final = "s3cr3t-value"
 """Stored in every secret field, except for API tokens and login links, which are generated."""
@@ -67,10 +70,17 @@ def make_set(name: str) -> TaskSession:
     profile = AgentProfile.objects.create(
         name=name, agent_type="demo", team=team, env={"API_KEY": SECRET}, mcp_servers=[{"name": "tools", "key": SECRET}]
     )
-    AgentCapability.objects.create(
-        agent_type="demo", agent_version=name, capability="load_session", claimed=True, last_seen_at=timezone.now()
-    )
     executor = Executor.objects.create(name=name, runtime="local_standalone")
+    AgentCapability.objects.create(
+        team=team,
+        profile=profile,
+        executor=executor,
+        agent_type="demo",
+        agent_version=name,
+        capability="load_session",
+        claimed=True,
+        last_seen_at=timezone.now(),
+    )
     task = Task.objects.create(title=f"Task {name}", team=team, repository=repository, created_by=user)
     session = create_session(user, task, profile, executor, prompt="Begin")
     tokens = dict.fromkeys(("auth_token", "resume_token", "rejected_resume_token"), SECRET)
@@ -86,7 +96,7 @@ def make_set(name: str) -> TaskSession:
 def _make_record(session: TaskSession, user: User, name: str) -> None:
     now = timezone.now()
     with session_transaction(session.id) as transaction:
-        transaction.record_event("session.workspace.changed")
+        record_raw_event(transaction, "session.workspace.changed")
     message = Message.objects.create(session=session, seq=1, updated_seq=1, role="agent", created_at=now)
     MessagePart.objects.create(message=message, number=0, text="Hello")
     run = Run.objects.create(session=session, message_id="m", started_at=now)
@@ -102,6 +112,8 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")
     SweepRequest.objects.create(by=user, sweep=sweep, done_at=now, report={"sessions": []})
     Supervisor.objects.create(boot_id=f"boot {name}", host_id="host", started_at=now, beat_at=now)
+    PreparedHistory.objects.create(session=session, version="1", text="[USER]: Hello", facts={"estimated_tokens": 4})
+    RenderedText.objects.create(session=session, key="0" * 64, result="{}", size=2)
     Attachment.objects.create(session=session, sha256="0" * 64, media_type="text/plain", content=b"Hello")
     assert Prompt.objects.filter(session=session).exists()
     assert Intent.objects.filter(session=session).exists()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import StartFailed, StartRequest, StartResult, acp
-from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.plugins import agent_types
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agent_matrix.table import Row
 from tests.agents.hosts import RecordingHost
 from tests.real_agents.bare_agent import BareAgent, bare_agent, offered_capabilities

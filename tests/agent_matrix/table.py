@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sessions_app.domain.reference_docs import markdown_table
+from scripts.documents.markdown import markdown_table
 from tests.services import ROOT
 
 DOCUMENT: Final = ROOT / "docs" / "agent-matrix.md"

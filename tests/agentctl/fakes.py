@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from executors_app.agentctl.drivers import Host, StartFailed, StartRequest, StartResult, TurnFailed
-from executors_app.agentctl.protocol import Code, JournalKind
+from executors_app.wire.protocol import Code, JournalKind
 
 OPTIONS = [
     {"option_id": "no", "name": "No", "kind": "reject_once"},
@@ -60,7 +60,12 @@ class ObedientDriver:
         )
 
     async def prompt(
-        self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Callable[[], None]
+        self,
+        message_id: str,
+        text: str,
+        attachments: Sequence[Mapping[str, Any]],
+        delivered: Callable[[], None],
+        kind: str = "user",
     ) -> str:
         self.cancelled.clear()
         with (self.cwd / DELIVERED).open("a") as file:
@@ -70,6 +75,9 @@ class ObedientDriver:
             case "hang":
                 await self.cancelled.wait()
                 return "cancelled"
+            case "hang, then end":
+                await self.cancelled.wait()
+                return "end_turn"
             case "hang, then fail":
                 await self.cancelled.wait()
                 raise TurnFailed("aborted", "the turn was aborted")
@@ -93,7 +101,7 @@ class ObedientDriver:
                 self.host.record(JournalKind.MESSAGE_AGENT, text=f"{action}: {dict(content)}")
                 return "end_turn"
         self.host.record(JournalKind.MESSAGE_AGENT, text=text)
-        return "end_turn"
+        return "cancelled" if text == "cancel it" else "end_turn"
 
     async def cancel(self) -> None:
         self.cancelled.set()

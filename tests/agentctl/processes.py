@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 import orjson
 
-from executors_app.agentctl.journal.line_format import journal_directory, read_lines
-from executors_app.agentctl.local_runtime import launch
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.process.identity import ProcessIdentity
-from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.client import AgentctlClient
+from executors_app.machine import launch
+from executors_app.machine.process import identity
+from executors_app.machine.process.identity import ProcessIdentity
+from executors_app.wire.line_format import journal_directory, read_lines
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agentctl.running import TOKEN
 from tests.waiting import eventually
 

@@ -16,9 +16,9 @@ from aiohttp import web
 from executors_app.agentctl.agent_lifecycle import DriverFactory
 from executors_app.agentctl.daemon import listen_tcp
 from executors_app.agentctl.http.server import EventStreams, build_app
-from executors_app.agentctl.journal.line_format import journal_directory, read_lines
-from executors_app.agentctl.protocol import GENERATION_HEADER
 from executors_app.agentctl.sidecar import Execution, Sidecar
+from executors_app.wire.line_format import journal_directory, read_lines
+from executors_app.wire.protocol import GENERATION_HEADER
 from tests.agentctl.fakes import DELIVERED, Obedient
 from tests.agentctl.journals import QUICK
 from tests.waiting import eventually_async

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.process.identity import ProcessIdentity
+from executors_app.machine.process import identity
+from executors_app.machine.process.identity import ProcessIdentity
 from tests.agentctl.running import Running
 from tests.waiting import eventually_async
 

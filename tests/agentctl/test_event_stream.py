@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from executors_app.agentctl.journal.journal import JournalLimits
-from executors_app.agentctl.protocol import CLOSE_STALE_GENERATION, JournalKind
+from executors_app.wire.protocol import CLOSE_STALE_GENERATION, JournalKind
 from tests.agentctl.running import Running, agentctl, next_lines
 from tests.waiting import eventually_async
 

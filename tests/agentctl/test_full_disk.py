@@ -15,8 +15,8 @@ import pytest
 
 from executors_app.agentctl.http.server import FRAME_BYTES
 from executors_app.agentctl.journal import store
-from executors_app.agentctl.protocol import JournalKind
 from executors_app.agentctl.state_files import write_all
+from executors_app.wire.protocol import JournalKind
 from tests.agentctl.running import Running, agentctl
 from tests.waiting import eventually_async
 

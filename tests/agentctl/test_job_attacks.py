@@ -12,9 +12,9 @@ import pytest
 
 from executors_app.agentctl import job_runner as runner
 from executors_app.agentctl.job_runner import MAX_SCRIPT_BYTES
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.process.identity import ProcessIdentity
-from executors_app.agentctl.protocol import GENERATION_HEADER
+from executors_app.machine.process import identity
+from executors_app.machine.process.identity import ProcessIdentity
+from executors_app.wire.protocol import GENERATION_HEADER
 from tests.agentctl.running import Running
 from tests.agentctl.scripts import DEADLINE, begin, end, is_gone, pid_in, process_in, run
 from tests.waiting import eventually_async

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.process.identity import ProcessIdentity
-from executors_app.errors import AgentctlRefused, AgentctlUnreachable, StaleGeneration
+from executors_app.machine.process import identity
+from executors_app.machine.process.identity import ProcessIdentity
+from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, StaleGeneration
 from tests.agentctl.processes import Place, Start, executed, forked, kill
 from tests.agentctl.scripts import DEADLINE, is_gone, pid_in, process_in
 from tests.executors.harness import ended_job

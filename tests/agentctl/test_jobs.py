@@ -10,7 +10,7 @@ import pytest
 from executors_app.agentctl import job_runner as runner
 from executors_app.agentctl import job_store as store
 from executors_app.agentctl.process.job_process import KEPT_BYTES
-from executors_app.agentctl.protocol import JobError
+from executors_app.wire.protocol import JobError
 from tests.agentctl.running import Running, agentctl
 from tests.agentctl.scripts import DEADLINE, begin, end, is_gone, process_in, run
 from tests.waiting import eventually_async

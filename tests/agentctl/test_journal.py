@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from executors_app.agentctl.journal.journal import Journal, JournalLimits
-from executors_app.agentctl.journal.line_format import ASIDE, META_FILE, list_segments, read_epoch, read_lines
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.line_format import ASIDE, META_FILE, list_segments, read_epoch, read_lines
+from executors_app.wire.protocol import JournalKind
 from tests.agentctl.journals import last_segment, opened, seqs, shown, write_lines
 from tests.waiting import eventually_async
 

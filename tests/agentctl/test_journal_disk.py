@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.agentctl.journal.journal import Journal
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.protocol import JournalKind
 from tests.agentctl.journals import opened, seqs, shown
 from tests.waiting import eventually_async
 

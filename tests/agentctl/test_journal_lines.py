@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from executors_app.agentctl.journal.line_format import encode_line
+from executors_app.wire.line_format import encode_line
 
 _SELF: list[Any] = []
 _SELF += [_SELF, _SELF]

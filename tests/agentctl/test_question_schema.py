@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors_app.agentctl.questions import check_answer, choices_of, fields_of, recorded_answer
-from executors_app.agentctl.questions.schema import check_url, parse_question
+from executors_app.wire.questions import check_answer, choices_of, fields_of, recorded_answer
+from executors_app.wire.questions.schema import check_url, parse_question
 
 TITLED = [{"const": "a", "title": "First", "description": "the first"}, {"const": "b", "title": "Second"}]
 

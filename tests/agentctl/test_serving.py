@@ -15,8 +15,10 @@ import orjson
 import pytest
 
 from executors_app.agentctl import state_files
+from executors_app.machine.git.worktrees import Seed, write_seed
 from tests.agentctl.fakes import DELIVERED
 from tests.agentctl.processes import ROOT, Place
+from tests.executors.repositories import make_repository
 from tests.waiting import eventually, eventually_async
 
 
@@ -177,6 +179,18 @@ def test_failed_start_reports_one_line(tmp_path: Path, wrong: str) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("agentctl: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_token_is_read_after_the_workspace_was_made(tmp_path: Path) -> None:
+    worktree = tmp_path / "worktrees" / "session-1"
+    repository = make_repository(tmp_path / "repository")
+    write_seed(Seed("kandev/0123456789ab", repository=str(repository), base="main"), tmp_path / "seed")
+    argv = [*Place(tmp_path).argv(), "--token-file=/none/such"]
+
+    done = _run([*argv, f"--seed={tmp_path / 'seed'}", f"--workspace={worktree}"])
+
+    assert (done.returncode, "/none/such" in done.stderr) == (2, True)
+    assert (worktree / "README").exists(), "a program that git ran meanwhile could find no token in agentctl's memory"
 
 
 def test_guessable_token_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.drivers import SettingRefused
+from executors_app.agentctl.drivers import DeletionResult, SettingRefused
 from executors_app.agentctl.drivers.json_rpc import AgentGone
 from tests.agentctl.running import Running, agentctl
 from tests.waiting import eventually_async
@@ -106,14 +106,14 @@ async def test_stop_deletes_the_transcript_once_if_asked(
 ) -> None:
     asked: list[str] = []
 
-    async def delete_conversation() -> str:
+    async def delete_conversation() -> DeletionResult:
         asked.append("delete")
-        return reason
+        return DeletionResult(reason)
 
     monkeypatch.setattr(started.sidecar.agent.driver(), "delete_conversation", delete_conversation, raising=False)
     for _ in range(2):
         _, answer = await started.post("/agent/stop", intent_id="i1", delete_transcript=True)
-        assert answer["transcript"] == {"deleted": not reason, "reason": reason}
+        assert answer["transcript"] == {"deleted": not reason, "confirmed": False, "reason": reason}
     assert asked == ["delete"]
 
 

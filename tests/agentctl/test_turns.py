@@ -83,15 +83,36 @@ async def test_prompt_without_an_agent_is_refused_and_not_remembered(running: Ru
     assert await running.prompt("hello") == (202, {"accepted": True, "duplicate": False})
 
 
-@pytest.mark.parametrize("text", ["hang", "hang, then fail"])
+@pytest.mark.parametrize("text", ["hang", "hang, then fail", "hang, then end"])
 async def test_cancelled_turn_is_cancelled_whatever_the_agent_answers(started: Running, text: str) -> None:
     await started.prompt(text)
 
     assert await started.post("/cancel", message_id="m1") == (200, {"cancelled": True})
 
-    assert (await started.line("turn.cancelled"))["message_id"] == "m1"
+    assert holds(await started.line("turn.cancelled"), {"message_id": "m1", "stop_reason": "cancelled"})
+    assert "turn.completed" not in started.kinds()
     assert await started.post("/cancel", message_id="m1") == (200, {"cancelled": True})
     assert await started.prompt("hello", "m2") == (202, {"accepted": True, "duplicate": False})
+
+
+async def test_turn_that_the_agent_cancels_on_its_own_is_marked(started: Running) -> None:
+    await started.prompt("cancel it")
+
+    assert holds(await started.line("turn.cancelled"), {"message_id": "m1", "by_agent": True})
+
+
+@pytest.mark.parametrize("text", ["hang", "ask"])
+async def test_turn_is_not_cancelled_by_its_agent_if_kandev_cancels_the_turn_or_a_request(
+    started: Running, text: str
+) -> None:
+    await started.prompt(text)
+    if text == "ask":
+        permission_id = (await started.line("permission.requested"))["permission_id"]
+        await started.post(f"/permissions/{permission_id}", option_id=None)
+    else:
+        await started.post("/cancel", message_id="m1")
+
+    assert "by_agent" not in await started.line("turn.cancelled")
 
 
 @pytest.mark.parametrize("message_id", ["m0", "m2"])

@@ -1,4 +1,4 @@
-"""Control plane and agentctl of neighbouring versions work together, whichever is older."""
+"""The present control plane works with the agentctl of an earlier release, and unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
-from executors_app.agentctl.http.bulk_status import check_execution
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.protocol import GENERATION_HEADER, PROTOCOL_VERSION
-from executors_app.errors import AgentctlForeign
+from executors_app.machine.bulk_status import check_execution
+from executors_app.machine.process import identity
+from executors_app.wire.errors import AgentctlForeign
+from executors_app.wire.protocol import GENERATION_HEADER, PROTOCOL_VERSION
 from tests.executors.repositories import make_repository
-from tests.history import before_last_change_of
 from tests.services import ROOT
 from tests.waiting import eventually
 
+RELEASE = ROOT / "tests" / "upgrades" / "1.0.0"
 EXECUTION, SESSION = "0c7f1e2a-6d6e-4b2f-9a58-0d3c8f4b1a11", "5b1c9e57-0f3f-4a53-8a1b-7a3c2d9e4f22"
 TOKEN = "a token of these tests alone, long enough for anybody"
 CONVERSE = """
@@ -61,8 +62,12 @@ asyncio.run(converse(*sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the project before the last change of agentctl."""
-    return before_last_change_of("executors_app/agentctl", tmp_path_factory.mktemp("older"))
+    """Return the code of the agentctl of release 1.0.0."""
+    code = tmp_path_factory.mktemp("older")
+    (wheel,) = RELEASE.glob("*.whl")
+    with ZipFile(wheel) as archive:
+        archive.extractall(code)
+    return code
 
 
 def environment_of(code: Path, home: Path) -> dict[str, str]:
@@ -96,7 +101,7 @@ def agentctl_of(code: Path, home: Path) -> Iterator[str]:
 
 def converse(code: Path, url: str, home: Path) -> dict[str, Any]:
     """Hold a whole conversation with the client of that version."""
-    arguments = (url, TOKEN, EXECUTION, str(home / "agent"), str(ROOT / "executors_app" / "demo_agent.py"))
+    arguments = (url, TOKEN, EXECUTION, str(home / "agent"), str(ROOT / "executors_app" / "demo_agent"))
     command = [sys.executable, "-P", "-W", "error", "-c", CONVERSE, *arguments]
     env = environment_of(code, home)
     done = subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, timeout=180, check=False)
@@ -105,11 +110,10 @@ def converse(code: Path, url: str, home: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("newer_one", ["client", "agentctl", "both"])
-def test_neighbouring_versions_can_hold_a_conversation(older: Path, tmp_path: Path, newer_one: str) -> None:
-    client, agentctl = (ROOT if newer_one in {who, "both"} else older for who in ("client", "agentctl"))
-    with agentctl_of(agentctl, tmp_path / "place") as url:
-        found = converse(client, url, tmp_path / "place")
+@pytest.mark.parametrize("is_older", [True, False], ids=["older", "present"])
+def test_client_can_hold_a_conversation_with_an_agentctl(older: Path, tmp_path: Path, is_older: bool) -> None:
+    with agentctl_of(older if is_older else ROOT, tmp_path / "place") as url:
+        found = converse(ROOT, url, tmp_path / "place")
     kinds = {"agent.started", "session.created", "prompt.accepted", "prompt.delivered", "message.agent"}
     assert kinds <= set(found.pop("kinds"))
     assert "branch" in found.pop("git")

@@ -11,9 +11,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.protocol import CLOSE_OVERTAKEN
 from executors_app.agentctl.workspace.shells import MAX_SHELLS, SCROLLBACK_BYTES, Scrollback
+from executors_app.machine.process import identity
+from executors_app.wire.protocol import CLOSE_OVERTAKEN
 from tests.agentctl.running import Running, agentctl
 from tests.agentctl.shells import Typist, shell
 from tests.waiting import eventually, eventually_async
@@ -29,7 +29,7 @@ def plain_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 async def test_shell_runs_in_the_workspace_on_its_own_terminal(running: Running) -> None:
     async with shell(running, cols=101, rows=37) as typist:
-        assert typist.hello == {"shell": "main", "offset": 0, "running": True, "new": True}
+        assert typist.hello == {"shell": "main", "offset": 0, "running": True, "new": True, "replay": 0}
         await typist.type("pwd; stty size; test -t 0 && echo is-a-$((1+1))-tty\n")
         await typist.wait_for("is-a-2-tty")
         assert str(running.workspace).encode() in typist.heard
@@ -63,6 +63,31 @@ async def test_shell_survives_a_reload_with_its_scrollback(running: Running) -> 
         await typist.wait_for("before-2")
         await typist.type("echo still-$here\n")
         await typist.wait_for("still-me")
+
+
+async def test_replay_is_counted_so_that_no_terminal_answers_it(running: Running) -> None:
+    async with shell(running) as typist:
+        await typist.type("stty -echo; printf '\\033[c\\033[6n'; echo asked-$((1+1))\n")
+        await typist.wait_for("asked-2")
+        seen = len(typist.heard)
+    async with shell(running) as typist:
+        assert typist.hello["replay"] >= seen
+        await typist.wait_for("asked-2")
+        await typist.type("echo new-$((1+1))\n")
+        await typist.wait_for("new-2")
+        assert len(typist.heard) > typist.hello["replay"], "what is new is not a replay"
+
+
+async def test_full_screen_program_draws_again_after_its_beginning_was_dropped(running: Running) -> None:
+    async with shell(running, cols=90, rows=30) as typist:
+        await typist.type("stty -echo; printf '\\033[?1049h\\033[?25l'; seq 400000\n")
+        # A program of its own: the kernel tells the processes in the foreground of a change of the size.
+        loop = "while :; do sleep 0.1; done"
+        await typist.type(f"exec sh -c 'trap \"echo redrawn\" WINCH; echo ready-$((1+1)); {loop}'\n")
+        await typist.wait_for("ready-2")
+    async with shell(running, cols=90, rows=30) as typist:
+        await typist.wait_for("redrawn")
+        assert typist.heard.startswith(b"\x1b[?1049h\x1b[?25l")
 
 
 async def test_output_and_exit_without_a_reader_are_replayed_later(running: Running) -> None:

@@ -15,7 +15,7 @@ import pytest_asyncio
 from executors_app.agentctl.drivers import Driver, StartRequest
 from executors_app.agentctl.drivers.acp import create
 from executors_app.agentctl.process.guard_process import PR_SET_CHILD_SUBREAPER
-from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agents import scripts
 from tests.agents.driver_contract import AGENTS, Agent, Talk
 from tests.agents.hosts import RecordingHost

@@ -24,8 +24,8 @@ from executors_app.agentctl.drivers import (
     codex_cli,
     gemini_cli,
 )
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.machine.process import identity
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agents.hosts import RecordingHost
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +44,8 @@ class Agent:
     process_per_turn: bool = False
     resumed: str = "resumed"
     """The outcome of a start that continues a conversation."""
+    names_lost_conversation: bool = False
+    """Whether an error that names its conversation reports it as gone, without a pattern."""
     names_itself: bool = True
     """Whether it reports the id of its conversation, so that a different one is noticed."""
     asks: Mapping[str, str] | None = None
@@ -56,6 +58,7 @@ AGENTS: Final = (
         acp,
         gone="no conversation",
         resumed="loaded",
+        names_lost_conversation=True,
         names_itself=False,
         asks={"allow": "The answer was allow.", "reject": "The answer was reject."},
     ),

@@ -13,9 +13,9 @@ import os
 import sys
 from pathlib import Path
 
-from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.agent_process import AgentProcess
-from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.machine.process import identity
+from executors_app.wire.protocol import EXECUTION_MARKER
 
 ROOT = Path(__file__).resolve().parents[2]
 

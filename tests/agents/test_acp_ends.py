@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.drivers import Driver, SupportsDeletion, acp
+from executors_app.agentctl.drivers import DeletionResult, Driver, SupportsDeletion, acp
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
 from tests.agents.scripts import SESSION, agent, chunk, error, result
@@ -64,7 +64,34 @@ async def test_unanswered_request_is_cancelled_after_its_timeout(
 
 async def delete(driver: Driver) -> str:
     assert isinstance(driver, SupportsDeletion)
-    return await driver.delete_conversation()
+    return (await driver.delete_conversation()).reason
+
+
+def listing(*ids: str) -> list[str]:
+    return [result({"sessions": [{"sessionId": each} for each in ids]})]
+
+
+@pytest.mark.parametrize(
+    ("offers", "lists", "expected"),
+    [
+        (["delete"], [[]], DeletionResult()),
+        (["delete", "list"], [listing(SESSION), listing()], DeletionResult(is_confirmed=True)),
+        (["delete", "list"], [listing()], DeletionResult()),
+        (["delete", "list"], [listing(SESSION), [error(-32603, "no")]], DeletionResult()),
+        (
+            ["delete", "list"],
+            [listing(SESSION)],
+            DeletionResult("the agent reports the deletion, but still lists the conversation"),
+        ),
+    ],
+    ids=["lists nothing", "is gone", "never listed it", "list fails", "still there"],
+)
+async def test_reported_deletion_is_checked_against_the_list(
+    driver: Driver, request_for: MakeRequest, offers: list[str], lists: list[Any], expected: DeletionResult
+) -> None:
+    await driver.start(request_for({**agent(also=offers), "session/list": lists, "session/delete": [[result({})]]}))
+    assert isinstance(driver, SupportsDeletion)
+    assert await driver.delete_conversation() == expected
 
 
 async def test_deletion_in_a_turn_ends_the_turn_first(

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.agent_settings import parse_auth_methods
 from executors_app.agentctl.drivers import Driver, LoginRequest, StartFailed
+from executors_app.agentctl.drivers.json_rpc import RpcError
+from executors_app.wire.agent_settings import parse_auth_methods
 from tests.agents.conftest import MakeRequest
 from tests.agents.scripts import agent, result
 
@@ -80,6 +81,18 @@ async def test_failed_login_has_a_reason(
     assert driver.pid is None
 
 
+async def test_login_has_its_own_limit_beside_that_of_the_handshake(driver: Driver, logged_out: MakeRequest) -> None:
+    with pytest.raises(StartFailed, match=r"the login failed: the agent did not finish within 4.5 s"):
+        await driver.start(logged_out("--login-hangs", login=login(timeout=4.5), timeout=4.0))
+
+
+async def test_session_setup_after_a_login_is_still_limited(driver: Driver, request_for: MakeRequest) -> None:
+    opened = {"protocolVersion": 1, "authMethods": [{"id": "a", "name": "A"}]}
+    script = agent(initialize=[result(opened)], authenticate=[result({})], session_new=[])
+    with pytest.raises(StartFailed, match="did not complete session setup within 3 s"):
+        await driver.start(request_for(script, login=login("a"), timeout=3.0))
+
+
 async def test_agent_that_ends_during_the_login_has_failed_it(driver: Driver, request_for: MakeRequest) -> None:
     opened = {"protocolVersion": 1, "authMethods": [{"id": "a", "name": "A"}]}
     script = agent(initialize=[result(opened)], authenticate=[3])
@@ -107,11 +120,17 @@ async def test_logout_that_the_agent_does_not_offer_is_not_sent(driver: Driver, 
         {"id": "a", "type": "terminal", "args": ["right\u202eleft"]},
         {"id": "a", "type": "terminal", "args": ["x" * 501]},
         {"id": "a", "type": "terminal", "args": ["x"] * 33},
+        {"id": "a", "type": "terminal", "args": ["x\ny"]},
+        {"id": "a", "type": "terminal", "args": ["zero\u200bwidth"]},
+        {"id": "a", "type": "terminal", "args": ["filler\u3164"]},
+        {"id": "a", "type": "terminal", "args": ["--p\u0430th"]},
         {"id": "a", "type": "terminal", "env": {"LD_PRELOAD": "/tmp/x.so"}},
-        {"id": "a", "type": "terminal", "env": {"PATH": "/tmp"}},
-        {"id": "a", "type": "terminal", "env": {"NODE_OPTIONS": "--require=/tmp/x.js"}},
-        {"id": "a", "type": "terminal", "env": {"A B": "c"}},
-        {"id": "a", "type": "terminal", "env": {"A": "b\n"}},
+        {"id": "a", "type": "terminal", "env": {"BROWSER": "/tmp/x"}},
+        {"id": "a", "type": "terminal", "env": {"npm_config_node_options": "--require=/tmp/x.js"}},
+        {"id": "a", "type": "terminal", "env": {"OPENSSL_CONF": "/tmp/x"}},
+        {"id": "a", "type": "terminal", "env": {"HTTPS_PROXY": "http://127.0.0.1:1"}},
+        {"id": "a", "type": "terminal", "env": {"HARMLESS": "1"}},
+        {"id": "a", "type": "terminal", "env": "LD_PRELOAD=/tmp/x.so"},
         {"id": "a", "type": "env_var"},
         {"id": "a", "type": "env_var", "vars": [{"name": "not a name"}]},
     ],
@@ -121,7 +140,7 @@ def test_malformed_method_is_dropped(method: Any) -> None:
 
 
 def test_method_keeps_only_what_its_type_may_have() -> None:
-    given = {"id": "a", "name": "Log\x07in", "args": ["x"], "env": {"A": "b"}, "_meta": {"command": "/tmp/evil"}}
+    given = {"id": "a", "name": "Log\x07in", "args": ["x"], "env": {}, "_meta": {"command": "/tmp/evil"}}
     [agent_method] = parse_auth_methods([given])
     assert agent_method == {
         "id": "a",
@@ -134,10 +153,23 @@ def test_method_keeps_only_what_its_type_may_have() -> None:
         "link": "",
     }
     [terminal] = parse_auth_methods([{**given, "type": "terminal"}, {**given, "name": "again"}])
-    assert (terminal["args"], terminal["env"]) == (["x"], {"A": "b"})
+    assert (terminal["args"], terminal["env"]) == (["x"], {})
     [variables] = parse_auth_methods(
         [{"id": "k", "type": "env_var", "vars": [{"name": "KEY"}], "link": "javascript:1"}]
     )
     assert (variables["variables"], variables["link"]) == (["KEY"], "")
     assert parse_auth_methods([variables]) == [variables], "stored methods are read back unchanged"
+    for address in ("https://ok.example@evil.example/", "https://evil.example/\u202ekod", "http://example.org/"):
+        [method] = parse_auth_methods([{"id": "k", "type": "env_var", "vars": ["KEY"], "link": address}])
+        assert method["link"] == "", "an address that does not read as what it is"
     assert len(parse_auth_methods([{"id": str(number)} for number in range(100)])) == 16
+
+
+def test_login_error_names_the_ways_to_log_in_in_words() -> None:
+    methods = [
+        {"id": "browser", "name": "Browser", "description": "Opens a browser"},
+        {"id": "key", "name": "API key", "type": "env_var", "vars": [{"name": "PI_KEY"}]},
+    ]
+    text = RpcError(-32000, "Authentication required", {"authMethods": methods}).text
+    assert text == "Authentication required. The agent offers: Browser (Opens a browser); API key (needs PI_KEY)"
+    assert RpcError(-32000, "No", {"authMethods": 5, "at": "x"}).text == 'No ({"at":"x"})'

@@ -22,7 +22,7 @@ FORM = {"type": "object", "properties": {"name": {"type": "string", "title": "Na
 QUESTION = {"sessionId": SESSION, "toolCallId": "c1", "mode": "form", "message": "Which?", "requestedSchema": FORM}
 LINK = {"sessionId": SESSION, "mode": "url", "message": "Log in", "url": "https://example.org/", "elicitationId": "e1"}
 UNKNOWN: list[Any] = [None, {}, {"requestId": "x"}, {"requestId": []}]
-TURN_ENDS = result({}).replace("$ID", "3")
+TURN_ENDS = result({"stopReason": "end_turn"}).replace("$ID", "3")
 
 
 def notification(method: str, params: Any) -> str:
@@ -84,7 +84,7 @@ async def test_answer_of_a_person_is_sent_as_acp_defines_it(
         {**LINK, "url": "javascript:alert(1)"},
     ],
 )
-async def test_invalid_question_is_refused(
+async def test_invalid_question_is_refused_and_reported(
     params: Any, driver: Driver, host: RecordingHost, request_for: MakeRequest, read_by_agent: ReadByAgent
 ) -> None:
     asks = request(9, "elicitation/create", params)
@@ -94,6 +94,7 @@ async def test_invalid_question_is_refused(
 
     assert read_by_agent()[-1]["error"]["code"] == -32602
     assert host.forms == []
+    assert [line["level"] for line in host.of("log")] == ["warning"]
 
 
 @pytest.mark.parametrize("method", ["elicitation/create", "session/request_permission"])
@@ -126,7 +127,7 @@ async def test_completed_link_is_passed_on(driver: Driver, host: RecordingHost, 
     turn, _, answer = await asked(driver, host, request_for, request("q", "elicitation/create", LINK), done)
     await eventually_async(lambda: host.completed == ["e1"])
     answer.set_result(("accept", {}))
-    await turn
+    assert await turn == "end_turn"
 
 
 async def test_demo_agent_repeats_the_answer(driver: Driver, host: RecordingHost, request_for: MakeRequest) -> None:
@@ -139,3 +140,19 @@ async def test_demo_agent_repeats_the_answer(driver: Driver, host: RecordingHost
     assert await turn == "end_turn"
     assert host.said() == 'The answer was {"engine": "sqlite", "name": "heron"}.\n'
     assert question["question"]["order"] == ["engine", "name", "copies", "extras", "encrypted"]
+
+
+async def test_question_in_an_own_form_is_declined_and_shown(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, read_by_agent: ReadByAgent
+) -> None:
+    params = {"sessionId": SESSION, "questions": [{"question": "Which colour?", "options": []}]}
+    end = result({"stopReason": "end_turn", "_meta": {"inputTokens": 7, "outputTokens": 2, "requestId": "x"}})
+    asking = request("q1", "_x.ai/ask_user_question", params)
+    await driver.start(request_for(agent(session_prompt=[asking, end])))
+    assert await driver.prompt("m1", "go", (), lambda: None) == "end_turn"
+    assert [line["usage"] for line in host.of("usage")] == [{"inputTokens": 7, "outputTokens": 2}]
+    warnings = [line["text"] for line in host.of("log") if line["level"] == "warning"]
+    assert any("declined: Which colour?" in text for text in warnings)
+    answers = await eventually_async(lambda: [each for each in read_by_agent() if each.get("id") == "q1"])
+    assert answers[0]["error"]["code"] == -32601
+    assert "end the turn" in answers[0]["error"]["message"]

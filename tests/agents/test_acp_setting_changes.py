@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.agent_settings import MAX_CHOICES, MAX_COMMANDS, MAX_SETTINGS, TITLE_LIMIT
 from executors_app.agentctl.drivers import Driver, SettingRefused, SupportsSettings
 from executors_app.agentctl.drivers.acp_settings import AcpSettings
+from executors_app.wire.agent_settings import MAX_CHOICES, MAX_COMMANDS, MAX_SETTINGS, TITLE_LIMIT
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
 from tests.agents.scripts import SESSION, Action, agent, chunk, error, result, update

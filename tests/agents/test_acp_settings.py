@@ -153,8 +153,8 @@ def listed(*ids: str, cursor: str | None = None) -> str:
     return result({"sessions": sessions, **({"nextCursor": cursor} if cursor else {})})
 
 
-GONE = ("no such thread",)
-LOST, LOCKED = error(-32602, "no such thread"), error(-32603, "the database is locked")
+GONE = ("the drawer is empty",)
+LOST, LOCKED = error(-32602, "the drawer is empty"), error(-32603, "the database is locked")
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,10 @@ async def test_missing_session_list_proves_nothing_and_has_a_short_timeout(
         await driver.start(request_for(script, strategy="native", resume_token=SESSION))
 
     assert (failed.value.code, failed.value.token_valid) == ("handshake_failed", True)
-    assert "no such thread" in failed.value.message
+    assert "the drawer is empty" in failed.value.message
+
+
+LOAD_LIMIT_HINT = "; KANDEV_START_TIMEOUT, or load_timeout of its agent type, sets this limit"
 
 
 @pytest.mark.parametrize(
@@ -242,13 +245,13 @@ async def test_missing_session_list_proves_nothing_and_has_a_short_timeout(
         (agent(session_new=[]), {}, "the agent did not complete session setup within 1 s"),
         (
             agent(load=True, session_load=[chunk("user", "old")]),
-            {"strategy": "native", "resume_token": SESSION},
-            "the agent did not complete session setup within 1 s",
+            {"strategy": "native", "resume_token": SESSION, "load_timeout": 2.0},
+            f"the agent did not load its conversation within 2 s{LOAD_LIMIT_HINT}",
         ),
         (
             agent(resume=True, session_resume=[]),
             {"strategy": "native", "resume_token": SESSION},
-            "the agent did not complete session setup within 1 s",
+            f"the agent did not load its conversation within 1 s{LOAD_LIMIT_HINT}",
         ),
     ],
     ids=["initialize", "new", "a load that stops in its replay", "resume"],

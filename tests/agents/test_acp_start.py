@@ -179,6 +179,23 @@ async def test_unrestorable_conversation_is_never_replaced_by_a_new_one(
         (error(-32002, "Resource not found: abc"), (), "handshake_failed", True),
         (error(-32002, f"Resource not found: {SESSION}"), (), "token_rejected", False),
         (error(-32002, "Not found", {"sessionId": SESSION}), ("no such words",), "token_rejected", False),
+        (error(-32602, f"Unknown sessionId: {SESSION}"), (), "token_rejected", False),
+        (error(-32602, f"Session not found: {SESSION}"), (), "token_rejected", False),
+        (error(-1, f"cannot load {SESSION}"), (), "token_rejected", False),
+        (error(-32603, "OpenCode service failure", {"service": "session"}), (), "token_rejected", False),
+        (error(-32603, "Unknown session identifier"), (), "token_rejected", False),
+        (error(-32603, "Path not found", {"code": "FS_NOT_FOUND"}), (), "token_rejected", False),
+        (error(-32603, f"{SESSION} is already in use"), (), "handshake_failed", True),
+        (error(-32603, f"timed out while {SESSION} was read"), (), "handshake_failed", True),
+        (error(-32603, f"Please log in to open {SESSION}"), (), "auth_required", True),
+        (error(-32603, "cannot open"), (), "handshake_failed", True),
+        (error(-32603, "Internal error: no such thread"), (), "token_rejected", False),
+        (error(-32602, "The conversation could not be found"), (), "token_rejected", False),
+        (error(-32603, f"{SESSION}: model big-1 is not available"), (), "handshake_failed", True),
+        (error(-32603, f"MCP server files failed to start for {SESSION}"), (), "handshake_failed", True),
+        (error(-32603, f"cannot read {SESSION}", {"code": "ECONNREFUSED"}), (), "handshake_failed", True),
+        (error(-32603, f"{SESSION}: disk quota exceeded"), (), "handshake_failed", True),
+        (error(-32603, f"loading of {SESSION} was cancelled"), (), "handshake_failed", True),
         (error(-32603, f"{SESSION} is locked"), (), "handshake_failed", True),
         (error(-32603, "the database is locked"), GONE, "handshake_failed", True),
         (error(-32603, "is gone"), ("(", "is gone"), "token_rejected", False),
@@ -210,6 +227,7 @@ async def test_resource_not_found_and_known_messages_mean_conversation_is_gone(
         (agent(initialize=[error(-32603, "no")]), "handshake_failed", False),
         (agent(session_new=[error(-32000, "Authentication required")]), "auth_required", True),
         (agent(session_new=[result({})]), "handshake_failed", False),
+        (agent(session_new=[result({"sessionId": 7})]), "handshake_failed", True),
         (agent(session_new=[3]), "agent_exited", False),
     ],
 )
@@ -270,6 +288,12 @@ async def test_unstartable_program_is_a_permanent_failure(
 
     assert (failed.value.code, failed.value.permanent) == (code, True)
     assert host.exits == [], "the agent had no process"
+
+
+async def test_missing_program_names_the_path_that_was_searched(driver: Driver, tmp_path: Path) -> None:
+    env = {"PATH": "/opt/agents/bin:/bin"}
+    with pytest.raises(StartFailed, match="in the PATH /opt/agents/bin:/bin"):
+        await driver.start(StartRequest("launch", ["no-such-program"], env, str(tmp_path), "fresh"))
 
 
 async def test_agent_that_exits_for_missing_login_reports_auth_required(driver: Driver, tmp_path: Path) -> None:
@@ -344,9 +368,9 @@ async def test_unavailable_model_is_logged_and_does_not_fail_the_start(
 async def test_updates_may_arrive_before_the_conversation_has_an_id(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
-    script = agent(session_new=[update("future_update"), result({"sessionId": "x"})])
+    script = agent(session_new=[update("future_update"), result({"sessionId": SESSION})])
 
     started = await driver.start(request_for(script))
 
-    assert started.resume_token == "x"
+    assert started.resume_token == SESSION
     assert host.logs() == ["the agent sent future_update"]

@@ -133,8 +133,32 @@ async def test_error_after_our_cancel_counts_as_cancelled(driver: Driver, reques
 
 
 @pytest.mark.parametrize(
+    ("kind", "meta"),
+    [
+        ("user", None),
+        ("continue", {"kandev": {"prompt_kind": "continue", "is_continue": True}}),
+        ("retry", {"kandev": {"prompt_kind": "retry", "is_continue": False}}),
+    ],
+)
+async def test_prompts_of_kandev_are_marked(
+    kind: str, meta: object, driver: Driver, request_for: MakeRequest, read_by_agent: Any
+) -> None:
+    await driver.start(request_for(agent(session_prompt=[result({"stopReason": "end_turn"})])))
+    await driver.prompt("m1", "Go on.", (), lambda: None, kind)
+    [prompt] = [message for message in read_by_agent() if message["method"] == "session/prompt"]
+    assert prompt["params"].get("_meta") == meta
+
+
+@pytest.mark.parametrize(
     ("answer", "code"),
-    [(error(-32603, "overloaded"), "agent_error"), (error(-32000, "Authentication required"), "auth_required")],
+    [
+        (error(-32603, "overloaded"), "agent_error"),
+        (error(-32603, "API Error: 401 from the provider's proxy"), "agent_error"),
+        (error(-32000, "Authentication required"), "auth_required"),
+        (error(-32603, "Internal error: API Error: 401 authentication_failed"), "auth_required"),
+        (error(-32603, "Failed to authenticate. API Error: 401 Invalid authentication credentials"), "auth_required"),
+        (error(-32603, "OAuth token has expired. Please obtain a new token"), "auth_required"),
+    ],
 )
 async def test_error_response_fails_the_turn_and_the_agent_stays(
     answer: str, code: str, driver: Driver, host: RecordingHost, request_for: MakeRequest
@@ -151,7 +175,18 @@ async def test_error_response_fails_the_turn_and_the_agent_stays(
 
 @pytest.mark.parametrize(
     ("told", "reason"),
-    [({"stopReason": "max_tokens"}, "max_tokens"), ({"stopReason": None}, "end_turn"), (None, "end_turn")],
+    [
+        ({"stopReason": "max_tokens"}, "max_tokens"),
+        ({"stopReason": " end_turn "}, "end_turn"),
+        ({"stopReason": None}, ""),
+        ({"stopReason": " "}, ""),
+        ({}, ""),
+        (None, ""),
+        ("end_turn", ""),
+        ([{"stopReason": "end_turn"}], ""),
+        ({"stopReason": False}, "False"),
+        ({"stopReason": ["end_turn"]}, "['end_turn']"),
+    ],
 )
 async def test_stop_reason_of_the_agent_is_returned(
     told: Any, reason: str, driver: Driver, request_for: MakeRequest
@@ -322,6 +357,17 @@ async def test_invalid_permission_request_is_refused(
     assert read_by_agent()[-1]["error"]["code"] == -32602
 
 
+async def test_permission_request_with_numbered_options_says_why_it_was_refused(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    asks = request(9, "session/request_permission", _asked_with({"optionId": 1, "name": "Allow"}))
+    await driver.start(request_for(agent(session_prompt=[asks], answer=[result({}).replace("$ID", "3")])))
+
+    await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert host.logs()[0].endswith("none of its options has an id that is a text")
+
+
 async def test_lone_surrogate_costs_one_character_not_the_line(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
@@ -333,16 +379,12 @@ async def test_lone_surrogate_costs_one_character_not_the_line(
     assert host.said() == "a\ufffd\ufffdb"
 
 
-async def test_update_for_another_conversation_is_logged_not_shown(
-    driver: Driver, host: RecordingHost, request_for: MakeRequest
-) -> None:
-    strange = chunk("agent", "psst").replace(SESSION, "another")
-    await driver.start(request_for(agent(session_prompt=[strange, update("from_the_future", x=1), result({})])))
+async def test_unknown_update_is_logged(driver: Driver, host: RecordingHost, request_for: MakeRequest) -> None:
+    await driver.start(request_for(agent(session_prompt=[update("from_the_future", x=1), result({})])))
 
     await driver.prompt("m1", "hello", (), lambda: None)
 
-    assert host.said() == ""
-    assert host.logs() == ["the agent sent an update of another conversation", "the agent sent from_the_future"]
+    assert host.logs() == ["the agent sent from_the_future"]
     assert host.lines[-1]["data"] == {"sessionUpdate": "from_the_future", "x": 1}
 
 
@@ -358,3 +400,107 @@ async def test_unsupported_attachment_fails_the_turn_before_anything_is_sent(
     assert failed.value.code == "attachment_unsupported"
     prompts = [message["params"]["prompt"] for message in read_by_agent() if message["method"] == "session/prompt"]
     assert prompts == [[{"type": "text", "text": "look"}, {"type": "resource_link", "uri": "file:///a", "name": "a"}]]
+
+
+ENDED = result({"stopReason": "end_turn"})
+BUSY = "Internal error: session is already processing a prompt"
+
+
+async def test_prompt_waits_while_the_agent_says_that_it_is_busy(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executors_app.agentctl.drivers.acp._BUSY_WAIT", 0.05)
+    script = agent()
+    script["session/prompt"] = [[error(-32603, BUSY)], [error(-32603, BUSY)], [chunk("agent", "done"), ENDED]]
+    await driver.start(request_for(script))
+
+    assert await driver.prompt("m1", "hello", (), lambda: None) == "end_turn"
+
+    assert host.said() == "done"
+    assert host.logs() == ["the agent still works on something else; the prompt waits for it"]
+
+
+async def test_cancel_ends_the_wait_for_a_busy_agent(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for(agent(session_prompt=[error(-32603, BUSY)])))
+    turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
+    await eventually_async(host.logs)
+
+    await driver.cancel()
+
+    assert await turn == "cancelled"
+
+
+def _asked_with(*options: Any) -> dict[str, Any]:
+    return {"sessionId": "conversation-1", "toolCall": {"toolCallId": "c"}, "options": list(options)}
+
+
+async def test_options_that_an_answer_could_confuse_are_refused_and_reported(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    allow, reject = {"optionId": "x", "name": "Allow", "kind": "allow_once"}, {"optionId": "x", "name": "Reject"}
+    asks = request(9, "session/request_permission", _asked_with(allow, reject))
+    await driver.start(request_for(agent(session_prompt=[asks], answer=[result({}).replace("$ID", "3")])))
+    await driver.prompt("m1", "hello", (), lambda: None)
+    assert host.questions == []
+    assert "have the same id" in next(line["text"] for line in host.of("log") if line["level"] == "warning")
+
+
+def _permission(call_id: str) -> str:
+    options = [{"optionId": "y", "name": "Yes", "kind": "allow_once"}]
+    return request(9, "session/request_permission", {"toolCall": {"toolCallId": call_id}, "options": options})
+
+
+async def test_two_requests_with_one_id_are_both_refused(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, read_by_agent: Callable[[], list[dict[str, Any]]]
+) -> None:
+    script = agent(session_prompt=[_permission("harmless"), _permission("harmful")], answer=[])
+    script["answer"] = [[], [ENDED.replace("$ID", "3")]]
+    await driver.start(request_for(script))
+
+    await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 60)
+
+    answers = [message for message in read_by_agent() if message.get("id") == 9]
+    assert sorted(answer["error"]["code"] for answer in answers) == [-32800, -32600]
+    assert [line["level"] for line in host.of("log")] == ["warning"]
+
+
+async def test_options_without_a_name_or_an_id_are_shown_as_far_as_possible(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    named = {"optionId": "y", "name": "Yes", "kind": "allow_once"}
+    odd = [named, named, {"optionId": "n", "name": None, "kind": 5}, {"optionId": " ", "name": "Blank"}, None]
+    asks = request(9, "session/request_permission", _asked_with(*odd))
+    await driver.start(request_for(agent(session_prompt=[asks], answer=[result({}).replace("$ID", "3")])))
+    turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
+    (asked, answer), *_ = await eventually_async(lambda: host.questions)
+    answer.set_result("n")
+    await turn
+    assert asked["options"] == [
+        {"option_id": "y", "name": "Yes", "kind": "allow_once"},
+        {"option_id": "n", "name": "n", "kind": ""},
+    ]
+
+
+_END = '{"jsonrpc": "2.0", "id": %s, "result": {"stopReason": "max_tokens"}}'
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [chunk("agent", "said"), _END % '"$ID"'],
+        [chunk("agent", "said"), _END % "$ID.0"],
+        ["\ufeff" + chunk("agent", "said"), _END % "$ID"],
+        [f"[{chunk('agent', 'said')}, {_END % '$ID'}]"],
+        [f"[5, {chunk('agent', 'said')}]", f"[{_END % '$ID'}]"],
+        [chunk("agent", "said"), (_END % "$ID").replace('"result"', '"error": false, "result"')],
+    ],
+    ids=["id as text", "id as a fraction", "byte order mark", "batch", "batch with an invalid part", "error is false"],
+)
+async def test_answers_in_other_forms_end_the_turn(
+    lines: list[str], driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for(agent(session_prompt=list(lines))))
+    reason = await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 30)
+    assert (reason, host.said()) == ("max_tokens", "said")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import crash_points
-from executors_app.agentctl.process import spawning
-from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.machine import crash_points
+from executors_app.machine.process import spawning
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agents.conftest import ROOT
 
 
@@ -43,7 +43,7 @@ def test_execution_marker_overrides_the_requested_environment() -> None:
 
 def _run(spec: str, directory: Path, times: int = 1) -> int:
     script = (
-        "from executors_app import crash_points\nfrom executors_app.agentctl.process import spawning\n"
+        "from executors_app.machine import crash_points\nfrom executors_app.machine.process import spawning\n"
         f"spawning.arm_crash_point()\nfor _ in range({times}): crash_points.reached('sweep.decided')"
     )
     armed = {
@@ -73,7 +73,7 @@ def test_armed_process_dies_at_its_crash_point(spec: str, times: int, code: int,
 
 def test_crash_point_can_kill_once_for_each_session(tmp_path: Path) -> None:
     script = (
-        "from executors_app import crash_points\n"
+        "from executors_app.machine import crash_points\n"
         f"crash_points.arm('sweep.drained:each,sweep.decided', {str(tmp_path)!r})\n"
         "for session in 'one', 'two': crash_points.reached('sweep.drained', session)"
     )

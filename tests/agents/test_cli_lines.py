@@ -8,8 +8,9 @@ import pytest
 
 from executors_app.agentctl.drivers import StartRequest, amp_cli, codex_cli, gemini_cli
 from executors_app.agentctl.drivers.codex_cli import CodexEventReader
-from executors_app.agentctl.drivers.events import JournalLine, TurnErrored, error_in_text, failure_code
+from executors_app.agentctl.drivers.events import JournalLine, TurnEnded, TurnErrored, error_in_text, failure_code
 from executors_app.agentctl.drivers.gemini_cli import GeminiEventReader
+from executors_app.agentctl.drivers.stream_json import StreamJsonReader
 
 
 def item(event: str, kind: str, **body: Any) -> dict[str, Any]:
@@ -176,3 +177,23 @@ def update_with(text: Any, kind: str = "agent_message_chunk") -> dict[str, Any]:
 )
 def test_only_complete_errors_of_known_agents_count(agent: str, update: dict[str, Any], error: str) -> None:
     assert error_in_text(agent, update) == error
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"subtype": "success", "stop_reason": "end_turn"}, "end_turn"),
+        ({"subtype": "success", "stop_reason": "max_tokens"}, "max_tokens"),
+        ({"subtype": "success", "stop_reason": None}, "end_turn"),
+        ({"subtype": "success"}, "end_turn"),
+        ({"subtype": "success", "stop_reason": ["end_turn"]}, "['end_turn']"),
+        ({"subtype": "paused"}, ""),
+        ({"stop_reason": None}, ""),
+        ({"stop_reason": " "}, ""),
+        ({}, ""),
+    ],
+)
+def test_stream_json_result_is_a_regular_end_only_if_it_says_so(fields: dict[str, Any], reason: str) -> None:
+    read = StreamJsonReader()
+    events = list(read({"type": "result", "session_id": "s", **fields}))
+    assert [event.stop_reason for event in events if isinstance(event, TurnEnded)] == [reason]

@@ -16,7 +16,7 @@ import pytest
 from sessions_app.domain.continuation import Interruption, continue_prompt
 from tests.agents.conftest import ROOT
 
-SCRIPT = ROOT / "executors_app" / "demo_agent.py"
+SCRIPT = ROOT / "executors_app" / "demo_agent"
 
 
 class Client:

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.process import execution_processes, guard_client, guard_process, identity
+from executors_app.agentctl.process import guard_client, guard_process
 from executors_app.agentctl.process import subreaper as adoption
 from executors_app.agentctl.process.agent_process import AgentProcess, SpawnFailed
 from executors_app.agentctl.process.guard_process import PR_SET_CHILD_SUBREAPER, children_of
-from executors_app.agentctl.process.identity import ProcessIdentity
-from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.machine.process import execution_processes, identity
+from executors_app.machine.process.identity import ProcessIdentity
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agents.conftest import ROOT
 from tests.waiting import eventually
 
@@ -305,7 +306,7 @@ def test_spare_guard_ends_with_its_agentctl(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
         "from executors_app.agentctl.process import guard_client\n"
-        "from executors_app.agentctl.protocol import EXECUTION_MARKER\n"
+        "from executors_app.wire.protocol import EXECUTION_MARKER\n"
         "async def main():\n"
         "    guard_client.keep_spare_guard({EXECUTION_MARKER: sys.argv[1]})\n"
         "    print(flush=True)\n"

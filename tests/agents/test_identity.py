@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.process.identity import ProcessIdentity
-from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.machine.process import identity
+from executors_app.machine.process.identity import ProcessIdentity
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.waiting import eventually
 
 

@@ -283,6 +283,28 @@ async def test_answer_without_streaming_is_accepted(
     assert host.said() == "all at once"
 
 
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [
+        ("stop", "end_turn"),
+        ("eos", "end_turn"),
+        ("length", "max_tokens"),
+        ("content_filter", "refusal"),
+        ("tool_calls", "tool_calls"),
+        ("insufficient_system_resource", "insufficient_system_resource"),
+        (["stop"], "['stop']"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+async def test_only_a_known_finish_reason_is_a_regular_end(
+    finish: object, reason: str, driver: ChatDriver, provider: ChatServer
+) -> None:
+    await start_with(driver, provider, says(event(text="half of it"), event(finish=finish), DONE))
+
+    assert await ask(driver, "m1", "hi") == reason
+
+
 async def test_full_journal_pauses_reading_from_the_provider(
     driver: ChatDriver, host: RecordingHost, provider: ChatServer
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.errors import AgentctlRefused
+from executors_app.wire.errors import AgentctlRefused
 from tests.agentctl.processes import REAL, Place
 from tests.agents.chat_server import KEY, ChatServer, answer_of, chat_server, event, refuses, says
 from tests.waiting import eventually_async

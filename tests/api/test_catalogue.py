@@ -100,7 +100,7 @@ def test_executor_settings_are_shown_only_to_staff(world: World, staff: APIClien
 
 
 def test_probe_counts_what_it_observes(world: World, staff: APIClient) -> None:
-    world.mark_running("http://127.0.0.1:1")
+    world.mark_running("unix:/nowhere/agentctl")
     answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
     assert answer.status_code == 200
     assert answer.json()["runtime"] == "local_standalone"

@@ -6,9 +6,12 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from executors_app.agentctl.questions.schema import options_of, parse_question
+from executors_app.wire.questions.schema import options_of, parse_question
+from sessions_app.api.pagination import SequencePagination
+from sessions_app.api.views import conversation
 from sessions_app.models import Intent, PermissionRequest, Prompt, ResumeToken, Run, TaskSession, session_transaction
 from tests.api.world import PERMISSION, World, message, prompt, say
+from tests.raw_events import record_raw_event
 
 
 def test_events_equal_those_of_the_socket(world: World, api: APIClient) -> None:
@@ -40,6 +43,32 @@ def test_log_is_paginated_without_gaps(world: World, api: APIClient) -> None:
     assert api.get(world.url("events/?after=7")).json() == {"count": 0, "next": None, "previous": None, "results": []}
 
 
+def test_page_of_the_log_ends_with_the_row_that_reaches_its_size(
+    world: World, api: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SequencePagination, "max_bytes", 1000)
+    with session_transaction(world.session.id) as transaction:
+        for _ in range(5):
+            record_raw_event(transaction, "session.workspace.changed", text="x" * 600)
+    sizes, url = [], world.url("events/")
+    while url:
+        piece = api.get(url).json()
+        sizes.append(len(piece["results"]))
+        url = piece["next"]
+    assert sizes == [2, 2, 1]
+
+
+def test_page_of_messages_ends_with_the_text_that_reaches_its_size(
+    world: World, api: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SequencePagination, "max_bytes", 1000)
+    for number in range(1, 6):
+        message(world.session, number, "x" * 300, "y" * 300)
+    first = api.get(world.url("messages/")).json()
+    assert [row["seq"] for row in first["results"]] == [1, 2]
+    assert [row["seq"] for row in api.get(first["next"]).json()["results"]] == [3, 4]
+
+
 @pytest.mark.parametrize("tail", ["events/", "messages/"])
 @pytest.mark.parametrize(
     "query", [{"after": "x"}, {"after": "-1"}, {"after": "9" * 30}, {"after": ""}, {"limit": "0"}, {"limit": "100000"}]
@@ -59,6 +88,26 @@ def test_message_has_its_whole_text(world: World, api: APIClient) -> None:
         (2, "agent", ""),
     ]
     assert [row["seq"] for row in api.get(world.url("messages/"), {"after": 1}).json()["results"]] == [2]
+
+
+@pytest.mark.parametrize("parts", [("abcdefghij" * 3,), ("abcde", "f", "ghijabcdefghijabcdefghi", "j")])
+def test_long_text_is_cut_and_can_be_read_to_its_end(
+    world: World, api: APIClient, monkeypatch: pytest.MonkeyPatch, parts: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(conversation, "MAX_TEXT", 7)
+    message(world.session, 1, "short")
+    message(world.session, 2, *parts)
+    message(world.session, 3, "another long text")
+    rows = api.get(world.url("messages/")).json()["results"]
+    assert [(row["text"], row["text_length"]) for row in rows] == [("short", 5), ("abcdefg", 30), ("another", 17)]
+    text = ""
+    while len(text) < 30:
+        [row] = api.get(world.url("messages/"), {"after": 1, "limit": 1, "text_from": len(text)}).json()["results"]
+        assert 0 < len(row["text"]) <= 7
+        text += row["text"]
+    assert text == "abcdefghij" * 3
+    [row] = api.get(world.url("messages/"), {"after": 1, "limit": 1, "text_from": 99}).json()["results"]
+    assert row["text"] == ""
 
 
 def test_receipts_and_runs_are_listed(world: World, api: APIClient) -> None:
@@ -97,8 +146,8 @@ def interrupted(world: World) -> Run:
     TaskSession.objects.update(state="WAITING_FOR_INPUT")
     world.mark_running()
     with session_transaction(world.session.id) as transaction:
-        transaction.record_event(
-            "session.run.interrupted", f"run.interrupted:{run.id}", unfinished_tools=["Paint the gate"]
+        record_raw_event(
+            transaction, "session.run.interrupted", f"run.interrupted:{run.id}", unfinished_tools=["Paint the gate"]
         )
     return run
 

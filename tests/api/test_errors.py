@@ -12,7 +12,7 @@ from rest_framework.authtoken.models import Token
 from rest_framework.exceptions import Throttled
 from rest_framework.test import APIClient
 
-from executors_app import errors as places
+from executors_app.wire import errors as places
 from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.errors import exception_handler
 from sessions_app.models import Prompt, Task

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from rest_framework.test import APIClient
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
+from executors_app.wire import socket_urls
 from tests.api.world import SECRET, World
 
 FOLDER = {"path": "", "entries": [{"name": "a.txt", "type": "file", "size": 2}], "truncated": False}
@@ -42,10 +45,18 @@ class WorkspaceOfOneFile(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def agentctl(world: World) -> Iterator[World]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), WorkspaceOfOneFile) as server:
+def socket_path(tmp_path: Path) -> Path:
+    """Return the path of a socket in a directory that is only ours."""
+    directory = tmp_path / "socket"
+    directory.mkdir(mode=0o700)
+    return directory / "agentctl"
+
+
+@pytest.fixture
+def agentctl(world: World, socket_path: Path) -> Iterator[World]:
+    with ThreadingUnixStreamServer(str(socket_path), WorkspaceOfOneFile) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        world.mark_running(f"http://127.0.0.1:{server.server_port}")
+        world.mark_running(socket_urls.unix_url(socket_path))
         execution = world.execution()
         execution.auth_token, execution.state = SECRET, {"process": identity.identify_self().to_json()}
         execution.save()
@@ -72,12 +83,11 @@ def test_agentctl_that_refuses_our_token_counts_as_unreachable(agentctl: World, 
 
 
 @pytest.mark.parametrize(
-    "values", [{"status": "stopped"}, {"agentctl_url": ""}, {"agentctl_url": "http://127.0.0.1:1"}]
+    "values", [{"status": "stopped"}, {"agentctl_url": ""}, {"agentctl_url": "unix:/nowhere/agentctl"}]
 )
-def test_files_are_unavailable_without_agentctl(world: World, api: APIClient, values: dict[str, str]) -> None:
-    world.mark_running("http://127.0.0.1:1")
+def test_files_are_unavailable_without_agentctl(agentctl: World, api: APIClient, values: dict[str, str]) -> None:
     ExecutorRunning.objects.update(**values)
-    answer = api.get(world.url("files/"))
+    answer = api.get(agentctl.url("files/"))
     assert (answer.status_code, answer.json()["code"]) == (503, "agentctl_unreachable")
 
 

@@ -10,6 +10,8 @@ from django.test import Client
 
 from sessions_app.accounts.models import TeamRole
 from sessions_app.models import McpServerList
+from sessions_app.models.locking import refuse_in_transaction
+from sessions_app.services import mcp_servers
 from tests.api.world import SECRET, World, client_of, person
 
 pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
@@ -64,6 +66,39 @@ def test_adding_a_program_requires_the_right_to_operate_without_isolation(world:
     assert put(admin, url, {**FILES, "args": ["-q"]}).status_code == 200
 
 
+def test_long_list_is_refused_before_it_is_searched_for_secrets(
+    world: World, admin: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+
+    def search(text: str) -> bool:
+        searched.append(text)
+        return False
+
+    monkeypatch.setattr(mcp_servers, "_looks_secret", search)
+    servers = [{"name": f"s{n}", "url": "https://docs.example/" + "key" + "+" * 9000} for n in range(8)]
+    for servers_put, status in ((servers, 400), (servers[:7], 200)):
+        searched.clear()
+        assert put(admin, urls(world)[0], *servers_put).status_code == status
+        assert bool(searched) is (status == 200)
+
+
+def test_only_new_servers_are_searched_and_outside_the_transaction(
+    world: World, admin: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert put(admin, urls(world)[0], DOCS).status_code == 200
+    searched: list[str] = []
+
+    def search(text: str) -> bool:
+        refuse_in_transaction()
+        searched.append(text)
+        return False
+
+    monkeypatch.setattr(mcp_servers, "_looks_secret", search)
+    assert put(admin, urls(world)[0], DOCS, {"name": "more", "url": "https://more.example/"}).status_code == 200
+    assert [text for text in searched if text] == ["https://more.example/"]
+
+
 @pytest.mark.parametrize(
     "server",
     [
@@ -83,6 +118,11 @@ def test_secret_in_place_of_a_reference_is_refused(world: World, server: dict[st
     assert list(answer.json()["details"]) == ["servers"]
     assert SECRET not in answer.content.decode()
     assert not McpServerList.objects.exclude(servers=[]).exists()
+
+
+@pytest.mark.parametrize("server", [{**DOCS, "headers": {"X": "http://["}}, {**FILES, "args": ["http://[x"]}])
+def test_text_that_only_looks_like_an_address_is_accepted(world: World, server: dict[str, Any]) -> None:
+    assert put(world.staff, urls(world)[0], server).status_code == 200
 
 
 def test_page_adds_replaces_and_removes_a_server(world: World, admin: User) -> None:

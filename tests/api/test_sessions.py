@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.api.serializers.sessions import STATUS_FIELDS
-from sessions_app.models import Intent, Prompt, Run, TaskSession
+from sessions_app.models import Intent, Prompt, Run, Task, TaskSession
 from tests.api.world import World, client_of
 from tests.attention.raising import raise_item_of
 
@@ -34,6 +34,28 @@ def test_new_session_has_its_first_prompt_and_starts_in_the_background(world: Wo
     assert session.intents.get().kind == "start"
     assert api.get(f"{sessions_of(world)}{made['id']}/").json() == made
     assert [row["id"] for row in api.get(sessions_of(world)).json()["results"]] == [made["id"], str(world.session.id)]
+
+
+@pytest.mark.parametrize(
+    ("body", "prompts"),
+    [({}, ["Dig a hole."]), ({"prompt": ""}, []), ({"prompt": "Go"}, ["Go"])],
+    ids=["nothing written", "explicitly none", "written"],
+)
+def test_first_session_without_a_prompt_gets_the_description(
+    world: World, api: APIClient, body: dict[str, str], prompts: list[str]
+) -> None:
+    task = Task.objects.create(
+        team=world.task.team, title="Dig", description="Dig a hole.", repository=world.task.repository
+    )
+    path = f"/api/v1/tasks/{task.id}/sessions/"
+    wanted = new_session(world, idempotency_key="once", **body)
+    first, again = (api.post(path, wanted, format="json") for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    assert list(Prompt.objects.filter(session=first.json()["id"]).values_list("text", flat=True)) == prompts
+
+    second = api.post(path, new_session(world), format="json").json()
+    assert not Prompt.objects.filter(session=second["id"]).exists()
 
 
 def test_session_created_as_stopped_is_not_started(world: World, api: APIClient) -> None:
@@ -185,7 +207,7 @@ def test_only_a_session_without_a_live_execution_is_deleted(world: World, api: A
 
 def test_running_executions_are_listed_without_secrets(world: World, api: APIClient) -> None:
     assert api.get("/api/v1/executors/running/").json()["count"] == 0
-    world.mark_running("http://127.0.0.1:1")
+    world.mark_running("unix:/nowhere/agentctl")
     [row] = api.get("/api/v1/executors/running/").json()["results"]
     assert (row["session"], row["status"], row["has_resume_token"]) == (str(world.session.id), "ready", True)
     assert not row.keys() & {"auth_token", "resume_token", "rejected_resume_token", "state"}

@@ -31,6 +31,7 @@ from sessions_app.services.tasks import create_session, create_task
 from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.workflows import save_workflow
+from tests.raw_events import record_raw_event
 
 SECRET = "s3cr3t-value"
 PERMISSION = "permission-1"
@@ -91,7 +92,13 @@ def make_world() -> World:
     sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=timezone.now(), examined=1)
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")
     ContinuityReceipt.objects.create(session=session, kind="resumed", verified="pending")
-    PermissionRequest.objects.create(id=PERMISSION, session=session, options=OPTIONS, requested_at=timezone.now())
+    PermissionRequest.objects.create(
+        id=PERMISSION,
+        session=session,
+        options=OPTIONS,
+        tool_call={"title": "Push to main"},
+        requested_at=timezone.now(),
+    )
     key = ResumeToken(session=session, wait_kind=WaitKind.PERMISSION, wait_id=PERMISSION)
     key.seal()
     key.save(force_insert=True)
@@ -125,7 +132,7 @@ def say(session: TaskSession, name: str = "session.workspace.changed", times: in
     """Write events into a session's log."""
     with session_transaction(session.id) as transaction:
         for number in range(times):
-            transaction.record_event(name, number=number)
+            record_raw_event(transaction, name, number=number)
 
 
 def message(session: TaskSession, seq: int, *parts: str) -> Message:

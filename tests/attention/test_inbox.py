@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from sessions_app.models import AttentionItem, Presence, Task
+from sessions_app.models import AttentionItem, Presence, Task, TaskSession
 from sessions_app.services import attention
 from sessions_app.services.tasks import create_session
 from tests.api.world import World, client_of
@@ -161,3 +161,16 @@ def test_status_needs_attention_until_the_user_acknowledges(world: World, api: A
     assert api.post(world.url("acknowledge/")).json()["needs_attention"] is False
     assert client_of(world.staff).get(world.url("status/")).json()["needs_attention"] is True
     assert AttentionItem.objects.get().resolved_at is None
+
+
+def test_one_call_acknowledges_all_sessions_of_a_task(world: World, api: APIClient) -> None:
+    other = TaskSession.objects.create(
+        task=world.task, agent_profile=world.profile, executor=world.executor, owner=world.member
+    )
+    raise_item_of(world.session, "idle")
+    raise_item_of(other, "receipt")
+    assert api.post(f"/api/v1/tasks/{world.task.id}/acknowledge/").status_code == 200
+    mine = {item["session_id"] for item in api.get("/api/v1/attention/").json()["results"] if item["acknowledged_at"]}
+    assert mine == {str(world.session.id), str(other.id)}
+    assert client_of(world.staff).get(world.url("status/")).json()["needs_attention"] is True
+    assert client_of(world.stranger).post(f"/api/v1/tasks/{world.task.id}/acknowledge/").status_code == 404

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.protocol import JournalKind
-from sessions_app.domain.attention import DETAIL_LIMIT, AttentionKind, Notice
+from executors_app.wire.protocol import JournalKind
+from sessions_app.domain.attention import DETAIL_LIMIT, AttentionKind, Notice, tail
 from sessions_app.models import (
     AttentionItem,
     Prompt,
@@ -84,6 +84,14 @@ def test_turn_ended_by_a_user_raises_nothing(state: str) -> None:
     assert open_kinds(session) == []
 
 
+def test_turn_that_the_agent_cancels_on_its_own_needs_a_review() -> None:
+    journal = Journal()
+    session = in_turn(journal)
+    ingest(session, [journal.line(JournalKind.TURN_CANCELLED, message_id="m", by_agent=True)])
+    assert open_kinds(session) == ["idle"]
+    assert AttentionItem.objects.get(kind="idle").what == "The agent has cancelled its turn"
+
+
 @pytest.mark.parametrize(
     ("ends", "resolution"),
     [
@@ -153,7 +161,7 @@ def test_giving_up_raises_one_item_with_last_error_and_log_tail() -> None:
     session = make_session("do it", start_attempts=5, state="STARTING")
 
     def give_up(transaction: SessionTransaction) -> None:
-        transaction.log_tail = "x" * 20_000 + f"\ntoken={GHOST}\nboom"
+        transaction.log_tail = tail("x" * 20_000 + f"\ntoken={GHOST}\nboom")
         transaction.move_session("give_up", error_code="spawn_failed", error_message="No such program.")
 
     edit(session, give_up)

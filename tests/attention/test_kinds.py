@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from sessions_app.domain import attention
 from sessions_app.domain.attention import PRIORITY, AttentionKind, Notice
-from sessions_app.models.attention_rules import _RULES
-from sessions_app.models.side_effects import AUDITED_EVENTS
+from sessions_app.events import EVENT_CLASSES
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS
-from sessions_app.pages.timeline import _EVENT_LABELS
-from sessions_app.services.timeline import STORY_EVENTS
 from tests.docs.documents import text_of
 
 NOTICES: Mapping[AttentionKind, Notice] = {
@@ -31,6 +28,7 @@ NOTICES: Mapping[AttentionKind, Notice] = {
         attention.run_failed_notice("r", "Nightly", "It failed.", 1),
         attention.stalled_notice("r", "12:00:00"),
         attention.cancel_ignored_notice("r", "12:00:00"),
+        attention.output_limit_notice("s", "KANDEV_TURN_OUTPUT_LIMIT", 1),
         attention.receipt_notice("r"),
         attention.unproven_notice("r"),
         attention.idle_notice("r", "completed"),
@@ -47,6 +45,7 @@ TIMELINE_EVENTS: Mapping[AttentionKind, str] = {
     AttentionKind.OVERDUE: "session.prompt.overdue",
     AttentionKind.STALLED: "session.run.stalled",
     AttentionKind.CANCEL_IGNORED: "session.run.cancel_ignored",
+    AttentionKind.OUTPUT_LIMIT: "session.output.limited",
     AttentionKind.RECEIPT: "session.receipt",
     AttentionKind.UNPROVEN: "session.receipt",
     AttentionKind.IDLE: "session.run.completed",
@@ -54,16 +53,10 @@ TIMELINE_EVENTS: Mapping[AttentionKind, str] = {
 """The event by which a session's timeline explains why the item was raised."""
 NOT_IN_TIMELINE = {AttentionKind.OWNER_LEFT, AttentionKind.WORKFLOW}
 """One is raised by a sweep, whose row is in the timeline, the other by a workflow."""
-RAISING_EVENTS = {
-    "session.permission.requested",
-    "session.permission.expired",
-    "session.prompt.held",
-    "session.prompt.overdue",
-    "session.run.stalled",
-    "session.run.cancel_ignored",
-    "session.run.interrupted",
-    "session.receipt",
-}
+NOT_RAISED_BY_EVENTS = NOT_IN_TIMELINE | {AttentionKind.GAVE_UP, AttentionKind.ERROR}
+"""The last two follow from the session's own state, once all events are known."""
+RECORDED_FOR_THE_AGENT = {"session.permission.requested", "session.work_state_changed"}
+"""Raising events that are no decision of a supervisor: the agent itself asks, or ends its turn."""
 
 
 def test_every_kind_has_a_notice_a_label_and_a_priority() -> None:
@@ -90,11 +83,37 @@ def test_timeline_says_why_each_item_was_raised(kind: AttentionKind) -> None:
         assert kind not in TIMELINE_EVENTS
         return
     event = TIMELINE_EVENTS[kind]
-    assert event in STORY_EVENTS
-    assert event in _EVENT_LABELS or event == "session.receipt"
+    assert EVENT_CLASSES[event].is_in_timeline()
 
 
 def test_events_that_raise_items_are_audited_and_have_rules() -> None:
-    assert set(_RULES) >= RAISING_EVENTS
-    assert "session.attention" in AUDITED_EVENTS
-    assert RAISING_EVENTS - {"session.permission.requested"} <= AUDITED_EVENTS
+    raising = [event for event in EVENT_CLASSES.values() if event.raises]
+    assert {kind for event in raising for kind in event.raises} == set(AttentionKind) - NOT_RAISED_BY_EVENTS
+    assert [event.name for event in raising if not event.changes_inbox()] == []
+    assert {event.name for event in raising if not event.is_audited} == RECORDED_FOR_THE_AGENT
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        ("disk_full", "The disk that stores the agent’s journal is full"),
+        ("disk_failing", "cannot be written"),
+        ("queued_for_capacity", "no room"),
+        ("spawn_failed", "could not be started: spawn failed"),
+    ],
+)
+def test_overdue_prompt_names_what_it_waits_for(reason: str, says: str) -> None:
+    notice = attention.overdue_notice("s", "m", reason)
+    assert says in notice.why
+
+
+@pytest.mark.parametrize("quote", [attention.excerpt, attention.excerpt_ends], ids=["beginning", "both ends"])
+def test_no_part_of_a_secret_is_quoted_wherever_it_begins(quote: Callable[[str], str]) -> None:
+    secret, words = "hunter2-horse-staple", "w " * 300
+    for offset in range(600):
+        assert "hunter2" not in quote(f"{words[:offset]} password={secret} {words[offset:]}"), offset
+
+
+def test_quotation_of_a_longer_text_ends_with_a_mark_after_a_secret_too() -> None:
+    text = f"password={'x' * 150} {'w ' * 300}"
+    assert attention.excerpt(text) == "password=[REDACTED]…"

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent import futures
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.core import mail
 from django.utils import timezone
+from django_q.models import OrmQ
 
 from sessions_app.models import AttentionItem
 from sessions_app.notifications import delivery as notifying
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
+from sessions_app.notifications.round_lock import round_lock
 from sessions_app.notifications.user_settings import change_settings, create_webhook, send_test_call, send_test_email
 from sessions_app.services import attention
 from sessions_app.services.errors import Throttled
 from sessions_app.services.tasks import create_session
+from sessions_app.tasks.notifications import give, notify
 from tests.api.world import World, client_of
 from tests.attention.raising import backdate, raise_item_of, resolve_items_of
 from tests.attention.receiver import Receiver, is_genuine, receiving
+from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +175,7 @@ def test_failing_mail_server_is_retried_without_storing_its_error_text(
     notifying.run_notifications()
     row = Delivery.objects.get()
     assert (row.state, row.attempts, "password" in row.last_error) == ("pending", 1, False)
-    assert not notifying.send_delivery(row.id)  # not due yet
+    assert notifying.send_due_deliveries() == 0, "it is not due yet"
     settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
     later(minutes=2)
     notifying.run_notifications()
@@ -177,7 +184,7 @@ def test_failing_mail_server_is_retried_without_storing_its_error_text(
 
 
 def test_test_email_is_sent_immediately(world: World, reader: Any) -> None:
-    assert notifying.send_delivery(send_test_email(world.member).id)
+    assert give(send_test_email(world.member).id)["given"] == 1
     assert subjects() == ["[Kandev] Test message"]
 
 
@@ -281,7 +288,7 @@ def test_failed_test_call_is_not_retried(world: World, receiver: Receiver) -> No
     hook = hook_of(world, receiver)
     receiver.status = 500
     delivery = send_test_call(world.member, hook)
-    assert notifying.send_delivery(delivery.id)
+    assert give(delivery.id)["given"] == 1
     delivery.refresh_from_db()
     assert (delivery.state, receiver.told()[0]["type"]) == ("failed", "ping")
 
@@ -298,6 +305,56 @@ def test_test_calls_are_rate_limited_per_user(world: World, receiver: Receiver) 
     assert Delivery.objects.count() == 10
 
 
+def test_test_calls_are_rate_limited_per_team(world: World, receiver: Receiver) -> None:
+    for member in members_of(world, 3):
+        hook = create_webhook(member, receiver.url)
+        for _ in range(10):
+            send_test_call(member, hook)
+    own = hook_of(world, receiver)
+    with pytest.raises(Throttled):
+        send_test_call(world.member, own)
+    send_test_call(world.stranger, create_webhook(world.stranger, receiver.url))
+    assert Delivery.objects.count() == 31
+
+
+def test_test_calls_occupy_one_worker_of_a_machine(world: World, receiver: Receiver) -> None:
+    delivery = send_test_call(world.member, hook_of(world, receiver))
+    with round_lock() as is_held:
+        assert is_held
+        assert give(delivery.id) == notify() == {"planned": 0, "given": 0, "forgotten": 0}
+        assert receiver.requests == []
+    assert give(delivery.id)["given"] == 1
+    assert receiver.told()[0]["type"] == "ping"
+
+
+def test_round_sends_tests_that_are_requested_meanwhile(
+    world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested = list[Delivery]()
+
+    def wait_and_request(*arguments: Any) -> Any:
+        if not requested:
+            hook = create_webhook(world.stranger, receiver.url)
+            requested.append(send_test_call(world.stranger, hook))
+        return futures.wait(*arguments)
+
+    monkeypatch.setattr(notifying, "wait", wait_and_request)
+    assert give(send_test_call(world.member, hook_of(world, receiver)).id)["given"] == 2
+    assert len(receiver.requests) == 2
+
+
+def test_tests_that_a_round_leaves_are_sent_by_another_one(
+    world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivery = send_test_call(world.member, hook_of(world, receiver))
+    with monkeypatch.context() as no_time:
+        no_time.setattr(notifying, "MAX_ROUND_SECONDS", 0)
+        assert give(delivery.id)["given"] == 0
+    assert [queued.func() for queued in OrmQ.objects.all()] == [notifying.ROUND_TASK]
+    assert notify()["given"] == 1
+    assert OrmQ.objects.count() == 1, "nothing is left, so no other round follows"
+
+
 def test_old_resolved_items_and_deliveries_are_deleted(world: World, reader: Any) -> None:
     raise_item_of(world.session)
     notifying.run_notifications()
@@ -307,3 +364,106 @@ def test_old_resolved_items_and_deliveries_are_deleted(world: World, reader: Any
     Delivery.objects.update(created_at=old)
     notifying.delete_old_deliveries()
     assert (AttentionItem.objects.count(), Delivery.objects.count(), DeliveredItem.objects.count()) == (0, 0, 0)
+
+
+def test_receivers_that_do_not_answer_delay_no_other_receiver(
+    world: World, receiver: Receiver, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifying, "MAX_ROUND_SECONDS", 0.5)
+    with receiving() as silent:
+        silent.hangs = hangs = threading.Event()
+        settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = (receiver.authority, silent.authority)
+        hooks = [create_webhook(world.member, silent.url) for _ in range(10)]
+        for hook in hooks:
+            raise_deliveries(hook, 15)
+        raise_deliveries(create_webhook(world.stranger, receiver.url), 1)
+        called_at_once = list[int]()
+
+        def answer_later() -> None:
+            eventually(lambda: receiver.requests and silent.requests, timeout=30, describe="both are called")
+            called_at_once.append(len(silent.requests))
+            hangs.set()
+
+        watcher = threading.Thread(target=answer_later)
+        watcher.start()
+        notifying.send_due_deliveries()
+        watcher.join()
+    assert (len(receiver.requests), called_at_once) == (1, [1])
+
+
+def test_each_user_and_team_is_called_once_before_anyone_is_called_twice(world: World, receiver: Receiver) -> None:
+    first, second = create_webhook(world.member, receiver.url), create_webhook(world.stranger, receiver.url)
+    raise_deliveries(first, notifying.MAX_CONCURRENT_DELIVERIES + 1)
+    raise_deliveries(second, 1)
+    loaded = notifying._Round(until=0)._waiting.values()
+    assert [len(keys) for keys in loaded] == [notifying.MAX_CONCURRENT_DELIVERIES - 1, 1]
+    notifying.send_due_deliveries()
+    assert Delivery.objects.get(webhook=second).state == "sent"
+
+
+def test_delivery_that_cannot_be_written_stops_no_other(world: World, receiver: Receiver) -> None:
+    damaged, intact = create_webhook(world.member, receiver.url), create_webhook(world.stranger, receiver.url)
+    raise_deliveries(damaged, 1)
+    raise_deliveries(intact, 1)
+    Delivery.objects.filter(webhook=damaged).update(payload={})
+    assert notifying.send_due_deliveries() == 2
+    assert Delivery.objects.get(webhook=intact).state == "sent"
+    assert Delivery.objects.get(webhook=damaged).last_error == "KeyError: the message could not be written."
+
+
+def test_members_of_one_team_leave_calls_to_other_teams(
+    world: World, receiver: Receiver, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifying, "MAX_CALLS", 4)
+    monkeypatch.setattr(notifying, "MAX_CALLS_PER_TEAM", 2)
+    monkeypatch.setattr(notifying, "MAX_ROUND_SECONDS", 0.5)
+    with receiving() as silent:
+        silent.hangs = hangs = threading.Event()
+        settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = (receiver.authority, silent.authority)
+        for member in members_of(world, 6):
+            raise_deliveries(create_webhook(member, silent.url), 1)
+        raise_deliveries(create_webhook(world.stranger, receiver.url), 1)
+        called_at_once = list[int]()
+
+        def answer_later() -> None:
+            try:
+                eventually(lambda: receiver.requests and silent.requests, timeout=10, describe="both are called")
+                called_at_once.append(len(silent.requests))
+            finally:
+                hangs.set()
+
+        watcher = threading.Thread(target=answer_later)
+        watcher.start()
+        notifying.send_due_deliveries()
+        watcher.join()
+    assert len(receiver.requests) == 1
+    assert 1 <= called_at_once[0] <= 2
+
+
+def test_account_waits_for_its_next_turn_behind_all_others(
+    world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifying, "MAX_CALLS", 1)
+    first, second = create_webhook(world.member, receiver.url), create_webhook(world.stranger, receiver.url)
+    raise_deliveries(first, 3)
+    raise_deliveries(second, 1)
+    notifying.send_due_deliveries()
+    order = [headers["x-kandev-delivery"] for headers, _ in receiver.requests]
+    assert str(Delivery.objects.get(webhook=second).id) in order[:2]
+    assert len(order) == 4
+
+
+def members_of(world: World, count: int) -> list[User]:
+    """Add members to the team."""
+    members = [User.objects.create_user(f"member-{number}") for number in range(count)]
+    world.team.user_set.add(*members)
+    return members
+
+
+def raise_deliveries(hook: Webhook, count: int) -> None:
+    """Add test deliveries to a webhook that are due."""
+    due = timezone.now() - timedelta(minutes=1)
+    Delivery.objects.bulk_create(
+        Delivery(channel="webhook", webhook=hook, is_test=True, payload={"type": "ping"}, next_attempt_at=due)
+        for _ in range(count)
+    )

@@ -212,6 +212,15 @@ def test_silent_server_times_out(receiver: Receiver, monkeypatch: pytest.MonkeyP
     assert time.monotonic() - begun < 5
 
 
+def test_name_server_that_does_not_answer_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(webhooks, "CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait(30) and [])
+    with pytest.raises(WebhookFailed, match="cannot be resolved: no answer in time"):
+        send("https://slow.example/")
+    answers.set()
+
+
 def test_server_that_sends_byte_by_byte_times_out(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     monkeypatch.setattr(webhooks, "TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:

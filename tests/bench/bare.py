@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from executors_app.agentctl.http import sockets
+from executors_app.wire import socket_urls
 from tests.support.fake_agentctl import FakeAgentctl
 
 AT_ONCE = 50
@@ -51,7 +51,7 @@ def _ask_next(
 
 
 def _address(url: str) -> str | tuple[str, int]:
-    if path := sockets.unix_path(url):
+    if path := socket_urls.unix_path(url):
         return str(path)
     host, _, port = url.removeprefix("http://").rpartition(":")
     return host, int(port)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from aiohttp import ClientSession, UnixConnector, web
 
-from executors_app.agentctl.local_runtime import launcher
+from executors_app.agentctl import launcher
 
 SYNCS = 5
 """Of a script: its request, two names, its beginning and its end."""

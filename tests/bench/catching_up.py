@@ -18,10 +18,10 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.utils import timezone
 
-from executors_app.agentctl.journal.line_format import journal_directory
-from executors_app.agentctl.local_runtime.storage import state_directory
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
+from executors_app.machine.storage import state_directory
 from executors_app.models import AgentProfile
+from executors_app.wire.line_format import journal_directory
 from sessions_app.models import Message, MessagePart, SessionEvent, TaskSession
 from sessions_app.services import tasks
 from sessions_app.supervisor.execution_registry import ExecutionRegistry

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import aiohttp
 from django.utils import timezone
 
-from executors_app.agentctl.http.sockets import AgentctlListener, LocalConnector, connector_url
+from executors_app.machine.sockets import AgentctlListener, LocalConnector, connector_url
 from executors_app.models import ExecutorRunning
 from sessions_app.supervisor import sweep_reports
 from sessions_app.supervisor.execution_registry import ExecutionRegistry

@@ -14,9 +14,9 @@ import time
 import uuid
 from pathlib import Path
 
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.workspace.git import WorkspaceGit
 from executors_app.agentctl.workspace.snapshots import take_snapshot
+from executors_app.machine.git.workspace_git import WorkspaceGit
+from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.domain.states import SessionState

@@ -15,6 +15,7 @@ from typing import Final
 from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from kandev.metrics import collect_metrics, render_metrics
 from sessions_app.models import TaskSession
@@ -136,7 +137,7 @@ def _drop(result: object) -> None:
 
 def _ask_what_to_start() -> None:
     """Run the queries of a supervisor before it starts a session."""
-    admission.load_due_restarts()
+    admission.load_due_restarts(timezone.now())
     admission.start_allowance("bench", admission.StartSlots())
     dispatcher.load_pending_sessions("bench")
     leases.load_orphaned_sessions("bench")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from django.test import Client
 from django.urls import reverse
 
-from executors_app.domain import Observed
+from executors_app.wire.executions import Observed
 from sessions_app.models import Task
 from tests.bench import screens, sweeps
 from tests.bench.figures import Figure, Point

@@ -12,8 +12,8 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import ExecutorRunning
+from executors_app.wire.protocol import JournalKind
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Lease, SessionEvent
 from sessions_app.models.locking import LockTimer

@@ -17,10 +17,10 @@ import orjson
 from executors_app.agentctl.drivers.events import update_to_journal_line
 from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection
 from executors_app.agentctl.journal.journal import Journal
-from executors_app.agentctl.journal.line_format import encode_line
 from executors_app.agentctl.process.agent_process import AgentProcess
 from executors_app.agentctl.process.async_io import CHUNK_BYTES, PipeReader
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.line_format import encode_line
+from executors_app.wire.protocol import JournalKind
 from tests.bench.bare import append_durably, appending
 from tests.bench.figures import Figure, in_turn
 

@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from executors_app.agentctl.http import sockets
-from executors_app.agentctl.http.sockets import AgentctlListener
-from executors_app.agentctl.local_runtime import launch
-from executors_app.agentctl.process import execution_processes, identity, spawning
 from executors_app.agentctl.process.guard_process import children_of
-from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.client import AgentctlClient
+from executors_app.machine import launch
+from executors_app.machine.process import execution_processes, identity, spawning
+from executors_app.machine.sockets import AgentctlListener
+from executors_app.wire import socket_urls
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.bench.figures import Figure
 from tests.services import ROOT
 
 BUDGET = 12.0
 """Megabytes of private memory for agentctl and guard of an idle session."""
-DEMO_AGENT = (sys.executable, "-I", str(ROOT / "executors_app" / "demo_agent.py"))
+DEMO_AGENT = (sys.executable, "-I", str(ROOT / "executors_app" / "demo_agent"))
 BARE_FORK = """
 import gc, os, time
 import aiohttp.web, orjson
@@ -141,7 +141,7 @@ async def _start_session(place: Path, execution: str, start: Start, agent: Seque
     token, ready, socket = place / "token", place / "ready.json", place / "socket"
     token.write_text(secret := uuid.uuid4().hex)
     places = {"workspace": place, "state-dir": place / "state", "token-file": token, "ready-file": ready}
-    names = {"session-id": str(uuid.uuid4()), "execution-id": execution, "listen": sockets.unix_url(socket)}
+    names = {"session-id": str(uuid.uuid4()), "execution-id": execution, "listen": socket_urls.unix_url(socket)}
     words = [word for name, value in {**places, **names}.items() for word in (f"--{name}", str(value))]
     marker = {
         EXECUTION_MARKER: execution,
@@ -153,7 +153,7 @@ async def _start_session(place: Path, execution: str, start: Start, agent: Seque
     pid = start([sys.executable, "-P", "-m", execution_processes.AGENTCTL_MODULE, "serve", *words], environment, log)
     while not ready.exists():  # noqa: ASYNC110  (quickly)
         await asyncio.sleep(0.001)
-    client = AgentctlClient(AgentctlListener(sockets.unix_url(socket), identity.identify(pid)), secret, execution)
+    client = AgentctlClient(AgentctlListener(socket_urls.unix_url(socket), identity.identify(pid)), secret, execution)
     await client.status()
     answered, cpu = time.perf_counter() - began, cpu_time(pid)
     os.close(log)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.machine.process import identity
 from executors_app.models import AgentProfile, ExecutorRunning
+from executors_app.wire.protocol import EXECUTION_MARKER
 from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Run, TaskSession, wakeups
 from sessions_app.services import intents, tasks

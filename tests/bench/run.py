@@ -17,6 +17,7 @@ from tests.bench import (
     composite,
     deaths,
     fanout,
+    flooding,
     floors,
     growing_fleet,
     growing_history,
@@ -216,6 +217,10 @@ def _journal(world: World, sizes: Sizes) -> list[Figure]:
     return [*rows, journals.from_the_agent(world.home, sizes.spoken, sizes.rounds, limited=sizes.limited)]
 
 
+def _flooding(world: World, sizes: Sizes) -> Iterable[Figure]:
+    return flooding.beside_a_flood(world, sizes.work, limited=sizes.limited)
+
+
 def _ingest(world: World, sizes: Sizes) -> list[Figure]:
     shapes = ((1, 64), (20, 50), (200, 10))
     return [row for shape in shapes for row in ingests.batches(world, *shape, sizes.rounds, limited=sizes.limited)]
@@ -238,6 +243,7 @@ PARTS: Mapping[str, Part] = {
     "tmux": lambda world, sizes: tmux.of_one_session(world, sizes.rounds),
     "journal": _journal,
     "ingest": _ingest,
+    "flooding": _flooding,
     "queries": lambda world, sizes: queries.of_ingest_and_sweep(world, sizes.rounds, limited=sizes.limited),
     "catching-up": lambda world, sizes: catching_up.of_updates(world, sizes.updates, limited=sizes.limited),
     "catching-up-pg": lambda world, sizes: figures_on_postgresql(

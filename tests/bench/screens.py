@@ -14,10 +14,10 @@ from django.urls import reverse
 from django.utils import timezone
 from playwright.sync_api import Page
 
-from executors_app.agentctl.journal import line_format
-from executors_app.agentctl.local_runtime.storage import state_directory
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
+from executors_app.machine.storage import state_directory
 from executors_app.models import ExecutorRunning
+from executors_app.wire import line_format
 from sessions_app.models import Message, MessagePart, TaskSession
 from sessions_app.services import intents, tasks
 from sessions_app.services.database_threads import DatabaseThread

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from django.conf import settings
 
-from executors_app.agentctl.process import execution_processes, identity
 from executors_app.agentctl.process.guard_process import children_of, command_line_of
+from executors_app.machine.process import execution_processes, identity
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Intent, Supervisor, TaskSession
@@ -29,7 +29,7 @@ from tests.bench.world import World
 from tests.supervisor import fake_agentctl_server, supervisor_process
 from tests.waiting import eventually
 
-LAUNCHER = "local_runtime.launcher"
+LAUNCHER = "agentctl.launcher"
 PATIENCE = 600.0
 SLOWER = 2.0
 """Maximum of a status in a storm, as a multiple of the idle p95."""

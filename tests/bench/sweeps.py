@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from executors_app.domain import Observed
 from executors_app.models import ExecutorRunning
+from executors_app.wire.executions import Observed
 from sessions_app.domain.states import SessionState
 from sessions_app.models import TaskSession
 from sessions_app.supervisor.execution_registry import ExecutionRegistry

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import orjson
 
-from executors_app.agentctl.process import execution_processes, identity
 from executors_app.agentctl.process.guard_process import children_of, command_line_of
+from executors_app.machine.process import execution_processes, identity
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from sessions_app.models import Task, TaskSession
 from sessions_app.services import intents, tasks

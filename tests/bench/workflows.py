@@ -14,7 +14,7 @@ from typing import Final
 
 import yaml
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
 from sessions_app.workflows.language.limits import MAX_NODES
 from sessions_app.workflows.loader import client

@@ -22,9 +22,9 @@ from django.contrib.auth.models import Group
 from django.db import connection
 from django.utils import timezone
 
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.workspace import worktrees
-from executors_app.agentctl.workspace.repository_git import run_git
+from executors_app.machine.git import worktrees
+from executors_app.machine.git.workspace_git import run_git
+from executors_app.machine.process import identity
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Repository, Task, TaskSession

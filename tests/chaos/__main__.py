@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from executors_app.crash_points import CRASH_POINTS
+from executors_app.machine.crash_points import POINT_NAMES, processes_of
 from tests import postgresql
 from tests.chaos.behaviours import BEHAVIOURS, why_unreachable
 from tests.chaos.deployment import ChaosDeployment
@@ -22,7 +22,6 @@ from tests.environment import DATABASE_URL
 from tests.workflows.deployed_runs import DeployedWorkflows
 from tests.workflows.kill_drill import drill
 
-POINT_NAMES = [point.name for point in CRASH_POINTS]
 COMMAND_GROUPS = 6
 """The number of groups that the command's crash points are split into."""
 COMMAND_BEHAVIOURS = (
@@ -43,7 +42,7 @@ def all_groups(prefixes: Sequence[str]) -> list[Group]:
     agents = list(BEHAVIOURS.values())
     groups = [Group([name], [one for one in agents if not why_unreachable(name, one)]) for name in POINT_NAMES]
     groups = [group for group in groups if group.behaviours]
-    command_points = [point.name for point in CRASH_POINTS if "recover_sessions" in point.processes]
+    command_points = [name for name in POINT_NAMES if "recover_sessions" in processes_of(name)]
     behaviours = [BEHAVIOURS[name] for name in COMMAND_BEHAVIOURS]
     point_groups = [command_points[part::COMMAND_GROUPS] for part in range(COMMAND_GROUPS)]
     groups += [Group(points, behaviours, "", "recover_sessions") for points in point_groups]

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.protocol import EXECUTION_MARKER
-from executors_app.demo_agent import Turn
+from executors_app.demo_agent.agent import Turn
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.support import faulty_agent
 from tests.support.faulty_agent import FaultyAgent
 

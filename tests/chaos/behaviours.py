@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from executors_app import crash_points
+from executors_app.machine import crash_points
 
 SILENT: Final = "its agent produces no output"
 
@@ -110,4 +110,4 @@ def args_for(points: Iterable[str], behaviour: Behaviour) -> tuple[str, ...]:
     return behaviour.args
 
 
-assert set(REQUIRED_STAGE) <= crash_points.POINT_NAMES
+assert set(REQUIRED_STAGE) <= set(crash_points.POINT_NAMES)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.journal import line_format
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
+from executors_app.wire import line_format
 from tests.chaos import agent
 from tests.chaos.behaviours import Behaviour
 from tests.chaos.control_plane import ControlPlane

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from executors_app import crash_points
-from executors_app.agentctl.process import identity
+from executors_app.machine import crash_points
+from executors_app.machine.process import identity
 from tests.chaos import session_steps
 from tests.chaos.agent_records import events_of
 from tests.chaos.behaviours import BEHAVIOURS

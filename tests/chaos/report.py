@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, TextIO
 
-from executors_app.crash_points import CRASH_POINTS
+from executors_app.machine.crash_points import POINT_NAMES
 from tests.chaos.behaviours import BEHAVIOURS, why_unreachable
 from tests.chaos.matrix import Group, Outcome
 
@@ -46,7 +46,7 @@ def matrix_table(groups: Sequence[Group], outcome: Outcome) -> str:
     """Return a line for each point and process: how many agents reached it, how often, and which cannot."""
     head = ("crash point", "process", "agents", "reached", "deaths", "not reachable")
     cells = {(point, group.process) for group in groups for point in group.points}
-    lines = [(point.name, process) for point in CRASH_POINTS for process in ("supervisor", "recover_sessions")]
+    lines = [(point, process) for point in POINT_NAMES for process in ("supervisor", "recover_sessions")]
     rows = [head, *(_row(*line, outcome) for line in lines if line in cells)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.process import execution_processes, identity
+from executors_app.machine.process import execution_processes, identity
 from tests.chaos.behaviours import REQUIRED_STAGE, Behaviour
 from tests.chaos.deployment import ChaosSession
 from tests.drills.deployment import ApiError

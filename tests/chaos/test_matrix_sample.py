@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import crash_points
-from executors_app.crash_points import CRASH_POINTS
+from executors_app.machine import crash_points
+from executors_app.machine.crash_points import POINT_NAMES, processes_of
 from tests.chaos import session_steps
 from tests.chaos.behaviours import BEHAVIOURS
 from tests.chaos.control_plane import crash_environment
 from tests.chaos.deployment import ChaosDeployment
 from tests.chaos.matrix import Group, run_group
 
-CONTROL_PLANE_POINTS = [point.name for point in CRASH_POINTS if "agentctl" not in point.processes]
-AGENTCTL_POINTS = [point.name for point in CRASH_POINTS if "agentctl" in point.processes]
+CONTROL_PLANE_POINTS = [name for name in POINT_NAMES if "agentctl" not in processes_of(name)]
+AGENTCTL_POINTS = [name for name in POINT_NAMES if "agentctl" in processes_of(name)]
 COMMAND_POINTS = [
     *("supervisor.leased", "supervisor.start_claimed", "sweep.decided", "sweep.taken_over", "sweep.drained"),
     *("sweep.row_unwritten", "sweep.row_written", "sweep.written"),
@@ -98,4 +98,4 @@ def test_false_load_claim_is_detected_although_the_answer_was_lost(
 
 def test_groups_cover_every_crash_point_and_every_behaviour() -> None:
     assert {behaviour for _, _, behaviours in GROUPS.values() for behaviour in behaviours} == set(BEHAVIOURS)
-    assert {point for points, _, _ in GROUPS.values() for point in points} == crash_points.POINT_NAMES
+    assert {point for points, _, _ in GROUPS.values() for point in points} == set(crash_points.POINT_NAMES)

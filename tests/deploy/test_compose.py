@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from kandev.environment import read_environment
+from kandev.request_slots import MAX_REQUESTS
 from tests.services import ROOT
 
 OURS = ("migrate", "web-a", "web-b", "supervisor", "worker")
@@ -93,6 +94,13 @@ def test_services_wait_for_what_they_depend_on() -> None:
     assert services()["migrate"]["depends_on"]["postgresql"]["condition"] == "service_healthy"
     for needed in ("postgresql", "redis"):
         assert services()[needed]["healthcheck"]["test"]
+
+
+def test_database_has_connections_for_every_process() -> None:
+    (option,) = (word for word in services()["postgresql"]["command"] if word.startswith("max_connections="))
+    webs = sum(name.startswith("web-") for name in services())
+    others = 20 + 3 + 10  # as docs/deploy.md plans for the supervisor, the worker, and everything else
+    assert int(option.partition("=")[2]) >= webs * (MAX_REQUESTS + 10) + others
 
 
 def test_only_the_proxy_publishes_ports() -> None:

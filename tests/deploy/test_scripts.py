@@ -123,7 +123,7 @@ class TestBackUp:
 
         restored = run_script(deployment, "restore", copied.stdout.strip())
         assert restored.returncode == 0, restored.stderr
-        assert "1 sessions stopped" in restored.stdout
+        assert "1 session stopped" in restored.stdout
         assert session.row["desired_state"] == "stopped"
         with kandev_processes.served_by(deployment, 1):
             eventually(

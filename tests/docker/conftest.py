@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import Launched, LaunchSpec
+from executors_app.wire.executions import Launched, LaunchSpec
 from tests.docker.deployment import DockerDeployment
 from tests.docker.engine import IMAGE, Engine, build_image
 from tests.docker.harness import DockerHarness

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from executors_app.containers.sites import HOME_PATH
+from executors_app.runtimes.containers.sites import HOME_PATH
 from tests.docker.engine import IMAGE, Engine
 from tests.drills.deployment import Deployment, Session
 

@@ -22,11 +22,11 @@ from typing import Any, Final
 
 import docker
 
-from executors_app.agentctl.process import identity
-from executors_app.containers.connection import EngineAddress
-from executors_app.containers.engine import open_engine
-from executors_app.containers.sites import container_name
-from executors_app.errors import RuntimeUnavailable
+from executors_app.machine.process import identity
+from executors_app.runtimes.containers.connection import EngineAddress
+from executors_app.runtimes.containers.engine import open_engine
+from executors_app.runtimes.containers.sites import container_name
+from executors_app.wire.errors import RuntimeUnavailable
 from tests.docker import machine_image
 from tests.waiting import eventually
 

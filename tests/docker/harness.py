@@ -11,10 +11,11 @@ from typing import Any
 
 from docker.errors import APIError
 
-from executors_app.containers.runtime import DockerRuntime
-from executors_app.containers.sites import container_name
-from executors_app.domain import LaunchSpec
-from executors_app.runtimes.local_docker import RUNTIME, workspace_directory
+from executors_app.machine.git.recovery_snapshots import session_recovery_ref
+from executors_app.runtimes.containers.runtime import DockerRuntime
+from executors_app.runtimes.containers.sites import container_name
+from executors_app.runtimes.local_docker.runtime import RUNTIME, agent_user, workspace_directory
+from executors_app.wire.executions import LaunchSpec
 from tests.docker.engine import Engine
 from tests.executors.repositories import run_git
 from tests.waiting import eventually
@@ -28,7 +29,7 @@ class DockerHarness:
     def __init__(self, repository: Path, engine: Engine):
         self.repository, self.engine = repository, engine
         self.demo_agent = ["kandev-demo-agent"]
-        self.user = f"{os.geteuid()}:{os.getegid()}"
+        self.user = agent_user()
         """Whom agents are there."""
 
     def kill(self, spec: LaunchSpec) -> None:
@@ -80,12 +81,13 @@ class DockerHarness:
         return said.decode().strip()
 
     def forget(self, branch: str, session_id: str) -> None:
-        """Prune worktrees, and delete a branch, in the workspace's own repository."""
+        """Prune worktrees, and delete a branch with its snapshots, in the workspace's own repository."""
         repository = self.directory_of(session_id) / "repository.git"
         ours = ("-c", "safe.directory=*")
         run_git(repository, *ours, "worktree", "prune")
         if branch:
             run_git(repository, *ours, "branch", "-D", branch)
+            run_git(repository, *ours, "update-ref", "-d", session_recovery_ref(session_id))
 
     @contextmanager
     def client(self) -> Iterator[Any]:

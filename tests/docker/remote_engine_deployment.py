@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from executors_app.agentctl.process import identity
-from executors_app.containers.sites import HOME_PATH
-from executors_app.runtimes.remote_docker import home_volume, state_volume, workspace_volume
+from executors_app.machine.process import identity
+from executors_app.runtimes.containers.sites import HOME_PATH
+from executors_app.runtimes.remote_docker.runtime import home_volume, state_volume, workspace_volume
 from tests.docker.engine import IMAGE
 from tests.docker.remote_engine import RemoteEngine, RemoteEngineHarness
 from tests.drills.deployment import Deployment, Session

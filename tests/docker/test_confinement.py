@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.process.spawning import AGENTCTL_UID
-from executors_app.agentctl.workspace import repository_git
-from executors_app.containers.sites import container_name
-from executors_app.domain import Launched, LaunchSpec, Observed
-from executors_app.errors import AgentctlRefused, LaunchFailed
+from executors_app.machine.git import git_process
+from executors_app.machine.process import identity
+from executors_app.machine.process.spawning import AGENTCTL_UID
+from executors_app.runtimes.containers.sites import container_name
+from executors_app.wire.errors import AgentctlRefused, LaunchFailed
+from executors_app.wire.executions import Launched, LaunchSpec, Observed
 from tests.docker.harness import DockerHarness
 from tests.executors.harness import client_of, observe_one, row_of, seen, spec_for, start_agent
 from tests.executors.launches import TOKEN
@@ -61,7 +61,8 @@ async def test_agentctl_and_agent_are_two_users_without_capabilities(
     await start_agent(harness, spec, launched, "first")
     agentctl = harness.inspect(spec)["State"]["Pid"]
     children = [who.pid for who in identity.find_marked(spec.execution_id) if who.pid != agentctl]
-    owner = str(os.geteuid())
+    owner = harness.user.partition(":")[0]
+    assert owner != "0"
     assert status_field_of(agentctl, "Uid")[:3] == [str(AGENTCTL_UID), owner, str(AGENTCTL_UID)]
     assert status_field_of(agentctl, "CapEff") == status_field_of(agentctl, "CapPrm") == [f"{1 << 6:016x}"], (
         "agentctl has CAP_SETGID only"
@@ -181,9 +182,9 @@ def unprivileged_home(harness: DockerHarness, settings: Any, monkeypatch: pytest
     (harness.engine.home / "docker.sock").chmod(0o666)
     harness.engine.home.chmod(0o711)
     monkeypatch.setenv("HOME", str(home))
-    repository_git.git_environment.cache_clear()
+    git_process.git_environment.cache_clear()
     yield home
-    repository_git.git_environment.cache_clear()
+    git_process.git_environment.cache_clear()
     shutil.rmtree(home)
 
 
@@ -197,16 +198,20 @@ async def test_files_belong_to_kandevs_user_when_it_is_not_root(
         await start_agent(harness, spec, made, "first")
         await client_of(spec, made).snapshot()
         assert harness.runtime.resume_token(row_of(harness, spec, made))
-    assert {path.stat().st_uid for path in unprivileged_home.rglob("*")} == {NOBODY}
+    not_theirs = [path for path in unprivileged_home.rglob("*") if path.stat().st_uid != NOBODY]
+    assert not not_theirs
 
 
 @contextmanager
 def as_user(uid: int) -> Iterator[None]:
-    """Run the block with the effective user id of somebody who is not root."""
-    os.setegid(uid)
-    os.seteuid(uid)
+    """Run the block as a user who is not root; only the saved user leads back.
+
+    The real user changes, too: a shell takes it on if it differs from the effective one.
+    """
+    os.setresgid(uid, uid, 0)
+    os.setresuid(uid, uid, 0)
     try:
         yield
     finally:
-        os.seteuid(0)
-        os.setegid(0)
+        os.setresuid(0, 0, 0)
+        os.setresgid(0, 0, 0)

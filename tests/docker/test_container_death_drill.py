@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from executors_app.containers.sites import container_name
+from executors_app.runtimes.containers.sites import container_name
 from tests.docker.deployment import DockerDeployment
 from tests.drills.deployment import Session
 from tests.drills.session_steps import continue_prompts, wait_until_talking

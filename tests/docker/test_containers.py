@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from executors_app.containers.sites import container_name
-from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
-from executors_app.errors import AgentctlRefused, LaunchFailed, RuntimeUnavailable
+from executors_app.runtimes.containers.sites import container_name
+from executors_app.wire.errors import AgentctlRefused, LaunchFailed, RuntimeUnavailable
+from executors_app.wire.executions import Launched, LaunchSpec, Observed, WorkspaceState
 from tests.docker.harness import DockerHarness
 from tests.executors.harness import known, observe_one, row_of, seen, spec_for, start_agent
 from tests.waiting import eventually
@@ -88,8 +89,9 @@ async def test_outdated_stopped_container_is_recreated(
 async def test_out_of_memory_container_is_reported(harness: DockerHarness, spec: LaunchSpec) -> None:
     limited = replace(spec, config={"memory_mb": 128})
     launched = await harness.runtime.launch(limited)
-    prefer_the_first_process = "echo 1000 > /proc/1/oom_score_adj"
-    assert harness.run(spec, "sh", "-c", prefer_the_first_process)[0] == 0
+    # Only root can make the kernel choose the first process; the agent cannot.
+    agentctl = harness.inspect(spec)["State"]["Pid"]
+    Path(f"/proc/{agentctl}/oom_score_adj").write_text("1000")
     harness.run(spec, "python3", "-I", "-c", EATER)
     eventually(
         lambda: harness.inspect(spec)["State"]["Status"] == "exited", timeout=30, describe="the container was killed"

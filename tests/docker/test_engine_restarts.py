@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.process.identity import ProcessIdentity
+from executors_app.machine.process.identity import ProcessIdentity
 from tests.docker.deployment import DockerDeployment
 from tests.drills.deployment import Session
 from tests.drills.session_steps import wait_for_first_turn, wait_until_talking

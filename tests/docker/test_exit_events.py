@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.containers import lifecycle
-from executors_app.containers.sites import container_name
-from executors_app.domain import ExitEvent, LaunchSpec
+from executors_app.runtimes.containers import lifecycle
+from executors_app.runtimes.containers.sites import container_name
+from executors_app.wire.executions import ExitEvent, LaunchSpec
 from tests.docker.harness import DockerHarness
 from tests.executors.harness import row_of, spec_for
 from tests.waiting import eventually_async

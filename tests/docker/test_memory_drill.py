@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from executors_app.containers.sites import container_name
+from executors_app.runtimes.containers.sites import container_name
 from tests.docker.deployment import DockerDeployment
 from tests.waiting import eventually
 

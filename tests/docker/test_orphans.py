@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from executors_app.containers import lifecycle
-from executors_app.containers.sites import container_name, helper_labels
-from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.models import Executor
+from executors_app.runtimes.containers import lifecycle
+from executors_app.runtimes.containers.sites import container_name, helper_labels
+from executors_app.wire.executions import Launched, LaunchSpec, Observed
 from tests.docker.engine import IMAGE
 from tests.docker.harness import DockerHarness
 from tests.executors.harness import observe_one, row_of, seen, spec_for

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from executors_app.containers.sites import container_name
+from executors_app.runtimes.containers.sites import container_name
 from tests.agent_matrix.drills import RealAgentDrill
 from tests.docker.deployment import DockerDeployment
 from tests.docker.engine import Engine, add_programs

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import Observed
-from executors_app.errors import RuntimeUnavailable
-from executors_app.runtimes.remote_docker import read_remote_config
+from executors_app.runtimes.remote_docker.runtime import read_remote_config
+from executors_app.wire.errors import RuntimeUnavailable
+from executors_app.wire.executions import Observed
 from tests.docker.certificates import CLIENT, Authority
 from tests.docker.remote_engine import RemoteEngineHarness
 from tests.executors.harness import observe_one, row_of, spec_for
@@ -51,6 +51,7 @@ def valid_config(tmp_path: Path) -> dict[str, Any]:
         ({"host": "a/b"}, "host must be"),
         ({"user": "root"}, "UID:GID"),
         ({"user": "61817:1"}, "61817"),
+        ({"user": "0:1000"}, "root"),
         ({"memory_mb": 1}, "memory_mb"),
         ({"dokcer_host": "x"}, "remote_docker has no setting dokcer_host"),
         ({"publish": 5}, "publish must be a string"),

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.containers import sites
 from executors_app.repositories import bare
+from executors_app.runtimes.containers import sites
+from executors_app.runtimes.deployment_labels import MANAGED_LABEL
 from tests.docker.engine import IMAGE
 from tests.docker.remote_engine import RemoteEngine, RemoteEngineHarness
 from tests.docker.remote_engine_deployment import RemoteEngineDeployment, RemoteEngineSession
@@ -75,7 +76,7 @@ def stop_session(session: RemoteEngineSession) -> None:
     session.deployment.api("POST", f"{session.path}/stop/", {})
     eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="the session is stopped")
     client = session.deployment.engine.client()
-    labels = {sites.MANAGED_LABEL: "true", sites.HELPER_LABEL: session.execution_id}
+    labels = {MANAGED_LABEL: "true", sites.HELPER_LABEL: session.execution_id}
     client.create_container(IMAGE, name=f"{sites.container_name(session.execution_id)}-work", labels=labels)
     client.close()
 

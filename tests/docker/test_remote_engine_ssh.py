@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import Observed
-from executors_app.errors import RuntimeUnavailable
+from executors_app.wire.errors import RuntimeUnavailable
+from executors_app.wire.executions import Observed
 from tests.docker.remote_engine import ADDRESS, RemoteEngineHarness
 from tests.docker.ssh_server import SshServer
 from tests.drills.process_groups import descendants

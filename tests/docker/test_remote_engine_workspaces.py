@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from executors_app import recovery_refs
-from executors_app.containers.sites import HOME_PATH, container_name
-from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
-from executors_app.errors import WorkspaceGone
-from executors_app.runtimes.remote_docker import state_volume, workspace_volume
+from executors_app.runtimes.containers.sites import HOME_PATH, container_name
+from executors_app.runtimes.remote_docker.runtime import state_volume, workspace_volume
+from executors_app.wire.errors import WorkspaceGone
+from executors_app.wire.executions import Launched, LaunchSpec, Observed, WorkspaceState
 from tests.docker.remote_engine import RemoteEngineHarness
 from tests.executors.harness import client_of, git_in, known, observe_one, row_of, seen, spec_for, start_agent
 from tests.executors.repositories import commit, run_git

@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from executors_app.client import ShellStream
-from executors_app.containers.sites import HOME_PATH, container_name
-from executors_app.domain import LaunchSpec
+from executors_app.runtimes.containers.sites import HOME_PATH, container_name
+from executors_app.wire.executions import LaunchSpec
 from tests.docker.harness import DockerHarness
 from tests.docker.remote_engine import RemoteEngineHarness
 from tests.executors.harness import client_of, forget, git_in, known, seen

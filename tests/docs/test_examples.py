@@ -15,9 +15,9 @@ import pytest
 
 from executors_app import plugins
 from executors_app.agents import AgentType
-from executors_app.domain import LaunchSpec
-from executors_app.errors import RuntimeUnavailable
 from executors_app.runtimes import Runtime
+from executors_app.wire.errors import RuntimeUnavailable
+from executors_app.wire.executions import LaunchSpec
 from tests.docs.documents import DOCS
 
 SPEC = LaunchSpec(execution_id="e", session_id="s", task_id="t", repository_path="", base_branch="", auth_token="")

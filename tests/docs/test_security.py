@@ -12,6 +12,7 @@ from tests.docs.documents import text_of
 from tests.services import ROOT
 
 _NODE = re.compile(r"`(tests/[\w/]+\.py(?:::\w+)+)`")
+_FILE = re.compile(r"`(tests/[\w/]+\.py)(?:::\w+)*`")
 _HEADS = ("asset | attacker | boundary | mechanism | test", "stored | who may write it |")
 
 
@@ -31,6 +32,21 @@ def cases_of(file: str) -> frozenset[str]:
         functions = [each for each in inner if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
         found |= {f"{prefix}{each.name}" for each in functions if each.name.startswith("test_")}
     return frozenset(found)
+
+
+def entrances() -> list[str]:
+    """Return the rows of all tables of entrances."""
+    tables = text_of("security.md").split("\n| entrance |")[1:]
+    return [line for table in tables for line in table.split("\n\n", 1)[0].splitlines()[2:] if line.startswith("|")]
+
+
+def test_every_entrance_names_a_test() -> None:
+    rows = entrances()
+    assert len(rows) > 30
+    for row in rows:
+        files = _FILE.findall(row.rsplit("|", 2)[1])
+        assert files, row
+        assert [file for file in files if not (ROOT / file).exists()] == []
 
 
 @pytest.mark.parametrize("head", _HEADS)

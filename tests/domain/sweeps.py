@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from executors_app.agentctl.protocol import AgentState
-from executors_app.domain import ExecutorStatus, Observation, Observed, WorkspaceState
+from executors_app.wire.executions import ExecutorStatus, Observation, Observed, WorkspaceState
+from executors_app.wire.protocol import AgentState
+from scripts.documents.examples import DEAD, NOW, SWEEP, example_assessment, observed_alive
 from sessions_app.domain.recovery import decide
 from sessions_app.domain.recovery_facts import UNREACHABLE, Decision, SweepFacts
-from sessions_app.domain.reference_docs import DEAD, NOW, SWEEP, example_assessment, observed_alive
 from sessions_app.domain.states import EXECUTOR, SESSION, SessionState
 
 STARTING = observed_alive(AgentState.STARTING)

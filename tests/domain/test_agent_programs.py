@@ -34,3 +34,8 @@ def test_missing_program_is_reported_with_its_command() -> None:
         "Claude Code is not installed on the executor “local”: its program `claude-agent-acp` was not found. "
         "Install it there with `npm install -g @agentclientprotocol/claude-agent-acp`, then try again."
     )
+
+
+def test_missing_program_is_reported_with_the_path_that_was_searched() -> None:
+    said = "the program claude-agent-acp was not found in the PATH /usr/bin:/bin"
+    assert explain("program_missing", said).endswith(f"then try again. Details: {said}")

@@ -69,7 +69,7 @@ def test_history_drops_the_oldest_messages_and_says_so() -> None:
     said = told(TALK, len(told(TALK[2:]).text))
     assert said.text == told(TALK[2:]).text
     assert said.cut == 1  # a thought is no loss
-    assert "(1 older entries are left out.)" in prepend_history(said, "Go on.")
+    assert "(1 older entry is left out.)" in prepend_history(said, "Go on.")
     assert told(TALK, 18).text == "[ASSISTANT]: Done."
 
 
@@ -151,6 +151,7 @@ def test_secrets_are_redacted_and_counted() -> None:
         assert secret not in said.text
     assert said.redacted == 4
     assert "(4 secrets are left out.)" in prepend_history(said, "Go on.")
+    assert "(1 secret is left out.)" in prepend_history(told(talk[:1]), "Go on.")
 
 
 def test_secret_at_the_limit_is_redacted_as_a_whole() -> None:

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import ExecutorStatus as E
-from executors_app.domain import Observation, Observed, WorkspaceState
-from sessions_app.domain.recovery import RULES, decide
-from sessions_app.domain.recovery_facts import UNREACHABLE, Decision, Policy, SweepFacts
-from sessions_app.domain.reference_docs import (
+from executors_app.wire.executions import ExecutorStatus as E
+from executors_app.wire.executions import Observation, Observed, WorkspaceState
+from scripts.documents.examples import (
     DEAD,
     EXAMPLES,
     EXITED,
@@ -29,6 +27,8 @@ from sessions_app.domain.reference_docs import (
     example_assessment,
     observed_alive,
 )
+from sessions_app.domain.recovery import RULES, decide
+from sessions_app.domain.recovery_facts import UNREACHABLE, Decision, Policy, SweepFacts
 from sessions_app.domain.resumability import Assessment
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState, WorkState
 from tests.domain.sweeps import GIVEN_UP, LEFT_BEHIND, NO_AGENT, STARTING, apply_decision

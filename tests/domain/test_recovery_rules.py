@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import ExecutorStatus as E
-from executors_app.domain import Observation, Observed, WorkspaceState
-from sessions_app.domain.recovery import decide, explain_decision
-from sessions_app.domain.recovery_facts import UNREACHABLE, Policy, policy_wants_agent
-from sessions_app.domain.reference_docs import (
+from executors_app.wire.executions import ExecutorStatus as E
+from executors_app.wire.executions import Observation, Observed, WorkspaceState
+from scripts.documents.examples import (
     DEAD,
     EXITED,
     IDLE,
@@ -25,6 +23,8 @@ from sessions_app.domain.reference_docs import (
     example_assessment,
     observed_alive,
 )
+from sessions_app.domain.recovery import decide, explain_decision
+from sessions_app.domain.recovery_facts import UNREACHABLE, Policy, policy_wants_agent
 from sessions_app.domain.resumability import Assessment, Strategy, assess
 from sessions_app.domain.states import DesiredState, SessionState, WorkState
 from tests.domain.sweeps import GIVEN_UP, GONE, LEFT_BEHIND, NO_AGENT, STARTING, UNREACHABLE_ROW, decision_for

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import WorkspaceState
-from sessions_app.domain.reference_docs import NOW, RESUME, RESUME_EXAMPLES
+from executors_app.wire.executions import WorkspaceState
+from scripts.documents.examples import NOW, RESUME, RESUME_EXAMPLES
 from sessions_app.domain.resumability import Assessment, Mode, ResumeFacts, assess, assess_mode
 from sessions_app.domain.states import DesiredState, SessionState
 

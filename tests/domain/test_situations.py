@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import WorkspaceState
+from executors_app.wire.executions import WorkspaceState
+from scripts.documents.examples import NOW, RESUME
 from sessions_app.domain.attention import AttentionKind
-from sessions_app.domain.reference_docs import NOW, RESUME
 from sessions_app.domain.resumability import assess
 from sessions_app.domain.situation_facts import LABELS, Code, IdleReason, SituationFacts
 from sessions_app.domain.situations import idle_situation, situation, status_label
@@ -129,6 +129,20 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
     (facts_of(UP, cancel_ignored_since=AT), Code.CANCEL_IGNORED, "warning", "cancel its turn at 12:00:00 UTC", "stop"),
     (facts_of(UP, stalled_since=AT), Code.STALLED, "info", "has not responded since 12:00:00 UTC", "cancel"),
     (facts_of(session_state=S.STARTING), Code.STARTING, "info", "The agent is starting.", ""),
+    (
+        facts_of(session_state=S.STARTING, load_limit=240.0),
+        Code.STARTING,
+        "info",
+        "The agent is loading its conversation",
+        "",
+    ),
+    (
+        facts_of(session_state=S.STARTING, load_limit=240.0, load_since=AT),
+        Code.STARTING,
+        "info",
+        "The agent has been loading its conversation since 12:00:00 UTC.",
+        "",
+    ),
     (facts_of(UP, waits_outside=True), Code.OUTSIDE, "", "waiting for an external result", ""),
     (
         facts_of(UP, interrupted_wait="The build", wait_ended_at=AT),
@@ -205,6 +219,7 @@ LABELLED: list[tuple[SituationFacts, str]] = [
     (facts_of(recovering=True), "Reconnecting"),
     (facts_of(error_code="unreachable"), "Unknown"),
     (facts_of(asleep=True), "Asleep"),
+    (facts_of(next_restart_at=NOW), "Restart scheduled"),
     (facts_of(start_reason="capacity"), "Waiting to start"),
     (facts_of(UP, retrying=True), "Retrying"),
     (facts_of(STOPPED), "Stopped"),
@@ -303,6 +318,7 @@ def test_every_idle_reason_is_in_the_table() -> None:
 
 def test_inbox_uses_the_labels_of_the_table() -> None:
     beside = {AttentionKind.WORKFLOW, AttentionKind.RECEIPT, AttentionKind.UNPROVEN, AttentionKind.IDLE}
+    beside.add(AttentionKind.OUTPUT_LIMIT)  # the agent works on, so the page shows a notice beside its situation
     assert set(ATTENTION_KIND_LABELS) == set(AttentionKind)
     shared = {label for kind, label in ATTENTION_KIND_LABELS.items() if kind not in beside}
     assert shared <= set(LABELS.values())

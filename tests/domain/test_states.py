@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions_app.domain.reference_docs import state_diagram
+from scripts.documents.states import state_diagram
 from sessions_app.domain.states import (
     EXECUTOR,
     MACHINES,

@@ -12,8 +12,8 @@ from sessions_app.domain.wait_tokens import TokenState
 R = RunState
 R_OPEN = {R.RUNNING, R.WAITING}
 ALL_RUNS = [
-    RunFacts(state, waited, process_gone, token)
-    for state, waited, process_gone, token in product(R, (False, True), (False, True), (None, *TokenState))
+    RunFacts(state, waited, process_gone, ended_by_user, token)
+    for state, waited, process_gone, ended_by_user, token in product(R, *[(False, True)] * 3, (None, *TokenState))
 ]
 
 
@@ -21,9 +21,9 @@ def expected_status(run: RunFacts) -> str:
     """Return the status by rule 29, sentence by sentence, independently of the implementation."""
     holds = {
         "interrupted_startup": (run.state in R_OPEN and run.process_gone)
-        or (run.state == R.INTERRUPTED and not run.waited),
+        or (run.state == R.INTERRUPTED and not run.waited and not run.ended_by_user),
         "interrupted_waiting": (run.state == R.WAITING and run.token in {None, TokenState.EXPIRED, TokenState.REVOKED})
-        or (run.state == R.INTERRUPTED and run.waited),
+        or (run.state == R.INTERRUPTED and run.waited and not run.ended_by_user),
         "waiting": run.state == R.WAITING,
         "running": run.state in R_OPEN,
         "idle": True,
@@ -32,7 +32,7 @@ def expected_status(run: RunFacts) -> str:
 
 
 def test_status_of_every_possible_run_follows_the_rules() -> None:
-    assert len(ALL_RUNS) == 6 * 2 * 2 * 5
+    assert len(ALL_RUNS) == 6 * 2 * 2 * 2 * 5
     wrong = {
         run: (derive_status(run), expected_status(run))
         for run in ALL_RUNS
@@ -56,6 +56,7 @@ def test_status_of_every_possible_run_follows_the_rules() -> None:
         (RunFacts(R.WAITING, waited=True, process_gone=True, token=None), "interrupted_startup"),
         (RunFacts(R.RUNNING, waited=True, token=TokenState.CONSUMED), "running"),
         (RunFacts(R.INTERRUPTED), "interrupted_startup"),
+        (RunFacts(R.INTERRUPTED, ended_by_user=True), "idle"),
         (RunFacts(R.INTERRUPTED, waited=True), "interrupted_waiting"),
         (RunFacts(R.COMPLETED, process_gone=True, token=None), "idle"),
         (RunFacts(R.FAILED, waited=True), "idle"),

@@ -6,23 +6,24 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.journal import line_format
+from executors_app.wire import line_format
+from executors_app.wire.replayed_texts import shows_text, text_digest
 from sessions_app.domain.verification import (
     ReceiptKind,
+    Replay,
+    Requests,
     Verdict,
     Verified,
     after_first_turn,
+    compare_requests,
     fingerprint,
-    shows_text,
     verify_resume,
 )
 
 ASKED = "Rename the class `Parser` to `Reader` everywhere."
 DEFAULTS: dict[str, Any] = {
-    "replayed": 0,
-    "replayed_user_texts": (),
-    "last_completed_text": ASKED,
-    "completed_turns": 1,
+    "replay": Replay(),
+    "requests": Requests([ASKED], 1),
     "known_to_replay": True,
     "names_conversation": False,
     "injected": False,
@@ -34,7 +35,7 @@ def verdict(strategy: str, outcome: Any, **changes: Any) -> Verdict:
 
 
 def loaded(*texts: str, **changes: Any) -> Verdict:
-    return verdict("native", "loaded", replayed=len(texts), replayed_user_texts=texts, **changes)
+    return verdict("native", "loaded", replay=Replay(len(texts), texts), **changes)
 
 
 @pytest.mark.parametrize(
@@ -42,16 +43,16 @@ def loaded(*texts: str, **changes: Any) -> Verdict:
     [
         (verdict("native", "resumed", known_to_replay=False), "resumed", "unproven"),
         (verdict("native", "resumed", known_to_replay=False, names_conversation=True), "resumed", "pending"),
-        (verdict("native", "resumed", replayed=1, replayed_user_texts=[ASKED]), "resumed", "replay"),
+        (verdict("native", "resumed", replay=Replay(1, [ASKED])), "resumed", "replay"),
         (loaded("Hello", ASKED), "loaded", "replay"),
         (loaded(ASKED, "and a later one that was interrupted"), "loaded", "replay"),
         (loaded("  rename the CLASS `Parser`\nto `Reader`  everywhere. "), "loaded", "replay"),
         (loaded(f"<context>cwd=/tmp</context> {ASKED}"), "loaded", "replay"),
-        (loaded("Hello", last_completed_text=None, completed_turns=0), "loaded", "unproven"),
-        (loaded(completed_turns=0, last_completed_text=None), "loaded", "unproven"),
+        (loaded("Hello", requests=Requests()), "loaded", "unproven"),
+        (loaded(requests=Requests()), "loaded", "unproven"),
         (loaded(known_to_replay=False), "loaded", "unproven"),
         (loaded(known_to_replay=False, listed=True), "loaded", "unproven"),
-        (loaded(completed_turns=0, last_completed_text=None, listed=False), "loaded", "unproven"),
+        (loaded(requests=Requests(), listed=False), "loaded", "unproven"),
         (loaded(ASKED, listed=False), "loaded", "replay"),
         (verdict("history", "created", injected=True), "injected", "pending"),
         (verdict("history", "created"), "fresh", "none"),
@@ -68,10 +69,10 @@ def test_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: str)
         loaded("Hello", "Something else entirely"),
         loaded(),
         loaded(known_to_replay=False, listed=False),
-        verdict("native", "loaded", replayed=12),
-        verdict("native", "resumed", replayed=1, replayed_user_texts=["Something else entirely"]),
+        verdict("native", "loaded", replay=Replay(12)),
+        verdict("native", "resumed", replay=Replay(1, ["Something else entirely"])),
         verdict("native", "created"),
-        verdict("native", "created", completed_turns=0, last_completed_text=None),
+        verdict("native", "created", requests=Requests()),
     ],
     ids=[
         "another conversation",
@@ -87,6 +88,71 @@ def test_contradiction_is_a_failure_with_a_reason(said: Verdict) -> None:
     assert (said.kind, said.verified) == (ReceiptKind.FAILED, Verified.NONE)
     assert said.contradiction is not None
     assert said.contradiction.endswith(".")
+
+
+FIRST, SECOND, THIRD = "Write the parser", "Now test it, please", "continue"
+
+
+def replay_of(*texts: str, shown: int = 20) -> Replay:
+    """Return a replay with digests of all texts, and the last ``shown`` of them as texts."""
+    return Replay(2 * len(texts), texts[-shown:], [text_digest(text) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("replayed", "found", "verified"),
+    [
+        (replay_of(FIRST, SECOND, THIRD), 3, "replay"),
+        (replay_of(FIRST, "an interrupted request", SECOND, THIRD), 3, "replay"),
+        (Replay(6, [FIRST, SECOND, THIRD]), 3, "replay"),
+        (Replay(2, [f"{FIRST} {SECOND}", f"<reminder/> {THIRD}"]), 3, "replay"),
+        (replay_of(THIRD), 1, "unproven"),
+        (replay_of("Paint the shed", "and the door", THIRD), 1, "unproven"),
+        (replay_of(SECOND, FIRST, THIRD), 2, "unproven"),
+        (replay_of(FIRST, THIRD, SECOND), 2, "unproven"),
+        (replay_of(SECOND, THIRD), 2, "unproven"),
+    ],
+    ids=[
+        "all",
+        "and more",
+        "texts alone",
+        "wrapped and joined",
+        "only the last",
+        "another conversation with the same last request",
+        "another order",
+        "the last one earlier",
+        "without the first",
+    ],
+)
+def test_replay_proves_a_conversation_only_with_all_its_requests(replayed: Replay, found: int, verified: str) -> None:
+    requests = Requests([FIRST, SECOND, THIRD], 3)
+    said = verdict("native", "loaded", replay=replayed, requests=requests)
+    assert said.comparison is not None
+    assert (said.verified, said.comparison.found) == (verified, found)
+    assert f"{found} of 3 completed requests" in said.comparison.sentence
+
+
+def test_requests_beyond_the_shown_texts_are_compared_by_their_digests() -> None:
+    requests = [f"request number {number}" for number in range(100)]
+    assert compare_requests(requests, replay_of(*requests)).is_complete
+    assert compare_requests(requests, replay_of(*requests[:10], *requests[11:])).found == 99
+
+
+def test_requests_that_could_not_be_compared_are_counted() -> None:
+    requests = [f"request number {number}" for number in range(25)]
+    compared = compare_requests(requests, Replay(50, requests[-20:]))
+    assert not compared.is_complete
+    assert compared.sentence.endswith("5 older ones could not be compared")
+
+
+def test_repeated_request_must_be_replayed_as_often() -> None:
+    assert compare_requests([THIRD, THIRD], replay_of(THIRD)).found == 1
+    assert compare_requests([THIRD, THIRD], replay_of(THIRD, THIRD)).is_complete
+
+
+@pytest.mark.parametrize(("replayed", "verified"), [((FIRST,), "replay"), (("Hello",), "unproven")])
+def test_first_turn_that_was_interrupted_is_proven_by_its_replay(replayed: tuple[str, ...], verified: str) -> None:
+    said = verdict("native", "loaded", replay=replay_of(*replayed), requests=Requests(interrupted=FIRST))
+    assert (said.kind, said.verified) == ("loaded", verified)
 
 
 LONG = " ".join(f"word{number}" for number in range(200))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import shutil
+import subprocess
+import unicodedata
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
-from sessions_app.domain.sanitizing import make_visible
+from sessions_app.domain.sanitizing import escape_invisible, make_visible
 from sessions_app.domain.usage import parse_usage, usage_lines
+
+ARABIC_SIGNS: Final = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
+"""Format characters that have a shape."""
+PLAIN_TEXT: Final = Path(__file__).parents[2] / "sessions_app/static/kandev/plain_text.js"
 
 
 @pytest.mark.parametrize(
@@ -22,11 +31,46 @@ from sessions_app.domain.usage import parse_usage, usage_lines
         ("a\u202eb\u202cc\u2066d\u2069", "a⟦RLO⟧b⟦PDF⟧c⟦LRI⟧d⟦PDI⟧"),
         ("zero\u200bwidth\ufeff", "zero⟦ZWSP⟧width⟦BOM⟧"),
         ("hidden \U000e0041", "hidden ⟦E0041⟧"),
+        ("soft\u00adhyphen\u2028line", "soft⟦SHY⟧hyphen⟦LS⟧line"),
+        ("filler\u3164 \ufffbend \ufe00a", "filler⟦3164⟧ ⟦FFFB⟧end ⟦FE00⟧a"),
+        ("con\u200cfig \u200d/etc a\ufe0f", "con⟦ZWNJ⟧fig ⟦ZWJ⟧/etc a⟦VS16⟧"),
+        ("می‌خواهم क्‍ष ❤️ 1️⃣ 🏳️‍🌈", "می‌خواهم क्‍ष ❤️ 1️⃣ 🏳️‍🌈"),
     ],
 )
 def test_invisible_characters_are_shown(text: str, shown: str) -> None:
     assert make_visible(text) == shown
     assert make_visible(shown) == shown
+    assert json.loads(escape_invisible(json.dumps(text, ensure_ascii=False))) == text
+
+
+def test_no_invisible_character_survives() -> None:
+    invisible = [chr(code) for code in range(0x110000) if _is_invisible(chr(code))]
+    survivors = [each for each in invisible if each in make_visible(f"a{each}b")]
+    assert survivors == []
+
+
+def _is_invisible(character: str) -> bool:
+    if character in "\t\n" or character in ARABIC_SIGNS or 0xD800 <= ord(character) <= 0xDFFF:
+        return False
+    return unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp")
+
+
+def test_browser_shows_the_same_as_the_server() -> None:
+    texts = [f"a{chr(code)}b" for code in range(0x110000) if _is_invisible(chr(code))]
+    texts += ["می‌خواهم ❤️ 1️⃣ 🏳️‍🌈 a\u200db a\ufe0f\ufe00 \u3164", "\x1b[31mred\x1b[0m \r\n\r"]
+    script = (
+        f"import {{ visible }} from {json.dumps(PLAIN_TEXT.as_uri())}; import {{ readFileSync }} from 'node:fs';"
+        "console.log(JSON.stringify(JSON.parse(readFileSync(0, 'utf8')).map(visible)))"
+    )
+    node = shutil.which("node") or pytest.skip("node is not installed")
+    told = subprocess.run(
+        [node, "--input-type=module", "--eval", script],
+        input=json.dumps(texts),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(told.stdout) == [make_visible(text) for text in texts]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.demo_agent import DemoAgent, Turn, default_home
+from executors_app.demo_agent.agent import DemoAgent, Turn, default_home
 
 GO: Final = "go"
+LEFT_OPEN: Final = "unfinished"
+"""Status of a tool call without a result after its turn. Not imported: the agent runs without Django."""
 PIECES: Final = ("word ", "\n", "é", "日本 ", "👩‍👩‍👧", "<b>", '"\\', "x" * 70)
 ChatMessage = tuple[str, Any]
 """``("text", joined text)`` for adjacent pieces of text, ``("tool", number of the update)`` otherwise."""
@@ -56,7 +58,11 @@ def _message(name: str, payload: Mapping[str, Any], roles: dict[str, str]) -> Ch
     role = roles.setdefault(payload["message_id"], payload.get("role", ""))
     if role == "agent":
         return "text", payload.get("text", "") + payload.get("append", "")
-    return ("tool", payload["payload"].get("raw_output")) if role == "tool" and "payload" in payload else None
+    if role != "tool" or "payload" not in payload:
+        return None
+    call = payload["payload"]
+    # At the end of the turn Kandev itself closes the calls that the agent has left open.
+    return None if call.get("status") == LEFT_OPEN else ("tool", call.get("raw_output"))
 
 
 def _joined(told: Iterable[ChatMessage]) -> list[ChatMessage]:

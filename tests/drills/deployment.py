@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.guard_process import command_line_of
+from executors_app.machine.process import identity
 from kandev.databases import EMBEDDED_NAME
 from tests import databases, preloaded
 from tests.drills.chatty_agent import messages_from_events
@@ -280,10 +280,18 @@ class Deployment:
 
     def close(self) -> None:
         """End everything that was started here and check that it ended."""
-        if self.server is not None:
-            self.kill_server()
-        for execution in self.agentctls.glob("*"):
-            identity.kill_all(identity.find_marked(execution.name), 10)
+        try:
+            if self.server is not None:
+                self.kill_server()
+        finally:
+            # Until it executes agentctl, a process that the server was just starting looks like the server.
+            assert settled(self._end_executions) == 0, "processes of an execution cannot be ended"
+
+    def _end_executions(self) -> int:
+        """End the processes of all executions; return how many were found."""
+        found = [one for execution in self.agentctls.glob("*") for one in identity.find_marked(execution.name)]
+        identity.kill_all(found, 10)
+        return len(found)
 
 
 class Session:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from tests.drills.deployment import MANAGE, Deployment
 from tests.preloaded import PreloadedProcess
 from tests.waiting import eventually

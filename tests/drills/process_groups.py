@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 
 
 def descendants(pid: int) -> list[int]:

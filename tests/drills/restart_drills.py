@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from typing import Any, ClassVar
 
-from executors_app.agentctl.workspace.recovery_snapshots import session_recovery_ref
+from executors_app.machine.git.recovery_snapshots import session_recovery_ref
 from tests.drills.deployment import MANAGE, Deployment, Session
 from tests.drills.session_steps import start_idle_session, wait_for_first_turn, wait_until_talking
 from tests.executors.repositories import run_git

@@ -20,7 +20,7 @@ from tests.drills.kandev_processes import served_by
 from tests.waiting import eventually
 
 CALLERS = 50
-AGENT = str(ROOT / "executors_app" / "demo_agent.py")
+AGENT = str(ROOT / "executors_app" / "demo_agent")
 COUNTED = 'echo $$ >> "$KANDEV_DEMO_AGENT_HOME/starts"; exec "$0" "$1"'
 """An agent that records each of its processes before it starts."""
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.guard_process import command_line_of
+from executors_app.machine.process import identity
 from tests.drills.deployment import ApiError, Deployment, Session
 from tests.drills.kandev_processes import served_by
 from tests.waiting import eventually

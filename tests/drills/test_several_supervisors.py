@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from executors_app.client import AgentctlClient
-from executors_app.errors import AgentctlRefused
+from executors_app.wire.errors import AgentctlRefused
 from tests import postgresql
 from tests.drills.deployment import Deployment, Session
 from tests.drills.fleet import Fleet, SupervisorProcess, fleet

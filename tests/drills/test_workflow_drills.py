@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from tests.drills.deployment import Deployment
 from tests.waiting import eventually
 from tests.workflows.workflow_builder import node, workflow

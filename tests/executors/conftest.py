@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.local_runtime.storage import StateDirectory, state_directory
-from executors_app.agentctl.process import execution_processes, identity
-from executors_app.domain import Launched, LaunchSpec
-from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.machine.process import execution_processes, identity
+from executors_app.machine.storage import StateDirectory, state_directory
+from executors_app.runtimes.local_standalone.runtime import RUNTIME
+from executors_app.wire.executions import Launched, LaunchSpec
 from tests.executors.launches import TOKEN
 from tests.executors.local_harness import LocalHarness
 from tests.executors.repositories import make_repository

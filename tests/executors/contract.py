@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from executors_app.domain import Observed, WorkspaceState
-from executors_app.errors import AgentctlForeign, RepositoryUnusable, WorkspaceGone
+from executors_app.wire.errors import AgentctlForeign, RepositoryUnusable, WorkspaceGone
+from executors_app.wire.executions import Observed, WorkspaceState
 from tests.executors.harness import (
     RuntimeHarness,
     client_of,

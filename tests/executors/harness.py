@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from executors_app.agentctl.local_runtime.storage import bearer_token
-from executors_app.agentctl.protocol import Job
 from executors_app.client import AgentctlClient
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
 from executors_app.http_client import tls_trust
 from executors_app.runtimes import Runtime
+from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation
+from executors_app.wire.launch_tokens import bearer_token
+from executors_app.wire.protocol import Job
 from tests.executors.launches import TOKEN
 from tests.executors.repositories import run_git
 from tests.waiting import eventually_async

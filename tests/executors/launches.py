@@ -7,11 +7,11 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from executors_app.agentctl.process import identity, spawning
-from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.client import AgentctlClient
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
-from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.machine.process import identity, spawning
+from executors_app.runtimes.local_standalone.runtime import RUNTIME
+from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation
+from executors_app.wire.protocol import EXECUTION_MARKER
 
 TOKEN = "a-token-that-is-long-enough"
 

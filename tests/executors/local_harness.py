@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from executors_app.agentctl.process import execution_processes, identity
-from executors_app.domain import LaunchSpec
-from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.machine.process import execution_processes, identity
+from executors_app.runtimes.local_standalone.runtime import RUNTIME
+from executors_app.wire.executions import LaunchSpec
 from tests.services import ROOT
 
 
@@ -31,7 +31,7 @@ class LocalHarness:
 
     def __init__(self, repository: Path, agent_home: Path):
         self.repository = repository
-        script = str(ROOT / "executors_app" / "demo_agent.py")
+        script = str(ROOT / "executors_app" / "demo_agent")
         self.demo_agent = ["env", f"KANDEV_DEMO_AGENT_HOME={agent_home}", sys.executable, "-I", script]
         self._launched: set[str] = set()
 

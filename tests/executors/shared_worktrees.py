@@ -14,9 +14,9 @@ from functools import partial
 
 import pytest
 
-from executors_app.agentctl.workspace import recovery_snapshots
-from executors_app.domain import LaunchSpec, Observed, WorkspaceState
-from executors_app.errors import WorkspaceGone
+from executors_app.machine.git import recovery_snapshots
+from executors_app.wire.errors import WorkspaceGone
+from executors_app.wire.executions import LaunchSpec, Observed, WorkspaceState
 from tests.executors.harness import (
     RuntimeHarness,
     client_of,
@@ -108,5 +108,5 @@ class SharedWorktreesContract:
         harness.kill(host)
         shutil.rmtree(seen(harness, launched))
         forget(harness, launched, branch=True)
-        with pytest.raises(WorkspaceGone, match="and its branch"):
+        with pytest.raises(WorkspaceGone, match=r"and its branch .* was not found"):
             await harness.runtime.launch(known(guest_of(host), launched))

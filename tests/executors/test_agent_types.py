@@ -10,10 +10,10 @@ import pytest
 
 from executors_app.agentctl.daemon import load_drivers
 from executors_app.agentctl.drivers import StartFailed, StartRequest, acp
-from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.agents import CAPABILITIES, AgentType
 from executors_app.models import AgentProfile
 from executors_app.plugins import agent_types, listed_agent_types, missing_programs
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agents.hosts import RecordingHost
 from tests.real_agents.bare_agent import bare_agent, offered_capabilities
 from tests.real_agents.homes import AGENT_TYPES, FORGETFUL, REAL_AGENTS, real_agent
@@ -51,7 +51,7 @@ def test_only_agents_run_by_tests_have_measured_offers() -> None:
 def test_undocumented_offers_are_unknown() -> None:
     kiro, crow = agent_types()["kiro"], agent_types()["crow"]
     assert [kiro.offers_capability(name) for name in ("load", "delete")] == [True, None]
-    assert (crow.offers, crow.offers_capability("load"), crow.setup_notes) == (None, None, "")
+    assert (crow.offers, crow.offers_capability("load")) == (None, None)
 
 
 @EACH

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from executors_app.client import StatusTarget, poll_statuses
-from executors_app.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, ExecutorError
+from executors_app.wire.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, ExecutorError
 from tests.support import fake_agentctl
 from tests.support.fake_agentctl import FakeAgentctl, FakeFleet, fake_status, plan_fleet
 
@@ -116,7 +116,7 @@ async def test_invalid_address_gets_no_request(url: str, token: str) -> None:
 
 
 async def test_endless_response_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executors_app.agentctl.http.bulk_status.MAX_ANSWER", 1_000_000)
+    monkeypatch.setattr("executors_app.machine.bulk_status.MAX_ANSWER", 1_000_000)
     async with fake_agentctl.flooding_server(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536) as url:
         seen = await ask(url)
     assert isinstance(seen, AgentctlForeign)

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, web
 
-from executors_app.agentctl.protocol import CLOSE_STALE_GENERATION, GENERATION_HEADER
 from executors_app.client import AgentctlClient, open_connection_pool
-from executors_app.errors import (
+from executors_app.wire.errors import (
     AgentctlForeign,
     AgentctlRefused,
     AgentctlUnreachable,
     ExecutorError,
-    JobsUnsupported,
     StaleGeneration,
 )
+from executors_app.wire.protocol import CLOSE_STALE_GENERATION, GENERATION_HEADER
 from tests.support import fake_agentctl
 
 TOKEN = "the-token"
@@ -180,19 +179,12 @@ async def test_refusal_has_the_message_of_agentctl(
     assert caught.value.details["answer"] == json.loads(body)
 
 
-OLD = json.dumps({"code": "not_found", "message": "Not Found", "details": {}}).encode()
 NO_JOB = json.dumps({"code": "job_unknown", "message": "No.", "details": {}}).encode()
 JOB_CALLS: list[tuple[str, tuple[Any, ...]]] = [("start_job", ("j", {})), ("job", ("j",)), ("cancel_job", ("j",))]
 
 
 @pytest.mark.parametrize(("name", "arguments"), JOB_CALLS, ids=[name for name, _ in JOB_CALLS])
-async def test_agentctl_without_jobs_differs_from_unknown_job(name: str, arguments: tuple[Any, ...]) -> None:
-    async with fake_agentctl.answering_server(fake_agentctl.http_response(404, OLD)) as url:
-        with pytest.raises(JobsUnsupported) as old:
-            await getattr(client_of(url), name)(*arguments)
-    assert "start it again" in old.value.message
-    assert old.value.permanent
-
+async def test_unknown_job_is_a_refusal(name: str, arguments: tuple[Any, ...]) -> None:
     async with fake_agentctl.answering_server(fake_agentctl.http_response(404, NO_JOB)) as url:
         with pytest.raises(AgentctlRefused) as unknown:
             await getattr(client_of(url), name)(*arguments)
@@ -268,6 +260,15 @@ async def test_each_frame_of_the_event_stream_is_a_batch_of_lines() -> None:
     assert batches[0][0]["text"] == "a\nb"
     assert batches[2] == [{"type": "truncated", "first_seq": 9}]
     assert agentctl.calls == [("WS", "/events?after=3&epoch=e&generation=7", None)]
+
+
+async def test_frame_beyond_the_limit_ends_only_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("executors_app.http_client.SOCKET_MESSAGE_LIMIT", 100_000)
+    agentctl = RecordingAgentctl()
+    agentctl.frames = ['{"seq":4,"epoch":"e","ts":1,"kind":"log","text":"' + "x" * 200_000 + '"}']
+    async with running(agentctl) as url:
+        with pytest.raises(AgentctlUnreachable):
+            await _first_batch(client_of(url))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.errors import RuntimeUnavailable
-from executors_app.runtimes.remote_docker import RUNTIME
+from executors_app.runtimes.remote_docker.runtime import RUNTIME
+from executors_app.wire.errors import RuntimeUnavailable
 from tests.docker.certificates import CLIENT, Authority
 
 CONFIG = {"docker_host": "ssh://kandev@build2.example:2222", "publish": "10.0.0.5"}

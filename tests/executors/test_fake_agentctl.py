@@ -13,7 +13,7 @@ import pytest
 
 from executors_app import plugins
 from executors_app.client import AgentctlClient, StatusTarget, poll_statuses
-from executors_app.errors import AgentctlForeign
+from executors_app.wire.errors import AgentctlForeign
 from tests.services import ROOT
 from tests.support.fake_agentctl import FakeFleet, plan_fleet
 

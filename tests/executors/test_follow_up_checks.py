@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from executors_app.agentctl.local_runtime import machine
-from executors_app.agentctl.local_runtime.machine import FollowUpChecks
-from executors_app.agentctl.process import execution_processes
-from executors_app.agentctl.process.execution_processes import ExecutionProcesses
-from executors_app.domain import Observation, Observed
-from executors_app.errors import AgentctlUnreachable, ExecutorError
+from executors_app.machine import local_machine
+from executors_app.machine.local_machine import FollowUpChecks
+from executors_app.machine.process import execution_processes
+from executors_app.machine.process.execution_processes import ExecutionProcesses
+from executors_app.wire.errors import AgentctlUnreachable, ExecutorError
+from executors_app.wire.executions import Observation, Observed
 from tests.waiting import eventually_async
 
 REFUSED = AgentctlUnreachable("Nothing listens there.", reason="refused")
@@ -46,7 +46,7 @@ async def test_checks_do_not_wait_for_pending_answers(passes: list[int]) -> None
 
 
 async def test_concurrent_failures_share_one_process_scan(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "GROUPING_WINDOW", 60.0)
+    monkeypatch.setattr(local_machine, "GROUPING_WINDOW", 60.0)
     async with asyncio.TaskGroup() as group:
         closer = FollowUpChecks(group, dead, 4)
         for number in range(20):

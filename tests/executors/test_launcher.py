@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.local_runtime import launch
-from executors_app.agentctl.local_runtime import launcher as program
-from executors_app.agentctl.local_runtime.machine import LocalMachine
-from executors_app.agentctl.local_runtime.storage import ExecutionStorage
-from executors_app.agentctl.process import execution_processes, identity
+from executors_app.agentctl import launcher as program
 from executors_app.agentctl.process.guard_process import command_line_of
-from executors_app.agentctl.process.identity import ProcessIdentity
-from executors_app.domain import Launched, LaunchSpec
-from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.machine import launch
+from executors_app.machine.local_machine import LocalMachine
+from executors_app.machine.process import execution_processes, identity
+from executors_app.machine.process.identity import ProcessIdentity
+from executors_app.machine.storage import ExecutionStorage
+from executors_app.runtimes.local_standalone.runtime import RUNTIME
+from executors_app.wire.executions import Launched, LaunchSpec
 from tests.agentctl.scripts import process_in
 from tests.executors.launches import TOKEN, agentctl_of, client_of, kill
 from tests.services import ROOT
@@ -153,10 +153,10 @@ async def test_start_whose_client_was_killed_is_found_and_not_repeated(spec: Lau
 
 CLIENT = """
 import socket, sys; from pathlib import Path
-from executors_app.agentctl.local_runtime import launch
-from executors_app.agentctl.local_runtime.storage import ExecutionStorage
-from executors_app.agentctl.process import identity
-from executors_app.domain import LaunchSpec
+from executors_app.machine import launch
+from executors_app.machine.storage import ExecutionStorage
+from executors_app.machine.process import identity
+from executors_app.wire.executions import LaunchSpec
 data, execution, session, repository, token = sys.argv[1:]
 storage, spec = ExecutionStorage(Path(data)), LaunchSpec(execution, session, '', repository, '', token)
 worktree = storage.write_seed(spec)
@@ -336,7 +336,7 @@ async def running_job(
 
 async def running_agent(spec: LaunchSpec, launched: Launched, launch_id: str = "launch-1") -> ProcessIdentity:
     """Start the demo agent; return its process."""
-    agent = str(ROOT / "executors_app" / "demo_agent.py")
+    agent = str(ROOT / "executors_app" / "demo_agent")
     order = {
         "launch_id": launch_id,
         "argv": [sys.executable, "-I", agent],
@@ -354,7 +354,7 @@ async def running_agent(spec: LaunchSpec, launched: Launched, launch_id: str = "
 
 REHEARSED = """
 import os, signal, threading
-from executors_app.agentctl.local_runtime.launcher import rehearse
+from executors_app.agentctl.launcher import rehearse
 def state():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
     return os.listdir("/proc/self/fd"), os.listdir("/proc/self/task"), handlers, os.listdir(os.environ["TMPDIR"])

@@ -6,97 +6,37 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from executors_app.agentctl.http import sockets
-from executors_app.agentctl.http.bulk_status import StatusTarget, poll_status
-from executors_app.agentctl.http.sockets import AgentctlListener
-from executors_app.agentctl.local_runtime import launch, storage
-from executors_app.agentctl.local_runtime.storage import StateDirectory
-from executors_app.agentctl.process import execution_processes, identity
-from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.client import AgentctlClient
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observed
-from executors_app.errors import AgentctlForeign, AgentctlUnreachable
-from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.machine import sockets
+from executors_app.machine.bulk_status import StatusTarget, poll_status
+from executors_app.machine.process import execution_processes, identity
+from executors_app.machine.sockets import AgentctlListener
+from executors_app.machine.storage import StateDirectory
+from executors_app.runtimes.local_standalone.runtime import RUNTIME
+from executors_app.wire import launch_tokens, socket_urls
+from executors_app.wire.errors import AgentctlForeign, AgentctlUnreachable
+from executors_app.wire.executions import Launched, LaunchSpec, Observed
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.executors.foreign_processes import as_root, other_user, process_of_another_user, recording
 from tests.executors.launches import client_of, kill, observe, row
-from tests.services import ROOT
 from tests.support.fake_agentctl import refusing_url
-from tests.waiting import eventually
 
 
-@contextmanager
-def earlier_release(directory: StateDirectory, spec: LaunchSpec) -> Iterator[ExecutionFacts]:
-    """Run an agentctl as release 57684c0 started it: on a loopback port, with the execution's secret as its token."""
-    directory.create()
-    directory.write_token(spec.auth_token)
-    argv = [
-        *(sys.executable, "-P", "-m", execution_processes.AGENTCTL_MODULE, "serve"),
-        *("--workspace", str(directory.path), "--state-dir", str(directory.path)),
-        *("--session-id", spec.session_id, "--execution-id", spec.execution_id),
-        *("--token-file", str(directory.token_file), "--ready-file", str(directory.ready_file)),
-        *("--listen", "127.0.0.1:0"),
-    ]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), EXECUTION_MARKER: spec.execution_id}
-    with subprocess.Popen(argv, env=environment, stderr=subprocess.DEVNULL) as process:
-        try:
-            ready = eventually(lambda: launch.read_ready_file(directory), 60, "agentctl is ready")
-            assert ready is not None
-            who = identity.identify(ready.pid)
-            assert who is not None
-            yield row(spec, agentctl_url=ready.url, pid=ready.pid, state={"process": who.to_json()})
-        finally:
-            process.kill()
-
-
-def port_of(facts: ExecutionFacts) -> tuple[str, int]:
-    return "127.0.0.1", urlsplit(facts.agentctl_url).port or 0
-
-
-async def test_agentctl_of_the_last_release_is_found_again(spec: LaunchSpec, directory: StateDirectory) -> None:
-    with earlier_release(directory, spec) as facts:
-        assert (await observe(facts)).observed is Observed.ALIVE
-        assert (await AgentctlClient.of(facts).status())["execution_id"] == spec.execution_id
-        half_done = await observe(row(spec))
-        assert (half_done.observed, half_done.url) == (Observed.ALIVE, facts.agentctl_url)
-        assert half_done.state == facts.state
-        again = await RUNTIME.launch(spec)
-        assert (again.url, again.found, again.state) == (facts.agentctl_url, True, facts.state)
-
-
-async def test_process_on_a_dead_agentctls_port_receives_no_token(spec: LaunchSpec, directory: StateDirectory) -> None:
-    with earlier_release(directory, spec) as facts:
-        who = execution_processes.recorded_process(facts.state)
-        assert who is not None
-        identity.kill_all([who], 10)
-        with recording(port_of(facts)) as stranger:
-            client = AgentctlClient.of(facts)
-            for call in (client.status, client.agent_session):
-                with pytest.raises(AgentctlForeign):
-                    await call()
-            with pytest.raises(AgentctlForeign):
-                async with client.events(0, ""):
-                    pass
-            seen = await observe(facts)
-            assert (seen.observed, seen.reason) == (Observed.DEAD, "process_gone")
-            assert stranger.heard() == b""
-
-
-async def test_foreign_port_beside_a_live_agentctl_is_foreign(spec: LaunchSpec, directory: StateDirectory) -> None:
+async def test_token_is_not_sent_to_a_port_of_this_machine(spec: LaunchSpec) -> None:
     url = refusing_url()
     address = ("127.0.0.1", urlsplit(url).port or 0)
-    with earlier_release(directory, spec) as facts, recording(address) as stranger:
-        directory.ready_file.unlink()
-        for state in (facts.state, {}):
-            seen = await observe(replace(facts, agentctl_url=url, state=state))
-            assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
+    with recording(address) as stranger:
+        facts = row(spec, agentctl_url=url, state={"process": identity.identify_self().to_json()})
+        with pytest.raises(AgentctlUnreachable) as caught:
+            await AgentctlClient.of(facts).status()
+        assert caught.value.details["reason"] == "bad_url"
+        assert (await observe(facts)).observed is not Observed.ALIVE
         assert stranger.heard() == b""
 
 
@@ -108,7 +48,7 @@ async def test_socket_of_another_user_receives_nothing(spec: LaunchSpec) -> None
     path = directory / "agentctl.sock"
     try:
         with recording(str(path)) as stranger:
-            facts = row(spec, agentctl_url=sockets.unix_url(path))
+            facts = row(spec, agentctl_url=socket_urls.unix_url(path))
             with pytest.raises(AgentctlForeign) as caught:
                 await AgentctlClient.of(facts).status()
             assert caught.value.details["reason"] == "other_user"
@@ -120,7 +60,7 @@ async def test_socket_of_another_user_receives_nothing(spec: LaunchSpec) -> None
 
 
 async def test_launch_listens_in_a_private_directory(launched: Launched, directory: StateDirectory) -> None:
-    assert launched.url == sockets.unix_url(directory.socket)
+    assert launched.url == socket_urls.unix_url(directory.socket)
     assert directory.socket.stat().st_mode & 0o777 == 0o600
     assert directory.path.stat().st_mode & 0o777 == 0o700
 
@@ -175,7 +115,7 @@ async def test_old_row_finds_successor_at_the_same_socket(spec: LaunchSpec, laun
 
 
 async def test_restored_row_of_an_earlier_launch_finds_the_live_agentctl(spec: LaunchSpec, launched: Launched) -> None:
-    state = {**launched.state, storage.LAUNCH_KEY: "0" * 32}
+    state = {**launched.state, launch_tokens.LAUNCH_KEY: "0" * 32}
     seen = await observe(row(spec, launched, state=state))
     assert (seen.observed, seen.state) == (Observed.ALIVE, launched.state)
 
@@ -204,7 +144,7 @@ async def test_socket_with_a_full_backlog_times_out(tmp_path: Path) -> None:
         except BlockingIOError:
             pass
         with pytest.raises(AgentctlUnreachable) as caught:
-            await poll_status(StatusTarget("e", sockets.unix_url(path), "t"), 0.2)
+            await poll_status(StatusTarget("e", socket_urls.unix_url(path), "t"), 0.2)
         for one in waiting:
             one.close()
     assert caught.value.details["reason"] == "timeout"
@@ -228,7 +168,7 @@ async def test_path_of_any_length_can_be_listened_on(tmp_path: Path) -> None:
     assert len(str(path)) > 150
     with sockets.listen_unix(path, 5), await sockets.connect_unix(path) as connection:
         assert sockets.peer_credentials(connection) == sockets.PeerCredentials(os.getpid(), os.geteuid())
-    assert sockets.unix_path(sockets.unix_url(path)) == path
+    assert socket_urls.unix_path(socket_urls.unix_url(path)) == path
 
 
 async def test_only_stale_sockets_are_replaced(tmp_path: Path) -> None:
@@ -260,14 +200,14 @@ def test_no_socket_is_created_in_an_unsafe_place(tmp_path: Path) -> None:
 
 def test_token_is_derived_from_its_secret() -> None:
     token, other = (
-        storage.mint_launch_token("a-secret-of-some-length"),
-        storage.mint_launch_token("a-secret-of-some-length"),
+        launch_tokens.mint_launch_token("a-secret-of-some-length"),
+        launch_tokens.mint_launch_token("a-secret-of-some-length"),
     )
     assert token != other
-    assert storage.is_token_of(token, "a-secret-of-some-length")
-    assert storage.is_token_of("a-secret-of-some-length", "a-secret-of-some-length")
-    assert not storage.is_token_of(token, "another-secret-of-some-length")
-    assert not storage.is_token_of("", "")
-    noted = storage.token_state(token)
-    assert storage.bearer_token("a-secret-of-some-length", noted) == token
-    assert storage.bearer_token("a-secret-of-some-length", {"launch": 3}) == "a-secret-of-some-length"
+    assert launch_tokens.is_token_of(token, "a-secret-of-some-length")
+    assert launch_tokens.is_token_of("a-secret-of-some-length", "a-secret-of-some-length")
+    assert not launch_tokens.is_token_of(token, "another-secret-of-some-length")
+    assert not launch_tokens.is_token_of("", "")
+    noted = launch_tokens.token_state(token)
+    assert launch_tokens.bearer_token("a-secret-of-some-length", noted) == token
+    assert launch_tokens.bearer_token("a-secret-of-some-length", {"launch": 3}) == "a-secret-of-some-length"

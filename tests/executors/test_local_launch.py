@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.local_runtime import launch
-from executors_app.agentctl.local_runtime.storage import StateDirectory, state_directory
-from executors_app.agentctl.process import execution_processes, identity
-from executors_app.domain import Launched, LaunchSpec
-from executors_app.errors import LaunchFailed, RepositoryUnusable, WorkspaceGone
-from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.machine import launch
+from executors_app.machine.process import execution_processes, identity
+from executors_app.machine.storage import StateDirectory, state_directory
+from executors_app.runtimes.local_standalone.runtime import RUNTIME
+from executors_app.wire.errors import LaunchFailed, RepositoryUnusable, WorkspaceGone
+from executors_app.wire.executions import Launched, LaunchSpec
 from tests.executors.launches import TOKEN, agentctl_of, client_of, kill, observe, row
 from tests.services import ROOT
 
@@ -58,9 +58,9 @@ async def test_repeated_launch_finds_the_live_agentctl(spec: LaunchSpec, launche
 
 async def test_agentctl_is_found_after_its_starter_was_killed(spec: LaunchSpec, data_directory: Path) -> None:
     starter = (
-        "import os, sys; from pathlib import Path; from executors_app.agentctl.local_runtime import launch;"
-        "from executors_app.domain import LaunchSpec;"
-        "from executors_app.agentctl.local_runtime.storage import ExecutionStorage;"
+        "import os, sys; from pathlib import Path; from executors_app.machine import launch;"
+        "from executors_app.wire.executions import LaunchSpec;"
+        "from executors_app.machine.storage import ExecutionStorage;"
         "data, execution, session, repository, token = sys.argv[1:];"
         "storage, spec = ExecutionStorage(Path(data)), LaunchSpec(execution, session, '', repository, '', token);"
         "path, places = storage.write_seed(spec).path, storage.state_directory_of(execution);"
@@ -107,7 +107,7 @@ async def test_launch_without_a_repository_fails_permanently(spec: LaunchSpec) -
 
 async def test_launch_never_replaces_a_lost_worktree_by_an_empty_one(spec: LaunchSpec, tmp_path: Path) -> None:
     known = replace(spec, worktree_path=str(tmp_path / "lost"), worktree_branch="kandev/lost")
-    with pytest.raises(WorkspaceGone, match="kandev/lost were deleted"):
+    with pytest.raises(WorkspaceGone, match="its branch kandev/lost was not found"):
         await RUNTIME.launch(known)
 
 
@@ -115,7 +115,7 @@ async def test_dead_agentctl_leaves_its_token_and_journal(
     spec: LaunchSpec, launched: Launched, data_directory: Path, tmp_path: Path
 ) -> None:
     client = client_of(spec, launched)
-    script = ROOT / "executors_app" / "demo_agent.py"
+    script = ROOT / "executors_app" / "demo_agent"
     start = {
         "launch_id": "launch-1",
         "argv": [sys.executable, "-I", str(script)],

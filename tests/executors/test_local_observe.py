@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.process import execution_processes, identity
-from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
-from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.machine.git.worktrees import Worktree, nothing_found
+from executors_app.machine.process import execution_processes, identity
+from executors_app.runtimes.local_standalone.runtime import RUNTIME
+from executors_app.wire.executions import Launched, LaunchSpec, Observed, WorkspaceState
 from tests.executors.launches import agentctl_of, kill, leave_a_marked_process, observe, row
 from tests.executors.repositories import run_git
 from tests.support import fake_agentctl
@@ -51,7 +52,7 @@ async def test_killed_agentctl_with_a_deleted_worktree_is_reported(
     run_git(repository, "worktree", "prune")
     run_git(repository, "branch", "-D", launched.worktree_branch)
     seen = await observe(row(spec, launched))
-    reason = f"The worktree {launched.worktree_path} and its branch {launched.worktree_branch} were deleted."
+    reason = nothing_found(Worktree(Path(launched.worktree_path), launched.worktree_branch))
     assert (seen.observed, seen.workspace, seen.workspace_reason) == (Observed.DEAD, WorkspaceState.GONE, reason)
 
 
@@ -75,13 +76,13 @@ async def test_live_agentctl_that_rejects_our_token_is_unknown(spec: LaunchSpec,
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
 
 
-async def test_other_server_at_its_address_is_unknown_not_dead(spec: LaunchSpec) -> None:
-    async with fake_agentctl.answering_server(fake_agentctl.http_response(401, b"{}")) as url:
+async def test_other_server_at_its_address_is_unknown_not_dead(spec: LaunchSpec, tmp_path: Path) -> None:
+    async with fake_agentctl.answering_server(fake_agentctl.http_response(401, b"{}"), tmp_path / "one") as url:
         seen = await observe(row(spec, agentctl_url=url))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
-    async with fake_agentctl.hanging_server() as url:
+    async with fake_agentctl.hanging_server(tmp_path / "two") as url:
         seen = await observe(row(spec, agentctl_url=url), timeout=0.2)
-    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign"), "an unknown process's answer is not awaited"
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
 
 
 async def test_other_server_at_its_address_does_not_hide_a_death(spec: LaunchSpec, launched: Launched) -> None:
@@ -129,7 +130,7 @@ async def test_bad_row_does_not_affect_others(spec: LaunchSpec, launched: Launch
 async def test_silent_agentctl_is_ended_with_all_its_processes(
     spec: LaunchSpec, launched: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executors_app.agentctl.local_runtime.machine.STOP_GRACE", 0.2)
+    monkeypatch.setattr("executors_app.machine.local_machine.STOP_GRACE", 0.2)
     child = leave_a_marked_process(spec.execution_id)
     identity.send_signal(agentctl_of(launched), signal.SIGSTOP)
     assert await RUNTIME.end(row(spec, launched)) is True

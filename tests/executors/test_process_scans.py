@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from executors_app.agentctl.process import execution_processes, identity, spawning
-from executors_app.agentctl.protocol import EXECUTION_MARKER
-from executors_app.domain import LaunchSpec
-from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.machine.process import execution_processes, identity, spawning
+from executors_app.runtimes.local_standalone.runtime import RUNTIME
+from executors_app.wire.executions import LaunchSpec
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.executors.launches import leave_a_marked_process
 from tests.waiting import eventually
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.process import identity
-from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
-from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.machine.process import identity
+from executors_app.runtimes.local_standalone.runtime import RUNTIME
+from executors_app.wire.executions import Launched, LaunchSpec, Observed, WorkspaceState
 from tests.executors.launches import agentctl_of, client_of, kill, observe, row
 from tests.executors.repositories import run_git
 from tests.waiting import eventually_async

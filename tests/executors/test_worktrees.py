@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.workspace import worktrees
-from executors_app.agentctl.workspace.repository_git import RepositoryGitFailed
-from executors_app.agentctl.workspace.worktrees import Worktree
-from executors_app.domain import WorkspaceState
-from executors_app.errors import RepositoryUnusable, WorkspaceGone
+from executors_app.machine.git import worktrees
+from executors_app.machine.git.workspace_git import RepositoryGitFailed
+from executors_app.machine.git.worktrees import Worktree
+from executors_app.wire.errors import RepositoryUnusable, WorkspaceGone
+from executors_app.wire.executions import WorkspaceState
 from tests.executors.repositories import commit, run_git
 from tests.services import ROOT
 
@@ -178,7 +178,7 @@ def test_worktree_deleted_with_its_branch_is_not_replaced(
     repository: Path, worktree: Worktree, delete: Callable[[Path, Worktree], None]
 ) -> None:
     delete(repository, worktree)
-    reason = f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
+    reason = worktrees.nothing_found(worktree)
     assert worktrees.worktree_state(worktree, partial(worktrees.OwnedRepository.open, repository)) == (
         WorkspaceState.GONE,
         reason,
@@ -252,13 +252,14 @@ def test_branch_left_by_a_killed_creation_is_used(tmp_path: Path, repository: Pa
     assert run_git(worktree.path, "branch", "--show-current") == worktree.branch
 
 
-def test_branch_checked_out_elsewhere_is_a_temporary_error(repository: Path, worktree: Worktree) -> None:
+def test_branch_checked_out_elsewhere_is_reported_with_the_place(repository: Path, worktree: Worktree) -> None:
     shutil.rmtree(worktree.path)
     run_git(repository, "worktree", "prune")
     run_git(repository, "switch", "--quiet", worktree.branch)
-    with pytest.raises(RepositoryGitFailed, match=r"already checked out|already used by worktree") as caught:
+    with pytest.raises(RepositoryGitFailed, match=f"is checked out at {repository}") as caught:
         worktrees.make_worktree(repository, "", worktree, existed=True)
-    assert not caught.value.permanent
+    assert caught.value.permanent
+    assert not worktree.path.exists()
 
 
 def test_worktrees_on_an_unmounted_disk_are_not_pruned(tmp_path: Path, repository: Path, worktree: Worktree) -> None:
@@ -294,7 +295,7 @@ def test_environment_cannot_redirect_git(tmp_path: Path, repository: Path, monke
 def test_concurrent_creations_make_one_worktree(tmp_path: Path, repository: Path) -> None:
     worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
     maker = (
-        "import sys; from pathlib import Path; from executors_app.agentctl.workspace import worktrees;"
+        "import sys; from pathlib import Path; from executors_app.machine.git import worktrees;"
         "worktrees.make_worktree(Path(sys.argv[1]), '', "
         "worktrees.session_worktree(Path(sys.argv[2]), sys.argv[3]), existed=False)"
     )

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from executors_app.agentctl.drivers.events import ReplayCollector, parse_permission_request, update_to_journal_line
 from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection
-from executors_app.agentctl.protocol import JournalKind
 from executors_app.client import parse_frame
+from executors_app.wire.protocol import JournalKind
 from tests.fuzz.values import BOUNDED, FEW, mostly, record, text, value
 from tests.supervisor.journals import ingest
 from tests.supervisor.rows import conversation, execution_of, running_session

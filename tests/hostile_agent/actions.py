@@ -14,10 +14,10 @@ from typing import Any
 from django.utils import timezone
 
 from executors_app import cleanup, recovery_refs, workspace_store
-from executors_app.agentctl.local_runtime.storage import bearer_token
-from executors_app.containers.sites import container_name
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec
-from executors_app.errors import ExecutorError
+from executors_app.runtimes.containers.sites import container_name
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec
+from executors_app.wire.launch_tokens import bearer_token
 from sessions_app.models import Leftover
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs

@@ -24,9 +24,9 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark these tests: they are slow and do the same on every database, and most of them use containers."""
+    """Mark the tests without a mark: they are slow, the same on every database, and most of them use containers."""
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("any_database") is None:
             is_sprite = "sprites_api" in getattr(item, "fixturenames", ())
             item.add_marker("any_database" if is_sprite else "docker")
 

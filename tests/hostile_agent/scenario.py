@@ -6,13 +6,15 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from executors_app import workspace_store
-from executors_app.agentctl.process.spawning import AGENTCTL_UID
-from executors_app.containers.sites import HOME_PATH
-from executors_app.domain import Launched, LaunchSpec
+from executors_app.machine.process.spawning import AGENTCTL_UID
+from executors_app.repositories.git import LOOKUP
+from executors_app.runtimes.containers.sites import HOME_PATH
+from executors_app.wire.executions import Launched, LaunchSpec
 from tests.docker.harness import DockerHarness
 from tests.executors.harness import client_of, row_of, seen, spec_for
 from tests.executors.repositories import commit, run_git
@@ -103,8 +105,6 @@ class AttackScenario:
         self._check_archive(spec)
 
     def _is_own(self, name: str, spec: LaunchSpec, own: set[str]) -> bool:
-        if f"/.git/worktrees/{spec.session_id}" in name:  # of an earlier release
-            return True
         kept = f"refs/kandev/kept/{spec.session_id}/"
         return name.startswith("ref ") and (any(name.endswith(one) for one in own) or kept in name)
 
@@ -125,7 +125,8 @@ class AttackScenario:
     def _check_archive(self, spec: LaunchSpec) -> None:
         archive = workspace_store.workspace_archive(spec.session_id)
         if archive.exists():
-            listed = archive.git.run("cat-file", "--batch-all-objects", "--batch", "--buffer", limit=1 << 30)
+            words = ("cat-file", "--batch-all-objects", "--batch", "--buffer")
+            listed = archive.git.run(*words, bounds=replace(LOOKUP, output=1 << 30))
             assert SECRET.encode() not in listed
             assert OTHER_SECRET.encode() not in listed
             assert all(spec.session_id in ref or ref.startswith("refs/heads/kandev/") for ref in archive.tips())

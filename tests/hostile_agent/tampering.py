@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from executors_app.containers.sites import HOME_PATH
+from executors_app.runtimes.containers.sites import HOME_PATH
 from tests.repositories import attacks
 from tests.repositories.attacks import Trap
 
@@ -84,8 +84,6 @@ BROKEN: dict[str, str] = {
     "objects are a link": "rm -rf $R/objects; ln -s $HOST/.git/objects $R/objects",
     "another common directory": "echo $TEAM/.git > $RECORD/commondir; echo $HOST/.git > $R/commondir",
     "a record that leads elsewhere": "echo $HOST/.git > $RECORD/gitdir; printf initializing > $RECORD/locked",
-    "something to take over": "mkdir -p /workspace/converted/record /workspace/converted/tree; "
-    "ln -s $STATE/token /workspace/converted/record/index; ln -s $HOST /workspace/converted/tree/link",
     "nothing is left": "rm -rf /workspace/repository.git /workspace/worktrees",
     "a shallow file": "git rev-parse HEAD > $R/shallow",
     "the copy of the index is a link": "for place in /tmp/agentctl-*; do rm -rf $place; ln -s $STATE $place; done",

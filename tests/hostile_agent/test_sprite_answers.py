@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.errors import ExecutorError
-from executors_app.sprites import organisation as api
-from executors_app.sprites import organisation as names
-from executors_app.sprites.organisation import CommandResult, Organisation
+from executors_app.runtimes.sprites import organisation as api
+from executors_app.runtimes.sprites import organisation as names
+from executors_app.runtimes.sprites.organisation import CommandResult, Organisation
+from executors_app.wire.errors import ExecutorError
 from tests.executors.harness import row_of, spec_for
 from tests.sprites.conftest import harness, repository, sprites_api  # noqa: F401 - fixtures
 from tests.sprites.harness import SpritesHarness

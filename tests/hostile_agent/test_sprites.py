@@ -20,9 +20,9 @@ import pytest
 from django.utils import timezone
 
 from executors_app import recovery_refs, workspace_store
-from executors_app.domain import Launched, LaunchSpec
-from executors_app.errors import ExecutorError
-from executors_app.sprites.organisation import sprite_name
+from executors_app.runtimes.sprites.organisation import sprite_name
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.executions import Launched, LaunchSpec
 from sessions_app.models import Leftover
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 
@@ -20,13 +21,13 @@ SETTINGS = [
 
 
 def restore(victim: Victim, original: Path) -> None:
-    """Restore the workspace from before the tampering."""
+    """Restore the workspace from before the tampering, as the agent's own files."""
     for path in victim.directory.iterdir():
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     shutil.copytree(original, victim.directory, symlinks=True, dirs_exist_ok=True)
-    if victim.harness.runtime.name == "remote_docker":
-        for path in (victim.directory, *victim.directory.rglob("*")):
-            shutil.chown(path, 1000, 1000)
+    uid, gid = (int(number) for number in victim.harness.user.split(":"))
+    for path in (victim.directory, *victim.directory.rglob("*")):
+        os.chown(path, uid, gid, follow_symlinks=False)
 
 
 async def start_session(scenario: AttackScenario, tmp_path: Path) -> tuple[Victim, Path]:

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from kandev.environment import Environment, InvalidEnvironment, read_environment, variable_name
+from kandev.environment import (
+    CLIENT_VARIABLES,
+    PROCESS_MARKERS,
+    TEST_SWITCHES,
+    Environment,
+    InvalidEnvironment,
+    read_environment,
+    variable_name,
+)
 from tests.services import ROOT
 
 
@@ -68,20 +76,6 @@ def test_names_set_by_other_programs_are_allowed(name: str) -> None:
     assert read_environment({name: "anything"}) == read_environment({})
 
 
-def test_retired_setting_only_warns(caplog: pytest.LogCaptureFixture) -> None:
-    assert read_environment({"KANDEV_AGENT_USER": "agents"}) == read_environment({})
-    assert caplog.messages == ["kandev: KANDEV_AGENT_USER no longer has any effect; remove it from the environment"]
-
-
-def test_command_with_a_retired_setting_runs_and_warns_once(tmp_path: Path) -> None:
-    env = {**os.environ, "KANDEV_DATA_DIR": str(tmp_path), "KANDEV_AGENT_USER": "agents"}
-    ended = subprocess.run(
-        [sys.executable, "manage.py", "version"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0
-    assert ended.stderr == "kandev: KANDEV_AGENT_USER no longer has any effect; remove it from the environment\n"
-
-
 def test_secret_can_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("sesame\n")
@@ -112,6 +106,18 @@ def test_command_with_an_invalid_environment_prints_one_line(tmp_path: Path) -> 
     )
     assert ended.returncode == 2
     assert ended.stderr == "kandev: unknown setting KANDEV_MAX_RESTART: did you mean KANDEV_MAX_RESTARTS?\n"
+
+
+def test_token_of_the_guides_is_no_unknown_setting() -> None:
+    assert read_environment({"KANDEV_TOKEN": "of a program that calls Kandev"}) == read_environment({})
+
+
+def test_guides_name_only_known_variables() -> None:
+    known = {variable_name(field) for field in fields(Environment)}
+    known |= {f"{name}_FILE" for name in known} | CLIENT_VARIABLES | TEST_SWITCHES | PROCESS_MARKERS
+    for guide in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+        exported = re.findall(r"\b(?:export |set )?(KANDEV_[A-Z_]+)=", guide.read_text())
+        assert set(exported) <= known, guide.name
 
 
 def test_every_setting_is_read_by_code() -> None:

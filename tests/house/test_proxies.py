@@ -52,7 +52,12 @@ async def seen(peer: str | None, forwarded: str | None, proto: str | None, kind:
         ("10.0.0.7", "203.0.113.5", None, ("203.0.113.5", "http")),
         ("10.0.0.7", "198.51.100.1, 203.0.113.5", "https", ("203.0.113.5", "https")),  # the first is the client's claim
         ("10.0.0.7", "203.0.113.5, 10.0.0.9", "https", ("203.0.113.5", "https")),  # two trusted proxies
-        ("10.0.0.7", "nonsense", "https", ("nonsense", "https")),
+        ("10.0.0.7", "203.0.113.5:40001", "https", ("203.0.113.5", "https")),  # a new port for each connection
+        ("10.0.0.7", "198.51.100.1, 203.0.113.5:40001, 10.0.0.9:8443", "https", ("203.0.113.5", "https")),
+        ("10.0.0.7", "[2001:db8::5]:40001", "https", ("2001:db8::5", "https")),
+        ("10.0.0.7", "[2001:db8::5]", "https", ("2001:db8::5", "https")),
+        ("10.0.0.7", "nonsense", "https", ("", "https")),
+        ("10.0.0.7", "198.51.100.1, unknown", "https", ("", "https")),  # never the entry that the client wrote
         ("10.0.0.7", "10.0.0.9", "https", ("10.0.0.9", "https")),
         ("10.0.0.7", None, "https", ("10.0.0.7", "https")),
         ("10.0.0.7", "", "https", ("10.0.0.7", "https")),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from tests.drills.deployment import Deployment
 from tests.services import ROOT
 from tests.waiting import eventually

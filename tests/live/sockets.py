@@ -16,6 +16,7 @@ from kandev.asgi import application
 from sessions_app.accounts.models import ApiToken
 from sessions_app.models import TaskSession, session_transaction
 from sessions_app.services.database_threads import run_in_database
+from tests.raw_events import record_raw_event
 from tests.waiting import eventually_async
 
 ORIGIN = "http://localhost"
@@ -115,7 +116,7 @@ def append(session_id: uuid.UUID, count: int, size: int = 0) -> None:
     """Append ``count`` events, each with ``size`` characters of text."""
     with session_transaction(session_id) as transaction:
         for number in range(count):
-            transaction.record_event("session.workspace.changed", number=number, text="x" * size)
+            record_raw_event(transaction, "session.workspace.changed", number=number, text="x" * size)
 
 
 async def say(session: TaskSession, count: int = 1, size: int = 0) -> None:

@@ -10,13 +10,14 @@ import signal
 import socket as sockets
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from kandev.web_server import FRAME_BURST
 from sessions_app.live.hub import ACK_TIMEOUT
 from tests.drills.deployment import Deployment, Session
 from tests.drills.process_groups import descendants
@@ -251,3 +252,25 @@ def database_files(pid: int) -> int:
         except FileNotFoundError:
             continue
     return sum("kandev.sqlite3" in link for link in links)
+
+
+@pytest.mark.parametrize(
+    ("frame", "count"), [("{}", FRAME_BURST + 2000), ('{"x": "' + "x" * 500_000 + '"}', 40)], ids=["frames", "bytes"]
+)
+async def test_client_that_sends_too_much_is_closed(session: Session, frame: str, count: int) -> None:
+    async with connected(session) as socket:
+        await socket.receive_json()
+
+        async def send() -> None:
+            with suppress(ConnectionError, aiohttp.ClientError):
+                for _ in range(count):
+                    await socket.send_str(frame)
+
+        sending = asyncio.create_task(send())
+        async with asyncio.timeout(30):
+            while (await socket.receive()).type == aiohttp.WSMsgType.TEXT:
+                pass
+        sending.cancel()
+        assert socket.close_code == 4429
+    async with connected(session) as socket:
+        assert (await socket.receive_json())["type"] == "hello"

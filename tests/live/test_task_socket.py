@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
+from sessions_app import consumers
 from sessions_app.consumers import ConnectionGreeting, TaskConsumer
+from sessions_app.live.authentication import Principal
 from sessions_app.live.hub import Hub, get_hub
 from sessions_app.live.log_reader import LogChanges
 from sessions_app.models import TaskSession
@@ -38,6 +42,41 @@ async def test_hello_contains_task_sessions_and_statuses(world: World) -> None:
         str(world.session.id): 2,
         str(second.id): 0,
     }
+
+
+async def test_hello_describes_only_the_newest_sessions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "MAX_GREETED_SESSIONS", 2)
+    headers = await run_in_database(of_page, world.member)
+    newest = [await run_in_database(another, world) for _ in range(2)]
+    await say(world.session, 3)
+    async with connected(f"/ws/tasks/{world.task.id}/", headers) as socket:
+        hello = await socket.frame()
+        await say(world.session, 1)
+        event = await socket.frame()
+    assert hello["session_count"] == 3
+    assert [session["id"] for session in hello["sessions"]] == [str(session.id) for session in reversed(newest)]
+    assert set(hello["statuses"]) == {str(session.id) for session in newest}
+    assert (event["session_id"], event["seq"]) == (str(world.session.id), 4), "the log of an older one is followed"
+
+
+async def test_hello_query_count_does_not_grow_with_sessions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "MAX_GREETED_SESSIONS", 2)
+    consumer, principal = TaskConsumer(), Principal(world.member.id)
+
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as seen:
+            consumer.build_greeting(principal, world.task.id, {})
+        return len(seen)
+
+    def measure() -> tuple[int, int]:
+        another(world)
+        with_two = queries()
+        for _ in range(5):
+            another(world)
+        return with_two, queries()
+
+    with_two, with_seven = await run_in_database(measure)
+    assert with_two == with_seven
 
 
 async def test_events_of_every_session_of_the_task_arrive(world: World) -> None:

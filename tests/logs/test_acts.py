@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from sessions_app.domain import actor_context
 from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.events import EVENT_CLASSES
 from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction, waits
-from sessions_app.models.side_effects import AUDITED_EVENTS
 from sessions_app.services import intents
 from sessions_app.supervisor import watchdogs
 from sessions_app.supervisor.interrupted_turns import interrupt_turn
@@ -121,7 +121,9 @@ def test_every_supervisor_action_has_cause_and_owner_in_both_logs(
         django_capture_on_commit_callbacks(execute=True),
     ):
         act()
-    events = {one.name: one.payload for one in session.events.filter(seq__gt=before) if one.name in AUDITED_EVENTS}
+    events = {
+        one.name: one.payload for one in session.events.filter(seq__gt=before) if EVENT_CLASSES[one.name].is_audited
+    }
     assert {f"session.{name}" for name in said} <= set(events)
     assert {(one["cause"], one["owner"]) for one in events.values()} == {("why", "boot-1")}
     told = {vars(one)["event"]: vars(one) for one in caplog.records if hasattr(one, "event")}
@@ -131,6 +133,35 @@ def test_every_supervisor_action_has_cause_and_owner_in_both_logs(
         execution_id = str(session.agent_execution_id)
         assert about == (str(session.id), str(session.task_id), execution_id, "why", "boot-1")
         assert line["seq"] > before
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("make", "warned"),
+    [
+        (start_fails, {"session.receipt"}),
+        (lambda: start_fails(100), {"session.receipt", "session.state_changed"}),
+        (session_falls_asleep, set()),
+        (turn_is_retried, set()),
+    ],
+    ids=["failed start", "given up", "asleep", "retried"],
+)
+def test_failed_starts_and_sessions_given_up_are_warnings(
+    make: Callable[[], tuple[TaskSession, Callable[[], Any]]],
+    warned: set[str],
+    caplog: pytest.LogCaptureFixture,
+    django_capture_on_commit_callbacks: Any,
+) -> None:
+    _, act = make()
+    with (
+        actor_context.acting_as(owner="boot-1", cause="why"),
+        caplog.at_level(logging.INFO),
+        django_capture_on_commit_callbacks(execute=True),
+    ):
+        act()
+    lines = [record for record in caplog.records if hasattr(record, "event")]
+    assert {vars(line)["event"] for line in lines if line.levelno == logging.WARNING} == warned
+    assert {line.levelno for line in lines} <= {logging.INFO, logging.WARNING}
 
 
 @pytest.mark.django_db

@@ -15,7 +15,7 @@ import pytest
 from django.utils import timezone
 
 from executors_app import cleanup
-from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.wire.protocol import EXECUTION_MARKER
 from executors_app.workspace_store import state_directory_of
 from sessions_app.models import Leftover, TaskSession
 from sessions_app.services.tasks import delete_session

@@ -13,11 +13,11 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from executors_app.domain import Orphan
-from executors_app.errors import RuntimeUnavailable
 from executors_app.models import Executor
-from executors_app.runtimes.local_docker import RUNTIME
-from executors_app.runtimes.remote_docker import RUNTIME as FAR
+from executors_app.runtimes.local_docker.runtime import RUNTIME
+from executors_app.runtimes.remote_docker.runtime import RUNTIME as FAR
+from executors_app.wire.errors import RuntimeUnavailable
+from executors_app.wire.executions import Orphan
 from kandev.metrics import collect_metrics
 from sessions_app.models import Orphaned
 from sessions_app.services.maintenance import chores

@@ -12,13 +12,13 @@ import pytest
 from django.utils import timezone
 
 from executors_app import cleanup
-from executors_app.agentctl.protocol import EXECUTION_MARKER
-from executors_app.agentctl.workspace.git import WorkspaceGit
 from executors_app.agentctl.workspace.snapshots import SnapshotLimits, take_snapshot
+from executors_app.machine.git.workspace_git import WorkspaceGit
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.git import GitFailed
 from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository
+from executors_app.wire.protocol import EXECUTION_MARKER
 from sessions_app.models import Leftover, Repository, TaskSession
 from sessions_app.services.tasks import delete_session
 from tests.executors.repositories import commit, make_repository, run_git

@@ -10,7 +10,7 @@ from django.utils import timezone
 from pydantic import ValidationError
 from rest_framework.exceptions import ValidationError as BadRequest
 
-from executors_app.agentctl.questions.schema import options_of, parse_question
+from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.accounts.models import ApiToken, TeamRole
 from sessions_app.mcp_server import acting, arguments, reading, results
 from sessions_app.mcp_server.protocol import SERVER, _described
@@ -288,6 +288,16 @@ def test_tool_is_described_for_a_model(tool: Any) -> None:
 
 def test_server_tells_models_that_texts_are_data() -> None:
     assert "is data" in (SERVER.instructions or "")
+
+
+def test_unknown_action_offers_a_model_to_reject_it_first(world: World) -> None:
+    options = [
+        {"option_id": name, "name": name, "kind": name} for name in ("allow_always", "allow_once", "reject_once")
+    ]
+    world.session.permissions.filter(id=PERMISSION).update(tool_call={"title": ""}, options=options)
+    (shown,) = reading.pending_permissions(world.session)
+    assert shown.title == "The agent does not say what it wants to do."
+    assert [option.option_id for option in shown.options] == ["reject_once", "allow_once"]
 
 
 def test_second_answer_names_the_first(world: World) -> None:

@@ -104,12 +104,3 @@ def test_matched_rows_are_counted() -> None:
     assert update_rows(TaskSession, ("start_attempts",), [*rows, (9, uuid.uuid4())]) == 3
     assert [TaskSession.objects.get(id=session.id).start_attempts for session in sessions] == [0, 1, 2]
     assert update_rows(TaskSession, ("start_attempts",), []) == 0
-
-
-def test_existing_value_is_not_overwritten() -> None:
-    session = running_session()
-    opened, done = (Intent.objects.create(session=session, kind="stop", done_at=at) for at in (None, AT))
-    rows = [(timezone.now(), "now", order.id) for order in (opened, done)]
-    assert update_rows(Intent, ("done_at", "outcome"), rows, unset="done_at") == 1
-    assert Intent.objects.get(id=opened.id).outcome == "now"
-    assert columns(Intent.objects.get(id=done.id)) == columns(done)

@@ -118,10 +118,11 @@ def test_writes_succeed_while_redis_is_down(server: RedisServer, listener: socke
 
 
 def test_hosts_wake_each_other_again_after_an_outage(
-    server: RedisServer, listener: socket.socket, elsewhere: socket.socket
+    server: RedisServer, listener: socket.socket, elsewhere: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.kill()
     wakeups.notify()
+    eventually(lambda: "polling instead" in caplog.text, timeout=30, describe="the outage is logged")
     server.start()
     eventually(lambda: server.subscribers() == 2, timeout=60, describe="both relays listen again")
     count_wakeups(elsewhere)
@@ -129,6 +130,9 @@ def test_hosts_wake_each_other_again_after_an_outage(
     eventually(lambda: count_wakeups(elsewhere), timeout=30, describe="the other host is woken")
     RedisPubSub().tell("a third host")
     eventually(lambda: count_wakeups(listener), timeout=30, describe="this host is woken")
+    for relay_line in ("polling instead", "arrive again"):
+        assert caplog.text.count(relay_line) <= 2, "each of the two relays says it once"
+    assert "arrive again" in caplog.text
 
 
 def test_last_listener_ends_the_subscription(server: RedisServer) -> None:

@@ -13,6 +13,7 @@ from django.db import OperationalError, connection
 from django.db.transaction import atomic
 
 from sessions_app.models import TaskSession, locking, session_transaction
+from tests.raw_events import record_raw_event
 from tests.supervisor.rows import MINE, names, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,7 +55,7 @@ def held_by_another(session: TaskSession) -> Iterator[threading.Event]:
 
 def write_event(session: TaskSession) -> None:
     with session_transaction(session.id) as transaction:
-        transaction.record_event("session.workspace.changed")
+        record_raw_event(transaction, "session.workspace.changed")
 
 
 def test_request_retries_until_it_gets_the_lock(session: TaskSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,14 +92,14 @@ def test_lease_holder_waits_only_for_the_lock_timeout(session: TaskSession) -> N
         pytest.raises(OperationalError),
         session_transaction(session.id, MINE) as transaction,
     ):
-        transaction.record_event("session.workspace.changed")
+        record_raw_event(transaction, "session.workspace.changed")
     assert names(session) == []
 
 
 def test_error_inside_the_block_is_raised_without_retry(session: TaskSession) -> None:
     tries = []
     with pytest.raises(OperationalError), session_transaction(session.id) as transaction:
-        transaction.record_event("session.workspace.changed")
+        record_raw_event(transaction, "session.workspace.changed")
         tries.append(transaction)
         raise OperationalError("database is locked")
     assert (len(tries), names(session)) == (1, [])

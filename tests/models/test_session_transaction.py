@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import ExecutorStatus
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain.states import IllegalMove
 from sessions_app.models import (
     ContinuityReceipt,
@@ -19,6 +19,7 @@ from sessions_app.models import (
     Task,
     session_transaction,
 )
+from tests.raw_events import record_raw_event
 from tests.supervisor import database_dump
 from tests.supervisor.rows import (
     MINE,
@@ -91,7 +92,7 @@ def test_illegal_move_changes_nothing(
     before = database_dump.dump()
     with pytest.raises(IllegalMove) as refused, session_transaction(session.id) as transaction:
         transaction.set_fields(policy="manual")
-        transaction.record_event("session.note")
+        record_raw_event(transaction, "session.note")
         transaction.start_run("p1")
         move(transaction)
     assert refused.value.machine == machine
@@ -117,9 +118,9 @@ def test_later_error_rolls_everything_back() -> None:
 def test_only_the_holder_of_the_lease_may_write(lease: Lease) -> None:
     session = running_session()
     with pytest.raises(LeaseLost), session_transaction(session.id, lease) as transaction:
-        transaction.record_event("never")
+        record_raw_event(transaction, "never")
     with session_transaction(session.id, MINE) as transaction:
-        transaction.record_event("once")
+        record_raw_event(transaction, "once")
     assert names(session) == ["once"]
 
 
@@ -159,7 +160,7 @@ def test_turn_ends_once() -> None:
     session = running_session()
     with session_transaction(session.id) as transaction:
         run = transaction.start_run("p1")
-        transaction.move_run("wait")
+        transaction.move_run("wait", wait_kind="external", wait_id="w", resume_token_id="t", deadline=None)
         transaction.move_run("resume")
         transaction.move_run("complete", reason="end_turn")
         assert transaction.move_run("fail") is None

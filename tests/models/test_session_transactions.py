@@ -13,6 +13,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain import actor_context
 from sessions_app.models import Lease, NewEvent, TaskSession, append_events, session_transaction, session_transactions
 from sessions_app.models.event import append_all_events
+from tests.raw_events import record_raw_event
 from tests.supervisor import database_dump
 from tests.supervisor.rows import MINE, change, execution_of, fresh, last_payload, names, running_session
 
@@ -65,7 +66,7 @@ def test_one_failure_rolls_everything_back() -> None:
     with pytest.raises(ZeroDivisionError), session_transactions(leases_of(*sessions)) as transactions:
         for number, transaction in enumerate(transactions.values()):
             transaction.set_fields(policy="off")
-            transaction.record_event("session.tick")
+            record_raw_event(transaction, "session.tick")
             transaction.after_events.append(lambda number=number: 1 // (1 - number))  # type: ignore[misc]
     assert [names(session) for session in sessions] == [[], []]
     assert {fresh(session).policy for session in sessions} == {sessions[0].policy}
@@ -87,7 +88,7 @@ def test_writing_many_needs_as_many_queries_as_writing_one() -> None:
     def write(*sessions: TaskSession) -> int:
         with database_dump.counting() as asked, session_transactions(leases_of(*sessions)) as transactions:
             for transaction in transactions.values():
-                transaction.record_event("session.tick")
+                record_raw_event(transaction, "session.tick")
         return len([one for one in asked.captured_queries if "INSERT" not in one["sql"]])
 
     alone, *many = (running_session() for _ in range(11))

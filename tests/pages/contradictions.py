@@ -13,6 +13,7 @@ from sessions_app.pages.labels import receipt_kind_label
 from tests.drills.deployment import Session
 from tests.pages.people import path_of, pill
 from tests.rights.matrix import PAGES
+from tests.waiting import eventually
 
 EXCLUDED_ROUTES = re.compile(r"live/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$")
 """Page fragments, pictures and machine-readable responses."""
@@ -187,7 +188,15 @@ class Walk:
 
     def _every_page(self) -> None:
         """Check that every page exists and shows the inbox's count in its navigation."""
-        names = {**self.ids, "task_id": self.sessions[0].task_id, "session_id": self.sessions[0].id, "name": "demo"}
+        first = self.sessions[0]
+        # On a busy machine its prompt may not be delivered yet.
+        messages = eventually(
+            lambda: first.deployment.api("GET", f"{first.path}/messages/")["results"],
+            timeout=60,
+            describe="the first session has a message",
+        )
+        entry = messages[0]["id"]
+        names = {**self.ids, "task_id": first.task_id, "session_id": first.id, "entry_id": entry, "name": "demo"}
         badges = {}
         for route in ROUTES:
             path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: names[found[1]], route)

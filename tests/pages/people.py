@@ -85,7 +85,7 @@ def path_of(session: Session) -> str:
 
 def agent_says(page: Page) -> Locator:
     """Return the agent's messages on the page."""
-    return page.locator(".message.agent .prose")
+    return page.locator(".message.agent > :is(.prose, .as-written)")
 
 
 def lines_of(page: Page) -> list[str]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-from django.test import Client
+from typing import Any
 
+import pytest
+from django.contrib.auth.models import Group
+from django.test import Client
+from django.utils import timezone
+
+from executors_app.models import AgentCapability, AgentProfile
 from sessions_app.models import AgentSettings, TaskSession
-from tests.pages.world import World, ingest_lines, path_of
+from sessions_app.services.status import session_status
+from sessions_app.supervisor.interrupted_turns import explain_failure
+from tests.pages.world import World, asks, ingest_lines, path_of
 
 pytestmark = pytest.mark.any_database
 
@@ -79,3 +86,69 @@ def test_refusal_is_shown_with_the_reason_of_the_agent(ada: Client, session: Tas
     )
     html = ada.get(path_of(session)).text
     assert "The agent refused “Plan”: No." in html
+
+
+def tool(number: int, kind: str, status: str = "completed") -> dict[str, Any]:
+    return {"kind": "tool.call", "tool_call_id": f"t{number}", "title": "it", "tool_kind": kind, "status": status}
+
+
+OBSERVED = "has never asked for permission"
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode", "is_observed"),
+    [
+        ([tool(1, "execute"), tool(2, "edit")], "ask", True),
+        ([tool(1, "execute")], "auto_approve", False),
+        ([tool(1, "read"), tool(2, "search"), tool(3, "fetch")], "ask", False),
+        ([tool(1, "execute", "pending")], "ask", False),
+        ([tool(1, "execute"), asks("p1")], "ask", False),
+    ],
+)
+def test_agent_that_runs_tools_without_ever_asking_is_observed(
+    ada: Client, world: World, lines: list[dict[str, Any]], mode: str, is_observed: bool
+) -> None:
+    AgentProfile.objects.update(permission_mode=mode)
+    session = world.running_session()
+    ingest_lines(session, *lines)
+    assert (OBSERVED in ada.get(path_of(session)).text) is is_observed
+
+
+def name_itself(session: TaskSession, name: str, *, team: Group | None = None) -> None:
+    AgentCapability.objects.create(
+        team=team or session.task.team,
+        profile=session.agent_profile,
+        executor=session.executor,
+        agent_type="custom_acp",
+        agent_name=name,
+        agent_version="1",
+        capability="load_session",
+        claimed=True,
+        last_seen_at=timezone.now(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("hermes", "hermes"),
+        ("\u202eevil\nname" + "x" * 200, "evil name" + "x" * 51),
+        ("\u200b", "Custom agent (ACP)"),
+    ],
+)
+def test_custom_agent_is_called_by_its_own_name(ada: Client, world: World, name: str, shown: str) -> None:
+    AgentProfile.objects.update(agent_type="custom_acp", command=["true"])
+    session = world.resting_session()
+    name_itself(session, "stranger", team=Group.objects.exclude(id=session.task.team_id).first())
+    assert session_status(session)["agent_title"] == "Custom agent (ACP)"
+    name_itself(session, name)
+    session.refresh_from_db()
+    assert session_status(session)["agent_title"] == shown
+    assert explain_failure(session, "auth_required", "No.").startswith(f"{shown} is not logged in")
+    assert "stranger" not in ada.get("/agents/").text
+
+
+def test_known_agent_keeps_the_title_of_its_type(world: World) -> None:
+    session = world.resting_session()
+    name_itself(session, "Something else")
+    assert session_status(session)["agent_title"] == "Demo agent"

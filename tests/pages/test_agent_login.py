@@ -14,9 +14,12 @@ from django.utils import timezone
 
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile
-from sessions_app.models import IntentKind, ReportedAgent, TaskSession, session_transaction
+from executors_app.plugins import agent_type
+from sessions_app.models import AgentSettings, IntentKind, ReportedAgent, TaskSession, session_transaction
 from sessions_app.services import agent_login
+from sessions_app.services.agent_setup import start_test
 from sessions_app.services.errors import AlreadyRunning, Invalid, ReadOnly, SessionsError
+from sessions_app.services.intents import request_stop
 from sessions_app.services.tasks import create_session
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
 from tests.pages.world import World, path_of
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.any_database
 
 METHODS: Final = [
     {"id": "account", "name": "Account <b>", "description": "In the browser"},
-    {"id": "terminal", "name": "Terminal", "type": "terminal", "args": ["--log-in", "a b"], "env": {"WAY": "x;y"}},
+    {"id": "terminal", "name": "Terminal", "type": "terminal", "args": ["--log-in", "a b;c"]},
     {"id": "key", "name": "Key", "type": "env_var", "vars": [{"name": "API_KEY"}], "link": "https://example.org/keys"},
 ]
 TOLD: Final[Mapping[str, Any]] = {
@@ -90,8 +93,9 @@ def api_path(session: TaskSession, name: str) -> str:
 def test_published_methods_are_shown_on_the_waiting_session(staff: Client, logged_out: TaskSession) -> None:
     html = staff.get(path_of(logged_out)).text
     assert 'name="method" value="account">Log in: Account &lt;b&gt;' in html
-    command = "env &#x27;WAY=x;y&#x27; &#x27;/opt/my agent&#x27; --log-in &#x27;a b&#x27;"
-    assert html.count(command) == 2, "the command is shown, and is the link's action"
+    command = "&#x27;/opt/my agent&#x27; --log-in &#x27;a b;c&#x27;"
+    assert f"data-types>Type <code>exec {command}</code></button>" in html
+    assert html.count(command) == 1, "what is typed is what is shown: there is no second copy"
     assert "<code>API_KEY</code>" in html
     assert 'href="https://example.org/keys"' in html
 
@@ -169,15 +173,14 @@ def test_method_that_cannot_be_sent_is_refused(method: str, words: str, staff: C
 
 def test_logout_needs_the_capability(world: World, staff: Client, logged_out: TaskSession) -> None:
     assert send(staff, api_path(logged_out, "logout")).json()["last"]["action"] == "logout"
-    ReportedAgent.objects.update(logs_out=False)
+    AgentSettings.objects.update(logs_out=False)
     with pytest.raises(Invalid, match="does not offer to log out"):
         agent_login.request_logout(logged_out.id, world.ada)
 
 
 def test_running_agent_gets_no_login_request(world: World, staff: Client, profile: AgentProfile) -> None:
     session = world.running_session()
-    key = {"team": world.team, "executor": world.executor, "agent_type": "demo"}
-    ReportedAgent.objects.create(**key, auth_methods=METHODS, seen_at=timezone.now())
+    AgentSettings.objects.create(session=session, auth_methods=METHODS, auth_at=timezone.now())
     with pytest.raises(AlreadyRunning, match="Stop the session first"):
         agent_login.request_login(session.id, world.ada, "account")
 
@@ -190,18 +193,36 @@ def test_report_belongs_to_its_team(world: World, bob: Client, logged_out: TaskS
     assert bob.get(f"/api/v1/agent-types/custom_acp/login/?{query}").status_code == 400
 
 
-def test_setup_page_logs_in_by_a_test_session(world: World, staff: Client, logged_out: TaskSession) -> None:
+@pytest.fixture
+def logged_out_test(world: World, profile: AgentProfile) -> TaskSession:
+    """Return a test of the team's agent that ended because the agent requires a login."""
+    test = start_test(world.ada, agent_type("custom_acp"), world.team, world.executor)
+    begin(test)
+    fail(test)
+    request_stop(test.id, world.ada)
+    return test
+
+
+def test_setup_page_logs_in_by_a_test_session(world: World, staff: Client, logged_out_test: TaskSession) -> None:
     html = staff.get("/agents/custom_acp/").text
     assert "Log in: Account &lt;b&gt;" in html
     assert "Log Custom agent (ACP) out on Here?" in html
     body = {"team": world.team.pk, "executor": world.executor.pk, "method": "account"}
     assert staff.post("/agents/custom_acp/login/", body).headers["Location"].endswith("#test")
-    test = TaskSession.objects.exclude(pk=logged_out.pk).get()
+    test = TaskSession.objects.exclude(pk=logged_out_test.pk).get()
     assert test.intents.get().payload["login"]["method"] == "account"
     assert "The login by “Account &lt;b&gt;” waits" in staff.get("/agents/custom_acp/").text
     query = f"team={world.team.pk}&executor={world.executor.pk}"
     told = staff.get(f"/api/v1/agent-types/custom_acp/login/?{query}").json()
     assert (told["session"], told["last"]["state"]) == (str(test.id), "waiting")
+
+
+def test_setup_page_offers_only_what_a_tests_agent_published(
+    world: World, staff: Client, logged_out: TaskSession
+) -> None:
+    assert "Log in: Account" not in staff.get("/agents/custom_acp/").text, "another session's agent published it"
+    with pytest.raises(Invalid, match="has not published"):
+        agent_login.log_in_at(world.ada, agent_type("custom_acp"), world.team, world.executor, "account")
 
 
 def test_unknown_method_starts_no_test(world: World, staff: Client, logged_out: TaskSession) -> None:

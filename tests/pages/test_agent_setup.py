@@ -162,9 +162,9 @@ def test_logged_out_session_shows_its_login(staff: Client, carol: Client, world:
     session = create_session(world.ada, world.task(), codex(world), world.executor, prompt="Go.")
     fail(session, "auth_required")
     html = staff.get(path_of(session)).text
-    assert f'data-login="{agent_type("codex").login}"' in html
+    assert f"data-types>Type <code>exec {agent_type('codex').login}</code>" in html
     assert "/agents/codex/?executor=" in html
-    assert "data-login" not in carol.get(path_of(session)).text, "a member may not open a terminal beside the server"
+    assert "data-types" not in carol.get(path_of(session)).text, "a member may not open a terminal beside the server"
     assert f'{path_of(session)}#login"' in staff.get("/agents/codex/").text
     assert "#login" not in carol.get("/agents/codex/").text
     assert "Not logged in" in carol.get("/agents/codex/").text
@@ -177,8 +177,8 @@ def test_turn_refused_without_a_login_shows_the_login(staff: Client, carol: Clie
     ingest_lines(session, {**refused, "message_id": first_prompt(session).message_id})
     html = staff.get(path_of(session)).text
     assert "The last turn failed: the agent is not logged in." in html
-    assert f'data-login="{agent_type("codex").login}"' in html
-    assert "data-login" not in carol.get(path_of(session)).text
+    assert f"data-types>Type <code>exec {agent_type('codex').login}</code>" in html
+    assert "data-types" not in carol.get(path_of(session)).text
 
 
 def test_finished_login_retries_each_waiting_session_once(world: World) -> None:
@@ -199,7 +199,7 @@ def test_installed_program_starts_the_waiting_session_once(world: World, monkeyp
     session = create_session(world.ada, world.task(), codex(world), world.executor, prompt="Go.")
     fail(session, "program_missing", "not found")
     ExecutorRunning.objects.filter(session=session).update(host_id="here")
-    monkeypatch.setattr("executors_app.agentctl.process.identity.host_id", lambda: "here")
+    monkeypatch.setattr("executors_app.machine.process.identity.host_id", lambda: "here")
     found: dict[str, str | None] = {"codex-acp": "/bin/codex-acp"}
     monkeypatch.setattr("shutil.which", lambda program, path=None: found.get(program))
     assert InstalledPrograms().retry_sessions() == 0, "the program was installed when the start failed"

@@ -17,6 +17,13 @@ from tests.pages.world import World
 NOVEMBER: Final = datetime(2026, 11, 3, 9, tzinfo=UTC)
 
 
+def observe(world: World, **values: Any) -> None:
+    """Store an observation of Ada's team."""
+    key = {"team": world.team, "profile": world.profile, "executor": world.executor, "agent_type": "demo"}
+    fields = {"capability": "load_session", "claimed": True, "last_seen_at": NOVEMBER}
+    AgentCapability.objects.create(**{**key, **fields, **values})
+
+
 def test_each_agent_type_explains_what_a_restart_means(ada: Client, world: World) -> None:
     html = ada.get("/agents/").text
     for kind in agent_types().values():
@@ -60,12 +67,9 @@ def test_query_count_does_not_grow_with_profiles_and_capabilities(ada: Client, w
     for number in (1, 20):
         for n in range(number):
             AgentProfile.objects.create(name=f"p{n}", agent_type="demo", team=world.team)
-            AgentCapability.objects.create(
-                agent_type="demo",
+            observe(
+                world,
                 agent_version=f"{number}.{n}",
-                capability="load_session",
-                claimed=True,
-                last_seen_at=NOVEMBER,
             )
         with CaptureQueriesContext(connection) as seen:
             ada.get("/agents/")
@@ -84,16 +88,16 @@ def test_query_count_does_not_grow_with_profiles_and_capabilities(ada: Client, w
         ),
     ],
 )
-def test_capabilities_are_shown_without_agent_supplied_text(values: dict[str, Any], words: str, bob: Client) -> None:
-    key = {"agent_type": "demo", "agent_version": "1.2", "capability": "load_session", "last_seen_at": NOVEMBER}
-    AgentCapability.objects.create(**key, **values)
-    html = bob.get("/agents/").text
+def test_capabilities_are_shown_to_their_team_without_agents_errors(
+    values: dict[str, Any], words: str, ada: Client, bob: Client, world: World
+) -> None:
+    observe(world, agent_version="1.2", **values)
+    html = ada.get("/agents/").text
     assert words in html
     assert "such" not in html
+    assert "Demo agent 1.2" not in bob.get("/agents/").text, "what another team's agent reported"
 
 
-def test_removed_agent_type_is_shown_by_its_name(ada: Client) -> None:
-    AgentCapability.objects.create(
-        agent_type="<dismantled>", capability="load_session", claimed=True, last_seen_at=NOVEMBER
-    )
+def test_removed_agent_type_is_shown_by_its_name(ada: Client, world: World) -> None:
+    observe(world, agent_type="<dismantled>")
     assert "&lt;dismantled&gt; claims to support session/load" in ada.get("/agents/").text

@@ -40,6 +40,98 @@ def test_permission_button_records_the_answer(ada: Client, world: World) -> None
     assert "Answered by ada. The answer is being sent" in page(ada, session)
 
 
+UNKNOWN_CALLS: list[dict[str, object]] = [
+    {"title": ""},
+    {"title": " \u200b\u2800"},
+    {"title": "", "tool_kind": "other"},
+    {"title": "", "tool_kind": " ", "raw_input": {}},
+    {"title": "", "raw_input": {"command": ["", None]}, "locations": [{"path": ""}]},
+    {"title": "", "content": [{"type": "content", "content": {"type": "text", "text": ""}}]},
+]
+KNOWN_CALLS: list[dict[str, object]] = [
+    {"title": "Push"},
+    {"title": "", "tool_kind": "execute"},
+    {"title": "", "raw_input": "rm"},
+    {"title": "", "raw_input": {"force": False}},
+    {"title": "", "locations": [{"path": "a.py"}]},
+    {"title": "", "content": [{"type": "content", "content": {"type": "text", "text": "It deletes all."}}]},
+]
+SENTENCE = "The agent does not say what it wants to do."
+
+
+def asks_with_every_option(tool_call: dict[str, object]) -> dict[str, object]:
+    """Return the line of a request that offers the lasting answers, too."""
+    line = asks("p1", **tool_call)
+    kinds = ("allow_always", "allow_once", "reject_once", "reject_always")
+    return {**line, "options": [{"option_id": kind, "name": f"name of {kind}", "kind": kind} for kind in kinds]}
+
+
+def offered_buttons(html: str) -> list[tuple[str, str, bool]]:
+    """Return id, text and whether it is the main one of each answer that a page offers."""
+    found = re.findall(r'<button[^>]*name="option_id" value="(\w+)"([^>]*)>([^<]*)</button>', html)
+    return [(option, text.strip(), "main" in about) for option, about, text in found]
+
+
+@pytest.mark.parametrize("tool_call", UNKNOWN_CALLS)
+def test_unknown_action_offers_to_reject_it_first_and_nothing_lasting(
+    tool_call: dict[str, object], ada: Client, world: World
+) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks_with_every_option(tool_call))
+    html = page(ada, session)
+    assert SENTENCE in html
+    assert "Unnamed action" not in html
+    assert offered_buttons(html) == [
+        ("reject_once", "name of reject_once", True),
+        ("allow_once", "Unknown action: name of allow_once", False),
+        ("reject_always", "name of reject_always", False),
+    ]
+    item = session.attention.get(kind="permission")
+    assert item.why == SENTENCE
+    assert "reject" in item.next_step
+
+
+@pytest.mark.parametrize("tool_call", KNOWN_CALLS)
+def test_described_action_offers_to_allow_it_first(tool_call: dict[str, object], ada: Client, world: World) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks_with_every_option(tool_call))
+    html = page(ada, session)
+    assert SENTENCE not in html
+    assert offered_buttons(html)[0] == ("allow_once", "name of allow_once", True)
+    assert "allow_always" in [option for option, *_ in offered_buttons(html)]
+
+
+def test_unknown_action_that_cannot_be_rejected_says_what_to_do_instead(ada: Client, world: World) -> None:
+    session = world.running_session()
+    options = [{"option_id": "allow", "name": "Allow", "kind": "allow_once"}]
+    ingest_lines(session, {**asks("p1", title=""), "options": options})
+    html = page(ada, session)
+    assert "cancel the turn" in html
+    assert offered_buttons(html) == [("allow", "Unknown action: Allow", False)]
+
+
+def test_unknown_action_cannot_be_allowed_lastingly_with_a_request(ada: Client, world: World) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks_with_every_option({"title": ""}))
+    form = {"permission_id": "p1", "option_id": "allow_always", "resume_token": key_of(page(ada, session))}
+    ada.post(f"{path_of(session)}answer/", form)
+    assert not session.intents.filter(kind="answer").exists()
+    address = f"/api/v1/tasks/{session.task_id}/sessions/{session.id}/permissions/"
+    (shown,) = ada.get(address).json()["results"]
+    assert shown["unknown_action"] is True
+    assert "allow_always" not in [option["option_id"] for option in shown["options"]]
+
+
+def test_unknown_action_that_the_agent_describes_later_is_an_ordinary_one(ada: Client, world: World) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks_with_every_option({"title": "", "tool_call_id": "c1"}))
+    ingest_lines(session, {"kind": "tool.update", "tool_call_id": "c1", "title": "Push to main"})
+    html = page(ada, session)
+    assert "Push to main" in html
+    assert SENTENCE not in html
+    assert "Push to main" in session.attention.get(kind="permission").why
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -160,3 +252,16 @@ def test_external_wait_shows_its_deadline_and_requester(ada: Client, world: Worl
 
     ada.post(f"{path_of(session)}cancel/")
     assert "Not waiting for an external result." in page(ada, session)
+
+
+def test_answer_for_once_comes_first_and_a_lasting_one_last(world: World, ada: Client) -> None:
+    session = world.running_session()
+    kinds = ("allow_always", "reject_always", "reject_once", "surprising", "allow_once")
+    options = [{"option_id": kind, "name": f"Option {kind}", "kind": kind} for kind in kinds]
+    ingest_lines(session, {**asks(), "options": options})
+    html = ada.get(path_of(session)).text.split('id="permissions"')[1].split("</section>")[0]
+    buttons = re.findall(r'<button(.*?)name="option_id" value="(.*?)"(.*?)>', html)
+    ordered = ["allow_once", "reject_once", "surprising", "reject_always", "allow_always"]
+    assert [value for _, value, _ in buttons] == ordered
+    assert [value for before, value, after in buttons if "main" in before + after] == ["allow_once"]
+    assert "The agent allows this from now on and no longer asks." in html

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from executors_app.agentctl.workspace.repository_git import resolve_commit
+from executors_app.machine.git.workspace_git import resolve_commit
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Repository, Task, TaskSession
+from sessions_app.services import board
+from sessions_app.services.tasks import create_session
 from tests.pages.world import World, first_prompt, path_of
 
 
@@ -110,8 +114,24 @@ def test_board_query_count_does_not_grow_with_tasks(ada: Client, world: World) -
     world.session()
     with_one = queries()
     for _ in range(5):
-        world.session()
+        create_session(world.ada, world.session().task, world.profile, world.executor)
     assert queries() == with_one
+
+
+def test_card_shows_the_newest_sessions_and_counts_the_others(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "SESSIONS_PER_TASK", 2)
+    task = world.task()
+    sessions = [create_session(world.ada, task, world.profile, world.executor) for _ in range(5)]
+    for minute, session in enumerate(sessions):
+        TaskSession.objects.filter(id=session.id).update(created_at=datetime(2026, 3, 1, 12, minute, tzinfo=UTC))
+    other = world.session()
+    page = ada.get("/live/").json()["parts"]["board"]
+    shown = re.findall(r'name="session" value="([^"]+)"', page)
+    assert shown == [str(session.id) for session in (other, sessions[4], sessions[3])]
+    assert page.count("older session") == 1
+    assert f'href="/tasks/{task.id}/">3 older sessions' in page
 
 
 def test_another_session_can_be_started_on_a_task(ada: Client, world: World) -> None:

@@ -80,13 +80,32 @@ def test_prompt_is_sent_without_a_page_load_and_queued(visit: Any, world: World)
     assert ada.unexpected(*NO_SOCKET) == []
 
 
+WATCH_BUTTONS = """() => {
+  window.appeared = [];
+  new MutationObserver(() => {
+    const form = document.querySelector(".asks[data-key]");
+    if (form && !window.appeared.length) window.appeared.push(form.inert);
+  }).observe(document.getElementById("part-permissions"), { childList: true, subtree: true });
+}"""
+
+
+def test_request_that_appears_on_an_open_page_takes_no_click_at_once(visit: Any, world: World) -> None:
+    session = world.running_session()
+    page = visit().open(path_of(session))
+    page.evaluate(WATCH_BUTTONS)
+    ingest_lines(session, asks())
+    page.get_by_role("button", name="Allow once").click()
+    assert page.evaluate("window.appeared") == [True], "it took no click when it appeared"
+    expect(page.get_by_text("The answer is being sent to the agent.")).to_be_visible()
+
+
 def test_agent_output_appears_live_and_only_once(visit: Any, world: World) -> None:
     session = world.running_session()
     page = visit().open(path_of(session))
     for word in ("one ", "two"):
         ingest_lines(session, {"kind": "message.agent", "text": word})
         expect(page.locator(".message.agent")).to_contain_text(word.strip())
-    expect(page.locator(".message.agent .prose")).to_have_text("one two")
+    expect(page.locator(".message.agent > :is(.prose, .as-written)")).to_have_text("one two")
     ingest_lines(session, asks())
     page.get_by_role("button", name="Allow once").click()
     expect(page.get_by_text("The answer is being sent to the agent.")).to_be_visible()

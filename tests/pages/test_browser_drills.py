@@ -12,6 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from executors_app.machine.git.recovery_snapshots import session_recovery_ref
 from tests.drills.session_steps import wait_for_first_turn
 from tests.pages.browsers import SERVER_AWAY
 from tests.pages.people import AGENT, Place, agent_says, lines_of, path_of, pill
@@ -129,6 +130,9 @@ def test_drill_d_missing_worktree_is_shown_with_its_reason(place: Place, picture
         git = ["git", "-C", str(place.deployment.repository)]
         subprocess.run([*git, "worktree", "prune"], check=True)
         subprocess.run([*git, "branch", "-qD", lost["worktree_branch"]], check=True)
+        # Otherwise it could be rebuilt from its newest snapshot.
+        shutil.rmtree(place.deployment.data / "archives" / f"{session.id}.git", ignore_errors=True)
+        subprocess.run([*git, "update-ref", "-d", session_recovery_ref(session.id)], check=True)
         place.serve()
 
         banner = page.get_by_role("region", name="What to know")
@@ -298,7 +302,10 @@ def test_conversation_can_be_held_by_keyboard_alone(place: Place) -> None:
         page.keyboard.type("ask")
         press_until(page, "Tab", "Send")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("region", name="Permissions")).to_be_visible()
+        question = page.get_by_role("region", name="Permissions").locator("form")
+        expect(question).to_be_visible()
+        # A question that appears on an open page cannot be answered for a moment.
+        expect(question).not_to_have_attribute("inert", "")
         press_until(page, "Shift+Tab", "Allow once")
         page.keyboard.press("Enter")
         expect(page.get_by_role("region", name="Permissions")).to_be_hidden()

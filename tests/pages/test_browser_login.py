@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.pages.people import Place, agent_says, path_of
+from tests.services import require
 from tests.support import login_agent
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.browser
 
@@ -31,4 +33,28 @@ def test_login_from_the_page_sends_the_waiting_prompt(place: Place) -> None:
         expect(banner).to_contain_text("This account has expired")
         banner.get_by_role("button", name="Log in: Demo account").click()
         expect(agent_says(page).last).to_contain_text("I will remember walrus.")
+        assert me.unexpected() == []
+
+
+def terminal_text(page: Page) -> str:
+    return str(page.locator(".xterm-rows").inner_text()).replace("\xa0", " ")
+
+
+def test_command_is_typed_by_a_click_alone_and_run_by_enter(place: Place) -> None:
+    require("terminal")
+    session = place.start("remember walrus", profile=login_agent.COMMAND)
+    with place.visiting() as me:
+        page = me.open(f"{path_of(session)}#login-1")
+        command = page.get_by_role("region", name="What to know").locator("[data-types]")
+        expect(command).to_be_visible()
+        page.evaluate("location.hash = '#login'")
+        expect(page.get_by_role("tab", name="Terminal")).to_have_attribute("aria-selected", "false")
+        shown = command.locator("code").inner_text()
+        assert shown.startswith("exec ")
+        command.click()
+        eventually(lambda: shown in terminal_text(page).replace("\n", ""), timeout=60, describe="the command is typed")
+        assert "The login has ended" not in page.content(), "nothing runs before Enter"
+        page.keyboard.press("Enter")
+        page.keyboard.press("Control+D")  # what the agent reads as the end of its input
+        expect(page.get_by_text("The login has ended")).to_be_visible()
         assert me.unexpected() == []

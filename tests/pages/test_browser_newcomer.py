@@ -16,6 +16,7 @@ from tests.drills.deployment import Deployment
 from tests.pages.browsers import Visit
 from tests.real_agents.model_server import running_model
 from tests.services import CODEX, CODEX_ACP, NODE, ROOT, require
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.browser
 MAX_CLICKS = 12
@@ -113,7 +114,7 @@ def test_newcomer_reaches_a_turn_of_a_real_agent_in_a_few_clicks(newcomer: Newco
         me.press("Add the repository")
         me.page.get_by_label("What should Codex do?").fill(TASK)
         me.press("Start")
-        expect(me.page.locator(".message.agent .prose").last).to_contain_text("ok")
+        expect(me.page.locator(".message.agent > :is(.prose, .as-written)").last).to_contain_text("ok")
         assert any(TASK in text for text in model.user_texts), "the model has received the task"
     assert me.clicks + 1 <= MAX_CLICKS, "sending the prefilled prompt is one more click"
     assert me.visit.unexpected() == []
@@ -132,10 +133,18 @@ def test_login_on_the_page_sends_the_waiting_prompt(newcomer: Newcomer) -> None:
     me.expect_test("Failed")
     me.visit.open(f"/agents/{kind.name}/")
     me.press("Log in", "link")
-    screen = me.page.locator(".screen")
+    command = me.page.locator("[data-types]")
+    command.wait_for()
+    me.page.wait_for_load_state()  # a click types the command once the page's scripts have run
+    shown = command.locator("code").inner_text()
+    command.click()
+    screen = me.page.locator(".xterm-rows")
+    eventually(lambda: shown in screen.inner_text().replace("\xa0", " ").replace("\n", ""), timeout=60)
+    me.page.keyboard.press("Enter")
     expect(screen).to_contain_text("Enter the code.")
-    screen.click()
     me.page.keyboard.type("1234\n")
     expect(me.page.locator("#terminal .said")).to_contain_text("The login has ended.")
-    expect(me.page.locator(".message.agent .prose").last).to_contain_text("Hello from the demo agent.")
+    expect(me.page.locator(".message.agent > :is(.prose, .as-written)").last).to_contain_text(
+        "Hello from the demo agent."
+    )
     assert me.visit.unexpected() == []

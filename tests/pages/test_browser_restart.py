@@ -30,7 +30,7 @@ def test_control_plane_restart_from_the_page_keeps_the_agent_running(
     session = place.start("work 60", "Count while it restarts")
     with place.visiting() as me:
         page = me.open(path_of(session))
-        expect(page.locator(".message.agent .prose")).to_contain_text("tick 2")
+        expect(page.locator(".message.agent > :is(.prose, .as-written)")).to_contain_text("tick 2")
         before = session.lasting_pids()
         page = me.open("/restart/")
         page.get_by_role("button", name="Restart the control plane now").click()

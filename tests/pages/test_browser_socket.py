@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
 from sessions_app.models import TaskSession
 from sessions_app.services.timeline import event_json
-from tests.pages.world import World, ingest_lines, make_world, path_of, supervise
+from tests.pages.world import World, first_prompt, ingest_lines, make_world, path_of, supervise
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -58,7 +58,7 @@ def talk(visit: Any, world: World) -> Talk:
         far = ServerSide(page, session)
         with page.expect_response("**/live/**"):
             page.goto(path_of(session))
-        expect(page.locator(".message.agent .prose")).to_have_text("One")
+        expect(page.locator(".message.agent > :is(.prose, .as-written)")).to_have_text("One")
         session.refresh_from_db()
         return page, far, session.last_seq
 
@@ -68,7 +68,7 @@ def talk(visit: Any, world: World) -> Talk:
 def test_socket_text_appears_at_once_and_only_once(talk: Talk) -> None:
     page, far, seen = talk()
     page.route("**/live/**", lambda route: None)
-    said = page.locator(".message.agent .prose")
+    said = page.locator(".message.agent > :is(.prose, .as-written)")
     ingest_lines(far.session, {"kind": "message.agent", "text": " & <b>two</b>\n"})
     for _ in range(2):
         far.tell(seen)
@@ -90,12 +90,16 @@ def test_socket_text_does_not_wait_for_the_next_frame(talk: Talk) -> None:
     for word in ("two", "three"):
         ingest_lines(far.session, {"kind": "message.agent", "text": f" {word}"})
         seen = far.tell(seen)
-    expect(page.locator(".message.agent .prose")).to_have_text("One two three")
+    expect(page.locator(".message.agent > :is(.prose, .as-written)")).to_have_text("One two three")
 
 
 def test_server_rendering_replaces_appended_text(talk: Talk) -> None:
     page, far, seen = talk()
     ingest_lines(far.session, {"kind": "message.agent", "text": "\n\n- **two**\n"})
+    seen = far.tell(seen)
+    expect(page.locator(".message.agent")).to_contain_text("- **two**")
+    completed = {"kind": "turn.completed", "message_id": first_prompt(far.session).message_id}
+    ingest_lines(far.session, completed)
     far.tell(seen)
     expect(page.locator(".message.agent li strong")).to_have_text("two")
     expect(page.locator(".appended")).to_have_count(0)
@@ -105,7 +109,7 @@ def test_reopened_socket_continues_after_the_last_received_event(talk: Talk) -> 
     page, far, seen = talk()
     ingest_lines(far.session, {"kind": "message.agent", "text": " two"})
     heard = far.tell(seen)
-    expect(page.locator(".message.agent .prose")).to_have_text("One two")
+    expect(page.locator(".message.agent > :is(.prose, .as-written)")).to_have_text("One two")
     far.sockets[-1].close(code=4408)
     eventually(lambda: page.evaluate("1") and len(far.sockets) > 1, describe="the page reconnects")
     assert f"after={heard}&" in far.sockets[-1].url

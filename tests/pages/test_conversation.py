@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from sessions_app.models import TaskSession
-from sessions_app.pages.conversation import GROWING_LIMIT, last_messages, render_markdown, render_messages
+from sessions_app.pages.conversation import GROWING_LIMIT, last_messages, render_messages
+from sessions_app.rendering.markdown import render_markdown
 from tests.pages.world import World, asks, first_prompt, ingest_lines, path_of
+
+
+@pytest.mark.parametrize("address", ["https://evil.example/", "https:///evil.example/", "HTTP:////evil.example"])
+def test_link_names_the_host_that_a_browser_would_open(address: str) -> None:
+    assert '<span class="host">evil.example</span>' in render_markdown(f"[https://good.example]({address})")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +57,7 @@ def test_markdown_formatting_is_rendered() -> None:
 
 
 def shown(session: TaskSession) -> list[str]:
-    return [item["html"] for item in render_messages(last_messages(session)[0])]
+    return [item["html"] for item in render_messages(last_messages(session)[0], session.owner)]
 
 
 def test_user_and_agent_text_is_never_treated_as_html(world: World) -> None:
@@ -128,6 +137,34 @@ def test_failed_turn_shows_its_reason(world: World) -> None:
     ingest_lines(session, {**failed, "message": "The prompt is too long."})
     assert 'class="message error"' in shown(session)[-1]
     assert "The prompt is too long." in shown(session)[-1]
+
+
+def test_prompt_names_its_author_and_only_ones_own_says_you(world: World, ada: Client) -> None:
+    session = world.running_session()
+    carol = User.objects.create_user("carol")
+    carol.groups.add(world.team)
+    client = Client()
+    client.force_login(carol)
+    page = f"/tasks/{session.task_id}/sessions/{session.id}/"
+    assert "<span>You</span>" in ada.get(page).text
+    assert "<span>ada</span>" in client.get(page).text
+    assert "<span>You</span>" not in client.get(page).text
+    assert "<span>ada</span>" in client.get(f"{page}live/?after=0").json()["messages"][0]["html"]
+    session.prompts.update(by=None)
+    assert "<span>User</span>" in ada.get(page).text
+
+
+def test_authors_need_one_query(world: World) -> None:
+    session, counts = world.running_session(), list[int]()
+    shown(session)  # loads the session's owner
+    for number in range(2):
+        key = f"more-{number}"
+        session.prompts.create(message_id=key, text="And this.", state="sending", by=world.ada)
+        ingest_lines(session, {"kind": "prompt.accepted", "message_id": key})
+        with CaptureQueriesContext(connection) as queries:
+            shown(session)
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
 
 
 def test_system_prompts_are_not_shown_as_the_users(world: World) -> None:

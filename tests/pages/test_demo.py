@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from sessions_app.management.temporary_deployment import TemporaryDeployment
 from tests.services import ROOT
 from tests.waiting import eventually

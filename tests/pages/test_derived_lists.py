@@ -54,10 +54,10 @@ def agent_gone(world: World) -> TaskSession:
     return session
 
 
-def run_ended(state: str, *, waited: bool = False) -> Callable[[World], TaskSession]:
+def run_ended(state: str, *, waited: bool = False, reason: str = "") -> Callable[[World], TaskSession]:
     def make(world: World) -> TaskSession:
         session = world.running_session()
-        session.runs.update(state=state, ended_at=timezone.now(), waited=waited)
+        session.runs.update(state=state, ended_at=timezone.now(), waited=waited, reason=reason)
         return session
 
     return make
@@ -70,6 +70,7 @@ SITUATIONS: dict[str, tuple[Callable[[World], TaskSession], str]] = {
     "the agent is gone": (agent_gone, "interrupted_startup"),
     "the turn was interrupted": (run_ended("interrupted"), "interrupted_startup"),
     "the turn was interrupted while waiting": (run_ended("interrupted", waited=True), "interrupted_waiting"),
+    "a user stopped the session in the turn": (run_ended("interrupted", reason="stopped"), "idle"),
     "a permission is requested": (asking, "waiting"),
     "the answer is being delivered": (with_key(consumed_at=timezone.now()), "waiting"),
     "the key has expired": (with_key(expires_at=timezone.now()), "interrupted_waiting"),

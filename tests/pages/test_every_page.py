@@ -64,6 +64,7 @@ def url_values(world: World) -> Mapping[str, Any]:
     return {
         "task_id": session.task_id,
         "session_id": session.id,
+        "entry_id": session.messages.filter(role="agent").values_list("id", flat=True)[0],
         "sweep_id": sweep.id,
         "request_id": asked.id,
         "team_id": world.team.pk,

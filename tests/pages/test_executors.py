@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.accounts.models import TeamRole
 from sessions_app.models import Supervisor

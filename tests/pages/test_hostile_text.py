@@ -68,7 +68,7 @@ FOUND = """() => {
     handlers: inside
       .filter((one) => [...one.attributes].some(({name}) => name.startsWith("on") || name === "style")).length,
     links: inside
-      .filter((one) => one.matches("a[href]:not(.at)"))
+      .filter((one) => one.matches("a[href]:not(.at, .whole)"))
       .map((one) => [one.getAttribute("href"), one.rel, one.target]),
     floats: inside.filter((one) => ["fixed", "sticky"].includes(getComputedStyle(one).position)).length,
     escapes: inside.filter(outside).map((one) => one.outerHTML.slice(0, 80)),

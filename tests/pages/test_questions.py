@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.test import Client
 
-from executors_app.agentctl.questions.schema import options_of, parse_question
+from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.accounts.models import TeamRole
 from sessions_app.models import TaskSession
 from sessions_app.services.questions import undelivered_content

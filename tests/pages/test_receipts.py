@@ -24,8 +24,7 @@ pytestmark = pytest.mark.django_db
             "Resumed: the agent restored its own conversation (not verified yet; the next turn decides)",
         ),
         ("resumed", "first_turn", "Resumed: the agent restored its own conversation (confirmed by its first turn)"),
-        ("resumed", "agent_echo", "Resumed: the agent reports that it has its conversation (unproven)"),
-        ("loaded", "agent_echo", "Loaded: the agent reports that it has its conversation (unproven)"),
+        ("resumed", "unproven", "Resumed: the agent reports that it has its conversation (unproven)"),
         ("loaded", "unproven", "Loaded: the agent reports that it has its conversation (unproven)"),
         ("injected", "none", "New conversation with the previous history (not verified)"),
         ("workspace_only", "none", "Workspace only: no agent is running"),
@@ -38,10 +37,9 @@ def test_receipt_is_described_in_plain_words(kind: str, verified: str, words: st
     assert receipt_label(ContinuityReceipt(kind=kind, verified=verified, evidence=evidence)).text == words
 
 
-@pytest.mark.parametrize("verified", ["unproven", "agent_echo"])
-def test_unproven_receipt_has_a_neutral_colour(verified: str, ada: Client, world: World) -> None:
+def test_unproven_receipt_has_a_neutral_colour(ada: Client, world: World) -> None:
     session = world.session()
-    session.receipts.create(kind="loaded", verified=verified, evidence={"completed_turns": 2})
+    session.receipts.create(kind="loaded", verified="unproven", evidence={"completed_turns": 2})
     shown = badge(ada.get(path_of(session)).text)
     assert 'class="pill calm"' in shown
     assert "(unproven)" in shown

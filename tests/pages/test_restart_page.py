@@ -13,7 +13,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from sessions_app.models import Supervisor
 from sessions_app.services import restarts
 from sessions_app.services.restarts import DEMO_TASK

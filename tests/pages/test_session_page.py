@@ -12,9 +12,13 @@ from django.test import Client
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, ExecutorRunning
+from sessions_app.domain.situation_facts import HEADLINES, Code
+from sessions_app.domain.situation_texts import CHOOSE_HOW_TO_CONTINUE
 from sessions_app.domain.states import SessionState
+from sessions_app.mcp_server import reading as mcp_reading
+from sessions_app.mcp_server.arguments import SessionArguments
 from sessions_app.models import Intent, Prompt, Task, TaskSession
-from tests.pages.world import World, first_prompt, path_of
+from tests.pages.world import World, first_prompt, ingest_lines, path_of
 
 
 def page(client: Client, session: TaskSession) -> str:
@@ -90,7 +94,7 @@ def archived(session: TaskSession) -> None:
         (
             with_values(state="ERROR", error_message="It ended with status 1."),
             "It ended with status 1.",
-            ["Try again", "Start fresh", "Create new session"],
+            ["Try again", HERE, ANEW],
             True,
         ),
         (with_values(state="FAILED"), "not started again automatically", ["Try again"], False),
@@ -98,11 +102,16 @@ def archived(session: TaskSession) -> None:
         (
             with_values(context_mismatch=True),
             "Choose how to continue.",
-            ["Accept the loaded conversation", "Start fresh"],
+            ["Accept the loaded conversation", HERE, ANEW],
             False,
         ),
-        (token_rejected, "no longer knows this conversation", ["Try the old conversation again", "Start fresh"], True),
-        (never_offered, "cannot restore conversations", ["Try the old conversation again", "Start fresh"], True),
+        (token_rejected, "no longer knows this conversation", ["Try the old conversation again", HERE, ANEW], True),
+        (
+            never_offered,
+            "offers no way to restore conversations",
+            ["Try the old conversation again", HERE, ANEW],
+            True,
+        ),
         (never_offered, NOTE, [], True),
         (
             with_values(error_code="worktree_missing"),
@@ -124,12 +133,17 @@ def archived(session: TaskSession) -> None:
             ["Review prompts", "Resume session"],
             True,
         ),
-        (unfinished("held", state="FAILED"), "agent received a prompt", ["Review prompts", "Try again"], False),
+        (
+            unfinished("held", state="FAILED"),
+            "agent received a prompt",
+            ["Review prompts", "Try again", HERE, ANEW],
+            False,
+        ),
         (unfinished("held", supports=False), "agent received a prompt", ["Review prompts", HERE, ANEW], False),
         (
             unfinished("held", context_mismatch=True),
             "agent received a prompt",
-            ["Review prompts", "Accept the loaded conversation", "Start fresh"],
+            ["Review prompts", "Accept the loaded conversation", HERE, ANEW],
             False,
         ),
         (archived, "This task is archived.", ["Unarchive task"], False),
@@ -154,14 +168,81 @@ def test_banner_says_how_to_continue(
 
 
 @pytest.mark.parametrize(
+    "given",
+    [
+        plain,
+        never_resumable,
+        never_offered,
+        token_rejected,
+        with_values(state="FAILED"),
+        with_values(context_mismatch=True),
+        with_values(state="ERROR", error_code="handshake_failed", error_message="It answered with an error."),
+        archived,
+    ],
+)
+def test_page_status_and_mcp_server_offer_the_same_choices(
+    given: Callable[[TaskSession], None], ada: Client, world: World
+) -> None:
+    session = world.resting_session()
+    given(session)
+    html = page(ada, session)
+    banner = html[html.index('<div id="part-banner">') : html.index('<p id="refused"')]
+    status = ada.get(f"/api/v1{path_of(session)}status/").json()
+    shown = mcp_reading.get_session(world.ada, SessionArguments(session_id=session.id))
+    assert [each.model_dump() for each in shown.choices] == status["choices"]
+    for choice in status["choices"]:
+        assert f">{choice['text']}<" in banner
+        assert choice["mode"] is None or f'name="mode" value="{choice["mode"]}"' in banner
+    assert bool(status["choices"]) is (">Create new session<" in banner)
+
+
+@pytest.mark.parametrize(
     ("button", "mode"),
-    [("Resume session", "auto"), ("Start fresh", "fresh_start"), ("Open the workspace", "workspace_only")],
+    [("Resume session", "auto"), (HERE, "fresh_start"), ("Open the workspace", "workspace_only")],
 )
 def test_resume_button_requests_one_start(button: str, mode: str, ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     for _ in range(2):
         assert ada.post(f"{path_of(session)}resume/", {"mode": mode}).headers["Location"] == path_of(session)
     assert session.intents.get(done_at=None).payload == {"mode": mode}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [("native", "The agent is loading its conversation…"), ("fresh", "The agent is starting.")],
+)
+def test_page_says_how_long_a_load_may_take(strategy: str, says: str, ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    ada.post(f"{path_of(session)}resume/", {"mode": "auto"})
+    session.intents.filter(done_at=None).update(payload={"mode": "auto", "strategy": strategy})
+    with_values(state="STARTING")(session)
+    html = page(ada, session)
+    assert says in html
+    assert ("up to 240 s" in html) is (strategy == "native")
+
+
+@pytest.mark.parametrize(
+    ("agent_type", "mode", "is_said"),
+    [("pi", "ask", True), ("kilo", "ask", True), ("pi", "auto_approve", False), ("custom_acp", "ask", False)],
+)
+def test_page_says_that_an_agent_never_asks(
+    agent_type: str, mode: str, is_said: bool, ada: Client, world: World
+) -> None:
+    session = world.resting_session(resume_token="t")
+    AgentProfile.objects.update(agent_type=agent_type, permission_mode=mode)
+    assert ("was observed to run tools without asking" in page(ada, session)) is is_said
+
+
+def test_mismatch_is_explained_in_the_same_words_everywhere(ada: Client, world: World) -> None:
+    session = world.resting_session()
+    with_values(context_mismatch=True)(session)
+    html = page(ada, session)
+    banner, rest = html.split('<p id="refused"')
+    answer = ada.post(f"{path_of(session)}resume/", {"mode": "auto"}, headers={"Accept": "application/json"})
+    for shown in (banner, rest, answer.json()["message"]):
+        assert HEADLINES[Code.CONTEXT_MISMATCH] in shown
+        assert CHOOSE_HOW_TO_CONTINUE in shown
+        assert "Create a new session" not in shown
 
 
 def test_refused_start_says_why(ada: Client, world: World) -> None:
@@ -358,3 +439,17 @@ def test_new_session_is_starting_without_a_resume_button(ada: Client, world: Wor
     assert "The agent is starting." in html
     assert "Resume session" not in html
     assert first_prompt(TaskSession.objects.get()).text in html
+
+
+def test_page_names_the_processes_that_a_stop_would_end(ada: Client, world: World) -> None:
+    session = world.running_session()
+    since = "2026-01-31T12:00:00+00:00"
+    listed = [{"command": "npm run <b>dev</b>", "since": since}, {"command": "rm \u202efdp.exe", "since": since}]
+    done = {"kind": "turn.completed", "message_id": first_prompt(session).message_id}
+    ingest_lines(session, done, {"kind": "agent.processes", "processes": listed, "count": 23})
+    html = page(ada, session)
+    assert "Stopping ends 23 processes that the agent has left running." in html
+    assert "<code>npm run &lt;b&gt;dev&lt;/b&gt;</code>" in html
+    assert "\u202e" not in html
+    assert "And 21 more." in html
+    assert "23 processes that it started still run" in html

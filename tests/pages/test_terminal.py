@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Dialog, Page, expect
 
 from tests.pages.browsers import SERVER_AWAY
 from tests.pages.people import Place, path_of
@@ -76,3 +76,56 @@ def test_shell_survives_a_killed_server(place: Place) -> None:
         typed(page, "echo anew-$((1+1))-$KEPT.")
         sees(page, "anew-2-.")
         assert me.unexpected(*SERVER_AWAY) == []
+
+
+def test_reload_types_no_answers_of_the_terminal_into_the_shell(place: Place) -> None:
+    session = place.start("remember two", "Queries")
+    session.wait_for("WAITING_FOR_INPUT")
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        page.get_by_role("tab", name="Terminal").click()
+        expect(page.locator(".xterm-rows")).to_be_visible()
+        # The program that asked reads the first answers itself.
+        asks = "printf '\\033[c\\033[6n'; head -c 12 | od -c | head -1"
+        typed(page, f"stty -echo -icanon min 0 time 20; {asks}; echo read-$((40+2))")
+        sees(page, "read-42")
+        typed(page, "stty sane -echo; cat -v; echo ended-$((1+1))")
+        page.reload()
+        page.get_by_role("tab", name="Terminal").click()
+        expect(page.locator(".xterm-rows")).to_be_visible()
+        sees(page, "read-42")
+        typed(page, "mine")
+        sees(page, "mine")
+        page.keyboard.press("Control+d")
+        sees(page, "ended-2")
+        after = screen(page).split("read-42")[1]
+        assert "^[[" not in after, f"the terminal answered the replay: {after!r}"
+        assert me.unexpected(*SERVER_AWAY) == []
+
+
+def test_link_in_the_terminal_opens_only_after_its_address_is_confirmed(place: Place) -> None:
+    session = place.start("remember three", "Sequences")
+    session.wait_for("WAITING_FOR_INPUT")
+    with place.visiting() as me:
+        page, told = me.open(path_of(session)), list[str]()
+        title = page.title()
+
+        def refuse(dialog: Dialog) -> None:
+            told.append(dialog.message)
+            dialog.dismiss()
+
+        page.on("dialog", refuse)
+        page.get_by_role("tab", name="Terminal").click()
+        expect(page.locator(".xterm-rows")).to_be_visible()
+        link = "\\033]8;;https://evil.example/path\\033\\\\https://bank.example\\033]8;;\\033\\\\"
+        typed(page, f"printf '\\033]0;own\\007\\033]52;c;ZXZpbA==\\007{link} end-'; echo $((40+2))")
+        sees(page, "end-42")
+        box = page.get_by_text("https://bank.example end-42").first.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 40, box["y"] + box["height"] / 2, steps=3)
+        page.mouse.click(box["x"] + 40, box["y"] + box["height"] / 2)
+        eventually(lambda: bool(told), timeout=30, describe="the address is shown")
+        assert "https://evil.example/path" in told[0]
+        assert len(me.context.pages) == 1, "nothing was opened"
+        assert page.title() == title
+        assert page.evaluate("navigator.clipboard.readText().catch(() => '')") != "evil"

@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
+from sessions_app.events import event_label
 from sessions_app.models import (
     ContinuityReceipt,
     NewEvent,
@@ -23,7 +24,7 @@ from sessions_app.models import (
     append_events,
 )
 from sessions_app.pages.activity_chart import draw_activity_chart
-from sessions_app.pages.timeline import event_label, rule_sentence
+from sessions_app.pages.timeline import rule_sentence
 from sessions_app.services import timeline as story
 from tests.pages.world import World, asks, first_prompt, ingest_lines, make_sweep, path_of
 
@@ -60,7 +61,7 @@ def test_log_event_is_described_in_plain_words(name: str, payload: dict[str, Any
 
 
 def test_every_timeline_event_has_words_without_its_payload() -> None:
-    for name in story.STORY_EVENTS:
+    for name in story.TIMELINE_EVENTS:
         if name != "session.receipt":
             assert event_label(name, {}).text != name.rpartition(".")[2].replace("_", " ").capitalize()
 

@@ -39,8 +39,35 @@ def test_empty_list_offers_the_examples(ada: Client) -> None:
 def test_example_prefills_a_new_workflow(ada: Client) -> None:
     page = ada.get("/workflows/new/?example=review-until-approved").content.decode()
     assert "until the reviewer approves" in page
-    assert "Can be run" in page
+    assert "Valid" in page, "whether it can be run depends on settings that are not chosen yet"
     assert "A new workflow" in ada.get("/workflows/new/?example=../secret").content.decode()
+
+
+def test_workflow_without_the_repository_it_needs_cannot_be_run_yet(ada: Client, world: World) -> None:
+    workflow = make_workflow(world, repository=None)
+    page = said(ada.get(f"/workflows/{workflow.id}/"))
+    assert "Cannot be run yet Its agent nodes need a workspace. Choose a repository." in page
+    assert "Can be run" not in page
+
+    Workflow.objects.update(repository=Repository.objects.get(team=world.team))
+    page = said(ada.get(f"/workflows/{workflow.id}/"))
+    assert "Can be run" in page
+
+
+def test_check_while_typing_uses_the_chosen_repository(ada: Client, world: World) -> None:
+    workflow = make_workflow(world, repository=None)
+    repository = Repository.objects.get(team=world.team)
+    address, form = "/workflows/check/", posted(world, workflow.text, workflow=workflow.id, do="check")
+    assert "Cannot be run yet" in ada.post(address, form).json()["parts"]["check"]
+    assert "Can be run" in ada.post(address, {**form, "repository": repository.id}).json()["parts"]["check"]
+
+
+def test_schedule_that_could_not_run_promises_no_run(ada: Client, world: World) -> None:
+    cron = TEXT.replace("{ label: Start }", '{ label: Start, triggerType: cron, cron: "0 5 * * *" }')
+    ada.post("/workflows/new/", posted(world, cron, triggers_enabled="on"))
+    workflow = Workflow.objects.get()
+    assert (workflow.triggers_enabled, workflow.next_run_at) == (False, None)
+    assert "Choose a repository" in workflow.triggers_paused
 
 
 def test_new_workflow_preselects_the_only_repository(ada: Client, world: World) -> None:
@@ -309,7 +336,8 @@ def scheduled(world: World) -> Workflow:
 def test_change_of_a_scheduled_workflow_is_shown_and_confirmed(ada: Client, world: World) -> None:
     row = scheduled(world)
     text = row.text.replace("Mend {{", "Repair <script> {{")
-    answer = ada.post(f"/workflows/{row.id}/", posted(world, text, triggers_enabled="on", revision=1), follow=True)
+    form = posted(world, text, triggers_enabled="on", revision=1, repository=row.repository_id)
+    answer = ada.post(f"/workflows/{row.id}/", form, follow=True)
     page = answer.content.decode()
     assert "Scheduled runs are paused" in page
     assert '<span class="added">+      prompt: &quot;Repair &lt;script&gt;' in page

@@ -13,12 +13,11 @@ from playwright.sync_api import Page, expect
 
 from executors_app.models import ExecutorRunning
 from sessions_app.models import TaskSession
-from tests.agentctl.processes import REAL, Place
 from tests.agentctl.running import TOKEN
 from tests.executors.repositories import commit, run_git
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, path_of
-from tests.workspace.served import make_repository_in
+from tests.workspace.served import REAL, Place, make_repository_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 

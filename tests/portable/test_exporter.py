@@ -23,6 +23,7 @@ from sessions_app.services.portable.record import SessionFiles, forget_record
 from sessions_app.services.tasks import delete_session
 from sessions_app.supervisor.exporter import Exporter
 from tests.portable.records import events_of, log_of, session_with_history
+from tests.raw_events import record_raw_event
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, execution_of, running_session
 from tests.waiting import eventually_async
@@ -49,7 +50,7 @@ def export_all(exporter: Exporter | None = None) -> None:
 def write_receipts(session: TaskSession, *words: str) -> None:
     with session_transaction(session.id) as transaction:
         for word in words:
-            transaction.record_event("session.receipt", kind=word)
+            record_raw_event(transaction, "session.receipt", kind=word)
 
 
 def told(folder: Path, session: TaskSession) -> list[tuple[Any, ...]]:

@@ -123,7 +123,7 @@ def test_dry_run_writes_nothing_and_prints_the_same(folder: Path, capsys: pytest
 
     assert not TaskSession.objects.exists()
     assert not Task.objects.exists()
-    assert "1 sessions: 1 imported (dry run: nothing was written)" in capsys.readouterr().out
+    assert "1 session: 1 imported (dry run: nothing was written)" in capsys.readouterr().out
 
 
 def test_unfinished_work_is_held_interrupted_and_stopped(folder: Path) -> None:

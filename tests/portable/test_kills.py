@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import crash_points
+from executors_app.machine import crash_points
 from tests.drills.deployment import Deployment
 from tests.migrated_database import copy_migrated
 
@@ -17,6 +17,7 @@ POINTS = sorted(point for point in crash_points.POINT_NAMES if point.startswith(
 PAST = """
 from django.contrib.auth.models import Group
 from executors_app.models import AgentProfile, Executor
+from sessions_app.events.execution import ReceiptWritten
 from sessions_app.models import Repository, Task, session_transaction
 from sessions_app.services.tasks import create_session
 team = Group.objects.create(name="T")
@@ -29,7 +30,9 @@ for title in ("one", "two"):
     for batch in range(3):
         with session_transaction(session.id) as transaction:
             for number in range(250):
-                transaction.record_event("session.receipt", kind=f"{batch} {number}", reason="x" * 40)
+                kind, verified = f"{batch} {number}", "none"
+                receipt = ReceiptWritten(receipt_id="r", kind=kind, verified=verified, reason="x" * 40)
+                transaction.record_event(receipt)
 """
 EXPORT = """
 from sessions_app.supervisor.exporter import Exporter

@@ -19,6 +19,7 @@ from sessions_app.supervisor.exporter import Exporter
 from tests.drills.deployment import Deployment, Session
 from tests.drills.session_steps import wait_until_talking
 from tests.portable.records import session_with_history
+from tests.raw_events import record_raw_event
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, last_payload, make_session, names, prompt_states, running_session
 from tests.waiting import eventually
@@ -151,7 +152,7 @@ def test_nothing_changes_without_a_restore(data: Path) -> None:
     assert database_restore.detect_restore() is None
     session = make_session("begin")
     with session_transaction(session.id) as transaction:
-        transaction.record_event("session.receipt")
+        record_raw_event(transaction, "session.receipt")
     export_all()
     assert database_restore.detect_restore() is None
     assert change(session).desired_state == "running"
@@ -163,7 +164,7 @@ def test_restored_work_is_held_dropped_revoked_and_stopped(data: Path, monkeypat
     behind, waiting, done = session_with_history(), make_session("begin"), session_with_history()
     change(done, state="COMPLETED", desired_state="stopped")
     with session_transaction(waiting.id) as transaction:
-        transaction.record_event("session.receipt")
+        record_raw_event(transaction, "session.receipt")
     export_all()
     delete_newest(behind, 3, monkeypatch)
     epochs = set(TaskSession.objects.values_list("epoch", flat=True))
@@ -203,7 +204,7 @@ def test_crash_during_the_repair_reports_the_gap_once(data: Path, monkeypatch: p
 def test_deleted_sessions_are_no_proof_of_a_restored_database(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, gone = make_session("begin"), session_with_history()
     with session_transaction(kept.id) as transaction:
-        transaction.record_event("session.receipt")
+        record_raw_event(transaction, "session.receipt")
     export_all()
     TaskSession.objects.filter(id=gone.id).delete()
     for path in (data / "sessions").glob(f"{gone.id}*"):
@@ -233,7 +234,7 @@ def test_no_restore_is_detected_during_an_export(data: Path, monkeypatch: pytest
 def test_undetected_restore_can_be_declared(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = make_session("begin")
     call_command("after_restore")
-    assert capsys.readouterr().out.startswith("1 sessions stopped, 1 prompts held; 0 sessions have gaps")
+    assert capsys.readouterr().out.startswith("1 session stopped, 1 prompt held; 0 sessions have gaps")
     assert (change(session).desired_state, list(prompt_states(session).values())) == ("stopped", ["held"])
     call_command("after_restore")
     assert capsys.readouterr().out.startswith("0 sessions stopped, 0 prompts held")

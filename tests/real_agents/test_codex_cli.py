@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 
 from executors_app.agentctl.drivers import Driver, StartRequest, TurnFailed, codex_cli
-from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.plugins import agent_types
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agents.driver_contract import UNKNOWN, ContractHost
 from tests.real_agents.homes import OTHERS, RealAgent
 from tests.real_agents.model_server import ModelServer, running_model

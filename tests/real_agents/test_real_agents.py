@@ -12,7 +12,7 @@ import pytest
 
 from executors_app.agentctl.conversation_store import ConversationStore
 from executors_app.agentctl.drivers import Driver, StartRequest, StartResult, acp
-from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.real_agents.homes import RealAgent, real_agent
 from tests.real_agents.model_server import ModelServer, running_model
 from tests.waiting import eventually_async

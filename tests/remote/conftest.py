@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import Launched, LaunchSpec
+from executors_app.wire.executions import Launched, LaunchSpec
 from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.executors.harness import spec_for
 from tests.executors.repositories import make_repository

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from tests.drills.deployment import Deployment
 from tests.remote.machines import Machine
 

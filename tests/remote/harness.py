@@ -6,9 +6,9 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from executors_app.agentctl.process import identity
-from executors_app.domain import LaunchSpec
-from executors_app.runtimes.remote import Remote
+from executors_app.machine.process import identity
+from executors_app.runtimes.remote.runtime import Remote
+from executors_app.wire.executions import LaunchSpec
 from tests.executors.local_harness import silenced
 from tests.remote.machines import Machine
 from tests.services import ROOT
@@ -21,7 +21,7 @@ class RemoteHarness:
         self.machine, self.repository = machine, repository
         self.runtime = Remote()
         self.config = machine.config_in(home / "data")
-        script = str(ROOT / "executors_app" / "demo_agent.py")
+        script = str(ROOT / "executors_app" / "demo_agent")
         self.demo_agent = ["env", f"KANDEV_DEMO_AGENT_HOME={home / 'agent'}", sys.executable, "-I", script]
 
     def kill(self, spec: LaunchSpec) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from executors_app.agentctl.process import execution_processes, identity
+from executors_app.machine.process import execution_processes, identity
 from tests.services import ROOT
 from tests.waiting import eventually
 

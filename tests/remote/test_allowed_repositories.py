@@ -12,8 +12,8 @@ import pytest
 
 from executors_app import recovery_refs
 from executors_app.agentctl.host.instances import AllowedRepositories
-from executors_app.domain import Observed, WorkspaceState
-from executors_app.errors import LaunchFailed, RepositoryUnusable, RuntimeUnavailable, WorkspaceGone
+from executors_app.wire.errors import LaunchFailed, RepositoryUnusable, RuntimeUnavailable, WorkspaceGone
+from executors_app.wire.executions import Observed, WorkspaceState
 from tests.executors.harness import client_of, known, observe_one, row_of, spec_for
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.remote.harness import RemoteHarness

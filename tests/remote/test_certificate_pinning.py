@@ -11,10 +11,10 @@ import pytest
 
 from executors_app.agentctl.host.daemon import load_or_create_certificate
 from executors_app.client import AgentctlClient
-from executors_app.domain import ExecutionFacts
-from executors_app.errors import AgentctlForeign
 from executors_app.http_client import open_connection_pool
-from executors_app.remote_hosts import HostClient, HostConfig
+from executors_app.runtimes.remote.hosts import HostClient, HostConfig
+from executors_app.wire.errors import AgentctlForeign
+from executors_app.wire.executions import ExecutionFacts
 
 OTHER_PIN = "sha256:" + "ab" * 32
 EXECUTION = "5f0c7c1e-0000-4000-8000-000000000001"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import ExitEvent, Launched, LaunchSpec, Observed
+from executors_app.wire.executions import ExitEvent, Launched, LaunchSpec, Observed
 from tests.drills.deployment import ApiError, Session
 from tests.drills.session_steps import wait_for_first_turn
 from tests.executors.harness import observe_one, row_of

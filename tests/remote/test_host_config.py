@@ -8,9 +8,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from executors_app.errors import RuntimeUnavailable
 from executors_app.http_client import tls_trust
-from executors_app.remote_hosts import read_host_config
+from executors_app.runtimes.remote.hosts import read_host_config
+from executors_app.wire.errors import RuntimeUnavailable
 
 PIN = "ab" * 32
 VALID: dict[str, Any] = {"url": "https://build1.example:8443", "token_file": "build1.token"}

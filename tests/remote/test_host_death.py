@@ -9,10 +9,10 @@ import subprocess
 
 import pytest
 
-from executors_app.agentctl.process import execution_processes
-from executors_app.domain import Launched, LaunchSpec, Observed
-from executors_app.errors import AgentctlUnreachable
-from executors_app.runtimes.remote import Remote
+from executors_app.machine.process import execution_processes
+from executors_app.runtimes.remote.runtime import Remote
+from executors_app.wire.errors import AgentctlUnreachable
+from executors_app.wire.executions import Launched, LaunchSpec, Observed
 from tests.drills.session_steps import wait_for_first_turn, wait_until_talking
 from tests.executors.harness import client_of, known, observe_one, row_of, start_agent
 from tests.remote.deployment import RemoteDeployment

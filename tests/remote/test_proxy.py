@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from executors_app.domain import Launched, LaunchSpec
-from executors_app.errors import AgentctlRefused, StaleGeneration
+from executors_app.wire.errors import AgentctlRefused, StaleGeneration
+from executors_app.wire.executions import Launched, LaunchSpec
 from tests.executors.harness import client_of, start_agent
 from tests.remote.harness import RemoteHarness
 

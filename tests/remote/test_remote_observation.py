@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.domain import Launched, LaunchSpec, Observed
-from executors_app.errors import AgentctlForeign, RuntimeUnavailable
-from executors_app.runtimes.remote import Remote
+from executors_app.runtimes.remote.runtime import Remote
+from executors_app.wire.errors import AgentctlForeign, RuntimeUnavailable
+from executors_app.wire.executions import Launched, LaunchSpec, Observed
 from tests.executors.harness import client_of, observe_one, row_of, spec_for
 from tests.remote.harness import RemoteHarness
 from tests.remote.machines import Machine

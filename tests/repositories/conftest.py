@@ -8,6 +8,7 @@ import pytest
 
 from executors_app.repositories.team import TeamRepository
 from tests.executors.repositories import make_repository
+from tests.repositories.usage import usage as usage  # noqa: PLC0414  (a fixture)
 from tests.repositories.workspaces import Place, create_sandbox
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.errors import BundleRefused, RepositoryUnusable
 from executors_app.repositories import archive as archives
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.git import GitFailed
+from executors_app.wire.errors import BundleRefused, RepositoryUnusable
 from tests.executors.repositories import commit, run_git
 from tests.repositories.workspaces import (
     BRANCH,
@@ -152,6 +152,7 @@ def test_seed_contains_what_a_sandbox_needs(place: Place, repository: Path) -> N
         if (repository / ".git/info/exclude").exists()
         else "",
         "hooks": {"pre-push": "IyEvYmluL3NoCg=="},
+        "base": "main",
     }
     assert pack[:4] == b"PACK"
     assert int.from_bytes(pack[8:12], "big") == 0
@@ -162,7 +163,7 @@ def test_seed_contains_what_a_sandbox_needs(place: Place, repository: Path) -> N
     assert (head["complete"], pack) == (False, b"")
 
 
-def test_refs_of_older_workspaces_are_migrated(place: Place, repository: Path, sandbox: Path) -> None:
+def test_lost_archive_adopts_the_refs_of_the_repository(place: Place, repository: Path, sandbox: Path) -> None:
     place.archive.remove()
     for ref in (RECOVERY, f"refs/kandev/recovery/{OTHER}", f"refs/kandev/arrived/{SESSION}/0"):
         made = commit(repository, "old work", ref)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from executors_app import workspace_store
+from executors_app.repositories import ref_files
 from executors_app.repositories.git import Git
 from executors_app.workspace_store import publish
 from tests.executors.repositories import commit, run_git
@@ -83,7 +83,7 @@ def unpublished_commit(place: Place, repository: Path, tmp_path: Path) -> str:
 def test_next_call_recovers_from_a_kill_at_any_point(
     operation: Operation, with_git: bool, place: Place, unpublished_commit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace_store, "_STALE", -1.0)  # a lock of a killed git counts as old immediately
+    monkeypatch.setattr(ref_files, "STALE_SECONDS", -1.0)  # a lock of a killed git counts as old immediately
     lost, made = unpublished_commit.split()
     if operation is _publish:
         _take_in(place)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.errors import RepositoryUnusable
 from executors_app.repositories import object_store
 from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository
+from executors_app.wire.errors import RepositoryUnusable
 from tests.executors.repositories import commit, run_git
 from tests.repositories.workspaces import Place
 

@@ -46,7 +46,7 @@ def test_branch_and_snapshot_are_published_and_nothing_else(place: Place, reposi
     assert refs(repository) == {**before, HEAD: made, RECOVERY: made}
     assert publish(place.team, place.archive, BRANCH).moved == {}
     run_git(repository, "fsck", "--full", "--strict")
-    assert not list((repository / ".git").glob("objects/pack/*"))
+    assert len(list((repository / ".git").glob("objects/pack/*.pack"))) == 1
 
 
 def test_many_objects_arrive_as_one_pack(place: Place, repository: Path, sandbox: Path) -> None:
@@ -57,6 +57,48 @@ def test_many_objects_arrive_as_one_pack(place: Place, repository: Path, sandbox
     assert publish(place.team, place.archive, BRANCH).moved
     assert len(list((repository / ".git").glob("objects/pack/*.pack"))) == 1
     run_git(repository, "fsck", "--full", "--strict")
+
+
+def _packs(repository: Path) -> set[str]:
+    return {path.name for path in (repository / ".git").glob("objects/pack/*.pack")}
+
+
+def test_packs_of_many_turns_stay_few(place: Place, repository: Path, sandbox: Path) -> None:
+    for turn in range(16):
+        made = make_turn(place, sandbox, f"turn-{turn}", f"{turn}\n")
+        assert publish(place.team, place.archive, BRANCH).moved == {HEAD: made}
+    assert len(_packs(repository)) <= 5
+    assert len(list((repository / ".git").glob("objects/pack/*"))) == 2 * len(_packs(repository))
+    run_git(repository, "fsck", "--full", "--strict")
+    assert len(run_git(repository, "rev-list", HEAD).splitlines()) == 17
+
+
+@pytest.mark.parametrize("why", ["of others", "kept", "indexed"])
+def test_packs_that_somebody_relies_on_are_not_merged(why: str, place: Place, repository: Path, sandbox: Path) -> None:
+    make_turn(place, sandbox, "one", "1\n")
+    publish(place.team, place.archive, BRANCH)
+    (first,) = _packs(repository)
+    folder = repository / ".git/objects/pack"
+    if why == "kept":
+        (folder / first).with_suffix(".keep").write_text("")
+    elif why == "indexed":
+        run_git(repository, "multi-pack-index", "write")
+    else:
+        for index in (place.archive.path / "published").glob("*.idx"):
+            index.unlink()
+    make_turn(place, sandbox, "two", "2\n")
+    publish(place.team, place.archive, BRANCH)
+    assert first in _packs(repository)
+    assert len(_packs(repository)) == 2
+
+
+def test_merging_goes_on_after_the_team_has_collected_garbage(place: Place, repository: Path, sandbox: Path) -> None:
+    for turn in range(4):
+        make_turn(place, sandbox, f"turn-{turn}", f"{turn}\n")
+        publish(place.team, place.archive, BRANCH)
+        run_git(repository, "gc", "--quiet", "--prune=now")
+    run_git(repository, "fsck", "--full", "--strict")
+    assert len(list((place.archive.path / "published").iterdir())) <= 2
 
 
 def test_replaced_commits_of_the_branch_are_kept(place: Place, repository: Path, sandbox: Path) -> None:

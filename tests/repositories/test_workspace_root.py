@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from executors_app.agentctl.workspace import workspace_root
+from executors_app.machine.git import workspace_root
 from tests.executors.repositories import run_git
 from tests.repositories.workspaces import BRANCH, SESSION, Place
 
@@ -27,7 +27,7 @@ def test_concurrent_starts_build_one_workspace(place: Place, tmp_path: Path) -> 
         builders = [
             pool.submit(subprocess.run, command, cwd=PROJECT, capture_output=True, check=False) for _ in range(6)
         ]
-    assert [orjson.loads(builder.result().stdout) for builder in builders] == [{}] * 6
+    assert [orjson.loads(builder.result().stdout) for builder in builders] == [{"note": ""}] * 6
     worktree = workspace_root.sandbox_worktree_path(root, SESSION, BRANCH)
     assert run_git(worktree.path, "status", "--porcelain") == ""
     assert not list(root.glob("*.damaged-*"))

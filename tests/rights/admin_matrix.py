@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sessions_app.moved_models import old_admin_urls
 from tests.rights.matrix import Methods, Row
 
 NO = 403
@@ -82,6 +81,8 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/recoverysweep": RECORD,
     "sessions_app/reportedagent": RECORD,
     "sessions_app/repository": KEPT,
+    "sessions_app/preparedhistory": RECORD,
+    "sessions_app/renderedtext": RECORD,
     "sessions_app/resumetoken": RECORD,
     "sessions_app/run": RECORD,
     "sessions_app/sessionevent": RECORD,
@@ -109,11 +110,6 @@ SITE: Final[Mapping[str, Methods]] = {
     "r/<path:content_type_id>/<path:object_id>/": staff(404, 404),
     "^<app_label>/$": staff(200, 200),
     "(?P<url>.*)$": staff(404, 404),
-    # The new address refuses users who are not staff.
-    str(old_admin_urls()[0].pattern).removeprefix("admin/"): {
-        "get": Row((302, 301, 301, 301, 301)),
-        "post": Row((302, 308, 308, 308, 308)),
-    },
 }
 
 ACTIONS: Final[Mapping[str, frozenset[str]]] = {

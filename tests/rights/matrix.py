@@ -105,6 +105,7 @@ API: Final[Mapping[str, Methods]] = {
     _TASK + "done/": {"post": writes(200)},
     _TASK + "cancel/": {"post": writes(200)},
     _TASK + "reopen/": {"post": writes(200)},
+    _TASK + "acknowledge/": {"post": reads()},
     _TASK + "sessions/": {
         "get": reads(),
         "post": writes(201, agent_profile="{profile}", executor="{executor}"),
@@ -115,6 +116,7 @@ API: Final[Mapping[str, Methods]] = {
     _SESSION + "prompt/": {"post": writes(202, message_id="m", text="Go on")},
     _SESSION + "cancel/": {"post": writes(202)},
     _SESSION + "stop/": {"post": writes(202)},
+    _SESSION + "more-output/": {"post": writes(409)},
     _SESSION + "close/": {"post": writes(202, **{"as": "completed"})},
     _SESSION + "settings/": {"get": reads(), "post": writes(409, setting="mode", value="plan")},
     _SESSION + "login/": {"get": reads(), "post": Row((401, 404, 403, 403, 404), {"method": "account"})},
@@ -149,6 +151,7 @@ API: Final[Mapping[str, Methods]] = {
     _PROMPT + "continue/": {"post": writes(202).at(message_id="interrupted")},
     _PROMPT + "dismiss/": {"post": writes(200)},
     "api/v1/repositories/": {"get": known(), "post": staff_writes(400)},
+    "api/v1/version/": {"get": known()},
     "api/v1/agent-types/": {"get": known()},
     "api/v1/agent-types/<slug:name>/login/": {
         "get": known(400).at(name="demo"),
@@ -290,6 +293,7 @@ PAGES: Final[Mapping[str, Methods]] = {
     _SESSION_PAGE: {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "earlier/": {"get": page_reads(), "post": page(405)},
+    _SESSION_PAGE + "messages/<uuid:entry_id>/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "timeline/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "timeline/live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "prompt/": {"get": page(405), "post": page_writes(302, message_id="m", text="Go on")},

@@ -220,7 +220,7 @@ class TestNotifications:
         assert delivery.plan_deliveries() == 1
         loss(world.member, world)
         raise_item_of(world.session, name="second")
-        delivery.send_delivery(Delivery.objects.get().id)
+        delivery.send_due_deliveries()
         assert (delivery.plan_deliveries(), Delivery.objects.get().state) == (0, "dropped")
         assert not fresh(hook).enabled
         assert "was disabled" in caplog.text
@@ -235,7 +235,7 @@ class TestNotifications:
         raise_item_of(other, name="of the second team")
         assert delivery.plan_deliveries() == 1
         leave_team(world.member, world)
-        delivery.send_delivery(Delivery.objects.get().id)
+        delivery.send_due_deliveries()
         (sent,) = mailoutbox
         assert "What of the second team" in sent.body
         assert "What of the first team" not in sent.body

@@ -28,6 +28,8 @@ NARROWS: Final = {"visible_to", "none"}
 ALLOWED: Final = {
     ("pages/board.py", "TaskSession"): "prefetched for tasks that are the user's",
     ("pages/conversation.py", "Message"): "by the ids of messages that were found before",
+    ("pages/conversation.py", "MessagePart"): "by the ids of messages that were found before",
+    ("api/views/conversation.py", "MessagePart"): "counted for messages of a session that is the user's",
     ("live/log_reader.py", "SessionEvent"): "of sessions that somebody was let in to",
     ("live/log_reader.py", "TaskSession"): "of tasks that somebody was let in to",
     ("live/authentication.py", "Task"): "asks for all seats at once who may still sit there",

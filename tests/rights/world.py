@@ -9,8 +9,10 @@ from typing import Any, Final
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import Client
+from django.utils import timezone
 
 from sessions_app.accounts.models import ApiToken, TeamRole
+from sessions_app.models import Message
 from sessions_app.notifications.models import Webhook
 from tests.admin.everything import make_set
 from tests.api.world import PERMISSION, World, make_world, prompt, workflow_run
@@ -49,6 +51,7 @@ def make_cast() -> Cast:
         "permission_id": PERMISSION,
         "token": world.token(),
         "message_id": "held",
+        "entry_id": _make_message(world).id,
         "executor_id": world.executor.id,
         "sweep_id": world.sweep.id,
         "request_id": world.sweep_request.id,
@@ -67,6 +70,11 @@ def make_cast() -> Cast:
         "action": "stop",
     }
     return Cast(world, {**people, "staff": operator}, names)
+
+
+def _make_message(world: World) -> Message:
+    message: Message = world.session.messages.create(seq=0, updated_seq=0, role="agent", created_at=timezone.now())
+    return message
 
 
 def make_full_cast() -> Cast:

@@ -16,7 +16,7 @@ from typing import Any
 import django
 from django.db import DatabaseError
 
-from executors_app.domain import ExecutionFacts
+from executors_app.wire.executions import ExecutionFacts
 from tests.supervisor.fake_agentctl_server import FakeAgentctlRuntime
 from tests.supervisor.supervisor_process import register_runtime, run_supervisor
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from executors_app.agentctl.process import execution_processes, identity
+from executors_app.machine.process import execution_processes, identity
 from tests.chaos import session_steps
 from tests.chaos.behaviours import BEHAVIOURS
 from tests.chaos.deployment import ChaosSession

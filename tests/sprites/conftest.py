@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.sprites import organisation
+from executors_app.runtimes.sprites import organisation
 from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.executors.repositories import make_repository
 from tests.sprites.fake_api import TOKEN, FakeSpritesApi

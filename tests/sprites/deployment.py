@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from executors_app.sprites.organisation import sprite_name
+from executors_app.runtimes.sprites.organisation import sprite_name
 from tests.drills.deployment import Deployment, Session
 from tests.sprites.fake_api import TOKEN, FakeSpritesApi
 from tests.sprites.machine import Machine

@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from executors_app.agentctl.process import execution_processes, identity
-from executors_app.domain import LaunchSpec
-from executors_app.runtimes.sprites import RUNTIME
-from executors_app.sprites.organisation import sprite_name
+from executors_app.machine.process import execution_processes, identity
+from executors_app.runtimes.sprites.organisation import sprite_name
+from executors_app.runtimes.sprites.runtime import RUNTIME
+from executors_app.wire.executions import LaunchSpec
 from tests.executors.repositories import run_git
 from tests.services import ROOT
 from tests.sprites.fake_api import FakeSpritesApi
@@ -26,7 +26,7 @@ class SpritesHarness:
 
     def __init__(self, repository: Path, sprites_api: FakeSpritesApi, root: Path):
         self.repository, self.sprites_api, self.root = repository, sprites_api, root
-        script = str(ROOT / "executors_app" / "demo_agent.py")
+        script = str(ROOT / "executors_app" / "demo_agent")
         self.demo_agent = ["env", f"KANDEV_DEMO_AGENT_HOME={root / 'agent'}", sys.executable, "-I", script]
         self.config: dict[str, Any] = {"python": sys.executable}
 

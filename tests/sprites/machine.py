@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from executors_app.agentctl.process import execution_processes, identity
+from executors_app.machine.process import execution_processes, identity
 
 RESTART_AFTER = 0.2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import PurePosixPath
 
-from executors_app.sprites import organisation
+from executors_app.runtimes.sprites import organisation
 from kandev.settings import *  # noqa: F403 - all of them
 
 organisation.ROOT_PATH = PurePosixPath(os.environ["FAKE_SPRITES_ROOT"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import signal
 
-from executors_app.agentctl.process import execution_processes, identity
-from executors_app.domain import Observed, WorkspaceState
+from executors_app.machine.process import execution_processes, identity
+from executors_app.wire.executions import Observed, WorkspaceState
 from tests.executors.harness import client_of, known, observe_one, row_of, seen, spec_for, start_agent
 from tests.sprites.harness import SpritesHarness
 from tests.waiting import eventually_async

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.process import execution_processes, identity
-from executors_app.agentctl.workspace.recovery_snapshots import session_recovery_ref
+from executors_app.machine.git.recovery_snapshots import session_recovery_ref
+from executors_app.machine.process import execution_processes, identity
 from tests.drills.deployment import Deployment, Session
 from tests.drills.restart_drills import RestartDrills, SecondSweepDrill
 from tests.drills.session_steps import start_idle_session, wait_for_first_turn, wait_until_talking

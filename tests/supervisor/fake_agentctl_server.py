@@ -25,8 +25,8 @@ import aiohttp
 import orjson
 from aiohttp import WSMsgType, web
 
-from executors_app.agentctl.http.bulk_status import StatusTarget, poll_statuses
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
+from executors_app.machine.bulk_status import StatusTarget, poll_statuses
+from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
 from tests.preloaded import PreloadedProcess
 from tests.support.fake_agentctl import FakeAgentctl, fake_status
 

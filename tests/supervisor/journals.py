@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.protocol import JournalKind
 from sessions_app.models import Lease, TaskSession
 from sessions_app.supervisor.ingest.batches import IngestResult, ingest_batch
 from tests.supervisor.rows import MINE

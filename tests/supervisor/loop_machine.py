@@ -11,10 +11,10 @@ from typing import Any
 
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import AgentState
-from executors_app.domain import Launched, Observation
 from executors_app.models import ExecutorRunning
-from sessions_app.domain.reference_docs import observed_alive
+from executors_app.wire.executions import Launched, Observation
+from executors_app.wire.protocol import AgentState
+from scripts.documents.examples import observed_alive
 from sessions_app.domain.states import ENDED_STATES
 from sessions_app.models import Intent, IntentKind, Prompt, Task, TaskSession
 from sessions_app.services import intents, tasks

@@ -15,8 +15,8 @@ from executors_app.agentctl.daemon import listen_tcp, load_drivers
 from executors_app.agentctl.http.server import EventStreams, build_app
 from executors_app.agentctl.sidecar import Execution, Sidecar
 from executors_app.client import AgentctlClient
-from executors_app.domain import Launched
-from executors_app.errors import AgentctlRefused
+from executors_app.wire.errors import AgentctlRefused
+from executors_app.wire.executions import Launched
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.supervisor.outcomes import start_failure_from, write_start_failure
 from sessions_app.supervisor.start import agent_start, claims
@@ -51,7 +51,7 @@ class Resume:
         order = agent_start.prepare_agent_start(plan, plan.lease, found="")
         assert order is not None
         try:
-            answer = asyncio.run(_ask(self.home, {**order.body, "timeout": timeout}))
+            answer = asyncio.run(_ask(self.home, {**order.body, "timeout": timeout, "load_timeout": timeout}))
         except AgentctlRefused as error:
             failure = start_failure_from(error, executor_failed=False)
             write_start_failure(self.session.id, plan.intent_id, plan.lease, failure)

@@ -6,12 +6,16 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
 from aiohttp import WSMsgType, web
 
-from executors_app.agentctl.process import identity
+from executors_app.machine import sockets
+from executors_app.machine.process import identity
+from executors_app.wire import socket_urls
 from sessions_app.models import TaskSession
 from tests.supervisor.journals import Line
 from tests.supervisor.rows import change, execution_of
@@ -28,7 +32,7 @@ class RecordingAgentctl:
         self.acknowledged: list[int] = []
         self.prompts: list[dict[str, Any]] = []
         self.left: dict[str, list[str]] | None = None
-        """What its last agent left: ``processes`` and ``files``; None for an older agentctl, which cannot tell."""
+        """What its last agent left: ``processes`` and ``files``; None: it cannot tell."""
         self.refusal = ""
         """The code with which it refuses every prompt. ``hangs up`` takes it and breaks the connection,
         ``nonsense`` sends a malformed answer, ``duplicate`` says that it had the prompt before."""
@@ -122,12 +126,13 @@ class RecordingAgentctl:
         app.router.add_post("/prompt", self.prompt)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        told.set()
-        await self._over.wait()
-        await runner.cleanup()
+        with TemporaryDirectory(prefix="agentctl-") as directory:
+            path = Path(directory) / "agentctl.sock"
+            await web.SockSite(runner, sockets.listen_unix(path, 5)).start()
+            self.url = socket_urls.unix_url(path)
+            told.set()
+            await self._over.wait()
+            await runner.cleanup()
 
 
 @contextmanager

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
-from executors_app.errors import LaunchFailed
+from executors_app.wire.errors import LaunchFailed
+from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
 from sessions_app.models import TaskSession
-from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.execution_registry import ExecutionRegistry, IgnoreNews
+from sessions_app.supervisor.execution_stream import ExecutionStream, SessionListener
+from sessions_app.supervisor.stream_news import News
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.journals import Line
 from tests.supervisor.rows import NO_LEASE, running_session
@@ -90,11 +93,32 @@ def lost_session(runtime: RecordingRuntime, **fields: Any) -> TaskSession:
     return running_session(runtime=runtime.name, execution=NO_LEASE, **fields)
 
 
-def with_registry(work: Callable[[ExecutionRegistry], Awaitable[T]]) -> T:
+class RecordingListener(IgnoreNews):
+    """Records what a registry reports, in place of a supervisor's loop."""
+
+    def __init__(self) -> None:
+        self.woken: list[uuid.UUID] = []
+        self.lost: list[uuid.UUID] = []
+        self.news: list[News] = []
+
+    def handle_news(self, stream: ExecutionStream, news: Sequence[News]) -> None:
+        """Record what a commit brought."""
+        self.news += news
+
+    def handle_lost_stream(self, stream: ExecutionStream) -> None:
+        """Record the session whose stream was lost."""
+        self.lost.append(stream.session_id)
+
+    def wake_session(self, session_id: uuid.UUID) -> None:
+        """Record the session whose work may be due."""
+        self.woken.append(session_id)
+
+
+def with_registry(work: Callable[[ExecutionRegistry], Awaitable[T]], listener: SessionListener | None = None) -> T:
     """Run ``work`` with a supervisor's registry, which is closed afterwards."""
 
     async def run() -> T:
-        registry = ExecutionRegistry()
+        registry = ExecutionRegistry(listener)
         try:
             return await work(registry)
         finally:

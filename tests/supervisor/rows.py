@@ -69,7 +69,7 @@ def running_session(prompt: str = "", *, execution: dict[str, Any] | None = None
     row = {
         "status": "ready",
         "status_reason": "",
-        "agentctl_url": "http://127.0.0.1:9",
+        "agentctl_url": "unix:/nowhere/agentctl",
         "owner": MINE.owner,
         "generation": MINE.generation,
         "lease_expires_at": timezone.now() + timedelta(hours=1),

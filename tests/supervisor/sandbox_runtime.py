@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from executors_app import workspace_store
-from executors_app.agentctl.workspace import recovery_snapshots
-from executors_app.domain import ExecutionFacts
+from executors_app.machine.git import recovery_snapshots
+from executors_app.wire.executions import ExecutionFacts
 from tests.supervisor.recording_runtime import RecordingRuntime
 
 

@@ -19,7 +19,7 @@ from sessions_app.services import intents, tasks
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import admission
 from sessions_app.supervisor.admission import StartSlots
-from sessions_app.supervisor.execution_registry import ExecutionRegistry, GracePeriod
+from sessions_app.supervisor.execution_registry import ExecutionRegistry, GracePeriod, IgnoreNews
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.supervisor.start import claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
@@ -86,7 +86,7 @@ def admit(boot_id: str = "") -> SweepRun | None:
     async def run() -> SweepRun | None:
         supervisor = SupervisorLoop()
         supervisor.registry.boot_id = boot_id or supervisor.registry.boot_id
-        supervisor.registry.on_start_ordered = lambda *_: None  # ordered starts are not carried out here
+        supervisor.registry.listener = IgnoreNews()  # ordered starts are not carried out here
         try:
             return await supervisor.start_queued_sessions()
         finally:
@@ -210,7 +210,7 @@ def test_full_executor_does_not_delay_other_executors(runtime: RecordingRuntime,
     assert len(ordered_sessions()) == 1
     told = [session_status(fresh(one))["start_wait"] for one in small if one.id in waiting()]
     assert sorted(one["before"] for one in told) == [0, 1]
-    elsewhere = running_session(execution=NO_LEASE | {"agentctl_url": "http://127.0.0.1:1"})
+    elsewhere = running_session(execution=NO_LEASE | {"agentctl_url": "unix:/nowhere/agentctl"})
     sweep_once()
     admit()
     assert elsewhere.id in ordered_sessions()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.protocol import JournalKind
-from executors_app.errors import AgentctlRefused
+from executors_app.wire.errors import AgentctlRefused
+from executors_app.wire.protocol import JournalKind
 from sessions_app.models import AgentSettings, Intent, TaskSession, session_transaction
 from sessions_app.models.agents import changes_to_start_with
 from sessions_app.services.agent_settings import order_waiting_changes, request_setting

@@ -1,11 +1,13 @@
-"""Capabilities that agents claim but lack are remembered by type and version, and used in decisions."""
+"""Capabilities that agents claim but lack are remembered by profile and version, and used in decisions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
 from django.utils import timezone
 
 from executors_app.agent_capabilities import (
@@ -16,12 +18,12 @@ from executors_app.agent_capabilities import (
     load_known_capabilities,
     save_assessment,
 )
-from executors_app.models import AgentCapability, AgentProfile
+from executors_app.models import AgentCapability, AgentProfile, Executor
 from sessions_app.domain.resumability import Strategy
-from sessions_app.models import Prompt, TaskSession
+from sessions_app.models import Prompt, Task, TaskSession
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
+from sessions_app.supervisor.outcomes import StartFailure, capability_scope, write_start_failure
 from sessions_app.supervisor.start import agent_start
 from sessions_app.supervisor.start import claims as planning
 from tests.supervisor.journals import Journal, ingest
@@ -105,7 +107,7 @@ def test_load_that_restores_the_conversation_proves_the_capability() -> None:
             {**agent_description(), "outcome": "loaded", "replayed": 1, "replayed_user_texts": ["paint"]},
             "other_conversation",
         ),
-        ({**agent_description(), "outcome": "created"}, "new_conversation"),
+        ({**agent_description(), "outcome": "created", "resume_token": "another"}, "new_conversation"),
     ],
     ids=["without history", "another history", "a new conversation"],
 )
@@ -194,6 +196,54 @@ def test_known_agent_version_changes_nothing() -> None:
     assert execution_of(old).supports_session_resume is False
 
 
+def in_another_team(session: TaskSession) -> TaskSession:
+    team = Group.objects.create(name="Another team")
+    Task.objects.filter(pk=session.task_id).update(team=team)
+    return fresh(session)
+
+
+def with_another_profile(session: TaskSession) -> TaskSession:
+    return change(session, agent_profile=AgentProfile.objects.create(name="Another", agent_type="demo"))
+
+
+def on_another_executor(session: TaskSession) -> TaskSession:
+    return change(session, executor=Executor.objects.create(name="Another", runtime="local_standalone"))
+
+
+ELSEWHERE = pytest.mark.parametrize("elsewhere", [in_another_team, with_another_profile, on_another_executor])
+
+
+@ELSEWHERE
+def test_failure_elsewhere_makes_no_session_non_resumable(elsewhere: Callable[[TaskSession], TaskSession]) -> None:
+    liar = elsewhere(idle_session())
+    refuse_start(liar, "resume_unsupported", agent_description(unkept=UNIMPLEMENTED), permanent=True)
+    session = idle_session()
+    assert answer_start(session, {**agent_description(), **LOADED})
+    assert execution_of(session).supports_session_resume is True
+    assert execution_of(session).capability_note == ""
+
+
+@ELSEWHERE
+def test_replay_elsewhere_does_not_turn_silence_into_a_contradiction(
+    elsewhere: Callable[[TaskSession], TaskSession],
+) -> None:
+    other = elsewhere(idle_session())
+    resumed = {**agent_description(load=False, resume=True), "outcome": "resumed"}
+    answer_start(other, {**resumed, "replayed": 2, "replayed_user_texts": [TEXT]})
+    session = idle_session()
+    assert answer_start(session, {**resumed, "replayed": 0, "replayed_user_texts": []})
+    assert session.receipts.get().verified == "unproven"
+
+
+@ELSEWHERE
+def test_new_version_elsewhere_reopens_no_refusal(elsewhere: Callable[[TaskSession], TaskSession]) -> None:
+    old = refuse_start(
+        idle_session(), "resume_unsupported", agent_description("1.2", unkept=UNIMPLEMENTED), permanent=True
+    )
+    answer_start(elsewhere(idle_session()), {**agent_description("1.3"), **LOADED})
+    assert execution_of(old).supports_session_resume is False
+
+
 def test_new_version_of_another_command_does_not_apply() -> None:
     old = refuse_start(
         idle_session(), "resume_unsupported", agent_description("1.2", unkept=UNIMPLEMENTED), permanent=True
@@ -221,8 +271,10 @@ def test_unchanged_capability_is_written_once_an_hour() -> None:
 
 
 def test_start_loads_known_capabilities_in_one_query(django_assert_num_queries: Any) -> None:
+    session = idle_session()
+    scope = capability_scope(TaskSession.objects.select_related("task").get(id=session.id))
     what = build_capability_report(
-        "demo", {**agent_description(resume=True, unkept=UNIMPLEMENTED)}, kept={"resume_session": "pending"}
+        scope, "demo", {**agent_description(resume=True, unkept=UNIMPLEMENTED)}, kept={"resume_session": "pending"}
     )
     with django_assert_num_queries(1):
         judgement = assess_capabilities(what, load_known_capabilities(what), timezone.now())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.protocol import JournalKind
 from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import (

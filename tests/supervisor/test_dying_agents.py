@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.protocol import JournalKind
 from sessions_app.domain.restart_rules import restart_delay_after_death, stable_after
 from sessions_app.domain.situations import situation
 from sessions_app.models import Prompt, TaskSession, session_transaction
@@ -16,7 +17,7 @@ from sessions_app.pages.session_state import composer_refusal, wants_start_on_op
 from sessions_app.pages.session_summary import banner_buttons
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.situations import load_facts
-from sessions_app.services.status import session_status
+from sessions_app.services.status import load_status
 from sessions_app.supervisor.outcomes import explain_agent_deaths
 from tests.pages.world import supervise
 from tests.supervisor.journals import Journal, ingest
@@ -119,7 +120,7 @@ def test_deaths_before_the_last_completed_turn_are_no_cause() -> None:
 def test_page_shows_the_restart_time_and_does_not_start_the_agent() -> None:
     session = ingest_exit(running_session(start_attempts=2))
     supervise()
-    status = {**session_status(session), "starting": False}
+    status = replace(load_status(session), starting=False)
     shown = situation(load_facts(session, status, assess_session(session)))
     assert shown.text.startswith("The agent ended unexpectedly. It restarts at")
     assert not wants_start_on_open(status)
@@ -128,7 +129,7 @@ def test_page_shows_the_restart_time_and_does_not_start_the_agent() -> None:
 def test_banner_and_composer_of_a_given_up_session_agree() -> None:
     session = running_session(state="FAILED", error_code="agent_died", error_message="It died.", launch_id="")
     assessment = assess_session(session)
-    said = situation(load_facts(session, {**session_status(session), "recovering": False}, assessment))
+    said = situation(load_facts(session, replace(load_status(session), recovering=False), assessment))
     assert said is not None
     assert "Try again" in [button.text for button in banner_buttons(said, assessment)]
     assert "Try again" in composer_refusal(session, assessment)

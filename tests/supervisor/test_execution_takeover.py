@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app.domain import ExecutionFacts
 from executors_app.models import ExecutorRunning
+from executors_app.wire.executions import ExecutionFacts
 from sessions_app.models import Lease, LeaseLost, TaskSession
 from sessions_app.supervisor import executions, leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry

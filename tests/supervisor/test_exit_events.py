@@ -12,8 +12,8 @@ from typing import Any, Self, cast
 import pytest
 
 from executors_app import plugins
-from executors_app.domain import ExitEvent
-from executors_app.errors import RuntimeUnavailable
+from executors_app.wire.errors import RuntimeUnavailable
+from executors_app.wire.executions import ExitEvent
 from sessions_app.supervisor.change_counter import ChangeCounter
 from sessions_app.supervisor.recheck_queue import ExitEventListener
 from tests.waiting import eventually_async

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.journal.line_format import UNREADABLE
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.line_format import UNREADABLE
+from executors_app.wire.protocol import JournalKind
 from sessions_app.models import random_ids
 from sessions_app.supervisor.ingest.folding import PreparedLines, fold_texts
 from tests.supervisor.journals import Journal, Line, ingest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from executors_app.agentctl.journal.line_format import META_FILE, read_lines, segment_path
-from executors_app.agentctl.protocol import JournalKind
 from executors_app.client import parse_frame
+from executors_app.wire.line_format import META_FILE, UNREADABLE, read_lines, segment_path
+from executors_app.wire.protocol import JournalKind
 from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import conversation, execution_of, last_payload, names, running_session
@@ -165,3 +166,19 @@ def test_overlong_values_are_truncated() -> None:
     assert SKIPPED not in names(session)
     assert session.runs.get().reason == endless[:64]
     assert session.permissions.get().option_id == endless[:128]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"[" + b"{}," * 500_000 + b"1]", b"[" + b"1," * 2_000_000 + b"1]", b"[" + b'"\\u0000",' * 200_000 + b"1]"],
+    ids=["objects", "numbers", "zero bytes"],
+)
+def test_line_with_too_many_values_is_skipped_and_its_neighbours_are_written(value: bytes) -> None:
+    session = running_session()
+    header = b'{"seq":2,"epoch":"epoch-1","ts":1,"kind":"tool.call","tool_call_id":"a","raw_input":'
+    began = time.process_time()
+    parsed = parse_frame(b"\n".join([line(1, text="<"), header + value + b"}", line(3, text=">")]))
+    assert time.process_time() - began < 0.5
+    assert [each["kind"] for each in parsed] == ["message.agent", UNREADABLE, "message.agent"]
+    ingest(session, parsed)
+    assert "".join(text for role, text, *_ in conversation(session) if role == "agent") == "<>"

@@ -13,7 +13,7 @@ from django.utils import timezone
 from sessions_app.models import IDLE_REASON, Intent, PermissionRequest, Prompt, Run, TaskSession
 from sessions_app.pages.session_state import session_context, wants_start_on_open
 from sessions_app.services import intents
-from sessions_app.services.status import session_status
+from sessions_app.services.status import load_status, session_status
 from sessions_app.supervisor import idle_sleep
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.outcomes import write_stopped
@@ -85,6 +85,7 @@ def put_to_sleep(session: TaskSession, **report: Any) -> bool:
             answer = plain()
             answer["workspace"]["shells"] = report.get("shells", 0)
             answer["jobs"] = report.get("jobs", 0)
+            answer["background"] = report.get("background", [])
             answer["agent"].update(report.get("agent", {}))
             answer["pending_permissions"] = report.get("pending", [])
             if report.get("shells", 0) is None:
@@ -118,7 +119,7 @@ def test_sleeping_session_stays_asleep_after_its_execution_ended() -> None:
     session.intents.update(done_at=timezone.now())
     assert execution_of(session).status_reason == IDLE_REASON
     assert session_status(fresh(session))["asleep"]
-    assert not wants_start_on_open(session_status(fresh(session))), "opening its page does not start the session"
+    assert not wants_start_on_open(load_status(fresh(session))), "opening its page does not start the session"
     context = session_context(fresh(session))
     assert context["label"].text == "Asleep"
     assert "asleep" in context["situation"].text
@@ -182,12 +183,16 @@ def test_session_with_open_work_is_not_put_to_sleep(busy: Callable[[TaskSession]
         {"shells": 1},
         {"shells": None},
         {"jobs": 1},
+        {"background": ["npm run dev"]},
         {"agent": {"state": "working"}},
         {"agent": {"active_turn": {"message_id": "p1", "since": ""}}},
         {"agent": {"state": "exited"}},
         {"pending": [{"permission_id": "q1"}]},
     ],
-    ids=["open shell", "no shell count", "running script", "working", "in a turn", "agent gone", "open permission"],
+    ids=[
+        *("open shell", "no shell count", "running script", "process of a turn"),
+        *("working", "in a turn", "agent gone", "open permission"),
+    ],
 )
 def test_agentctl_report_of_activity_prevents_sleep(report: dict[str, Any]) -> None:
     assert not put_to_sleep(idle_session(), **report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -14,7 +15,7 @@ from sessions_app.pages.session_summary import banner_buttons
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.situations import load_facts
-from sessions_app.services.status import session_status
+from sessions_app.services.status import load_status, session_status
 from sessions_app.supervisor.watchdogs import report_ignored_cancels
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session, runs
@@ -57,7 +58,7 @@ def test_page_offers_to_stop_the_agent() -> None:
     report(session)
     session = fresh(session)
     assessment = assess_session(session)
-    status = {**session_status(session), "recovering": False}
+    status = replace(load_status(session), recovering=False)
     said = situation(load_facts(session, status, assessment))
     assert said is not None
     assert said.text.startswith("The agent was asked to cancel its turn at ")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import ExecutorRunning
+from executors_app.wire.protocol import JournalKind
 from sessions_app.models import Intent, Lease, LeaseLost
 from tests.supervisor import database_dump
 from tests.supervisor.journals import Journal, ingest

@@ -192,3 +192,19 @@ def test_cancelled_turn_whose_agent_dies_is_not_continued() -> None:
     ingest(session, [journal.exits("p1")])
     assert prompt_states(session) == {"p1": "interrupted"}
     assert prompt_context.unfinished_of(fresh(session)) is None
+
+
+@pytest.mark.parametrize(("searched", "since"), [(1_000, "a" * 40), (3, "")])
+def test_beginning_of_a_turn_is_searched_for_in_the_newest_events(
+    searched: int, since: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
+    ingest(session, [snapshot(journal, "a" * 40), *journal.turn_begins("p1")])
+    monkeypatch.setattr(prompt_context, "SEARCHED_EVENTS", searched)
+    for number in range(4):
+        ingest(session, [journal.tool(f"call {number}"), snapshot(journal, "b" * 40)])
+    ingest(session, [journal.exits("p1")])
+    known = prompt_context.unfinished_of(fresh(session))
+    assert known is not None
+    assert known["since"] == since

@@ -12,6 +12,7 @@ import pytest
 from sessions_app.supervisor import leases, loop
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.loop import SupervisorLoop
+from sessions_app.supervisor.stream_news import News
 from sessions_app.workflows.driver.driver import WorkflowDriver
 
 ELSEWHERE = {"exit events", "export", "workflows"}
@@ -104,26 +105,22 @@ class Stream:
 
     def __init__(self) -> None:
         self.session_id = uuid.uuid4()
-        self.agent_gone = self.turn_completed = self.turn_ended = self.has_new_snapshot = self.ended = False
 
 
 @pytest.mark.django_db(transaction=True)
 async def test_only_an_agent_dying_again_without_a_turn_is_checked_later() -> None:
-    supervisor, stream = await new_supervisor(), Stream()
-    supervisor.registry.streams[stream.session_id] = cast("ExecutionStream", stream)
+    supervisor, stream = await new_supervisor(), cast("ExecutionStream", Stream())
 
-    def is_looked_at_once(**news: bool) -> bool:
-        vars(stream).update(agent_gone=True, **news)
+    def is_rechecked_at_once(*news: News) -> bool:
         supervisor._recheck_queue._sessions.clear()
-        supervisor._on_stream_change(stream.session_id)
+        supervisor.handle_news(stream, [*news, News.AGENT_GONE])
         return stream.session_id in supervisor._recheck_queue._sessions
 
     try:
-        assert is_looked_at_once()
-        assert not is_looked_at_once()
-        assert not is_looked_at_once(turn_ended=True)
-        assert is_looked_at_once(turn_completed=True)
-        assert not is_looked_at_once()
+        assert is_rechecked_at_once()
+        assert not is_rechecked_at_once()
+        assert not is_rechecked_at_once(News.TURN_ENDED)
+        assert is_rechecked_at_once(News.TURN_ENDED, News.TURN_COMPLETED)
+        assert not is_rechecked_at_once()
     finally:
-        del supervisor.registry.streams[stream.session_id]
         await close_unstarted(supervisor)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.protocol import JournalKind
 from sessions_app.models import Prompt, TaskSession
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
@@ -48,6 +48,7 @@ TABLE: list[tuple[JournalKind, dict[str, Any], tuple[str, ...], str]] = [
     (JournalKind.MESSAGE_AGENT, {"text": "hello"}, (ADDED,), "RUNNING"),
     (JournalKind.MESSAGE_AGENT, {"text": ""}, (), "RUNNING"),
     (JournalKind.MESSAGE_THOUGHT, {"text": "hm"}, (ADDED,), "RUNNING"),
+    (JournalKind.MESSAGE_SUB_AGENT, {"text": "hi", "sub_agent": "Sub-agent 1"}, (ADDED,), "RUNNING"),
     (JournalKind.TOOL_CALL, {"tool_call_id": "t1", "title": "ls", "status": "pending"}, (ADDED,), "RUNNING"),
     (JournalKind.TOOL_UPDATE, {"tool_call_id": "t1", "status": "completed"}, (ADDED,), "RUNNING"),
     (JournalKind.AGENT_SETTINGS, {"settings": [], "reason": "opened"}, ("session.agent.settings",), "RUNNING"),
@@ -99,8 +100,15 @@ TABLE: list[tuple[JournalKind, dict[str, Any], tuple[str, ...], str]] = [
     ),
     (JournalKind.USAGE, {"tokens": 5}, (), "RUNNING"),
     (JournalKind.WORKSPACE_SNAPSHOT, {"ref": "r", "commit": "c"}, ("session.workspace.changed",), "RUNNING"),
+    (
+        JournalKind.AGENT_PROCESSES,
+        {"processes": [{"command": "sleep 9", "since": "2026-01-31T12:00:00+00:00"}], "count": 1},
+        ("session.processes",),
+        "RUNNING",
+    ),
     (JournalKind.AGENTCTL_ABANDONED, {}, ("session.agentctl_abandoned",), "RUNNING"),
     (JournalKind.LOG, {"level": "info", "text": "hello"}, (), "RUNNING"),
+    (JournalKind.LOG, {"level": "warning", "text": "hello"}, ("session.warning",), "RUNNING"),
 ]
 
 

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Lease, Supervisor
 from sessions_app.services.intents import create_intent

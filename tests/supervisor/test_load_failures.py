@@ -18,7 +18,7 @@ from sessions_app.models import TaskSession
 from sessions_app.pages.session_summary import banner_buttons
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.situations import load_facts
-from sessions_app.services.status import session_status
+from sessions_app.services.status import load_status
 from sessions_app.supervisor.outcomes import REPORTED_GONE
 from tests.agents.scripts import Action, Script, agent, chunk, error, result
 from tests.supervisor.native_resume import ASKED, TOKEN, Resume
@@ -51,7 +51,7 @@ GONE = Outcome(
     "aside",
     "fresh",
     "With your next prompt it starts a new conversation",
-    ("Try the old conversation again", "Start fresh"),
+    ("Try the old conversation again", "Start fresh in this workspace", "Create new session"),
     comes_again=False,
 )
 GONE_BUT_TOLD = Outcome(
@@ -59,11 +59,16 @@ GONE_BUT_TOLD = Outcome(
     "aside",
     "history",
     "With your next prompt it receives the conversation so far",
-    ("Try the old conversation again", "Start fresh"),
+    ("Try the old conversation again", "Start fresh in this workspace", "Create new session"),
     comes_again=False,
 )
 AGAIN = Outcome(
-    "ERROR", "kept", "native", "The last start failed. The next one is at", ("Try again",), comes_again=True
+    "ERROR",
+    "kept",
+    "native",
+    "The last start failed. The next one is at",
+    ("Try again", "Start fresh in this workspace", "Create new session"),
+    comes_again=True,
 )
 NOT_INSTALLED = replace(AGAIN, page="was not found on the executor")
 LOGGED_OUT = replace(AGAIN, page="is not logged in on the executor")
@@ -72,7 +77,7 @@ USER_DECIDES = Outcome(
     "kept",
     None,
     "The agent loaded a conversation that is not the one shown here",
-    ("Accept the loaded conversation", "Start fresh"),
+    ("Accept the loaded conversation", "Start fresh in this workspace", "Create new session"),
     comes_again=False,
 )
 
@@ -168,7 +173,7 @@ SILENT = {name for name in FAILURES if name.startswith("silent")}
 
 def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
     """Return the banner's text and buttons after a supervisor pass."""
-    status = {**session_status(session), "recovering": False}
+    status = replace(load_status(session), recovering=False)
     assessment = assess_session(session)
     said = situation(load_facts(session, status, assessment))
     assert said is not None
@@ -191,7 +196,7 @@ def test_failed_load_has_the_expected_result(name: str, tmp_path: Path) -> None:
     assert (session.next_restart_at is not None) is fate.comes_again
     text, buttons = _page(session)
     assert fate.page in text
-    assert buttons[: len(fate.buttons)] == fate.buttons
+    assert buttons == fate.buttons
     assert session.error_message
     assert receipt.evidence["message"] in session.error_message
     assert TOKEN not in f"{session.error_message} {receipt.evidence}"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import Observation, Observed
 from executors_app.models import AgentProfile
+from executors_app.wire.executions import Observation, Observed
 from sessions_app.models import Prompt, TaskSession, session_transaction
 from sessions_app.services import intents
 from sessions_app.services.status import session_status

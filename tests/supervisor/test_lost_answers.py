@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from executors_app.errors import AgentctlRefused
+from executors_app.wire.errors import AgentctlRefused
 from sessions_app.models import Intent
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.start import claims, execution

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import AgentProfile
+from executors_app.wire.protocol import JournalKind
 from sessions_app.models import TaskSession
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, execution_of, fresh, running_session, runs

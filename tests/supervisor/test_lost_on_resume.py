@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from sessions_app.models import Intent, Repository, Run, TaskSession
 from sessions_app.services import intents
 from sessions_app.services.errors import TerminalState, WorktreeMissing
@@ -49,7 +49,7 @@ def remove_all(session: TaskSession) -> None:
 @pytest.mark.parametrize("mode", ["auto", "resume", "fresh_start", "workspace_only"])
 def test_resume_without_worktree_and_branch_fails_immediately(session: TaskSession, mode: str) -> None:
     remove_all(session)
-    with pytest.raises(WorktreeMissing, match=f"{session.worktree_path} and its branch {BRANCH} were deleted"):
+    with pytest.raises(WorktreeMissing, match=f"was deleted, and its branch {BRANCH} was not found"):
         intents.request_resume(session.id, None, mode)
     assert not Intent.objects.filter(session=session, kind="start", done_at=None).exists()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
 
-from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import AgentProfile
+from executors_app.wire.protocol import JournalKind
+from sessions_app.events.agents import left_out_sentence
 from sessions_app.models import Intent, McpServerList, TaskSession
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.start import agent_start, claims
@@ -27,6 +29,7 @@ def session_with_servers(env: dict[str, str] | None = None, **lists: list[dict[s
     session = session_without_agent()
     profile, task = session.agent_profile, session.task
     profile.env, profile.mcp_servers = env or {}, lists.get("profile", [])
+    profile.secret_hosts = {"TOKEN": ["docs.example"]}
     profile.save()
     McpServerList.objects.create(team=task.team, servers=lists.get("team", []))
     if task.repository is not None:
@@ -114,3 +117,73 @@ def test_session_without_servers_stores_nothing() -> None:
     assert servers_of_start(session) == []
     assert "mcp_servers" not in fresh(session).metadata
     assert AgentProfile.objects.get().mcp_servers == []
+
+
+def at(url: str, **headers: str) -> dict[str, Any]:
+    return {**DOCS, "url": url, "headers": {"Authorization": "secret:TOKEN", **headers}}
+
+
+PROGRAM = {"name": "docs", "command": "docs", "args": ["--stdio"], "env": {"KEY": "secret:TOKEN"}}
+
+
+@pytest.mark.parametrize(
+    ("server", "hosts", "given"),
+    [
+        (at("https://docs.example/mcp"), ["docs.example"], True),
+        (at("https://DOCS.example:443/mcp"), ["docs.example"], True),
+        (at("https://docs.example:8443/"), ["other.example", "docs.example:8443"], True),
+        (at("http://docs.example:8080/"), ["http://docs.example:8080"], True),
+        (at("https://[::1]:8443/"), ["[::1]:8443"], True),
+        (PROGRAM, ["any program"], True),
+        (at("https://evil.example/"), ["docs.example"], False),
+        (at("https://docs.example.evil.example/"), ["docs.example"], False),
+        (at("https://evil.example/?docs.example"), ["docs.example"], False),
+        (at("https://evil.example\\@docs.example/"), ["docs.example"], False),
+        (at("https://docs.example\\@evil.example/"), ["docs.example"], False),
+        (at("https://docs.example@evil.example/"), ["docs.example"], False),
+        (at("https://docs.example:8443/"), ["docs.example"], False),
+        (at("http://docs.example/"), ["docs.example"], False),
+        (at("https://docs.example/"), [], False),
+        (PROGRAM, ["docs.example"], False),
+        (at("https://docs.example/", Host="evil.example"), ["docs.example"], False),
+        (at("https://docs.example/", **{"x-forwarded-HOST": "evil.example"}), ["docs.example"], False),
+    ],
+)
+@pytest.mark.parametrize("level", ["team", "repository"])
+def test_secret_goes_only_to_hosts_that_the_profile_names(
+    server: dict[str, Any], hosts: list[str], given: bool, level: str
+) -> None:
+    session = session_with_servers({"TOKEN": "t0k3n"}, **{level: [server]})
+    AgentProfile.objects.update(secret_hosts={"TOKEN": hosts, "OTHER": ["evil.example"]})
+    servers = servers_of_start(fresh(session))
+    assert ("t0k3n" in str(servers)) is given
+    [told] = session_status(fresh(session))["mcp_servers"]
+    reason, variables = ("", []) if given else ("secret_withheld", ["TOKEN"])
+    assert (told["reason"], told["variables"]) == (reason, variables)
+    assert ("does not give TOKEN to its host" in left_out_sentence(told)) is not given
+
+
+def test_profiles_own_servers_get_what_they_refer_to() -> None:
+    session = session_with_servers(
+        {"TOKEN": "t0k3n"}, profile=[at("https://anywhere.example/"), {**PROGRAM, "name": "p"}]
+    )
+    AgentProfile.objects.update(secret_hosts={})
+    assert str(servers_of_start(fresh(session))).count("t0k3n") == 2
+
+
+@pytest.mark.parametrize(
+    "destinations",
+    [
+        ["docs.example"],
+        {"TOKEN": "docs.example"},
+        {"A B": ["docs.example"]},
+        {"TOKEN": ["*.example"]},
+        {"TOKEN": ["https://docs.example/path"]},
+        {"TOKEN": ["docs.example@evil.example"]},
+        {"TOKEN": ["DOCS.example"]},
+        {"TOKEN": [""]},
+    ],
+)
+def test_malformed_secret_hosts_are_refused(destinations: Any) -> None:
+    with pytest.raises(ValidationError):
+        AgentProfile(name="a", agent_type="demo", secret_hosts=destinations).clean()

@@ -17,7 +17,7 @@ from sessions_app.models import Intent, Prompt, Run, TaskSession
 from sessions_app.pages.session_state import wants_start_on_open
 from sessions_app.services import intents
 from sessions_app.services.errors import SessionsError
-from sessions_app.services.status import session_status
+from sessions_app.services.status import load_status
 from sessions_app.supervisor.start import claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope
 from tests.supervisor.recording_runtime import RecordingRuntime, sweep_once
@@ -119,7 +119,7 @@ def test_no_sweep_or_admission_starts_an_unwanted_session(runtime: RecordingRunt
 def test_page_does_not_start_an_unwanted_session(runtime: RecordingRuntime) -> None:
     for one in unwanted_sessions(runtime):
         session = TaskSession.objects.select_related("task", "agent_profile", "executor").get(id=one.session.id)
-        assert not wants_start_on_open(session_status(session)), (one.how, session.state)
+        assert not wants_start_on_open(load_status(session)), (one.how, session.state)
 
 
 def test_earlier_start_intent_of_an_unwanted_session_is_dropped(runtime: RecordingRuntime) -> None:

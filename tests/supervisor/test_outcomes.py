@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app.errors import AgentctlRefused, AgentctlUnreachable, WorkspaceGone
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import agent_types
+from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, WorkspaceGone
 from sessions_app.domain.situations import situation
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.pages.labels import receipt_label
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.situations import load_facts
-from sessions_app.services.status import session_status
+from sessions_app.services.status import load_status
 from sessions_app.supervisor.outcomes import (
     StartFailure,
     settle_intent,
@@ -105,7 +105,8 @@ NEEDS_PERSON = [
         "program_missing",
         (
             "Codex is not installed on the executor “local”: its program `codex-acp` was not found. "
-            "Install it there with `npm install -g @agentclientprotocol/codex-acp`, then try again."
+            "Install it there with `npm install -g @agentclientprotocol/codex-acp`, then try again. "
+            "Details: No such program."
         ),
         "The agent’s program is not installed",
         "Not started: the agent’s program is not installed",
@@ -141,7 +142,7 @@ def test_missing_installation_is_reported_with_its_command(code: str, message: s
     assert "install" in item.why or "logged in" in item.why
     row = session.receipts.get()
     assert (receipt_label(row, is_first=True).text, row.evidence["message"]) == (receipt, message)
-    status = session_status(session)
+    status = load_status(session)
     said = situation(load_facts(session, status, assess_session(session)))
     assert said is not None
     assert (said.text, said.action) == (message, "try_again")

@@ -47,11 +47,27 @@ def waiting_for_capacity() -> TaskSession:
     return session
 
 
+def disk_is_full() -> TaskSession:
+    return running_session(error_code="disk_full", error_message="The disk is full.")
+
+
 def rejected() -> TaskSession:
     session = running_session(launch_id="", execution={"resume_token": "", "rejected_resume_token": "t"})
     ingest(session, [*(journal := Journal()).turn_begins("p0"), journal.completes("p0")])
     session.runs.update(ended_at=timezone.now() - LATE)
     return session
+
+
+def test_reason_of_many_overdue_prompts_is_found_once(django_assert_max_num_queries: Any) -> None:
+    session = make_session()
+    for number in range(10):
+        row = Prompt.objects.create(session=session, message_id=f"late {number}", text="do it")
+        change(row, created_at=timezone.now() - LATE)
+    with django_assert_max_num_queries(200) as queries:
+        assert watchdogs.report_overdue_prompts() == 10
+    starts = [query for query in queries if query["sql"].startswith('SELECT "session_intents"')]
+    assert len(starts) == 1
+    assert [event["reason"] for event in overdue_events(session)] == ["starting"] * 10
 
 
 @pytest.mark.parametrize(
@@ -60,6 +76,7 @@ def rejected() -> TaskSession:
         (failed, "start_timeout"),
         (starting, "starting"),
         (waiting_for_capacity, "queued_for_capacity"),
+        (disk_is_full, "disk_full"),
         (rejected, "agent_not_running_fresh_start"),
         (running_session, "running"),
     ],

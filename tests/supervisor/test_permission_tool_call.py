@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 
 from executors_app.agentctl.drivers import acp
-from executors_app.agentctl.protocol import JournalKind
-from sessions_app.models import Prompt, TaskSession
+from executors_app.wire.protocol import JournalKind
+from sessions_app.models import Prompt, ResumeToken, TaskSession
 from sessions_app.notifications.delivery import render_email
 from sessions_app.pages.session_state import permission_contexts
+from sessions_app.services.errors import TokenRevoked
+from sessions_app.services.waits import answer_permission, permission_tokens
 from tests.agentctl.running import agentctl
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import running_session
@@ -98,7 +101,43 @@ def test_fields_of_the_request_take_precedence() -> None:
 def test_later_updates_of_the_call_complete_the_request() -> None:
     session, journal = asked(), Journal()
     ingest(session, [*journal.turn_begins("p1"), permission(journal)], lease=None)
-    assert session.attention.get(kind="permission").why.endswith("an action")
+    assert session.attention.get(kind="permission").why == "The agent does not say what it wants to do."
     ingest(session, [journal.tool("call-1", **TOOL_CALL), journal.tool("call-2", title="Another")], lease=None)
     assert requested_tool_call(session) == TOOL_CALL
     assert "Delete the build" in session.attention.get(kind="permission").why
+
+
+def _key(session: TaskSession) -> str:
+    secret = permission_tokens(session.permissions.all())["q1"].secret()
+    assert secret is not None
+    return secret
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one batch", "two batches"])
+def test_changed_call_is_shown_and_the_key_of_the_earlier_one_is_refused(together: bool) -> None:
+    session, journal = asked(), Journal()
+    begin = [*journal.turn_begins("p1"), journal.tool("call-1", **TOOL_CALL), permission(journal)]
+    ingest(session, begin, lease=None)
+    user = User.objects.create_user("reader")
+    earlier = _key(session)
+    changes: list[dict[str, Any]] = [{"raw_input": {"command": "rm -rf /"}}, {"title": "Delete everything"}]
+    lines = [journal.line(JournalKind.TOOL_UPDATE, tool_call_id="call-1", **change) for change in changes]
+    for batch in [lines] if together else [[line] for line in lines]:
+        ingest(session, batch, lease=None)
+
+    shown = {**TOOL_CALL, "title": "Delete everything", "raw_input": {"command": "rm -rf /"}}
+    assert requested_tool_call(session) == shown
+    with pytest.raises(TokenRevoked, match="changed this action"):
+        answer_permission(session.id, "q1", "yes", earlier, user)
+    answer_permission(session.id, "q1", "yes", _key(session), user)
+    assert session.intents.get(kind="answer").payload["option_id"] == "yes"
+    assert ResumeToken.objects.filter(session=session).count() == (2 if together else 3)
+
+
+def test_unchanged_call_keeps_its_key() -> None:
+    session, journal = asked(), Journal()
+    begin = [*journal.turn_begins("p1"), journal.tool("call-1", **TOOL_CALL), permission(journal)]
+    ingest(session, begin, lease=None)
+    again = journal.line(JournalKind.TOOL_UPDATE, tool_call_id="call-1", status="pending", **TOOL_CALL)
+    ingest(session, [again], lease=None)
+    assert ResumeToken.objects.filter(session=session).count() == 1

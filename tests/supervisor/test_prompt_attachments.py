@@ -10,7 +10,7 @@ from sessions_app.domain.attachments import AttachedFile
 from sessions_app.models import Attachment, Prompt, TaskSession, session_transaction
 from sessions_app.pages.conversation import attached_files
 from sessions_app.services.attachments import store_files
-from sessions_app.services.prompt_context import load_history
+from sessions_app.services.history import current_history, prepare_history
 from sessions_app.supervisor.prompts import PromptDelivery, claim_next_prompt
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, prompt_states, running_session
@@ -53,7 +53,10 @@ def test_accepted_files_enter_the_conversation_and_the_history() -> None:
     described = Prompt.objects.get().attachments
     assert message.payload == {"kind": "user", "attachments": described}
     assert attached_files(session, described)[0]["url"].endswith(f"/attachments/{described[0]['sha256']}/")
-    assert load_history(session).text == "[USER]: [Attached: notes.txt (text/plain)] read it"
+    prepare_history(session)
+    history = current_history(session)
+    assert history is not None
+    assert history.text == "[USER]: [Attached: notes.txt (text/plain)] read it"
 
 
 def test_prompt_with_a_lost_file_is_held() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import uuid
 from typing import Any
 
 import pytest
@@ -11,11 +9,11 @@ import pytest
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.services import intents, prompt_context
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.prompts import send_next_prompt
+from sessions_app.supervisor.stream_news import News
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import RecordingAgentctl, recording_agentctl
-from tests.supervisor.recording_runtime import with_registry
+from tests.supervisor.recording_runtime import RecordingListener, with_registry
 from tests.supervisor.rows import NO_LEASE, change, fresh, make_user, names, prompt_states, running_session
 from tests.waiting import eventually_async
 
@@ -99,34 +97,32 @@ def test_failed_delivery_is_retried_after_a_delay_not_at_every_wakeup(refusal: s
 def test_agent_output_alone_triggers_no_prompt_query(has_news: bool) -> None:
     session, journal = running_session(execution=NO_LEASE), Journal()
     lines = [*journal.says("Working"), journal.tool("t1"), *([journal.line("log")] if has_news else [])]
-    woken: list[uuid.UUID] = []
+    listener = RecordingListener()
 
     async def attach(registry: ExecutionRegistry) -> None:
-        registry.on_change = woken.append
         assert await registry.open_stream(session.id) is not None
 
     with recording_agentctl(session, lines):
-        with_registry(attach)
-    assert woken == ([session.id] if has_news else [])
+        with_registry(attach, listener)
+    assert listener.news == ([News.WORK_DUE] if has_news else [])
+    assert listener.woken == []
 
 
 def test_session_is_woken_when_the_delay_is_over() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "p1")
+    listener = RecordingListener()
 
     async def send(registry: ExecutionRegistry) -> None:
-        async def poke() -> None:
-            await send_next_prompt(registry, session.id)
-
-        registry.on_change = lambda session_id: tasks.append(asyncio.ensure_future(poke()))
         assert await registry.open_stream(session.id) is not None
-        await poke()
-        await eventually_async(lambda: len(agentctl.prompts) >= 3, describe="the prompt is delivered again")
-        await asyncio.gather(*tasks)
+        for tries in (1, 2, 3):
+            listener.woken.clear()
+            await send_next_prompt(registry, session.id)
+            await eventually_async(lambda: session.id in listener.woken, describe="the session is woken again")
+            assert len(agentctl.prompts) == tries
 
-    tasks: list[asyncio.Future[None]] = []
     with recording_agentctl(session) as agentctl:
         agentctl.refusal = "busy"
-        with_registry(send)
+        with_registry(send, listener)
 
 
 @pytest.mark.parametrize("answer", ["hangs up", "nonsense"])
@@ -140,17 +136,16 @@ def test_only_a_refusal_by_agentctl_proves_nondelivery(answer: str) -> None:
 
 def test_missing_agent_is_reported_immediately_and_keeps_the_prompt() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "p1")
-    lost: list[ExecutionStream] = []
+    listener = RecordingListener()
 
     async def send(registry: ExecutionRegistry) -> None:
-        registry.on_stream_lost = lost.append
         assert await registry.open_stream(session.id) is not None
         await send_next_prompt(registry, session.id)
 
     with recording_agentctl(session) as agentctl:
         agentctl.refusal = "not_running"
-        with_registry(send)
-    assert [stream.session_id for stream in lost[:1]] == [session.id]
+        with_registry(send, listener)
+    assert listener.lost[:1] == [session.id]
     assert prompt_states(session) == {"p1": "queued"}
 
 
@@ -183,7 +178,7 @@ def test_prompt_waits_while_the_session_cannot_take_it(reason: str) -> None:
 
 def test_prompt_without_a_stream_is_not_sent() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "p1")
-    assert with_registry(lambda registry: send_next_prompt(registry, session.id)) is False
+    with_registry(lambda registry: send_next_prompt(registry, session.id))
     assert prompt_states(session) == {"p1": "queued"}
 
 

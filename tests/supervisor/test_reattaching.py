@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app import crash_points
-from executors_app.domain import Observation, Observed
+from executors_app.machine import crash_points
+from executors_app.wire.executions import Observation, Observed
 from sessions_app.domain.actor_context import acting_as as known_as
 from sessions_app.models import LeaseLost, SessionTransaction, TaskSession
 from sessions_app.supervisor.sweep import actions, candidates
@@ -25,6 +25,7 @@ from tests.supervisor.rows import MINE, change, execution_of, fresh, last_payloa
 pytestmark = pytest.mark.django_db(transaction=True)
 
 GONE: dict[str, Any] = {"owner": "gone", "lease_expires_at": timezone.now() - timedelta(minutes=1)}
+REATTACH_EVENTS = ["session.receipt", "session.agentctl_ready"]
 POINTS = ["supervisor.leased", "supervisor.attached", "sweep.taken_over", "sweep.row_unwritten"]
 
 
@@ -45,7 +46,7 @@ def test_repeated_sweeps_report_each_reattachment_once(orphaned_sessions: list[T
             await run_sweep(registry, SweepScope("boot"), set())
 
     with_registry(sweep_three_times)
-    assert [names(session) for session in orphaned_sessions] == [["session.receipt"]] * 4
+    assert [names(session) for session in orphaned_sessions] == [REATTACH_EVENTS] * 4
     assert [session.receipts.get().evidence["generation"] for session in orphaned_sessions] == [2] * 4
 
 
@@ -71,7 +72,7 @@ def test_take_over_by_another_supervisor_is_reported_again(orphaned_sessions: li
     for session in orphaned_sessions:
         change(execution_of(session), **GONE)
     sweep_once()
-    assert [names(session) for session in orphaned_sessions] == [["session.receipt"] * 2] * 4
+    assert [names(session) for session in orphaned_sessions] == [REATTACH_EVENTS * 2] * 4
 
 
 def test_session_that_cannot_be_written_does_not_stop_the_others(
@@ -89,11 +90,11 @@ def test_session_that_cannot_be_written_does_not_stop_the_others(
     result = sweep_once()
     assert result.outcomes[str(bad.id)].error == "ZeroDivisionError: this row"
     assert (names(bad), bad.receipts.count()) == ([], 0)
-    assert [names(session) for session in (first, *others)] == [["session.receipt"]] * 3
+    assert [names(session) for session in (first, *others)] == [REATTACH_EVENTS] * 3
     monkeypatch.setattr(actions, "_place_in_start_queue", queue)
     change(execution_of(bad), **GONE)
     sweep_once(SweepScope("boot", sessions=[bad.id]))
-    assert names(bad) == ["session.receipt"]
+    assert names(bad) == REATTACH_EVENTS
 
 
 def test_every_session_passes_the_same_crash_points_in_order(
@@ -115,6 +116,13 @@ def test_receipt_names_supervisor_sweep_and_rule(orphaned_sessions: list[TaskSes
     for session in orphaned_sessions:
         payload = last_payload(session, "session.receipt")
         assert (payload["owner"], payload["cause"]) == ("me", "boot sweep: alive_same_agent")
+
+
+def test_reattach_reports_the_workspace_as_ready(orphaned_sessions: list[TaskSession]) -> None:
+    sweep_once()
+    for session in orphaned_sessions:
+        payload = last_payload(session, "session.agentctl_ready")
+        assert (payload["reason"], payload["executor_status"]) == ("reattached", "ready")
 
 
 def pending_reattaches(sessions: list[TaskSession], runtime: RecordingRuntime) -> list[PendingReattach]:
@@ -157,6 +165,6 @@ def test_lost_lease_is_reported_and_writes_nothing(
         ActionOutcome,
     ]
     assert {session.id: names(session) for session in orphaned_sessions} == {
-        session.id: [] if session.id == lost else ["session.receipt"] for session in orphaned_sessions
+        session.id: [] if session.id == lost else REATTACH_EVENTS for session in orphaned_sessions
     }
     assert fresh(orphaned_sessions[0]).state == "WAITING_FOR_INPUT"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.verification import fingerprint
-from sessions_app.models import ContinuityReceipt, Prompt, TaskSession
+from sessions_app.models import ContinuityReceipt, Prompt, TaskSession, session_transaction
+from sessions_app.services.status import session_status
 from sessions_app.supervisor.start import agent_start
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, fresh, last_payload, running_session
@@ -87,3 +90,15 @@ def test_proven_receipt_stays_proven() -> None:
     session, receipt = resumed_session(kind="loaded", verified="replay")
     ingest(session, [Journal().exits()])
     assert fresh(receipt).verified == "replay"
+
+
+def test_clock_that_is_set_back_does_not_hide_the_newest_receipt() -> None:
+    session = running_session()
+    with session_transaction(session.id) as transaction:
+        transaction.write_receipt("resumed", "pending")
+    session.receipts.update(created_at=timezone.now() + timedelta(hours=1))
+    with session_transaction(session.id) as transaction:
+        transaction.write_receipt("loaded", "replay")
+        transaction.write_receipt("fresh", "none")
+    assert [receipt.kind for receipt in session.receipts.all()] == ["fresh", "loaded", "resumed"]
+    assert session_status(fresh(session))["latest_receipt"]["kind"] == "fresh"

@@ -14,7 +14,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from executors_app.domain import Observation, Observed
+from executors_app.wire.executions import Observation, Observed
 from sessions_app.management.commands.recover_sessions import Command
 from sessions_app.management.recovery_pass import COLUMNS
 from sessions_app.models import RecoverySweep, Supervisor, SweepOutcome

@@ -14,8 +14,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from executors_app.agentctl.process import identity
-from executors_app.domain import Observation, Observed
+from executors_app.machine.process import identity
+from executors_app.wire.executions import Observation, Observed
 from sessions_app.domain.resumability import Reason
 from sessions_app.models import IntentKind, RecoverySweep, Supervisor, SweepOutcome, TaskSession, session_transaction
 from sessions_app.services import intents
@@ -208,6 +208,12 @@ def test_wait_fails_when_the_supervisor_has_not_swept_in_time(runtime: Recording
 def test_since_requires_a_time_zone(told: str) -> None:
     with pytest.raises(CommandError, match="is not a time with a time zone"):
         call_command("recover_sessions", "--since", told)
+
+
+def test_since_must_not_be_in_the_future() -> None:
+    tomorrow = (timezone.now() + timedelta(days=1)).isoformat()
+    with pytest.raises(CommandError, match="is in the future"):
+        call_command("recover_sessions", "--strict", "--since", tomorrow)
 
 
 # --- output ---

@@ -63,12 +63,33 @@ def test_nothing_due_means_the_longest_rest() -> None:
 @pytest.mark.django_db
 def test_start_queue_is_checked_when_a_restart_is_due() -> None:
     session = running_session()
-    assert admission.next_start_due() is None
-    due = timezone.now() + HOUR
+    now = timezone.now()
+    assert admission.next_start_due(now) is None
+    due = now + HOUR
     TaskSession.objects.filter(id=session.id).update(next_restart_at=due)
-    assert admission.next_start_due() == due
+    assert admission.next_start_due(now) == due
     TaskSession.objects.filter(id=session.id).update(start_rank=1)
-    assert seconds_until(admission.next_start_due()) == 0
+    assert seconds_until(admission.next_start_due(now)) == 0
+
+
+@pytest.mark.django_db
+def test_restart_that_falls_due_between_two_reads_is_next() -> None:
+    session = running_session()
+    last_check = timezone.now() - HOUR
+    due = last_check + HOUR / 2
+    TaskSession.objects.filter(id=session.id).update(next_restart_at=due)
+    assert not admission.load_due_restarts(last_check)
+    assert seconds_until(admission.next_start_due(last_check)) == 0
+    assert admission.load_due_restarts(timezone.now()) == {(session.id, due)}
+
+
+@pytest.mark.django_db
+def test_restart_that_was_seen_as_due_does_not_end_the_rest() -> None:
+    session = running_session()
+    now = timezone.now()
+    TaskSession.objects.filter(id=session.id).update(next_restart_at=now - HOUR)
+    assert admission.load_due_restarts(now)
+    assert admission.next_start_due(now) is None
 
 
 @pytest.mark.django_db

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from sessions_app.models import Intent
+from sessions_app.models import AGENT_AWAITED_SINCE, Intent
 from sessions_app.supervisor.start import agent_start
 from sessions_app.supervisor.start.execution import claim_and_prepare
 from tests.supervisor import database_dump
@@ -14,7 +16,7 @@ from tests.supervisor.rows import MINE, execution_of, fresh
 from tests.supervisor.start_claims import session_without_agent
 
 pytestmark = pytest.mark.django_db
-READS = 22
+READS = 23
 """The maximum for a whole resume; each query delays it by half a millisecond."""
 
 
@@ -27,6 +29,8 @@ def test_claim_and_prepare_in_one_transaction_equals_two_steps() -> None:
     assert order is not None
     intent.refresh_from_db()
     assert (plan.lease, intent.claimed_generation) == (MINE, MINE.generation)
+    awaited_since = datetime.fromisoformat(intent.payload.pop(AGENT_AWAITED_SINCE))
+    assert awaited_since <= timezone.now()
     assert intent.payload == {"mode": "auto", "strategy": order.strategy, "mcp_servers": {}}
     assert (fresh(session).state, fresh(session).start_attempts) == ("STARTING", 1)
 

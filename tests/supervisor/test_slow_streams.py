@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from executors_app.domain import Launched, LaunchSpec
-from executors_app.errors import AgentctlUnreachable
+from executors_app.wire.errors import AgentctlUnreachable
+from executors_app.wire.executions import Launched, LaunchSpec
 from sessions_app.models import Intent
 from sessions_app.supervisor import execution_registry as cores
 from sessions_app.supervisor.execution_registry import ExecutionRegistry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.situations import situation
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.services.assessment import assess_session, execution_of
+from sessions_app.services.history import prepare_history
 from sessions_app.services.situations import load_facts
-from sessions_app.services.status import session_status
+from sessions_app.services.status import load_status, session_status
 from sessions_app.supervisor.prompts import claim_next_prompt
 from sessions_app.supervisor.start import agent_start
 from tests.supervisor.journals import Journal, ingest
@@ -42,9 +44,11 @@ def start_agent(
     plan = claim_start(session, mode)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
+    prepare_history(fresh(session))
     assert agent_start.write_agent_started(
         plan, plan.lease, order, {"resume_token": "c2", **answer}, agent_start.load_conversation_facts(plan.session_id)
     )
+    prepare_history(fresh(session))
     ExecutorRunning.objects.filter(session=session).update(status="ready")
     return fresh(session), order
 
@@ -73,8 +77,12 @@ def test_native_resume_adds_nothing_to_the_prompt() -> None:
 def test_history_is_sent_with_the_first_prompt_only() -> None:
     session = session_with_history(resume_token="")
     change(session.agent_profile, history_context_injection=True)
+    unknown = session_status(fresh(session))["history"]
+    assert set(unknown.values()) == {None}, "no status searches the conversation for secrets"
+    prepare_history(fresh(session))
     before = session_status(fresh(session))
     assert before["resume_strategy"] == "history"
+    assert before["history"].keys() == unknown.keys()
     assert before["history"]["estimated_tokens"] > 0
     assert (before["history"]["entries_told"], before["history"]["entries_cut"]) == (3, 0)
     session, order = start_agent(session, outcome="created")
@@ -82,7 +90,7 @@ def test_history_is_sent_with_the_first_prompt_only() -> None:
     assert prompt_states(session) == {"p1": "done"}, "the prompt is done, and no other was sent"
     receipt = session.receipts.get()
     assert (receipt.kind, receipt.verified) == ("injected", "pending")
-    assert receipt.evidence["injection"] == before["history"] == session_status(session)["history"]
+    assert receipt.evidence["injection"] == before["history"] == session_status(fresh(session))["history"]
     assert "about" in _banner(session)
 
     first, second = sent_texts(session, "Go on.", "And now?")
@@ -98,7 +106,7 @@ def test_history_is_sent_with_the_first_prompt_only() -> None:
 
 
 def _banner(session: TaskSession) -> str:
-    status = {**session_status(session), "recovering": False}
+    status = replace(load_status(session), recovering=False)
     said = situation(load_facts(session, status, assess_session(session)))
     return said.text if said else ""
 

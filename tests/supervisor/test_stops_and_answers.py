@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 from django.utils import timezone
 
-from sessions_app.models import Intent, IntentKind, PermissionRequest, TaskSession
+from sessions_app.models import Intent, IntentKind, PermissionRequest, Prompt, TaskSession
 from sessions_app.services import intents, tasks, waits
 from sessions_app.services.errors import Conflict, Invalid, NotFound, TerminalState, TokenConsumed, TokenInvalid
+from sessions_app.services.status import session_status
 from sessions_app.supervisor.dispatcher import next_overtaking_intent
 from sessions_app.supervisor.outcomes import write_stopped
 from tests.supervisor.journals import Journal, ingest
@@ -75,7 +76,11 @@ def test_consent_to_delete_the_transcript_is_part_of_the_close() -> None:
 def test_result_of_the_deletion_is_in_the_log() -> None:
     session = running_session()
     write_stopped(session.id, None, "closed", "completed", {"deleted": False, "reason": "it is\nlocked"})
-    assert last_payload(session, "session.transcript") == {"deleted": False, "reason": "it is locked"}
+    assert last_payload(session, "session.transcript") == {
+        "deleted": False,
+        "confirmed": False,
+        "reason": "it is locked",
+    }
 
 
 def test_session_cannot_be_closed_with_two_outcomes() -> None:
@@ -197,3 +202,14 @@ def test_overtaking_intents_are_carried_out_strongest_first() -> None:
         order.append(row.kind)
         Intent.objects.filter(id=row.id).update(done_at=timezone.now())
     assert order == [IntentKind.CLOSE, IntentKind.STOP, IntentKind.CANCEL, IntentKind.ANSWER]
+
+
+def test_turn_of_a_stopped_session_is_not_a_crash() -> None:
+    session = running_session()
+    Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
+    journal = Journal()
+    ingest(session, journal.turn_begins("p1"))
+    intents.request_stop(session.id, make_user())
+    ingest(session, [journal.exits()])  # the journal reports the end before the stop is written
+    assert (session.runs.get().state, session.runs.get().reason) == ("interrupted", "stopped")
+    assert session_status(fresh(session))["derived_status"] == "idle"

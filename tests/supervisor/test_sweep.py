@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import AgentState
-from executors_app.domain import Observation, Observed, WorkspaceState
+from executors_app.wire.executions import Observation, Observed, WorkspaceState
+from executors_app.wire.protocol import AgentState
 from sessions_app.accounts.models import TeamRole
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope

@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from executors_app.domain import Observation, Observed
+from executors_app.wire.executions import Observation, Observed
 from sessions_app.models import Intent, Message, Prompt, RecoverySweep, Supervisor, SweepOutcome, TaskSession
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import loop, sweep_reports

@@ -11,7 +11,7 @@ from tests.services import ROOT
 
 SWEEP_MODULES = [
     *sorted((ROOT / "sessions_app" / "supervisor" / "sweep").glob("*.py")),
-    ROOT / "executors_app" / "agentctl" / "http" / "bulk_status.py",
+    ROOT / "executors_app" / "machine" / "bulk_status.py",
 ]
 SLOW_CLIENTS = {"aiohttp", "httpx", "requests", "urllib3"}
 

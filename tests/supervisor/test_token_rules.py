@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import AgentProfile, ExecutorRunning
+from executors_app.wire.protocol import JournalKind
 from sessions_app.domain.situations import situation
 from sessions_app.domain.verification import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
 from sessions_app.models import Intent, Lease, LeaseLost, TaskSession
 from sessions_app.pages.session_summary import banner_buttons
 from sessions_app.services.assessment import assess_session, assess_start
 from sessions_app.services.situations import load_facts
-from sessions_app.services.status import session_status
+from sessions_app.services.status import load_status
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
 from sessions_app.supervisor.start import agent_start, claims
@@ -180,11 +181,14 @@ def test_token_is_not_given_to_another_profile_type_or_directory(moved: Any) -> 
     assessment = assess_session(session)
     assert (assessment.resume_reason, assessment.needs_resume) == ("agent_not_running_fresh_start", False)
     assert assess_start(session, "resume").refusal == "strange_token"
-    status = {**session_status(session), "recovering": False}
+    status = replace(load_status(session), recovering=False)
     said = situation(load_facts(session, status, assessment))
     assert said is not None
     assert "another agent profile, agent type or directory" in said.text
-    assert [button.text for button in banner_buttons(said, assessment)] == ["Start fresh"]
+    assert [button.text for button in banner_buttons(said, assessment)] == [
+        "Start fresh in this workspace",
+        "Create new session",
+    ]
     plan = claim_start_of(session)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.protocol import JournalKind
 from sessions_app.domain.recovery_facts import MAX_CLOCK_SKEW
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.services import intents, prompts

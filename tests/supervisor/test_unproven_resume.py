@@ -10,11 +10,9 @@ import pytest
 
 from executors_app.models import AgentCapability
 from sessions_app.models import TaskSession
-from sessions_app.services.status import session_status
-from tests.agents.scripts import Action, Script, agent, chunk, result
+from tests.agents.scripts import Action, Script, agent, chunk, error, result
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.native_resume import ASKED, TOKEN, Resume
-from tests.supervisor.rows import fresh, running_session
 
 pytestmark = pytest.mark.django_db
 
@@ -62,10 +60,10 @@ def test_empty_load_of_an_agent_known_to_replay_is_a_mismatch(tmp_path: Path) ->
     assert (session.error_code, resume.token_outcome()) == ("context_mismatch", "kept")
 
 
-def test_agent_is_recognised_across_agent_types(tmp_path: Path) -> None:
+def test_replay_under_another_profile_proves_nothing_about_this_one(tmp_path: Path) -> None:
     Resume(tmp_path, "custom_acp").run(load(*REPLAYS))
     session = Resume(tmp_path, "amp").run(load())
-    assert (receipt_of(session), session.error_code) == (("failed", "none"), "context_mismatch")
+    assert (receipt_of(session), session.error_code) == (("loaded", "unproven"), "")
 
 
 @pytest.mark.parametrize("other", [{"version": "2.0"}, {"name": "openhands"}])
@@ -105,9 +103,73 @@ def test_unproven_load_is_not_recorded_as_a_replay(tmp_path: Path) -> None:
     assert (row.kept_proof, row.replayed_at) == ("unproven", None)
 
 
-def test_stored_agent_echo_is_shown_as_unproven() -> None:
-    session = running_session()
-    session.receipts.create(kind="loaded", verified="agent_echo")
-    told = session_status(fresh(session))["latest_receipt"]
-    assert told is not None
-    assert told["verified"] == "unproven"
+def test_agent_that_names_the_earlier_conversation_in_a_new_one_is_unproven(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "custom_acp")
+    session = resume.run(agent(session_new=[result({"sessionId": TOKEN})]), mode="fresh_start")
+    receipt = session.receipts.first()
+    assert receipt is not None
+    assert receipt_of(session) == ("resumed", "unproven")
+    assert "earlier conversation" in receipt.evidence["known_by"]
+    assert resume.token_outcome() == "kept"
+
+
+def test_set_aside_conversation_is_known_again_by_its_id(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "custom_acp")
+    by_directory = agent(session_new=[result({"sessionId": TOKEN})])
+    resume.run(by_directory)
+    assert resume.token_outcome() == "aside"
+    assert receipt_of(resume.run(by_directory)) == ("resumed", "unproven")
+    assert resume.token_outcome() == "kept"
+
+
+def test_new_conversation_with_another_id_is_fresh(tmp_path: Path) -> None:
+    session = Resume(tmp_path, "custom_acp").run(
+        agent(session_new=[result({"sessionId": "another"})]), mode="fresh_start"
+    )
+    assert receipt_of(session) == ("fresh", "none")
+
+
+BY_DIRECTORY = result({"sessionId": TOKEN})
+"""The answer to ``session/new`` of an agent that continues the conversation of its directory."""
+
+
+def continues(*replayed: Action, after: tuple[Action, ...] = ()) -> Script:
+    return agent(session_new=[*replayed, BY_DIRECTORY, *after])
+
+
+@pytest.mark.parametrize(
+    ("script", "receipt", "gets_history"),
+    [
+        (continues(), ("resumed", "unproven"), False),
+        (continues(*REPLAYS), ("resumed", "replay"), False),
+        (continues(after=REPLAYS), ("resumed", "replay"), False),
+        (continues(chunk("user", "paint the shed")), ("injected", "pending"), True),
+        (agent(session_new=[result({"sessionId": "another"})]), ("injected", "pending"), True),
+    ],
+)
+def test_agent_that_has_its_conversation_gets_no_history(
+    script: Script, receipt: tuple[str, str], gets_history: bool, tmp_path: Path
+) -> None:
+    resume = Resume(tmp_path, "auggie")
+    resume.run(agent())  # it offers no way to restore a conversation
+    session = resume.run(script)
+    assert (receipt_of(session), session.inject_history) == (receipt, gets_history)
+
+
+def test_conversation_reported_as_lost_gets_the_history_under_the_same_id(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "auggie")
+    resume.run(agent(load=True, session_load=[error(-32603, f"Session not found: {TOKEN}")]))
+    session = resume.run(continues())
+    assert (receipt_of(session), session.inject_history) == (("injected", "pending"), True)
+
+    lost = Resume(tmp_path, "auggie")
+    lost.run(agent(load=True, session_load=[error(-32603, f"Session not found: {TOKEN}")]))
+    assert receipt_of(lost.run(continues(*REPLAYS))) == ("resumed", "replay")
+
+
+def test_replay_into_a_new_conversation_is_compared_in_the_receipt(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "custom_acp")
+    session = resume.run(continues(*REPLAYS), mode="fresh_start")
+    receipt = session.receipts.first()
+    assert receipt is not None
+    assert receipt.evidence["replay_compared"].startswith("1 of 1 completed requests")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.db.models import RestrictedError
 
-from executors_app.domain import Observation, Observed, WorkspaceState
 from executors_app.models import AgentProfile, Executor
+from executors_app.wire.executions import Observation, Observed, WorkspaceState
 from sessions_app.models import Intent, TaskSession
 from sessions_app.services import intents, tasks
 from sessions_app.services.errors import Conflict, NoAgent, WorktreeNotShared
@@ -59,7 +59,7 @@ def open_workspace(**values: Any) -> TaskSession:
     intent = session.intents.get(done_at=None)
     plan = claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
     assert plan is not None
-    change(execution_of(session), status="ready", status_reason="", agentctl_url="http://127.0.0.1:9")
+    change(execution_of(session), status="ready", status_reason="", agentctl_url="unix:/nowhere/agentctl")
     assert agent_start.prepare_agent_start(plan, plan.lease, found="") is None
     return fresh(session)
 

@@ -16,18 +16,18 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from executors_app import plugins, workspace_store
-from executors_app.agentctl.protocol import JournalKind
 from executors_app.backoff import Backoff
-from executors_app.domain import ExecutionFacts
-from executors_app.errors import RuntimeUnavailable, WorkspaceGone
-from sessions_app.models import LeaseLost, TaskSession
+from executors_app.wire.errors import PublicationRefused, RuntimeUnavailable, WorkspaceGone
+from executors_app.wire.executions import ExecutionFacts
+from executors_app.wire.protocol import JournalKind
+from sessions_app.models import LeaseLost, Repository, Task, TaskSession
 from sessions_app.services.assessment import execution_facts_of
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import workspace_sync
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import load_session
 from sessions_app.supervisor.ingest.batches import ingest_batch
-from sessions_app.supervisor.workspace_sync import WorkspaceSync
+from sessions_app.supervisor.workspace_sync import MAX_PUSHES, MAX_REPOSITORY_PUSHES, WorkspaceSync
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_runtime import with_registry
 from tests.supervisor.rows import MINE, NO_LEASE, change, execution_of, last_payload, names, running_session
@@ -36,6 +36,7 @@ from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DELAYED, ARRIVED = "session.workspace.delayed", "session.workspace.arrived"
+UNPUBLISHED = "session.workspace.unpublished"
 
 
 @pytest.fixture
@@ -283,6 +284,53 @@ def test_permanent_error_is_retried_after_a_restart(sandboxes: SandboxRuntime, s
     run_with_sync(refused)
     assert execution_of(session).snapshot_error == "The volume was removed."
     run_catch_up(session)
+
+
+def test_refused_publication_counts_as_arrived_and_is_recorded_once(
+    sandboxes: SandboxRuntime, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work is in the archive: nobody may be told that it exists only on the executor."""
+    push = SandboxRuntime.push_work
+
+    async def push_and_refuse(self: SandboxRuntime, execution: ExecutionFacts) -> bool:
+        await push(self, execution)
+        raise PublicationRefused("Too much was published.")
+
+    monkeypatch.setattr(SandboxRuntime, "push_work", push_and_refuse)
+    session = sandbox_session(sandboxes, "one", snapshot("one"), **NO_LEASE)
+
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
+        await sync.catch_up()
+        await wait_until(registry, lambda: has_arrived(session), "its work has arrived")
+        sandboxes.refs[str(session.id)] = "two"
+        await registry.database(announce_snapshot, session, snapshot("two"))
+        sync.request(await registry.database(facts, session))
+        await wait_until(registry, lambda: has_arrived(session), "the next one arrived")
+
+    run_with_sync(work)
+    assert [one for one in names(session) if one in (DELAYED, UNPUBLISHED)] == [UNPUBLISHED]
+    assert last_payload(session, UNPUBLISHED)["error_code"] == "publication_refused"
+    assert session_status(load_session(session.id))["snapshot_transfer"] is None
+
+
+def test_slow_repository_leaves_room_for_others(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    slow = [sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE) for _ in range(6)]
+    other = sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE)
+    repository = Repository.objects.create(team=other.task.team, name="other", path="/other")
+    Task.objects.filter(pk=other.task_id).update(repository=repository)
+    sandboxes.is_open.clear()
+
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
+        for session in slow:
+            sync.request(await registry.database(facts, session))
+        await eventually_async(lambda: sandboxes.tries == MAX_REPOSITORY_PUSHES, describe="they wait")
+        sync.request(await registry.database(facts, other))
+        await eventually_async(lambda: sandboxes.tries == MAX_PUSHES, describe="the other one is pushed")
+        sandboxes.is_open.set()
+        for session in (*slow, other):
+            await wait_until(registry, partial(has_arrived, session), "its work has arrived")
+
+    run_with_sync(work)
 
 
 def test_local_repositories_are_not_pushed(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
@@ -17,6 +19,7 @@ from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor.ingest import writer as writers
 from sessions_app.supervisor.ingest.batches import Batch, IngestResult, Written, write_batches
 from sessions_app.supervisor.ingest.handlers import LineApplier
+from sessions_app.supervisor.ingest.line_buffer import LineBuffer
 from sessions_app.supervisor.ingest.writer import COMMIT_INTERVAL, JournalWriter
 from tests.supervisor.journals import Journal
 from tests.supervisor.rows import MINE, conversation, names, running_session
@@ -82,17 +85,25 @@ def test_waiting_batches_are_written_in_one_transaction(commits: Commits, thread
 
 def test_output_that_arrives_before_its_turn_joins_the_batch(commits: Commits, thread: DatabaseThread) -> None:
     session, journal = running_session(), Journal()
-    lines, arriving = journal.says("one "), [*journal.says("two "), journal.line("log"), *journal.says("three")]
+    frames = [journal.says("one "), [*journal.says("two "), journal.line("log"), *journal.says("three")]]
 
-    async def write_and_receive() -> IngestResult:
-        return await JournalWriter(thread)(session.id, MINE, lines, None, arriving)
+    async def arrive() -> AsyncIterator[list[dict[str, Any]]]:
+        for frame in frames:
+            yield frame
+            await asyncio.sleep(0)
 
-    assert asyncio.run(write_and_receive()).seq == 2
+    async def write_and_receive() -> tuple[IngestResult, list[dict[str, Any]]]:
+        async with aclosing((buffer := LineBuffer(arrive())).batches()) as batches:
+            first = await anext(batches)
+            written = await JournalWriter(thread)(session.id, MINE, first, None, buffer)
+            return written, await anext(batches)
+
+    written, next_batch = asyncio.run(write_and_receive())
+    assert written.seq == 2
     assert commits.sizes == [1]
     assert conversation(session)[0][1] == "one two "
-    assert [line["kind"] for line in lines] == ["message.agent"] * 2
     # The stream reads other lines before they are written, so these wait for its next batch.
-    assert [line["kind"] for line in arriving] == ["log", "message.agent"]
+    assert [line["kind"] for line in next_batch] == ["log", "message.agent"]
 
 
 def test_other_writers_get_time_between_two_commits(commits: Commits, thread: DatabaseThread) -> None:

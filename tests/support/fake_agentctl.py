@@ -20,23 +20,27 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from executors_app.agentctl.http import sockets
-from executors_app.agentctl.process import identity
-from executors_app.agentctl.protocol import PROTOCOL_VERSION
+from executors_app.machine import sockets
+from executors_app.machine.process import identity
+from executors_app.wire import socket_urls
+from executors_app.wire.protocol import PROTOCOL_VERSION
 
 ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def answering_server(answer: bytes) -> AsyncIterator[str]:
-    """Yield the URL of a server that answers every request with ``answer`` and closes the connection."""
+async def answering_server(answer: bytes, path: Path | None = None) -> AsyncIterator[str]:
+    """Yield the URL of a server that answers every request with ``answer`` and closes the connection.
+
+    With ``path`` it listens on a Unix socket there.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
         await writer.drain()
 
-    async with _served(serve) as url:
+    async with _served(serve, path) as url:
         yield url
 
 
@@ -56,13 +60,13 @@ async def flooding_server(start: bytes, chunk: bytes) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def hanging_server() -> AsyncIterator[str]:
-    """Yield the URL of a server that accepts connections and never answers."""
+async def hanging_server(path: Path | None = None) -> AsyncIterator[str]:
+    """Yield the URL of a server that accepts connections and never answers; with ``path``, on a Unix socket there."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async with _served(serve) as url:
+    async with _served(serve, path) as url:
         yield url
 
 
@@ -87,7 +91,7 @@ def http_response(status: int, body: bytes, *headers: str) -> bytes:
 
 
 @asynccontextmanager
-async def _served(serve: ConnectionHandler) -> AsyncIterator[str]:
+async def _served(serve: ConnectionHandler, path: Path | None = None) -> AsyncIterator[str]:
     open_ones: set[asyncio.StreamWriter] = set()
 
     async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,10 +103,15 @@ async def _served(serve: ConnectionHandler) -> AsyncIterator[str]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(guarded, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()[:2]
+    if path is None:
+        server = await asyncio.start_server(guarded, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()[:2]
+        url = f"http://{host}:{port}"
+    else:
+        server = await asyncio.start_unix_server(guarded, path)
+        url = socket_urls.unix_url(path)
     try:
-        yield f"http://{host}:{port}"
+        yield url
     finally:
         server.close()
         for writer in open_ones:
@@ -140,7 +149,9 @@ def plan_fleet(
         return FakeAgentctl(
             execution_id=str(uuid.uuid5(_NAMESPACE, f"execution {number}")),
             session_id=str(uuid.uuid5(_NAMESPACE, f"session {number}")),
-            url=sockets.unix_url(directory / f"{number}.sock") if directory else f"http://{_ip(base) + number}:{port}",
+            url=socket_urls.unix_url(directory / f"{number}.sock")
+            if directory
+            else f"http://{_ip(base) + number}:{port}",
             token=uuid.uuid5(_NAMESPACE, f"token {number}").hex,
             behaviour=behaviour,
         )
@@ -240,7 +251,7 @@ def _answering(member: FakeAgentctl) -> Any:
 
 
 def _listener(url: str) -> socket.socket:
-    if path := sockets.unix_path(url):
+    if path := socket_urls.unix_path(url):
         return sockets.listen_unix(path, _BACKLOG)
     host, _, port = url.removeprefix("http://").rpartition(":")
     # The protocol must be given, or asyncio does not set TCP_NODELAY.

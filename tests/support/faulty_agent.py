@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from executors_app.demo_agent import Conversation, DemoAgent, RpcError, Turn, default_home
+from executors_app.demo_agent.agent import Conversation, DemoAgent, RpcError, Turn, default_home
 
 BIG_LINE: Final = 5 * 1024 * 1024
 STDERR_FLOOD: Final = 8 * 1024 * 1024

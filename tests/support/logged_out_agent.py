@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.demo_agent import DemoAgent, RpcError, default_home
+from executors_app.demo_agent.agent import DemoAgent, RpcError, default_home
 
 LOGGED_IN: Final = "logged-in"
 AUTH_REQUIRED: Final = -32000

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.demo_agent import DemoAgent, RpcError, default_home
+from executors_app.demo_agent.agent import DemoAgent, RpcError, default_home
 
 COMMAND: Final[dict[str, Any]] = {
     "command": [sys.executable, "-m", "tests.support.login_agent"],

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from executors_app.demo_agent import DemoAgent, RpcError, default_home
+from executors_app.demo_agent.agent import DemoAgent, RpcError, default_home
 
 
 class RefusingAgent(DemoAgent):

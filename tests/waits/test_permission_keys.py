@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.protocol import JournalKind
 from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.models import ResumeToken, TaskSession
 from sessions_app.services import intents
 from sessions_app.services.errors import TokenRevoked
 from sessions_app.services.status import session_status
+from sessions_app.supervisor import watchdogs
 from sessions_app.supervisor.watchdogs import expire_waits, renew_tokens
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
@@ -151,7 +152,7 @@ def test_open_permissions_survive_a_secret_key_rotation(settings: Any) -> None:
     shown = key_of(session, "q1")
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new " * 20, [settings.SECRET_KEY]
     assert key_of(session, "q1") == shown
-    assert renew_tokens() == 0
+    assert renew_tokens() == (0, "")
     assert answer(session, "q1", "yes").state == "pending"
 
 
@@ -159,16 +160,32 @@ def test_permission_with_a_lost_key_gets_another(settings: Any) -> None:
     session, _ = asking_session()
     settings.SECRET_KEY = "new " * 20
     assert key_of(session, "q1") == ""
-    assert [renew_tokens(), renew_tokens()] == [1, 0]
+    assert [renew_tokens(), renew_tokens()] == [(1, ""), (0, "")]
     assert answer(session, "q1", "yes").state == "pending"
     assert sorted(token.reason for token in session.tokens.all()) == ["", "rotated"]
+
+
+def test_keys_are_checked_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdogs, "RENEWAL_BATCH", 2)
+    session, _ = asking_session("q1", "q2", "q3")
+    session.tokens.all().delete()
+    assert renew_tokens() == (2, "q2")
+    assert renew_tokens("q2") == (1, "")
+    assert session.tokens.count() == 3
+
+
+def test_checking_keys_reads_no_request(django_assert_num_queries: Any) -> None:
+    asking_session("q1", "q2", "q3")
+    with django_assert_num_queries(2) as queries:
+        assert renew_tokens() == (0, "")
+    assert "tool_call" not in "".join(query["sql"] for query in queries.captured_queries)
 
 
 def test_permission_from_before_keys_existed_gets_one() -> None:
     session, _ = asking_session()
     session.tokens.all().delete()
     assert status(session) == "interrupted_waiting"
-    assert renew_tokens() == 1
+    assert renew_tokens() == (1, "")
     assert status(session) == "waiting"
     assert answer(session, "q1", "yes").state == "pending"
 
@@ -177,4 +194,4 @@ def test_settled_permission_gets_no_new_key() -> None:
     session, _ = asking_session("q1", "q2")
     answer(session, "q1", "yes")
     intents.queue_prompt(session.id, "m2", "something else", make_user())
-    assert renew_tokens() == 0
+    assert renew_tokens() == (0, "")

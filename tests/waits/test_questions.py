@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from executors_app.agentctl.protocol import JournalKind
-from executors_app.agentctl.questions.schema import options_of, parse_question
+from executors_app.wire.protocol import JournalKind
+from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.models import AttentionItem, PermissionRequest, TaskSession
 from sessions_app.pages.conversation import render_messages
 from sessions_app.services import waits
@@ -179,7 +179,7 @@ def test_every_end_of_a_question_is_shown(kind: JournalKind, body: dict[str, Any
     ingest(session, [journal.line(kind, **{"permission_id": "q1", **body})])
     assert request_of(session).question_status == status
     message = next(one for one in session.messages.order_by("-seq") if "question" in one.payload)
-    assert words in render_messages([message])[0]["html"]
+    assert words in render_messages([message], None)[0]["html"]
     assert AttentionItem.objects.get(session=session, kind="question").resolved_at is not None
     assert names(session).count("session.token.revoked") == 1
 
@@ -189,7 +189,7 @@ def test_completed_link_is_closed_as_the_agent_reports() -> None:
     ingest(session, [journal.line(RESOLVED, permission_id="q1", option_id="accept", reason="completed")])
     message = session.messages.latest("seq")
     assert message.payload["question"]["url"] == LINK["url"]
-    assert "The agent reports that this is done" in render_messages([message])[0]["html"]
+    assert "The agent reports that this is done" in render_messages([message], None)[0]["html"]
 
 
 def test_undelivered_answer_ends_with_its_agent() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.process import execution_processes, identity
+from executors_app.machine.process import execution_processes, identity
 from tests.waiting import eventually
 from tests.workflows.deployed_runs import END_STATES, DeployedWorkflows, Run
 

@@ -12,9 +12,9 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import Code, Job
-from executors_app.errors import AgentctlRefused, AgentctlUnreachable
 from executors_app.models import AgentProfile, Executor
+from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable
+from executors_app.wire.protocol import Code, Job
 from sessions_app.models import Prompt, Repository, TaskSession
 from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.workflows.driver.driver import WorkflowDriver

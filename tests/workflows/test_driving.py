@@ -12,9 +12,9 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import Code, Job
-from executors_app.errors import AgentctlRefused
 from executors_app.models import AgentProfile
+from executors_app.wire.errors import AgentctlRefused
+from executors_app.wire.protocol import Code, Job
 from sessions_app.models import AttentionItem, Prompt
 from sessions_app.services import prompts, tasks
 from sessions_app.workflows.models import NodeRun

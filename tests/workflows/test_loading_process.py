@@ -79,7 +79,7 @@ def test_busy_machine_is_not_blamed_on_the_text(monkeypatch: pytest.MonkeyPatch)
 
 def test_killed_loading_process_is_replaced() -> None:
     client.load_isolated(text(shells(1)))
-    begun = client._process._process
+    begun = client.POOL._process
     assert begun is not None
     os.kill(begun.pid, signal.SIGKILL)
     begun.wait()
@@ -94,9 +94,9 @@ def test_texts_load_concurrently() -> None:
 
 def test_loading_process_ends_when_closed() -> None:
     client.load_isolated(text(shells(1)))
-    begun = client._process._process
+    begun = client.POOL._process
     assert begun is not None
-    client._process.close()
+    client.POOL.close()
     assert begun.returncode == 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.services import workflows
 from tests.agentctl.processes import REAL, Place

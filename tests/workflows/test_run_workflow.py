@@ -15,7 +15,7 @@ from django.contrib.auth.models import Group, User
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from executors_app.agentctl.process import identity
+from executors_app.machine.process import identity
 from kandev.databases import EMBEDDED_NAME
 from sessions_app.accounts.models import TeamRole
 from sessions_app.workflows import run_command

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,17 +14,18 @@ from django.test.utils import override_settings
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.models import TeamRole
+from sessions_app.confined.client import ConfinedPool
 from sessions_app.models import AttentionItem, Repository
 from sessions_app.services import attention
 from sessions_app.services.errors import Conflict, Invalid, ReadOnly, SessionsError
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from sessions_app.workflows.services import runs
+from sessions_app.workflows.services import runs, trigger_confirmation
 from sessions_app.workflows.services.runs import start_due_runs
-from sessions_app.workflows.services.trigger_confirmation import compare_parts
+from sessions_app.workflows.services.trigger_confirmation import COMPARISON_LIMITS, compare_parts
 from sessions_app.workflows.services.trigger_settings import confirm_triggers, triggers_document
 from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
 from tests.api.world import World, make_world
-from tests.history import apps_with_old_labels
+from tests.growth import measure_growth
 from tests.supervisor.rows import change, fresh
 from tests.workflows.workflow_builder import node, workflow
 
@@ -267,8 +267,26 @@ def test_difference_is_readable_and_hides_nothing(office: Office) -> None:
 
 def test_two_large_hostile_texts_are_compared_quickly(office: Office) -> None:
     before, after = "a\nb\n" * 200_000, "b\na\na\n" * 150_000
-    (found,) = compare_parts({"text": before}, {"text": after})
+    (found,) = compare_parts({"text": before}, {"text": after}, "ada")
     assert found.is_cut
+
+
+def test_cost_of_many_changed_files_is_bounded() -> None:
+    def compare(files: int) -> None:
+        lines = [f"{number % 50}" for number in range(500)]
+        before = {f"file:{number}": "\n".join(lines) for number in range(files)}
+        after = {f"file:{number}": "\n".join([*reversed(lines), str(number)]) for number in range(files)}
+        found = compare_parts(before, after, "ada")
+        assert len(found) == files
+
+    growth = measure_growth(compare, lambda size: size, sizes=(25, 50, 100, 200, 400))
+    assert growth.most <= COMPARISON_LIMITS.cpu_seconds + 1, growth
+
+
+def test_parts_are_shown_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trigger_confirmation, "TEXT_POOL", ConfinedPool("tests.confined.nothing"))
+    (found,) = compare_parts({"text": "a\nb"}, {"text": "a\nc\u202e"}, "ada")
+    assert (found.lines, found.is_cut) == (("-a", "-b", "+a", "+c⟦RLO⟧"), True)
 
 
 def test_open_item_is_reopened_with_the_present_reason(office: Office) -> None:
@@ -280,40 +298,3 @@ def test_open_item_is_reopened_with_the_present_reason(office: Office) -> None:
     office.save(office.world.staff, text=PLAIN)
     assert AttentionItem.objects.get(workflow=office.row).id == first.id
     assert len(office.items()) == 1, "everybody has the item again"
-
-
-def before_the_upgrade(world: World, name: str, **values: Any) -> Workflow:
-    """Return a schedule as an earlier release left it; ``values`` override its fields."""
-    office = scheduled(world, world.staff, name=name)
-    made = {"updated_at": office.row.created_at, "triggers_enabled_by": None, "confirmed": {}, **values}
-    Workflow.objects.filter(id=office.row.id).update(**made)
-    return office.row
-
-
-def test_upgrade_keeps_only_schedules_that_one_user_controlled() -> None:
-    world = make_world()
-    kept = before_the_upgrade(world, "kept")
-    others = [
-        before_the_upgrade(world, "text", revision=2),
-        before_the_upgrade(world, "places", updated_at=NOON),
-        before_the_upgrade(world, "nobody's", created_by=None),
-    ]
-    import_module("sessions_app.migrations.0019_pause_unproven_schedules").settle(apps_with_old_labels(), None)
-    kept = fresh(kept)
-    assert (kept.triggers_enabled, kept.triggers_enabled_by) == (True, world.staff)
-    assert [(fresh(row).triggers_enabled, bool(fresh(row).triggers_paused)) for row in others] == [(False, True)] * 3
-    assert {item.workflow for item in attention.open_items_for(world.member)} >= set(others)
-    Workflow.objects.filter(id=kept.id).update(next_run_at=NOON)
-    assert start_due_runs(NOON) == 1
-    change(world.executor, config={"image": "another"})
-    WorkflowRun.objects.update(state="succeeded")
-    Workflow.objects.filter(id=kept.id).update(next_run_at=NOON.replace(hour=13))
-    assert start_due_runs(NOON.replace(hour=13)) == 0, "the state confirmed at its first start counts"
-
-
-def test_migrated_schedule_is_paused_by_a_change_of_its_text() -> None:
-    world = make_world()
-    kept = before_the_upgrade(world, "kept")
-    import_module("sessions_app.migrations.0019_pause_unproven_schedules").settle(apps_with_old_labels(), None)
-    save_workflow(world.member, {"text": SHELL}, kept)
-    assert (fresh(kept).triggers_enabled, bool(fresh(kept).triggers_paused)) == (False, True)

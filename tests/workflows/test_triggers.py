@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -13,8 +14,11 @@ from django_q.models import Schedule
 from sessions_app.models import Run
 from sessions_app.tasks import schedules
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from sessions_app.workflows.services import runs
+from sessions_app.workflows.nodes.trigger import find_triggers
+from sessions_app.workflows.services import loading, runs
+from sessions_app.workflows.services.run_records import graph_of
 from sessions_app.workflows.services.runs import start_due_runs
+from sessions_app.workflows.services.trigger_confirmation import current_parts, parse_triggers, serialize_parts
 from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
 from tests.api.world import World, make_world
 from tests.workflows.workflow_builder import node, workflow
@@ -112,8 +116,12 @@ def test_disabled_invalid_or_archived_workflow_is_not_started(world: World, chan
 
 def test_failed_trigger_is_reported_and_tried_at_next_slot(world: World, caplog: pytest.LogCaptureFixture) -> None:
     text = workflow([node("one", "trigger", triggerType="cron", cron="0 * * * *"), node("coder", "agent", prompt="Go")])
-    given = {"team": world.team, "name": "Without a repository", "text": text, "triggers_enabled": True}
-    row = due_at(save_workflow(world.member, given)[0], NOON)
+    given = {"team": world.team, "name": "Without a repository", "text": text, "repository": world.repository}
+    row = due_at(save_workflow(world.member, {**given, "triggers_enabled": True})[0], NOON)
+    # As if a schedule with this obstacle had been confirmed, which nobody can do today.
+    row.repository = None
+    row.confirmed = serialize_parts(current_parts(row, graph_of(row.text, row.files)))
+    row.save(update_fields=["repository", "confirmed"])
     with caplog.at_level(logging.WARNING):
         assert start_due_runs(NOON) == 0
     row.refresh_from_db()
@@ -147,6 +155,55 @@ def test_two_idle_triggers_start_one_run(world: World) -> None:
     triggered(world, IDLE, "Another")
     Workflow.objects.update(updated_at=NOON)
     assert start_due_runs(NOON + timedelta(hours=1)) == 1
+
+
+def test_text_is_loaded_only_when_its_trigger_is_due(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = list[str]()
+
+    def load_text(text: str, *arguments: Any) -> Any:
+        loaded.append(text)
+        return loading.load_text(text, *arguments)
+
+    due = due_at(triggered(world, CRON, "Due"), NOON)
+    due_at(triggered(world, CRON, "Later"), NOON + timedelta(hours=1))
+    triggered(world, IDLE, "Idle")
+    Workflow.objects.update(updated_at=NOON)
+    monkeypatch.setattr(runs, "load_text", load_text)
+    assert start_due_runs(NOON + timedelta(minutes=1)) == 1
+    assert loaded == [due.text]
+
+
+def test_workflows_of_one_team_take_no_time_from_other_teams(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "TEAM_SECONDS", 0.0)
+    for number in range(3):
+        due_at(triggered(world, CRON, f"Costly {number}"), NOON - timedelta(hours=1))
+    given = {"team": world.stranger.groups.get(), "name": "Of another team", "triggers_enabled": True}
+    text = workflow([node("one", "trigger", triggerType="cron", cron="0 * * * *")])
+    stranger = due_at(save_workflow(world.stranger, {**given, "text": text})[0], NOON)
+    assert start_due_runs(NOON) == 2
+    assert WorkflowRun.objects.filter(workflow=stranger).exists()
+    end_all(NOON)
+    assert start_due_runs(NOON) == 1, "the team's next one follows in the next pass"
+
+
+@pytest.mark.parametrize("cron", ["0 0 1 1 *", "@daily", "*/5 * * * MON-FRI"])
+def test_confirmed_triggers_are_those_of_the_text(world: World, cron: str) -> None:
+    nodes = [
+        node("one", "trigger", triggerType="cron", cron=cron),
+        node("two", "trigger", triggerType="idle", idleMinutes=7),
+    ]
+    graph = graph_of(workflow(nodes), {})
+    assert graph is not None
+    row = triggered(world, CRON)
+    assert parse_triggers(current_parts(row, graph)["triggers"]) == find_triggers(graph)
+
+
+@pytest.mark.parametrize("text", ["cron: 0 0\n* * *", "cron: None", "idle: None minutes", "other"])
+def test_confirmed_triggers_that_cannot_be_read_are_taken_from_the_text(world: World, text: str) -> None:
+    assert parse_triggers(text) is None
+    row = due_at(triggered(world, CRON), NOON)
+    vars(row)["confirmed_triggers"] = text
+    assert runs._triggers_of(row).crons
 
 
 def test_worker_checks_triggers_every_minute(world: World) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rest_framework.test import APIClient
 
-from executors_app.agentctl.workspace import worktrees
-from executors_app.agentctl.workspace.worktrees import Worktree
+from executors_app.machine.git import worktrees
+from executors_app.machine.git.worktrees import Worktree
 from tests.api.world import client_of, make_world
 from tests.executors.repositories import make_repository
 from tests.workspace.served import REAL, Place, Served, make_repository_in, point_at

@@ -7,11 +7,23 @@ from pathlib import Path
 
 from django.contrib.auth.models import Permission
 
+from executors_app.wire import socket_urls
 from sessions_app.models import TaskSession
-from tests.agentctl.processes import REAL, Place
+from tests.agentctl import processes
+from tests.agentctl.processes import OBEDIENT, REAL
 from tests.agentctl.running import TOKEN
 from tests.api.world import World
 from tests.executors.repositories import commit, run_git
+
+
+class Place(processes.Place):
+    """A place whose agentctl listens on a Unix socket, as on the control plane's machine."""
+
+    def argv(self, module: str = OBEDIENT) -> list[str]:
+        """Return the command line of agentctl."""
+        directory = self.base / "socket"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        return [*super().argv(module), "--listen", socket_urls.unix_url(directory / "agentctl")]
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class TestWriteRights:
         assert put(client_of(served.world.member), served, "new", {"content": "x"}).status_code == 201
 
 
-@pytest.mark.parametrize("values", [{"status": "stopped"}, {"agentctl_url": "http://127.0.0.1:1"}])
+@pytest.mark.parametrize("values", [{"status": "stopped"}, {"agentctl_url": "unix:/nowhere/agentctl"}])
 def test_every_endpoint_is_unreachable_without_agentctl(served: Served, api: APIClient, values: dict[str, str]) -> None:
     ExecutorRunning.objects.update(**values)
     answers = [

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.workspace import worktrees
-from executors_app.agentctl.workspace.worktrees import Worktree
+from executors_app.machine.git import worktrees
+from executors_app.machine.git.worktrees import Worktree
 from tests.executors.repositories import run_git
 from tests.workspace.trees import REF, make_six, snapshot_tree
 

@@ -10,12 +10,12 @@ import pytest
 from rest_framework.test import APIClient
 
 from executors_app import recovery_refs
-from executors_app.agentctl.workspace.worktrees import Worktree
-from executors_app.errors import NotKept
+from executors_app.machine.git.worktrees import Worktree
 from executors_app.recovery_refs import SavedWork
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository
+from executors_app.wire.errors import NotKept
 from tests.api.world import client_of, make_world
 from tests.executors.repositories import commit, run_git
 from tests.workspace.trees import SESSION, make_six, snapshot_tree

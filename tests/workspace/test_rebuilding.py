@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.workspace import recovery_snapshots, repository_git, worktrees
-from executors_app.agentctl.workspace.repository_git import RepositoryGitFailed
-from executors_app.agentctl.workspace.worktrees import Worktree
-from executors_app.domain import WorkspaceState
-from executors_app.errors import WorkspaceGone
+from executors_app.machine.git import recovery_snapshots, workspace_git, worktrees
+from executors_app.machine.git.workspace_git import RepositoryGitFailed
+from executors_app.machine.git.worktrees import Worktree
+from executors_app.wire.errors import WorkspaceGone
+from executors_app.wire.executions import WorkspaceState
 from tests.executors.repositories import commit, run_git
 from tests.workspace.trees import REF, make_six, snapshot_tree, state_of
 
@@ -62,7 +62,7 @@ def test_rebuilding_begins_again_if_git_stumbles_over_the_record_of_another_work
     repository: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_six(worktree.path)
-    before, git = state_of(worktree.path), repository_git.run_git
+    before, git = state_of(worktree.path), workspace_git.run_git
     snapshot_tree(worktree.path)
     _by_git(repository, worktree)
     stumbles = iter([True])
@@ -108,9 +108,27 @@ def test_unusual_changes_are_restored_and_ignored_files_are_not(
     snapshot_tree(worktree.path)
     remove(repository, worktree)
 
-    worktrees.make_worktree(repository, "", worktree, existed=True)
+    note = worktrees.make_worktree(repository, "", worktree, existed=True)
 
     assert state_of(worktree.path) == (status, _as_git_keeps(files))
+    assert note == (
+        "Files that .gitignore names are in no snapshot: those that were in the workspace are not restored."
+    )
+
+
+def test_present_worktree_and_one_without_snapshot_have_no_note(repository: Path, worktree: Worktree) -> None:
+    assert worktrees.make_worktree(repository, "", worktree, existed=True) == ""
+    _by_git(repository, worktree)
+    assert worktrees.make_worktree(repository, "", worktree, existed=True) == ""
+
+
+def test_worktree_that_lost_only_its_pointer_has_no_note(repository: Path, worktree: Worktree) -> None:
+    (worktree.path / "ignored").write_text("kept\n")
+    snapshot_tree(worktree.path)
+    (worktree.path / ".git").unlink()
+
+    assert worktrees.make_worktree(repository, "", worktree, existed=True) == ""
+    assert (worktree.path / "ignored").exists()
 
 
 def _as_git_keeps(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes, int]]:

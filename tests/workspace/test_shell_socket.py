@@ -72,7 +72,7 @@ async def test_bytes_pass_both_ways_and_the_window_is_resized(live: Served, oper
     async with shell(live, operator) as screen:
         await screen.type("pwd; stty size; " + READY)
         await screen.shows("ready-2")
-        assert screen.told == [{"shell": "main", "offset": 0, "running": True, "new": True}]
+        assert screen.told == [{"shell": "main", "offset": 0, "running": True, "new": True, "replay": 0}]
         assert str(live.workspace).encode() in screen.bytes
         assert b"30 90" in screen.bytes
         await screen.socket.tell({"resize": [100, 40]})
@@ -106,6 +106,18 @@ async def test_second_reader_takes_over_the_same_shell_only(live: Served, operat
             assert await first.closes() == 4410
             await Screen(socket).shows("ready-2")
         await other.shows("ready-2")
+
+
+async def test_shells_per_user_are_limited(live: Served, operator: Headers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_consumer, "MAX_SHELL_SOCKETS", 1)
+    async with shell(live, operator) as first:
+        await first.type(READY)
+        await first.shows("ready-2")
+        async with shell(live, operator, "shell=other") as second:
+            assert await second.closes() == 4429
+    async with shell(live, operator, "shell=other") as third:
+        await third.type(READY)
+        await third.shows("ready-2")
 
 
 INVALID_TEXTS = ("", "[]", '{"resize": [0, 5]}', '{"resize": [1]}', '{"ack": -1}', '{"ack": true}')
@@ -178,7 +190,7 @@ async def test_unknown_session_has_no_shell(live: Served, operator: Headers) -> 
             assert await socket.close_code() == 4404
 
 
-@pytest.mark.parametrize("values", [{"status": "stopped"}, {"agentctl_url": "http://127.0.0.1:1"}])
+@pytest.mark.parametrize("values", [{"status": "stopped"}, {"agentctl_url": "unix:/nowhere/agentctl"}])
 async def test_shell_is_unreachable_without_agentctl(live: Served, operator: Headers, values: dict[str, str]) -> None:
     await run_in_database(ExecutorRunning.objects.update, **values)
     async with shell(live, operator) as screen:

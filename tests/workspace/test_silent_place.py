@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from executors_app.client import AgentctlClient
-from executors_app.errors import AgentctlUnreachable
+from executors_app.wire.errors import AgentctlUnreachable
 from sessions_app.services.workspace import _while_it_answers
 from tests.support import fake_agentctl
 

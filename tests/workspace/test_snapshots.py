@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.workspace.git import GitError
 from executors_app.agentctl.workspace.snapshots import SnapshotLimits
-from executors_app.agentctl.workspace.worktrees import Worktree
+from executors_app.machine.git.workspace_git import GitError
+from executors_app.machine.git.worktrees import Worktree
 from tests.drills.process_groups import has_ended
 from tests.executors.repositories import commit, run_git
 from tests.waiting import eventually

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from executors_app.agentctl.workspace import worktrees
 from executors_app.agentctl.workspace.snapshots import SnapshotLimits, take_snapshot
-from executors_app.agentctl.workspace.worktrees import Worktree
+from executors_app.machine.git import worktrees
+from executors_app.machine.git.recovery_snapshots import session_recovery_ref
+from executors_app.machine.git.worktrees import Worktree
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.models import ContinuityReceipt, Run, TaskSession
 from tests.api.world import World, client_of, make_world, message, say
@@ -161,6 +162,8 @@ def test_loss_of_the_repository_too_is_reported(world: World, api: APIClient, wo
     _worktree_by_git(world, worktree)
     if gone == "branch":
         run_git(Path(world.repository.path), "branch", "-D", worktree.branch)
+        # Without it, the files of the newest snapshot are shown.
+        run_git(Path(world.repository.path), "update-ref", "-d", session_recovery_ref(str(world.session.id)))
     else:
         shutil.rmtree(world.repository.path)
     for tail in WORKSPACE:

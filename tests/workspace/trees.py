@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from executors_app.agentctl.protocol import EXECUTION_MARKER
-from executors_app.agentctl.workspace.git import WorkspaceGit
 from executors_app.agentctl.workspace.snapshots import Snapshot, SnapshotLimits, take_snapshot
+from executors_app.machine.git.workspace_git import WorkspaceGit
+from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.executors.repositories import run_git
 
 SESSION = "12345678-90ab-4def-9234-567890abcdef"

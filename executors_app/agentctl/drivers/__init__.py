@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from executors_app.agentctl.conversation_store import ConversationStore
-from executors_app.agentctl.protocol import Code, JournalKind, LeftOutReason
+from executors_app.wire.protocol import Code, JournalKind, LeftOutReason
 
 Strategy = Literal["native", "history", "fresh"]
 
@@ -57,13 +57,25 @@ class StartRequest:
     """The agent's id of the last message of its last finished turn; some agents can resume at exactly that."""
     timeout: float = 60.0
     """Seconds for the whole handshake, without the login."""
+    load_timeout: float = 0.0
+    """Seconds for a handshake that restores a conversation, if that is more than ``timeout``."""
+    expected_requests: int = 0
+    """Number of user texts that the whole replay should contain: some agents replay after they have answered."""
+    known_conversations: frozenset[str] = frozenset()
+    """Fingerprints (``token_fingerprint``) of the session's earlier conversations: an agent that is asked for a new one
+    may continue one of them, because it goes by directory."""
     login: LoginRequest | None = None
     """A login or logout before the conversation is opened; only ACP agents have one."""
 
     @property
     def time_limit(self) -> float:
         """Seconds for handshake and login together."""
-        return self.timeout + (self.login.timeout if self.login else 0)
+        return self.handshake_limit + (self.login.timeout if self.login else 0)
+
+    @property
+    def handshake_limit(self) -> float:
+        """Seconds for the whole handshake: an agent may need long to load a long conversation."""
+        return max(self.timeout, self.load_timeout) if self.strategy == "native" else self.timeout
 
     def accepted_servers(self, transports: Collection[str]) -> list[Mapping[str, Any]]:
         """Return the programs, which every ACP agent starts, and the servers of ``transports``: *http*, *sse*."""
@@ -106,6 +118,8 @@ class StartResult:
     """
     replayed: int = 0
     replayed_user_texts: Sequence[str] = ()
+    replayed_user_digests: Sequence[str] = ()
+    """Of all replayed user texts (``replayed_texts.text_digest``), oldest first; empty if the driver gives none."""
     listed: bool | None = None
     """After a restored conversation without a replay: whether the agent lists it; None if that is not known."""
     timings: Mapping[str, float] = field(default_factory=dict)
@@ -233,10 +247,14 @@ class Driver(Protocol):
         """Start the agent and open or restore the conversation; raises StartFailed, which leaves no process."""
         ...
 
-    async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
+    async def prompt(
+        self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any, kind: str = "user"
+    ) -> str:
         """Run one turn to its end and return the stop reason ("cancelled" after a cancel).
 
-        Calls ``delivered()`` once the text is written to the agent. Raises TurnFailed.
+        ``kind`` says who wrote the prompt: *user*, or *continue*, *wait*, *retry* or *check* for prompts of Kandev. A
+        driver passes it to the agent where the protocol can carry it. Calls ``delivered()`` once the text is written to
+        the agent. Raises TurnFailed.
         """
         ...
 
@@ -261,10 +279,20 @@ class SupportsSettings(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class DeletionResult:
+    """What came of a request to delete the agent's transcript."""
+
+    reason: str = ""
+    """Why it was not deleted; empty: the agent reports that it was."""
+    is_confirmed: bool = False
+    """Whether more than the agent's report shows it: the agent no longer lists the conversation."""
+
+
 @runtime_checkable
 class SupportsDeletion(Protocol):
     """A driver whose agent can delete its own transcript of the conversation."""
 
-    async def delete_conversation(self) -> str:
-        """End the open turn and delete the transcript; return why it was not deleted, or an empty string."""
+    async def delete_conversation(self) -> DeletionResult:
+        """End the open turn and delete the transcript; return what came of it."""
         ...

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from executors_app.agentctl.agent_settings import REASON_LIMIT, clean_text
 from executors_app.agentctl.drivers import (
+    DeletionResult,
     Driver,
     Host,
     SettingRefused,
@@ -21,7 +23,7 @@ from executors_app.agentctl.drivers import (
 )
 from executors_app.agentctl.drivers import acp_session_setup as opening
 from executors_app.agentctl.drivers.acp_settings import AcpSettings
-from executors_app.agentctl.drivers.events import ReplayCollector
+from executors_app.agentctl.drivers.acp_updates import Update, UpdateRouter
 from executors_app.agentctl.drivers.json_rpc import (
     METHOD_NOT_FOUND,
     AgentGone,
@@ -30,17 +32,33 @@ from executors_app.agentctl.drivers.json_rpc import (
     encode_message,
 )
 from executors_app.agentctl.drivers.prompt_content import fit_blocks
-from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.process.agent_process import AgentProcess, SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
-from executors_app.agentctl.protocol import CapabilityShortfall, Code, JournalKind
+from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
+from executors_app.wire.line_format import RateLimitedLog
+from executors_app.wire.protocol import CapabilityShortfall, Code, JournalKind
 
 _INITIALIZE_SHARE: Final = 0.75
 """Share of the start's time limit for ``initialize``: a slower agent will not open a conversation in time."""
+_SESSION_SETUP: Final = "session setup"
+"""The step in which the conversation is opened or loaded."""
+_LOAD_LIMIT_HINT: Final = "; KANDEV_START_TIMEOUT, or load_timeout of its agent type, sets this limit"
 _SETTING_SHARE: Final = 1 / 6
 """Share of the start's time limit for selecting the model, and again for the mode and for each other setting."""
 _CHANGE_TIMEOUT: Final = 20.0
 """Seconds for the agent's answer to the change of a setting."""
+_SAYS_BUSY: Final = re.compile(
+    r"already (?:processing|prompting|in progress|running a (?:prompt|turn))"
+    r"|(?:prompt|turn|request|query) (?:is )?(?:already |still |currently )?(?:in progress|running|active)"
+    r"|(?:session|agent|conversation) is (?:currently |still )?busy|another (?:prompt|turn|request) is",
+    re.IGNORECASE,
+)
+"""How agents refuse a prompt while they work on something that they began themselves."""
+_BUSY_WAIT: Final = 1.0
+"""Seconds before such a prompt is sent again, doubled each time."""
+_MAX_BUSY_WAIT: Final = 5.0
+_BUSY_LIMIT: Final = 6 * 3600.0
+"""Seconds after which the turn fails with the agent's refusal."""
 _FAILED_GRACE: Final = 0.5
 _DELETE_TIMEOUT: Final = 5.0
 """Seconds for the end of an open turn and the answer to ``session/delete``."""
@@ -48,6 +66,17 @@ _CLOSE_TIMEOUT: Final = 2.0
 """Seconds for the answer to ``session/close``, which is not sent by a stop with less grace than that."""
 _OUTPUT_DRAIN_TIMEOUT: Final = 5.0
 """Seconds that a stop waits for the journal to accept the agent's last lines."""
+
+
+@contextlib.contextmanager
+def _not_counting(limit: asyncio.Timeout) -> Iterator[None]:
+    """Suspend a time limit for the block, which has one of its own; what was left of it is left afterwards."""
+    ends, begin = limit.when(), time.monotonic()
+    limit.reschedule(None)
+    try:
+        yield
+    finally:
+        limit.reschedule(None if ends is None else ends + time.monotonic() - begin)
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
@@ -60,6 +89,8 @@ class _Turn:
     cancelled: bool = False
     error: str = ""
     """The agent's last text, if it is an error."""
+    interrupted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the turn is cancelled, or its agent has ended."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -81,12 +112,19 @@ class AcpDriver:
         self._agent: _Agent | None = None
         self._agent_info: opening.AgentInfo | None = None
         self._trial, self._login = opening.CapabilityTrial(), opening.Login(None)
-        self._conversation_id: str | None = None
-        self._replay: ReplayCollector | None = None
         self._settings = AcpSettings(host.record)
+        self._updates = self._new_router()
         self._turn: _Turn | None = None
         self._step, self._step_timeout = "initialize", 0.0
+        self._cwd = ""
         self._unknown_notifications = RateLimitedLog(host.record, "notifications", level="debug")
+
+    def _new_router(self) -> UpdateRouter:
+        return UpdateRouter(self._host.record, self._settings.handle_update, self._record_update)
+
+    @property
+    def _conversation_id(self) -> str | None:
+        return self._updates.conversation_id
 
     @property
     def pid(self) -> int | None:
@@ -100,13 +138,14 @@ class AcpDriver:
         """Start the agent and open or restore the conversation; raises StartFailed, which leaves no process."""
         if self.pid is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
-        self._agent, self._conversation_id, self._replay, self._turn = None, None, None, None
+        self._agent, self._turn = None, None
         self._settings = AcpSettings(self._host.record)
+        self._updates = self._new_router()
         self._agent_info, self._trial, self._step_timeout = None, opening.CapabilityTrial(), request.timeout
-        self._login = opening.Login(request.login)
+        self._login, self._cwd = opening.Login(request.login), request.cwd
         try:
-            async with asyncio.timeout(request.timeout):
-                return await self._start(request)
+            async with asyncio.timeout(request.handshake_limit) as limit:
+                return await self._start(request, limit)
         except StartFailed as error:
             await self.stop(_FAILED_GRACE)
             error.told = self._failure_details()
@@ -124,7 +163,7 @@ class AcpDriver:
             await self.stop(0)
             raise
 
-    async def _start(self, request: StartRequest) -> StartResult:
+    async def _start(self, request: StartRequest, limit: asyncio.Timeout) -> StartResult:
         timings: dict[str, float] = {}
         with opening.timed_step(timings, "spawn"):
             agent = self._agent = await self._spawn(request)
@@ -132,31 +171,26 @@ class AcpDriver:
             self._step, self._step_timeout = "initialize", request.timeout * _INITIALIZE_SHARE
             async with asyncio.timeout(self._step_timeout):
                 peer = self._agent_info = await opening.initialize(agent.connection)
-            self._step_timeout = request.timeout
+            self._step_timeout = request.handshake_limit
         request.report_left_out(self._host.record, peer.mcp_transports)
         self._step = "login"
-        await self._login.carry_out(agent.connection, peer)
-        replays: list[ReplayCollector] = []
+        with _not_counting(limit):
+            await self._login.carry_out(agent.connection, peer)
         with opening.timed_step(timings, "session"):
-            self._step = "session setup"
-            # Set before the request: an agent replays the conversation before it answers ``session/load``.
-            self._conversation_id = request.resume_token if request.strategy == "native" else None
-            opened = await opening.open_conversation(
-                agent.connection, request, peer, self._trial, lambda to: self._replay_to(to, replays)
-            )
-            self._conversation_id = opened.conversation_id
+            self._step = _SESSION_SETUP
+            opened = await opening.open_conversation(agent.connection, request, peer, self._trial, self._updates)
             await self._host.keep_token(opened.conversation_id)
         self._settings.open(opened.settings)
         await self._apply_settings(agent.connection, request, peer)
         self._settings.publish()
-        replay = replays[-1] if replays else ReplayCollector()
         return StartResult(
             outcome=opened.outcome,
             resume_token=opened.conversation_id,
             agent=peer.agent,
             capabilities=peer.capabilities,
-            replayed=replay.messages,
-            replayed_user_texts=replay.user_texts,
+            replayed=opened.replay.messages,
+            replayed_user_texts=opened.replay.user_texts,
+            replayed_user_digests=opened.replay.user_digests,
             listed=opened.listed,
             timings=timings,
             unkept=self._trial.unkept,
@@ -178,11 +212,6 @@ class AcpDriver:
         wire.start_reading()
         agent.exit_watcher = asyncio.create_task(self._watch_exit(agent), name="agent's burial")
         return agent
-
-    def _replay_to(self, replay: ReplayCollector | None, replays: list[ReplayCollector]) -> None:
-        self._replay = replay
-        if replay is not None:
-            replays.append(replay)
 
     async def _apply_settings(self, wire: JsonRpcConnection, request: StartRequest, peer: opening.AgentInfo) -> None:
         self._step = "settings"
@@ -223,25 +252,31 @@ class AcpDriver:
         if isinstance(error, SpawnFailed):
             return StartFailed(error.code, str(error), permanent=error.permanent)
         late = f"the agent did not complete {self._step} within {self._step_timeout:g} s"
+        if request.strategy == "native" and self._step == _SESSION_SETUP:
+            late = f"the agent did not load its conversation within {self._step_timeout:g} s{_LOAD_LIMIT_HINT}"
         return StartFailed(Code.START_TIMEOUT, late)
 
     # -- turns
 
-    async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
+    async def prompt(
+        self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any, kind: str = "user"
+    ) -> str:
         """Run one turn to its end and return the stop reason ("cancelled" after a cancel); raises TurnFailed."""
         agent = self._agent
         if agent is None or agent.exited.is_set() or self._conversation_id is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
-        params = {"sessionId": self._conversation_id, "prompt": self._blocks(text, attachments)}
+        params = {"sessionId": self._conversation_id, "prompt": self._blocks(text, attachments), **_prompt_meta(kind)}
         turn = self._turn = _Turn()
+        self._updates.prompted()
         try:
-            answer = await agent.connection.call("session/prompt", params, sent=delivered)
+            answer = await self._call_when_free(agent, turn, params, delivered)
         except RpcError as error:
             # ACP asks for the stop reason *cancelled*, but the aborted request may surface as an error instead.
             if turn.cancelled:
                 return "cancelled"
-            code = Code.AUTH_REQUIRED if error.code == opening.AUTH_REQUIRED else "agent_error"
-            raise TurnFailed(code, error.text) from error
+            if error.code == opening.AUTH_REQUIRED:
+                raise TurnFailed(Code.AUTH_REQUIRED, error.text) from error
+            raise TurnFailed(events.failure_code(error.text), error.text) from error
         except PipeStuck as error:
             # Part of the prompt was written. It must never be completed, and the agent would read any further
             # message as its rest.
@@ -255,9 +290,32 @@ class AcpDriver:
             turn.ended.set()
             self._turn = None
         reason = self._stop_reason(answer)
-        if turn.error and reason == "end_turn" and not turn.cancelled:
+        if turn.error and reason in ("end_turn", events.NO_STOP_REASON) and not turn.cancelled:
             raise TurnFailed(events.failure_code(turn.error), turn.error)
         return reason
+
+    async def _call_when_free(self, agent: _Agent, turn: _Turn, params: dict[str, Any], delivered: Any) -> Any:
+        """Send the prompt; while the agent refuses it because it still works on something else, wait and repeat it.
+
+        Such a refusal means that the agent has not begun with this prompt.
+        """
+        wait, refused_at = _BUSY_WAIT, time.monotonic()
+        while True:
+            try:
+                return await agent.connection.call("session/prompt", params, sent=delivered)
+            except RpcError as error:
+                waited = time.monotonic() - refused_at
+                if turn.cancelled or not _SAYS_BUSY.search(error.text) or waited > _BUSY_LIMIT:
+                    raise
+                if wait == _BUSY_WAIT:
+                    text = "the agent still works on something else; the prompt waits for it"
+                    self._host.record(JournalKind.LOG, level="info", text=text, data={"said": error.text[:500]})
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await turn.interrupted.wait()
+                wait = min(2 * wait, _MAX_BUSY_WAIT)
+                if turn.cancelled:
+                    raise
 
     def _blocks(self, text: str, attachments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the prompt as content blocks; raises TurnFailed for files that the agent does not take."""
@@ -266,16 +324,16 @@ class AcpDriver:
 
     def _stop_reason(self, answer: Any) -> str:
         result = answer if isinstance(answer, dict) else {}
-        if isinstance(result.get("usage"), dict):
-            self._host.record(JournalKind.USAGE, usage=result["usage"])
-        reason = result.get("stopReason")
-        return reason if isinstance(reason, str) and reason else "end_turn"
+        if usage := events.usage_of_answer(result):
+            self._host.record(JournalKind.USAGE, usage=usage)
+        return events.stop_reason_text(result.get("stopReason"))
 
     async def cancel(self) -> None:
         """Ask the agent to end the active turn; an error that it answers afterwards counts as *cancelled*."""
         if self._turn is None or self._agent is None or self._conversation_id is None:
             return
         self._turn.cancelled = True
+        self._turn.interrupted.set()
         with contextlib.suppress(AgentGone, PipeStuck):
             await self._agent.connection.notify("session/cancel", {"sessionId": self._conversation_id})
 
@@ -289,29 +347,30 @@ class AcpDriver:
                 f"the agent sent {method}".encode(),
                 params=encode_message(_without_session_id(params))[:500].decode("utf-8", "replace"),
             )
-        # Updates of another conversation are only logged; while a new one has no id yet, all are accepted.
-        elif params.get("sessionId") not in (None, self._conversation_id) and self._conversation_id is not None:
-            data = {"params": _without_session_id(params)}
-            self._host.record(
-                JournalKind.LOG, level="info", text="the agent sent an update of another conversation", data=data
-            )
-        elif self._settings.handle_update(update):
-            pass  # recorded there; also during a replay, because agents report what they offer while they load
-        elif self._replay is not None:
-            self._replay.add(update)
         else:
-            # An agent may report its usage after its last text.
-            if self._turn and self._agent_info and update.get("sessionUpdate") != "usage_update":
-                self._turn.error = events.error_in_text(self._agent_info.agent.get("name", ""), update)
-            kind, body = events.update_to_journal_line(update)
-            self._host.record(kind, **body)
+            self._updates.receive(params.get("sessionId"), update)
+
+    def _record_update(self, update: Update, may_be_replayed: bool) -> None:
+        # An agent may report its usage after its last text.
+        if self._turn and self._agent_info and update.get("sessionUpdate") != "usage_update":
+            self._turn.error = events.error_in_text(self._agent_info.agent.get("name", ""), update)
+        kind, body = events.update_to_journal_line(update)
+        self._host.record(kind, **body, **({"may_be_replayed": True} if may_be_replayed else {}))
 
     async def _handle_request(self, method: str, params: Any) -> Any:
         if method == events.QUESTION_METHOD:
-            return await events.ask_question(self._host, params)
+            return await events.ask_question(self._host, params, self._asking_sub_agent(params))
         if method == events.PERMISSION_METHOD:
-            return await events.ask_permission(self._host, params)
+            return await events.ask_permission(self._host, params, self._asking_sub_agent(params))
+        if events.asks_in_own_form(method):
+            events.decline_question(self._host, params)
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
+
+    def _asking_sub_agent(self, params: Any) -> str:
+        """Return the name of the sub-agent that asks; empty for the agent itself."""
+        session_id = params.get("sessionId") if isinstance(params, dict) else None
+        is_own = session_id is None or self._conversation_id in (None, session_id)
+        return "" if is_own else self._updates.name_sub_agent(session_id)
 
     # -- the end
 
@@ -344,13 +403,25 @@ class AcpDriver:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await agent.connection.call("session/close", {"sessionId": self._conversation_id})
 
-    async def delete_conversation(self) -> str:
+    async def delete_conversation(self) -> DeletionResult:
         """Delete the agent's own transcript; see ``SupportsDeletion``."""
-        agent, conversation_id = self._agent, self._conversation_id
+        agent, conversation_id, peer = self._agent, self._conversation_id, self._agent_info
         if agent is None or agent.exited.is_set() or conversation_id is None:
-            return "no agent is running"
-        if self._agent_info is None or not self._agent_info.deletes:
-            return "the agent does not offer to delete its transcript"
+            return DeletionResult("no agent is running")
+        if peer is None or not peer.deletes:
+            return DeletionResult("the agent does not offer to delete its transcript")
+        # An absent conversation proves a deletion only if it was listed before.
+        was_listed = peer.lists and await self._is_listed(agent, conversation_id)
+        if reason := await self._request_deletion(agent, conversation_id):
+            return DeletionResult(reason)
+        self._updates.conversation_id = None  # it is not closed after that
+        still_listed = await self._is_listed(agent, conversation_id) if was_listed else None
+        if still_listed:
+            return DeletionResult("the agent reports the deletion, but still lists the conversation")
+        return DeletionResult(is_confirmed=still_listed is False)
+
+    async def _request_deletion(self, agent: _Agent, conversation_id: str) -> str:
+        """End the open turn and have the agent delete the conversation; return why it did not, or an empty text."""
         try:
             async with asyncio.timeout(_DELETE_TIMEOUT):
                 if self._turn is not None:  # otherwise the agent might write the transcript again
@@ -364,8 +435,10 @@ class AcpDriver:
             return f"the agent did not answer within {_DELETE_TIMEOUT:g} s"
         except (AgentGone, PipeStuck):
             return "the agent ended first"
-        self._conversation_id = None  # it is not closed after that
         return ""
+
+    async def _is_listed(self, agent: _Agent, conversation_id: str) -> bool | None:
+        return await opening.is_listed(agent.connection, self._cwd, conversation_id, empty_is_known=True)
 
     async def _watch_exit(self, agent: _Agent) -> None:
         """Wait until all output is handled, end the agent if it still runs, and report its exit."""
@@ -373,8 +446,17 @@ class AcpDriver:
         await agent.connection.closed.wait()
         exit_code = await agent.process.finish()
         agent.exited.set()
+        if self._turn is not None:
+            self._turn.interrupted.set()
         self._host.agent_gone(exit_code)
         await agent.connection.close()
+
+
+def _prompt_meta(kind: str) -> dict[str, Any]:
+    """Return what marks a prompt that Kandev wrote, so that an agent can tell it from its user's; empty for those."""
+    if kind == "user":
+        return {}
+    return {"_meta": {"kandev": {"prompt_kind": kind, "is_continue": kind == "continue"}}}
 
 
 def _without_session_id(params: Any) -> Any:

@@ -10,26 +10,31 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from executors_app.agentctl.agent_settings import AGENT, REASON_LIMIT, clean_text, parse_auth_methods
 from executors_app.agentctl.drivers import LoginRequest, StartFailed, StartRequest
+from executors_app.agentctl.drivers.acp_updates import UpdateRouter
 from executors_app.agentctl.drivers.events import LOGIN_PATTERN, QUESTION_CAPABILITIES, ReplayCollector
 from executors_app.agentctl.drivers.json_rpc import METHOD_NOT_FOUND, AgentGone, JsonRpcConnection, RpcError
 from executors_app.agentctl.process.async_io import PipeStuck
-from executors_app.agentctl.protocol import CapabilityShortfall, Code, LoginAction, LoginState
+from executors_app.wire.agent_settings import AGENT, REASON_LIMIT, clean_text, parse_auth_methods
+from executors_app.wire.line_format import token_fingerprint
+from executors_app.wire.protocol import CapabilityShortfall, Code, LoginAction, LoginState
 
 LIST_TIMEOUT: Final = 5.0
 """Seconds for reading the whole list."""
 _MAX_PAGES: Final = 50
 
 
-async def is_listed(wire: JsonRpcConnection, cwd: str, conversation_id: str) -> bool | None:
+async def is_listed(
+    wire: JsonRpcConnection, cwd: str, conversation_id: str, *, empty_is_known: bool = False
+) -> bool | None:
     """Whether the agent lists the conversation, for its directory or for any.
 
-    None if unknown: the list could not be read to its end, or is empty.
+    None if unknown: the list could not be read to its end, or is empty and ``empty_is_known`` is not set: an agent
+    with an empty list may have lost its store, or list nothing.
     """
     try:
         async with asyncio.timeout(LIST_TIMEOUT):
@@ -38,7 +43,9 @@ async def is_listed(wire: JsonRpcConnection, cwd: str, conversation_id: str) -> 
                 ids |= await _listed_ids(wire, {}, conversation_id)
     except (RpcError, AgentGone, PipeStuck, TimeoutError, _ListingUnusable):
         return None
-    return conversation_id in ids if ids else None
+    if not ids and not empty_is_known:
+        return None
+    return conversation_id in ids
 
 
 class _ListingUnusable(Exception):
@@ -66,7 +73,22 @@ async def _listed_ids(wire: JsonRpcConnection, params: dict[str, Any], until: st
 
 ACP_VERSION: Final = 1
 AUTH_REQUIRED: Final = -32000
-RESOURCE_NOT_FOUND: Final = -32002
+_SAYS_GONE: Final = re.compile(
+    r"unknown session identifier|\bFS_NOT_FOUND\b|\"service\": ?\"session\""
+    r"|\b(?:no such|unknown) (?:session|conversation|thread|chat)\b"
+    r"|\b(?:session|conversation|thread|chat)(?: id| file)? (?:was |is |could )?"
+    r"(?:not (?:be )?found|does not exist|doesn't exist|no longer exists)\b",
+    re.IGNORECASE,
+)
+"""How agents answer for a conversation that they do not have, without its id: droid, grok, kilo, opencode, others."""
+_MAY_PASS: Final = re.compile(
+    r"already (?:in use|running|open|loaded|active)|\block(?:ed)?\b|\bbusy\b|time(?:d )?-?out|permission denied|EACCES"
+    r"|\bE(?:NOSPC|DQUOT|MFILE|NFILE|IO|PERM|BUSY|AGAIN|NOTFOUND|CONN\w+)\b|no space left|quota|out of memory|too many"
+    r"|rate.limit|overloaded|unavailable|connection|network|fetch failed|try again|cancell?ed|aborted|forbidden"
+    r"|not authori[sz]ed|\bmcp\b|\bmodel\b.{0,80}\bnot (?:available|found|supported)",
+    re.IGNORECASE,
+)
+"""Hindrances that say nothing about whether the conversation still exists."""
 _MIN_ID_LENGTH: Final = 6
 """Characters; a shorter id could be an ordinary word of an error message."""
 _INITIALIZE: Final[dict[str, Any]] = {
@@ -153,6 +175,8 @@ class OpenedConversation:
     conversation_id: str
     settings: Mapping[str, Any]
     """The agent's answer, with the models and options that it offers."""
+    replay: ReplayCollector
+    """What the agent replayed of it."""
     listed: bool | None = None
     """As in ``StartResult``."""
 
@@ -196,25 +220,23 @@ async def open_conversation(
     request: StartRequest,
     peer: AgentInfo,
     trial: CapabilityTrial,
-    replaying: Callable[[ReplayCollector | None], None],
+    updates: UpdateRouter,
 ) -> OpenedConversation:
     """Restore the conversation of the token (``native``), or create a new one; raises StartFailed.
 
     A conversation that cannot be restored is never replaced by a new one here. ``trial`` records which capabilities
-    fail. ``replaying`` is called with the collector of replayed updates, and with None when the replay is over.
+    fail. ``updates`` collects the replay.
     """
     if request.strategy != "native":
-        return await _create_conversation(wire, request, peer)
+        return await _create_conversation(wire, request, peer, updates)
     if not request.resume_token:
         raise StartFailed(Code.VALIDATION_ERROR, "a native resume requires a token", permanent=True)
     for capability, method, outcome in _restore_methods(peer, prefer_load=request.prefer_load):
-        replay = ReplayCollector()
-        replaying(replay)
+        updates.begin_restore(request.resume_token)
         trial.asked = capability
         params = {**_session_parameters(request, peer), "sessionId": request.resume_token}
         try:
-            # The replay ends as the answer is read: updates that follow it at once are new and belong in the journal.
-            answer = await wire.call(method, params, at_reply=lambda: replaying(None))
+            answer = _as_mapping(await wire.call(method, params, at_reply=updates.answered))
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:
                 trial.failed(CapabilityShortfall.UNIMPLEMENTED, error.text)
@@ -222,11 +244,14 @@ async def open_conversation(
             asks = peer.lists and error.code != AUTH_REQUIRED
             listed = await is_listed(wire, request.cwd, request.resume_token) if asks else None
             raise _restore_failure(error, request, trial, listed=listed) from error
+        # Some agents continue the conversation under another id, which their answer names.
+        named = _conversation_id_of(answer)
+        replay = await updates.settle(named, request.expected_requests)
         trial.asked = ""
         # Some agents report success for a conversation that they have lost, and open an empty one.
         asks = peer.lists and not replay.messages
         listed = await is_listed(wire, request.cwd, request.resume_token) if asks else None
-        return OpenedConversation(outcome, request.resume_token, _as_mapping(answer), listed)
+        return OpenedConversation(outcome, named or request.resume_token, answer, replay, listed)
     raise StartFailed(Code.RESUME_UNSUPPORTED, "the agent does not support resuming a conversation", permanent=True)
 
 
@@ -237,15 +262,35 @@ def start_failure(error: RpcError) -> StartFailed:
     return StartFailed(Code.HANDSHAKE_FAILED, f"the agent answered with an error: {error.text}")
 
 
-async def _create_conversation(wire: JsonRpcConnection, request: StartRequest, peer: AgentInfo) -> OpenedConversation:
+def _conversation_id_of(answer: Mapping[str, Any]) -> str | None:
+    conversation_id = answer.get("sessionId")
+    return conversation_id if isinstance(conversation_id, str) and conversation_id else None
+
+
+def _missing_id(answer: Mapping[str, Any]) -> StartFailed:
+    named = answer.get("sessionId")
+    if named is None or isinstance(named, str):
+        return StartFailed(Code.HANDSHAKE_FAILED, "the agent returned no id for its new conversation")
+    kind = "a number" if isinstance(named, int | float) else "an object or a list"
+    message = f"the agent named its new conversation with {kind}, but ACP requires a text"
+    return StartFailed(Code.HANDSHAKE_FAILED, message, permanent=True)
+
+
+async def _create_conversation(
+    wire: JsonRpcConnection, request: StartRequest, peer: AgentInfo, updates: UpdateRouter
+) -> OpenedConversation:
+    updates.begin_new()
     try:
         answer = _as_mapping(await wire.call("session/new", _session_parameters(request, peer)))
     except RpcError as error:
         raise start_failure(error) from error
-    conversation_id = answer.get("sessionId")
-    if not isinstance(conversation_id, str) or not conversation_id:
-        raise StartFailed(Code.HANDSHAKE_FAILED, "the agent returned no id for its new conversation")
-    return OpenedConversation("created", conversation_id, answer)
+    conversation_id = _conversation_id_of(answer)
+    if conversation_id is None:
+        raise _missing_id(answer)
+    # Some agents continue the conversation of the directory, and replay it.
+    is_known = token_fingerprint(conversation_id) in request.known_conversations
+    replay = await updates.settle_new(conversation_id, request.expected_requests, is_known=is_known)
+    return OpenedConversation("created", conversation_id, answer, replay)
 
 
 def _restore_methods(peer: AgentInfo, *, prefer_load: bool) -> Iterator[tuple[str, str, Outcome]]:
@@ -260,15 +305,16 @@ def _restore_failure(
 ) -> StartFailed:
     """Return the StartFailed for a conversation that is gone, or that only could not be opened.
 
-    Agents use different error codes. The conversation counts as gone after *resource not found* with its id, or after
-    an error that matches a pattern of the agent type or profile, unless the agent still lists the conversation
-    (``listed``). If there are no patterns, any error counts for a conversation that the agent does not list.
+    Agents use different error codes. The conversation counts as gone after an error that names its id, whatever the
+    code, or that matches a pattern of the agent type, of the profile or of `_SAYS_GONE`, unless the agent still lists
+    the conversation (``listed``) or reports a hindrance that may pass. If the type has no patterns, any error counts
+    for a conversation that the agent does not list.
     """
     patterns = request.gone_patterns
-    says_gone = _names_conversation(error, request.resume_token or "") or any(
-        _matches(pattern, error.text) for pattern in patterns
-    )
-    if (says_gone and listed is not True) or (not patterns and listed is False):
+    passes = error.code == AUTH_REQUIRED or LOGIN_PATTERN.search(error.text) or _MAY_PASS.search(error.text)
+    by_type = any(_matches(pattern, error.text) for pattern in patterns)
+    says_gone = by_type or (not passes and _says_gone(error, request.resume_token or ""))
+    if (says_gone and listed is not True) or (not patterns and not passes and listed is False):
         trial.asked = ""  # a missing conversation does not refute the capability
         addition = "" if says_gone else ", and does not list the conversation"
         return StartFailed(Code.TOKEN_REJECTED, f"the agent reported: {error.text}{addition}", token_valid=False)
@@ -278,10 +324,13 @@ def _restore_failure(
     return start_failure(error)
 
 
+def _says_gone(error: RpcError, token: str) -> bool:
+    return _SAYS_GONE.search(error.text) is not None or _names_conversation(error, token)
+
+
 def _names_conversation(error: RpcError, token: str) -> bool:
-    """Whether the error is *resource not found* with our conversation's id, which is redacted from here on."""
-    text = error.text + error.message
-    return error.code == RESOURCE_NOT_FOUND and len(token) >= _MIN_ID_LENGTH and token in text
+    """Whether the error names our conversation by its id, which is redacted from here on."""
+    return len(token) >= _MIN_ID_LENGTH and token in error.text + error.message
 
 
 def _matches(pattern: str, text: str) -> bool:

@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from executors_app.agentctl.agent_settings import (
+from executors_app.agentctl.drivers import SettingRefused, StartRequest
+from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection, RpcError
+from executors_app.wire.agent_settings import (
     REASON_LIMIT,
     TITLE_LIMIT,
     Setting,
@@ -22,9 +24,7 @@ from executors_app.agentctl.agent_settings import (
     parse_commands,
     parse_settings,
 )
-from executors_app.agentctl.drivers import SettingRefused, StartRequest
-from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection, RpcError
-from executors_app.agentctl.protocol import Code, JournalKind
+from executors_app.wire.protocol import Code, JournalKind
 
 _OLDER_FIELDS: Final = {
     "mode": ("modes", "availableModes", "id", "currentModeId", "session/set_mode"),

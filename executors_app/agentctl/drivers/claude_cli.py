@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, TurnFailed
 from executors_app.agentctl.drivers.cli_process import CliProcess, wait_for_any
-from executors_app.agentctl.drivers.events import TurnReader, failure_code, matches_gone_pattern
+from executors_app.agentctl.drivers.events import NO_STOP_REASON, TurnReader, failure_code, matches_gone_pattern
 from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
 from executors_app.agentctl.drivers.prompt_content import prompt_text, split_images
 from executors_app.agentctl.drivers.stream_json import (
@@ -28,7 +28,7 @@ from executors_app.agentctl.drivers.stream_json import (
 )
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
-from executors_app.agentctl.protocol import Code, JournalKind
+from executors_app.wire.protocol import Code, JournalKind
 
 _FAILED_GRACE: Final = 0.5
 _HEARS_WITHIN: Final = 4.0
@@ -182,7 +182,9 @@ class ClaudeDriver:
 
     # -- turns
 
-    async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
+    async def prompt(
+        self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any, kind: str = "user"
+    ) -> str:
         """Run one turn to its end and return the stop reason ("cancelled" after a cancel); raises TurnFailed."""
         process, reader = self._process, self._reader
         if process is None or self._exited.is_set():
@@ -225,7 +227,7 @@ class ClaudeDriver:
             return "cancelled"
         if reader.failed is not None:
             raise TurnFailed(failure_code(reader.failed.message), reader.failed.message)
-        return reader.ended.stop_reason if reader.ended else "end_turn"
+        return reader.ended.stop_reason if reader.ended else NO_STOP_REASON
 
     async def cancel(self) -> None:
         """Interrupt the active turn; an error that it then ends with counts as *cancelled*."""

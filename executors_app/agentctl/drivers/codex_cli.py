@@ -20,7 +20,7 @@ from executors_app.agentctl.drivers.events import (
     log_event,
 )
 from executors_app.agentctl.drivers.per_turn import Dialect, PerTurnDriver
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.protocol import JournalKind
 
 _SKIP_CHECK: Final = ("--skip-git-repo-check", "--json")
 _UNFINISHED: Final = ("in_progress", "pending")

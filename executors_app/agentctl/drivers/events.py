@@ -12,16 +12,19 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NoReturn
 
-from executors_app.agentctl import questions
 from executors_app.agentctl.drivers import Host, StartFailed
-from executors_app.agentctl.drivers.json_rpc import INVALID_PARAMS, RpcError
-from executors_app.agentctl.protocol import Code, JournalKind
-from executors_app.agentctl.questions.schema import parse_question
+from executors_app.agentctl.drivers.json_rpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from executors_app.wire import questions
+from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
+from executors_app.wire.protocol import Code, JournalKind
+from executors_app.wire.questions.schema import parse_question
+from executors_app.wire.replayed_texts import MAX_TEXTS, text_digest
 
-MAX_USER_TEXTS: Final = 20
-"""Number of user texts that are kept of a replay: the last ones."""
+MAX_USER_DIGESTS: Final = 5000
+"""Number of user texts of which a digest is kept: the last ones."""
 USER_TEXT_BYTES: Final = 4096
 
 _MESSAGE_KINDS: Final = {
@@ -29,15 +32,16 @@ _MESSAGE_KINDS: Final = {
     "agent_message_chunk": JournalKind.MESSAGE_AGENT,
     "agent_thought_chunk": JournalKind.MESSAGE_THOUGHT,
 }
-_TOOL_FIELDS: Final = {
-    "title": "title",
-    "kind": "tool_kind",
-    "status": "status",
-    "content": "content",
-    "locations": "locations",
-    "rawInput": "raw_input",
-    "rawOutput": "raw_output",
+_TOOL_FIELDS: Final[Mapping[str, tuple[str, type]]] = {
+    "title": ("title", str),
+    "kind": ("tool_kind", str),
+    "status": ("status", str),
+    "content": ("content", list),
+    "locations": ("locations", list),
+    "rawInput": ("raw_input", object),
+    "rawOutput": ("raw_output", object),
 }
+"""ACP's field of a tool call, ours, and the type of its values; a value of another type is left out."""
 
 LineParts = tuple[JournalKind, dict[str, Any]]
 
@@ -47,10 +51,8 @@ def update_to_journal_line(update: Mapping[str, Any]) -> LineParts:
     name = update.get("sessionUpdate")
     if name in _MESSAGE_KINDS:
         return _message_line(_MESSAGE_KINDS[name], update)
-    if name == "tool_call" and isinstance(update.get("toolCallId"), str):
-        return JournalKind.TOOL_CALL, {"title": "", "tool_kind": "other", "status": "pending", **acp_tool_call(update)}
-    if name == "tool_call_update" and isinstance(update.get("toolCallId"), str):
-        return JournalKind.TOOL_UPDATE, acp_tool_call(update)
+    if name in ("tool_call", "tool_call_update"):
+        return _tool_line(update)
     if name == "plan" and isinstance(update.get("entries"), list):
         return JournalKind.PLAN, {"entries": update["entries"]}
     if name == "usage_update":
@@ -58,31 +60,78 @@ def update_to_journal_line(update: Mapping[str, Any]) -> LineParts:
     return JournalKind.LOG, {"level": "debug", "text": f"the agent sent {name}", "data": dict(update)}
 
 
+def _tool_line(update: Mapping[str, Any]) -> LineParts:
+    if _tool_call_id(update) is None:
+        text = "the agent reported a tool call without an id"
+        return JournalKind.LOG, {"level": "warning", "text": text, "data": dict(update)}
+    if update.get("sessionUpdate") == "tool_call_update":
+        return JournalKind.TOOL_UPDATE, acp_tool_call(update)
+    return JournalKind.TOOL_CALL, {"title": "", "tool_kind": "other", "status": "pending", **acp_tool_call(update)}
+
+
+def sub_agent_line(update: Mapping[str, Any]) -> LineParts | None:
+    """Return the journal line for an update of a sub-agent: its text or a tool call; None for any other update."""
+    kind, body = update_to_journal_line(update)
+    if kind == JournalKind.MESSAGE_AGENT:
+        return JournalKind.MESSAGE_SUB_AGENT, body
+    return (kind, body) if kind in (JournalKind.TOOL_CALL, JournalKind.TOOL_UPDATE) else None
+
+
 def acp_tool_call(update: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a tool call or of a change to one, with only the fields that the agent sent."""
-    fields = {ours: update[theirs] for theirs, ours in _TOOL_FIELDS.items() if update.get(theirs) is not None}
-    return {"tool_call_id": str(update.get("toolCallId", "")), **fields}
+    fields = {}
+    for theirs, (ours, kind) in _TOOL_FIELDS.items():
+        value = update.get(theirs)
+        if value is not None and isinstance(value, kind):
+            fields[ours] = value
+    return {"tool_call_id": _tool_call_id(update) or "", **fields}
+
+
+def _tool_call_id(update: Mapping[str, Any]) -> str | None:
+    """Return the id of a tool call as text, because some agents number their calls; None if it has none."""
+    call_id = update.get("toolCallId")
+    if isinstance(call_id, int) and not isinstance(call_id, bool):
+        return str(call_id)
+    return call_id if isinstance(call_id, str) else None
 
 
 def parse_permission_request(params: Any) -> dict[str, Any]:
     """Return the agent's question in the shape of ``Host.ask_permission``; raises ValueError if it is invalid."""
     asked = params if isinstance(params, dict) else {}
     offered = asked.get("options")
-    options = [
-        {"option_id": option["optionId"], "name": str(option.get("name", "")), "kind": str(option.get("kind", ""))}
-        for option in (offered if isinstance(offered, list) else ())
-        if isinstance(option, dict) and isinstance(option.get("optionId"), str)
-    ]
+    options: dict[str, dict[str, str]] = {}
+    for option in offered if isinstance(offered, list) else ():
+        parsed = _permission_option(option)
+        # An answer names an option by its id alone. With two of them, nobody knows which one the agent takes it for.
+        if parsed and options.setdefault(parsed["option_id"], parsed) != parsed:
+            raise ValueError("two different options of a permission request have the same id")
     call = asked.get("toolCall")
+    if offered and not options:
+        raise ValueError("none of its options has an id that is a text")
     if not options or not isinstance(call, dict):
         raise ValueError("a permission request needs a tool call and options")
-    return {"tool_call": acp_tool_call(call), "options": options}
+    return {"tool_call": acp_tool_call(call), "options": list(options.values())}
+
+
+def _permission_option(option: Any) -> dict[str, str] | None:
+    """Return an option that can be chosen; None if it has no id. One without a name is shown by its id."""
+    option_id = option.get("optionId") if isinstance(option, dict) else None
+    if not isinstance(option_id, str) or not option_id.strip():
+        return None
+    name, kind = option.get("name"), option.get("kind")
+    return {
+        "option_id": option_id,
+        "name": name if isinstance(name, str) and name.strip() else option_id,
+        "kind": kind if isinstance(kind, str) else "",
+    }
 
 
 def content_text(content: Any) -> str:
-    """Return the text of a content block; other content is named in brackets."""
+    """Return the text of a content block or of a list of them; other content is named in brackets."""
+    if isinstance(content, list):
+        return "".join(map(content_text, content))
     if not isinstance(content, dict):
-        return ""
+        return content if isinstance(content, str) else ""
     if isinstance(text := content.get("text"), str):
         return text
     resource = content.get("resource")
@@ -93,14 +142,15 @@ def content_text(content: Any) -> str:
 
 def _message_line(kind: JournalKind, update: Mapping[str, Any]) -> LineParts:
     content = update.get("content")
-    if not isinstance(content, dict):
+    if not content or not isinstance(content, dict | list | str):
         return JournalKind.LOG, {
             "level": "warning",
             "text": "the agent sent a message without content",
             "data": dict(update),
         }
     body: dict[str, Any] = {"text": content_text(content)}
-    if content.get("type") != "text":
+    blocks = content if isinstance(content, list) else [content]
+    if any(isinstance(block, dict) and block.get("type") != "text" for block in blocks):
         body["content"] = content
     if isinstance(update.get("messageId"), str):
         body["agent_message_id"] = update["messageId"]
@@ -113,7 +163,11 @@ class ReplayCollector:
     def __init__(self) -> None:
         self.messages = 0
         """Number of messages of user and agent; consecutive chunks of one message count once."""
-        self._user: deque[str] = deque(maxlen=MAX_USER_TEXTS)
+        self.user_messages = 0
+        """Number of messages of the user among them."""
+        self._user: deque[str] = deque(maxlen=MAX_TEXTS)
+        self._digests: deque[str] = deque(maxlen=MAX_USER_DIGESTS)
+        """Of all user texts but the last one, which may still grow."""
         self._last: tuple[Any, Any] | None = None
 
     def add(self, update: Mapping[str, Any]) -> None:
@@ -127,17 +181,29 @@ class ReplayCollector:
         self._last = message
         self.messages += begins
         if name == "user_message_chunk":
-            text = content_text(update.get("content"))
-            self._user.append(text if begins or not self._user else self._user.pop() + text)
+            self.user_messages += begins
+            self._add_user_text(content_text(update.get("content")), begins=begins)
+
+    def _add_user_text(self, text: str, *, begins: bool) -> None:
+        if self._user and begins:
+            self._digests.append(text_digest(self._user[-1]))
+        earlier = self._user.pop() if self._user and not begins else ""
+        self._user.append(earlier + text)
 
     @property
     def user_texts(self) -> list[str]:
         """The last user texts, each cut to ``USER_TEXT_BYTES``."""
         return [text.encode("utf-8", "replace")[:USER_TEXT_BYTES].decode("utf-8", "ignore") for text in self._user]
 
+    @property
+    def user_digests(self) -> list[str]:
+        """The digests of all user texts, whole, oldest first."""
+        return [*self._digests, *(text_digest(text) for text in islice(reversed(self._user), 1))]
+
 
 LOGIN_PATTERN: Final = re.compile(
-    r"\b(?:log|sign) ?in\b|/login\b|logged out|not authenticated|authentication (?:required|failed)"
+    r"\b(?:log|sign) ?in\b|/login\b|logged out|not authenticated|authentication[ _](?:required|failed|error)"
+    r"|invalid (?:authentication credentials|api key|bearer token)|(?:oauth |access )?token (?:has |is )?expired"
     r"|(?:missing|no|set (?:an?|the)) api key|api[ _]key (?:is )?(?:missing|required|not set)",
     re.IGNORECASE,
 )
@@ -159,9 +225,18 @@ class JournalLine:
     body: Mapping[str, Any]
 
 
+NO_STOP_REASON: Final = ""
+"""Stop reason of a turn whose agent did not say why it ended. It is not taken for a regular end."""
+
+
+def stop_reason_text(reason: object) -> str:
+    """Return a stop reason as the agent gave it; ``NO_STOP_REASON`` for null and blank texts."""
+    return NO_STOP_REASON if reason is None else str(reason).strip()
+
+
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The turn is over; ``stop_reason`` is one of ACP's."""
+    """The turn is over; ``stop_reason`` is one of ACP's, or ``NO_STOP_REASON``."""
 
     stop_reason: str = "end_turn"
     last_message_uuid: str | None = None
@@ -327,25 +402,36 @@ QUESTION_CAPABILITIES: Final[dict[str, Any]] = {"form": {}, "url": {}}
 _TITLE_LIMIT: Final = 300
 
 
-async def ask_permission(host: Host, params: Any) -> dict[str, Any]:
-    """Ask for a permission and return the result of the request; raises RpcError if it is invalid."""
+async def ask_permission(host: Host, params: Any, sub_agent: str = "") -> dict[str, Any]:
+    """Ask for a permission and return the result of the request; raises RpcError if it is invalid.
+
+    ``sub_agent`` is the name of the sub-agent that asks; empty for the agent itself.
+    """
     try:
         asked = parse_permission_request(params)
     except ValueError as error:
+        text = f"the agent asked for a permission that nobody could answer, so it was refused: {error}"
+        host.record(JournalKind.LOG, level="warning", text=text, data={})
         raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
+    asked["tool_call"] |= {"sub_agent": sub_agent} if sub_agent else {}
     option_id = await host.ask_permission(asked)
     outcome = {"outcome": "cancelled"} if option_id is None else {"outcome": "selected", "optionId": option_id}
     return {"outcome": outcome}
 
 
-async def ask_question(host: Host, params: Any) -> dict[str, Any]:
-    """Ask a person and return the result of the request; raises RpcError if the question is invalid."""
+async def ask_question(host: Host, params: Any, sub_agent: str = "") -> dict[str, Any]:
+    """Ask a person and return the result of the request; raises RpcError if the question is invalid.
+
+    ``sub_agent`` is the name of the sub-agent that asks; empty for the agent itself.
+    """
     asked = params if isinstance(params, dict) else {}
     try:
         if not isinstance(asked.get("sessionId"), str) and asked.get("requestId") is None:
             raise ValueError("a question belongs to a session or to a request")
         question = parse_question(asked)
     except ValueError as error:
+        text = f"the agent asked a question that cannot be shown, so it was refused: {error}"
+        host.record(JournalKind.LOG, level="warning", text=text, data={})
         raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
     title = (question.get("schema") or {}).get("title") or question["message"]
     call_id = asked.get("toolCallId")
@@ -353,10 +439,42 @@ async def ask_question(host: Host, params: Any) -> dict[str, Any]:
         "tool_call_id": call_id if isinstance(call_id, str) else "",
         "title": title[:_TITLE_LIMIT],
         "tool_kind": "question",
+        **({"sub_agent": sub_agent} if sub_agent else {}),
     }
     action, content = await host.ask_question({"tool_call": tool_call, "question": question})
     is_form = action == questions.ACCEPT and question["mode"] == questions.FORM
     return {"action": action, "content": dict(content)} if is_form else {"action": action}
+
+
+def asks_in_own_form(method: str) -> bool:
+    """Whether an extension of an agent asks its user something, like grok's ``_x.ai/ask_user_question``."""
+    return method.startswith("_") and method.endswith("/ask_user_question")
+
+
+def decline_question(host: Host, params: Any) -> NoReturn:
+    """Record what the agent asked in a form of its own, and raise the RpcError that tells the agent what to do."""
+    asked = params if isinstance(params, dict) else {}
+    several = asked.get("questions")
+    each = [*several[:_MAX_OWN_QUESTIONS], asked] if isinstance(several, list) else [asked]
+    texts = [one.get("question") for one in each if isinstance(one, dict)]
+    said = clean_text(" ".join(text for text in texts if isinstance(text, str)), REASON_LIMIT)
+    text = "the agent asked a question in a form of its own, which Kandev cannot show, so it was declined"
+    host.record(JournalKind.LOG, level="warning", text=f"{text}: {said}" if said else text, data={})
+    raise RpcError(METHOD_NOT_FOUND, "This client does not show such questions. Ask in your answer, and end the turn.")
+
+
+def usage_of_answer(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the usage that the answer to a prompt reports, by ACP or in its ``_meta``; empty if it reports none."""
+    meta = result.get("_meta")
+    extension = meta if isinstance(meta, dict) else {}
+    for usage in (result.get("usage"), extension.get("usage")):
+        if isinstance(usage, dict):
+            return usage
+    return {name: extension[name] for name in _USAGE_IN_META if name in extension}
+
+
+_MAX_OWN_QUESTIONS: Final = 10
+_USAGE_IN_META: Final = ("inputTokens", "outputTokens", "totalTokens", "cachedReadTokens")
 
 
 def complete_question(host: Host, params: Any) -> bool:

@@ -21,7 +21,7 @@ from executors_app.agentctl.drivers.events import (
 )
 from executors_app.agentctl.drivers.per_turn import Dialect, PerTurnDriver
 from executors_app.agentctl.drivers.stream_json import tool_title
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.protocol import JournalKind
 
 _TOOL_KINDS: Final = {
     "run_shell_command": "execute",

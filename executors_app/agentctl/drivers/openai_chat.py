@@ -28,12 +28,13 @@ from executors_app.agentctl.conversation_store import (
 )
 from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, TurnFailed
 from executors_app.agentctl.drivers import openai_chat_api as stream
-from executors_app.agentctl.drivers.events import MAX_USER_TEXTS, USER_TEXT_BYTES
+from executors_app.agentctl.drivers.events import MAX_USER_DIGESTS, NO_STOP_REASON, USER_TEXT_BYTES
 from executors_app.agentctl.drivers.json_rpc import encode_message
 from executors_app.agentctl.drivers.openai_chat_api import ChatProvider, build_messages, completion_request
 from executors_app.agentctl.drivers.prompt_content import prompt_text
-from executors_app.agentctl.journal.line_format import RateLimitedLog
-from executors_app.agentctl.protocol import Code, JournalKind
+from executors_app.wire.line_format import RateLimitedLog
+from executors_app.wire.protocol import Code, JournalKind
+from executors_app.wire.replayed_texts import MAX_TEXTS, text_digest
 
 CONNECT_TIMEOUT: Final = 30.0
 """Seconds for connecting to the provider."""
@@ -119,7 +120,9 @@ class ChatDriver:
 
     # -- turns
 
-    async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
+    async def prompt(
+        self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any, kind: str = "user"
+    ) -> str:
         """Run one turn to its end and return the stop reason ("cancelled" after a cancel); raises TurnFailed."""
         chat = self._chat
         if chat is None:
@@ -234,7 +237,7 @@ class ChatDriver:
             received = await response.content.readany()
             for event in events.feed(received) if received else events.end():
                 if event == stream.DONE:
-                    return turn.stop_reason or "end_turn"
+                    return turn.stop_reason or NO_STOP_REASON
                 self._handle_chunk(event, turn)
                 if turn.size > ANSWER_LIMIT:
                     text = "the answer was cut off: it is too long"
@@ -265,7 +268,7 @@ def _start_result(
     request: StartRequest, provider: ChatProvider, conversation: Conversation, milliseconds: float
 ) -> StartResult:
     entries = conversation.entries
-    users = [entry.text for entry in entries if entry.role == USER][-MAX_USER_TEXTS:]
+    users = [entry.text for entry in entries if entry.role == USER]
     native = request.strategy == "native"
     return StartResult(
         outcome="loaded" if native else "created",
@@ -279,7 +282,8 @@ def _start_result(
             "prompt": [],
         },
         replayed=len(entries),
-        replayed_user_texts=[text.encode()[:USER_TEXT_BYTES].decode("utf-8", "ignore") for text in users],
+        replayed_user_texts=[text.encode()[:USER_TEXT_BYTES].decode("utf-8", "ignore") for text in users[-MAX_TEXTS:]],
+        replayed_user_digests=[text_digest(text) for text in users[-MAX_USER_DIGESTS:]],
         timings={"session": milliseconds},
     )
 

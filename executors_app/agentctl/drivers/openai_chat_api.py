@@ -12,10 +12,11 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from executors_app.agentctl.conversation_store import USER, ConversationEntry
 from executors_app.agentctl.drivers import TurnFailed
+from executors_app.agentctl.drivers.events import stop_reason_text
 from executors_app.agentctl.drivers.json_rpc import decode_message
-from executors_app.agentctl.process import spawning
 from executors_app.agentctl.process.async_io import LineSplitter
-from executors_app.agentctl.protocol import Code
+from executors_app.machine.process import spawning
+from executors_app.wire.protocol import Code
 
 BASE_URL: Final = "OPENAI_BASE_URL"
 API_KEY: Final = "OPENAI_API_KEY"
@@ -126,7 +127,12 @@ CONNECTION_LOST: Final = "provider_connection_lost"
 _ERROR_TEXT_LIMIT: Final = 1000
 _MAX_RETRY_AFTER: Final = 24 * 3600.0
 _BUSY_STATUSES: Final = frozenset({409, 500, 502, 503, 504, 520, 522, 524, 529})
-_STOP_REASONS: Final = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
+_STOP_REASONS: Final = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence"), "end_turn"),
+    **dict.fromkeys(("length", "model_length"), "max_tokens"),
+    "content_filter": "refusal",
+}
+"""The reasons of OpenAI's API and the other words of compatible servers; any other is passed on as it is."""
 
 
 class ServerSentEvents:
@@ -170,7 +176,7 @@ class CompletionChunk:
     text: str = ""
     thought: str = ""
     stop_reason: str = ""
-    """Empty while more follows."""
+    """Empty while more follows, or if the provider gives none."""
     usage: Mapping[str, Any] | None = None
     error: Any = None
 
@@ -184,12 +190,12 @@ def parse_chunk(data: bytes) -> CompletionChunk | None:
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     message = choice.get("delta") or choice.get("message")
     message = message if isinstance(message, dict) else {}
-    finish = choice.get("finish_reason")
+    finish_reason = stop_reason_text(choice.get("finish_reason"))
     return CompletionChunk(
         text=_text_or_empty(message.get("content")),
         # Not in OpenAI's API: providers send a model's thoughts in one of these fields.
         thought=_text_or_empty(message.get("reasoning_content")) or _text_or_empty(message.get("reasoning")),
-        stop_reason=_STOP_REASONS.get(str(finish), "end_turn") if finish else "",
+        stop_reason=_STOP_REASONS.get(finish_reason, finish_reason),
         usage=chunk["usage"] if isinstance(chunk.get("usage"), dict) else None,
         error=chunk.get("error"),
     )

@@ -21,7 +21,7 @@ from executors_app.agentctl.drivers.events import (
 from executors_app.agentctl.drivers.prompt_content import image_files, prompt_text, split_images
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
-from executors_app.agentctl.protocol import Code, JournalKind
+from executors_app.wire.protocol import Code, JournalKind
 
 _CANCEL_GRACE: Final = 2.0
 _EXIT_GRACE: Final = 10.0
@@ -115,7 +115,9 @@ class PerTurnDriver:
 
     # -- turns
 
-    async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
+    async def prompt(
+        self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any, kind: str = "user"
+    ) -> str:
         """Run one turn to its end and return the stop reason ("cancelled" after a cancel); raises TurnFailed."""
         request = self._request
         if request is None:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from executors_app.agentctl.drivers import TurnFailed
 from executors_app.agentctl.drivers.events import content_text
-from executors_app.agentctl.protocol import Code
+from executors_app.wire.protocol import Code
 
 UNSUPPORTED: Final = "attachment_unsupported"
 _IMAGE_SUFFIXES: Final[Mapping[str, str]] = {

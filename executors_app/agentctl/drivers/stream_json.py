@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from executors_app.agentctl.drivers import Host
 from executors_app.agentctl.drivers.events import (
+    NO_STOP_REASON,
     CliEvent,
     ConversationNamed,
     JournalLine,
@@ -16,11 +17,12 @@ from executors_app.agentctl.drivers.events import (
     joined_text,
     log_event,
     plan_event,
+    stop_reason_text,
 )
 from executors_app.agentctl.drivers.events import tool_call_event as told_call
 from executors_app.agentctl.drivers.events import tool_result_event as told_result
 from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.protocol import JournalKind
 
 _TOOL_KINDS: Final = {
     "read": ("read", "notebookread", "ls"),
@@ -141,7 +143,10 @@ class StreamJsonReader:
             yield TurnErrored(_error_text(message) or subtype)
         else:
             yield ConversationNamed(str(message.get("session_id") or ""))
-            yield TurnEnded(str(message.get("stop_reason") or "end_turn"), self._last_message_uuid)
+            # Not every version gives a stop reason, but *success* says that the agent was done.
+            unnamed = "end_turn" if subtype == "success" else NO_STOP_REASON
+            reason = stop_reason_text(message.get("stop_reason")) or unnamed
+            yield TurnEnded(reason, self._last_message_uuid)
 
 
 def _error_text(message: Mapping[str, Any]) -> str:

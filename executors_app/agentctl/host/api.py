@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp import WSCloseCode, WSMsgType, web
 from yarl import URL
 
+from executors_app import __version__
 from executors_app.agentctl.host.instances import InstanceManager
 from executors_app.agentctl.host.records import parse_observe_timeout, parse_order, parse_proof, parse_uuid
 from executors_app.agentctl.http.requests import (
@@ -30,10 +31,10 @@ from executors_app.agentctl.http.requests import (
     websocket_for,
 )
 from executors_app.agentctl.http.server import BODY_LIMIT
-from executors_app.agentctl.http.sockets import AgentctlListener, LocalConnector, connector_url, host_header
 from executors_app.agentctl.http.workspace_api import send_work
-from executors_app.agentctl.protocol import GENERATION_HEADER, PROTOCOL_VERSION, ApiError, Code
-from executors_app.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
+from executors_app.machine.sockets import LOCAL_HOST_HEADER, AgentctlListener, LocalConnector, connector_url
+from executors_app.wire.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
+from executors_app.wire.protocol import GENERATION_HEADER, PROTOCOL_VERSION, SOCKET_MESSAGE_LIMIT, ApiError, Code
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class InstanceProxy:
         query, address = request.rel_url.raw_query_string, connector_url(listener)
         url = URL(f"{address}{path}?{query}" if query else f"{address}{path}", encoded=True)
         headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
-        headers["Host"] = host_header(listener)
+        headers["Host"] = LOCAL_HOST_HEADER
         try:
             if request.headers.get("Upgrade", "").lower() == "websocket":
                 return await self._bridge(request, url, headers)
@@ -119,7 +120,7 @@ class InstanceProxy:
         near = websocket_for(request, _MESSAGE_LIMIT)
         try:
             far = await self._http.ws_connect(
-                url, headers=headers, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=0, compress=0
+                url, headers=headers, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=SOCKET_MESSAGE_LIMIT, compress=0
             )
         except aiohttp.WSServerHandshakeError as error:
             code = _CODES_BY_STATUS.get(error.status, Code.INTERNAL_ERROR)
@@ -256,11 +257,16 @@ class _Api:
         ]
 
     async def _health(self, request: web.Request) -> web.Response:
-        return json_response({"status": "ok", "version": PROTOCOL_VERSION, "boot_id": self._boot_id})
+        known = {"version": PROTOCOL_VERSION, "release": __version__, "boot_id": self._boot_id}
+        return json_response({"status": "ok", **known})
 
     async def _host(self, request: web.Request) -> Any:
-        known = {"host_id": self._instances.host_id, "version": PROTOCOL_VERSION, "boot_id": self._boot_id}
-        return {**known, "launch_tokens": True}  # a daemon without this flag uses one token forever
+        return {
+            "host_id": self._instances.host_id,
+            "version": PROTOCOL_VERSION,
+            "release": __version__,
+            "boot_id": self._boot_id,
+        }
 
     async def _list(self, request: web.Request) -> Any:
         found = await self._instances.observe(parse_observe_timeout(request.query.get("timeout")))

@@ -30,16 +30,17 @@ from executors_app.agentctl.host.records import (
     load_host_id,
     token_digest,
 )
-from executors_app.agentctl.http.sockets import AgentctlListener
-from executors_app.agentctl.journal import line_format
-from executors_app.agentctl.local_runtime import launch
-from executors_app.agentctl.local_runtime.machine import LocalMachine
-from executors_app.agentctl.local_runtime.storage import ExecutionStorage, launch_nonce
-from executors_app.agentctl.protocol import ApiError, Code
-from executors_app.agentctl.workspace import workspace_root, worktrees
-from executors_app.agentctl.workspace.repository_git import RepositoryGitFailed, run_git
-from executors_app.domain import Launched, LaunchSpec, Observation
-from executors_app.errors import RepositoryUnusable, WorkspaceGone
+from executors_app.machine import launch
+from executors_app.machine.git import workspace_root, worktrees
+from executors_app.machine.git.workspace_git import RepositoryGitFailed, run_git
+from executors_app.machine.local_machine import LocalMachine
+from executors_app.machine.sockets import AgentctlListener
+from executors_app.machine.storage import ExecutionStorage
+from executors_app.wire import line_format
+from executors_app.wire.errors import RepositoryUnusable, WorkspaceGone
+from executors_app.wire.executions import Launched, LaunchSpec, Observation
+from executors_app.wire.launch_tokens import launch_nonce
+from executors_app.wire.protocol import ApiError, Code
 
 _URL: Final = re.compile(r"(https?|ssh|git|file)://[\x21-\x7e]+")
 _FETCH_TIMEOUT: Final = 600.0

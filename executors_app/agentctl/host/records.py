@@ -17,11 +17,11 @@ from typing import Any, Final
 import orjson
 
 from executors_app.agentctl.http.requests import parse_identifier, parse_text
-from executors_app.agentctl.local_runtime import launch
-from executors_app.agentctl.local_runtime.storage import ExecutionStorage
-from executors_app.agentctl.protocol import validation_error
 from executors_app.agentctl.state_files import replace_file
-from executors_app.domain import ExecutionFacts, Launched
+from executors_app.machine import launch
+from executors_app.machine.storage import ExecutionStorage
+from executors_app.wire.executions import ExecutionFacts, Launched
+from executors_app.wire.protocol import validation_error
 
 _MIN_TOKEN_LENGTH: Final = 16
 _MAX_OBSERVE_TIMEOUT: Final = 60.0

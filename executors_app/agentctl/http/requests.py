@@ -20,10 +20,10 @@ from typing import Any, Final, Literal, get_args
 import orjson
 from aiohttp import web
 
-from executors_app.agentctl.agent_settings import is_identifier
 from executors_app.agentctl.drivers import LoginRequest, StartFailed, StartRequest, Strategy
-from executors_app.agentctl.http import sockets
-from executors_app.agentctl.protocol import GENERATION_HEADER, ApiError, Code, LoginAction, validation_error
+from executors_app.machine import sockets
+from executors_app.wire.agent_settings import is_identifier
+from executors_app.wire.protocol import GENERATION_HEADER, ApiError, Code, LoginAction, validation_error
 
 _ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -126,6 +126,13 @@ def parse_optional_object(body: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
+def _parse_count(body: Mapping[str, Any], name: str) -> int:
+    value = body.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise _field_error(name, "must be a number of things")
+    return value
+
+
 def parse_start_request(body: Mapping[str, Any], workspace: Path) -> StartRequest:
     """Check the body of ``POST /agent/start``."""
     strategy: Strategy = parse_text(body, "strategy", "fresh")  # type: ignore[assignment]
@@ -152,6 +159,9 @@ def parse_start_request(body: Mapping[str, Any], workspace: Path) -> StartReques
         prefer_load=parse_flag(body, "prefer_load", default=True),
         last_message_uuid=_parse_optional_text(body, "last_message_uuid"),
         timeout=parse_seconds(body, "timeout", 60.0, _MAX_START_TIMEOUT),
+        load_timeout=parse_seconds(body, "load_timeout", 0.0, _MAX_START_TIMEOUT),
+        expected_requests=_parse_count(body, "expected_requests"),
+        known_conversations=frozenset(parse_texts(body, "known_conversations")),
         login=_parse_login(parse_optional_object(body, "login")),
     )
     if strategy == "native" and not request.resume_token:

@@ -37,9 +37,9 @@ from executors_app.agentctl.journal.journal import Journal
 from executors_app.agentctl.journal.store import JournalDamaged
 from executors_app.agentctl.process.async_io import StateNotifier
 from executors_app.agentctl.process.job_process import KEPT_BYTES
-from executors_app.agentctl.protocol import CLOSE_STALE_GENERATION
 from executors_app.agentctl.sidecar import Sidecar
 from executors_app.agentctl.state_files import GenerationFence
+from executors_app.wire.protocol import CLOSE_STALE_GENERATION
 
 logger = logging.getLogger(__name__)
 
@@ -276,7 +276,12 @@ class _Api:
     # -- commands ----------------------------------------------------------------------------
 
     async def _start(self, request: web.Request, body: dict[str, Any]) -> Any:
-        return await self._sidecar.agent.start(parse_start_request(body, self._sidecar.execution.workspace))
+        order = parse_start_request(body, self._sidecar.execution.workspace)
+        await self._sidecar.prepare_workspace()
+        answer = await self._sidecar.agent.start(order)
+        workspace = self._sidecar.workspace
+        rebuilt = {"rebuild_note": workspace.rebuild_note} if workspace.rebuild_note else {}
+        return {**answer, "workspace": {**await workspace.call(workspace.head), **rebuilt}}
 
     async def _stop(self, request: web.Request, body: dict[str, Any]) -> Any:
         return await self._sidecar.stop(

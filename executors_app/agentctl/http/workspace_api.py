@@ -22,12 +22,12 @@ from executors_app.agentctl.http.requests import (
     read_json_object,
     websocket_for,
 )
-from executors_app.agentctl.protocol import CLOSE_OVERTAKEN, ApiError, Code, validation_error
-from executors_app.agentctl.workspace import git
+from executors_app.agentctl.workspace import changes
 from executors_app.agentctl.workspace.files import ANY_CONTENT, list_directory, read_content, write_content
 from executors_app.agentctl.workspace.shells import Shell, ShellManager, ShellReader, check_size
 from executors_app.agentctl.workspace.snapshots import SnapshotService
 from executors_app.agentctl.workspace.workspace import Workspace
+from executors_app.wire.protocol import CLOSE_OVERTAKEN, ApiError, Code, validation_error
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +82,11 @@ async def _send(socket: web.WebSocketResponse, shell: Shell, reader: ShellReader
         "offset": reader.position,
         "running": shell.is_running,
         "new": reader.is_first,
+        "replay": reader.replay_bytes,
     }
     try:
         await socket.send_str(orjson.dumps(hello).decode())
+        reader.request_redraw()
         while data := await reader.read():
             # Returns once the socket has taken it, so a slow client delays only its own shell.
             await socket.send_bytes(data)
@@ -173,13 +175,13 @@ class WorkspaceApi:
         return json_response(answer, 201 if answer["created"] else 200)
 
     async def _status(self, request: web.Request) -> web.Response:
-        answer = await self._on_workspace(git.git_status, self._workspace.git)
+        answer = await self._on_workspace(changes.git_status, self._workspace.git)
         self._workspace.dirty = not answer["clean"]
         return json_response(answer)
 
     async def _diff(self, request: web.Request) -> web.Response:
         path = request.query.get("path", "")
-        return json_response(await self._on_workspace(git.git_diff, self._workspace.git, path))
+        return json_response(await self._on_workspace(changes.git_diff, self._workspace.git, path))
 
     async def _log(self, request: web.Request) -> web.Response:
         query = request.query
@@ -187,7 +189,7 @@ class WorkspaceApi:
         if not 1 <= limit <= MAX_LOG_ENTRIES:
             raise validation_error(f"limit must be between 1 and {MAX_LOG_ENTRIES}", field="limit")
         return json_response(
-            await self._on_workspace(git.git_log, self._workspace.git, limit, skip, query.get("ref", ""))
+            await self._on_workspace(changes.git_log, self._workspace.git, limit, skip, query.get("ref", ""))
         )
 
     async def _changes(self, request: web.Request) -> web.Response:
@@ -204,7 +206,7 @@ class WorkspaceApi:
             parse_texts(body, "paths"),
             (parse_text(body, "author_name", ""), parse_text(body, "author_email", "")),
         )
-        answer = await self._on_workspace(git.create_commit, self._workspace.git, message, author, only)
+        answer = await self._on_workspace(changes.create_commit, self._workspace.git, message, author, only)
         await self._status(request)
         return json_response(answer)
 

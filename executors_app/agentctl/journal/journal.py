@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app import crash_points
-from executors_app.agentctl.journal.line_format import encode_line
 from executors_app.agentctl.journal.store import SegmentStore
 from executors_app.agentctl.process.async_io import StateNotifier
-from executors_app.agentctl.process.identity import kernel_boot_id
-from executors_app.agentctl.protocol import DURABLE_KINDS, QUOTING_KINDS, Code, JournalKind, JournalReport
+from executors_app.machine import crash_points
+from executors_app.machine.process.identity import kernel_boot_id
+from executors_app.wire.line_format import encode_line
+from executors_app.wire.protocol import DURABLE_KINDS, QUOTING_KINDS, Code, JournalKind, JournalReport
 
 logger = logging.getLogger(__name__)
 

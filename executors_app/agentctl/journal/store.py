@@ -19,8 +19,9 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app import crash_points
-from executors_app.agentctl.journal.line_format import (
+from executors_app.agentctl.state_files import replace_file, sync_directory, write_all
+from executors_app.machine import crash_points
+from executors_app.wire.line_format import (
     ASIDE,
     META_FILE,
     list_segments,
@@ -29,7 +30,6 @@ from executors_app.agentctl.journal.line_format import (
     segment_path,
     survey_segment,
 )
-from executors_app.agentctl.state_files import replace_file, sync_directory, write_all
 
 RESERVE_BYTES: Final = 1 << 20
 _MARK_EVERY: Final = 64 << 10

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app import crash_points
-from executors_app.agentctl.journal.line_format import RateLimitedLog
-from executors_app.agentctl.process import identity, spawning
 from executors_app.agentctl.process.async_io import LineSplitter
 from executors_app.agentctl.process.guard_client import GuardClient, SpawnFailed
-from executors_app.agentctl.process.spawning import AGENT_MARKER
-from executors_app.agentctl.protocol import BUILT_IN_AGENT, JournalKind
+from executors_app.machine import crash_points
+from executors_app.machine.process import identity, spawning
+from executors_app.machine.process.spawning import AGENT_MARKER
+from executors_app.wire.line_format import RateLimitedLog
+from executors_app.wire.protocol import BUILT_IN_AGENT, JournalKind
 
-_DEMO_AGENT_SCRIPT: Final = Path(__file__).resolve().parents[2] / "demo_agent.py"
+_DEMO_AGENT: Final = Path(__file__).resolve().parents[2] / "demo_agent"
 
 
 def resolve_built_in_agent(argv: Sequence[str]) -> list[str]:
@@ -29,7 +29,7 @@ def resolve_built_in_agent(argv: Sequence[str]) -> list[str]:
     """
     if not argv or argv[0] != BUILT_IN_AGENT:
         return list(argv)
-    return [sys.executable, "-I", str(_DEMO_AGENT_SCRIPT), *argv[1:]]
+    return [sys.executable, "-I", str(_DEMO_AGENT), *argv[1:]]
 
 
 __all__ = ["AgentProcess", "SpawnFailed"]

@@ -172,12 +172,17 @@ class PipeWriter:
                 loop.remove_writer(descriptor)
 
 
+_SKIPPED_START: Final = 1024
+
+
 class LineSplitter:
     """Splits a stream into lines; a line longer than ``limit`` bytes is skipped and counted."""
 
     def __init__(self, limit: int = LINE_LIMIT):
         self.limit = limit
         self.skipped = 0
+        self.skipped_start = b""
+        """The first bytes of the line that was skipped last."""
         self._parts: list[bytes] = []
         self._size = 0
         self._skipping = False
@@ -209,6 +214,7 @@ class LineSplitter:
         self._size += len(part)
         if self._size > self.limit:
             self.skipped += 1
+            self.skipped_start = b"".join(self._parts)[:_SKIPPED_START]
             self._parts, self._size, self._skipping = [], 0, True
 
 

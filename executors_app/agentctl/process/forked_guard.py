@@ -3,7 +3,7 @@
 The fork is made before agentctl has threads, a token or the lock of its directory, and keeps no open file but a socket.
 A message there has the descriptors of a guard (``guard_process``), which this process then is until nothing is left
 of the agent; it reports that with the status line ``done 0``. It ends with agentctl. Only an agentctl that was forked
-has one (``local_runtime/launcher.py``); after the death of this guard, others are executed.
+has one (``agentctl/launcher.py``); after the death of this guard, others are executed.
 
 While it has no agent, it also forks the guards of jobs (``job_process``), each of which is a child of agentctl with a
 name of its own, and independent of this process.
@@ -18,9 +18,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from executors_app.agentctl.process.forking import ProcIdentity
 from executors_app.agentctl.process.guard_process import PR_SET_CHILD_SUBREAPER, Guard, prctl, suppress
 from executors_app.agentctl.process.job_process import JobGuard
+from executors_app.machine.process.forking import ProcIdentity
 
 _NAME: Final = "kandev-guard"
 _JOB_NAME: Final = "kandev-job-guard"

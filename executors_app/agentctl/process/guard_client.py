@@ -18,11 +18,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from executors_app.agentctl.process import forked_guard, guard_process, identity, spawning, subreaper
+from executors_app.agentctl.process import forked_guard, guard_process, subreaper
 from executors_app.agentctl.process.async_io import PipeReader, PipeStuck, PipeWriter, wait_for_end
 from executors_app.agentctl.process.forked_guard import ForkedGuard
-from executors_app.agentctl.process.spawning import AGENT_MARKER
-from executors_app.agentctl.protocol import EXECUTION_MARKER, Code
+from executors_app.machine.process import identity, spawning
+from executors_app.machine.process.spawning import AGENT_MARKER
+from executors_app.wire.protocol import EXECUTION_MARKER, Code
 
 _HEADER: Final = importlib.util.MAGIC_NUMBER + bytes(12)
 _PROGRAM: Final = _HEADER + marshal.dumps(compile(Path(guard_process.__file__).read_bytes(), "guard", "exec"))
@@ -67,6 +68,7 @@ class GuardClient:
         self._process, self._control = process, PipeWriter(pipes["control"])
         self._status, self._buffer = PipeReader(pipes["status"]), b""
         self._program, self._cwd, self._launch = "", "", ""
+        self._search_path = ""
         self._start_time = 0
         self._spawned = asyncio.Event()
         self._failure = SpawnFailed("the guard process did not start")
@@ -90,6 +92,7 @@ class GuardClient:
     async def start_agent(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
         """Send the guard what to start, follow it, and wait until the agent runs; raises SpawnFailed."""
         self._program, self._cwd, self._launch = argv[0], cwd, env.get(AGENT_MARKER, "")
+        self._search_path = env.get("PATH", os.defpath)
         subreaper.clear_killed_processes()
         order = marshal.dumps((list(argv), dict(env), cwd))
         self._watching = asyncio.create_task(self._watch(), name="guard")
@@ -148,7 +151,8 @@ class GuardClient:
     def _not_started(self, number: int) -> SpawnFailed:
         """Return the error of a failed exec. ENOENT can mean the program or the directory: name the right one."""
         if number == errno.ENOENT and Path(self._cwd).is_dir():
-            return SpawnFailed(f"the program {self._program} was not found", number, missing=True)
+            place = "" if "/" in self._program else f" in the PATH {self._search_path}"
+            return SpawnFailed(f"the program {self._program} was not found{place}", number, missing=True)
         return SpawnFailed(f"{self._program} in {self._cwd}: {os.strerror(number)}", number)
 
     def _handle_status_line(self, word: str, number: str) -> None:

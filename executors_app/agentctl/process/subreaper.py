@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.guard_process import PR_SET_CHILD_SUBREAPER, children_of
-from executors_app.agentctl.process.identity import ProcessIdentity
-from executors_app.agentctl.process.spawning import AGENT_MARKER
-from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.machine.process import identity
+from executors_app.machine.process.identity import ProcessIdentity
+from executors_app.machine.process.spawning import AGENT_MARKER
+from executors_app.wire.protocol import EXECUTION_MARKER
 
 KILLED_PROCESSES_FILE: Final = "ended_with_agent"
 MAX_KILLED_PROCESSES: Final = 100

@@ -5,8 +5,6 @@ A write replaces only the content that its writer has read. All calls block.
 
 from __future__ import annotations
 
-import base64
-import codecs
 import contextlib
 import errno
 import hashlib
@@ -20,8 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.process import spawning
-from executors_app.agentctl.protocol import ApiError, Code, validation_error
+from executors_app.machine.process import spawning
+from executors_app.wire.file_content import describe_content, hash_content
+from executors_app.wire.protocol import ApiError, Code, validation_error
 
 _PATH_LIMIT: Final = 4096
 _NAME_LIMIT: Final = 255
@@ -123,35 +122,6 @@ def read_content(root: Path, path: str) -> dict[str, Any]:
         with os.fdopen(os.dup(fd), "rb") as file:
             data = file.read(CONTENT_LIMIT + 1)
     return describe_content(path, max(about.st_size, len(data)), data[:CONTENT_LIMIT], len(data) > CONTENT_LIMIT)
-
-
-def describe_content(path: str, size: int, data: bytes, truncated: bool) -> dict[str, Any]:
-    """Return a file's content, or its beginning, in the shape of ``read_content``."""
-    encoding, content = _as_text(data, whole=not truncated)
-    return {
-        "path": path,
-        "size": size,
-        "encoding": encoding,
-        "binary": encoding != "utf-8",
-        "content": content,
-        "truncated": truncated,
-        "hash": None if truncated else hash_content(data),
-    }
-
-
-def hash_content(content: bytes) -> str:
-    """Return the SHA-256 by which a writer names the content that it has read."""
-    return hashlib.sha256(content).hexdigest()
-
-
-def _as_text(data: bytes, *, whole: bool) -> tuple[str, str]:
-    if b"\0" not in data:
-        try:
-            # The content may be cut in the middle of a character, which the decoder then holds back.
-            return "utf-8", codecs.getincrementaldecoder("utf-8")().decode(data, final=whole)
-        except UnicodeDecodeError:
-            pass
-    return "base64", base64.b64encode(data).decode("ascii")
 
 
 def _directory_entry(entry: os.DirEntry[str]) -> dict[str, Any]:

@@ -20,10 +20,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.process import spawning, subreaper
+from executors_app.agentctl.process import subreaper
 from executors_app.agentctl.process.async_io import StateNotifier
-from executors_app.agentctl.process.spawning import SHELL_MARKER
-from executors_app.agentctl.protocol import ApiError, Code, validation_error
+from executors_app.agentctl.workspace.terminal_modes import TerminalModes
+from executors_app.machine.process import spawning
+from executors_app.machine.process.spawning import SHELL_MARKER
+from executors_app.wire.protocol import ApiError, Code, validation_error
 
 SCROLLBACK_BYTES: Final = 1 << 20
 """Bytes of output that are kept per shell."""
@@ -37,6 +39,7 @@ class Scrollback:
     def __init__(self, limit: int = SCROLLBACK_BYTES):
         self.limit = limit
         self._chunks: deque[bytes] = deque()
+        self._dropped_modes = TerminalModes()
         self.start = self.end = 0
 
     def append(self, data: bytes) -> None:
@@ -47,7 +50,9 @@ class Scrollback:
             data = self._chunks.pop() + data
         self._chunks.append(data)
         while self.end - self.start - len(self._chunks[0]) >= self.limit:
-            self.start += len(self._chunks.popleft())
+            dropped = self._chunks.popleft()
+            self._dropped_modes.follow(dropped)
+            self.start += len(dropped)
 
     def read(self, position: int, most: int) -> bytes:
         """Return up to ``most`` bytes from ``position``, or from ``start`` if that was dropped."""
@@ -69,6 +74,12 @@ class Scrollback:
             return 0
         line_end = self.read(self.start, _MAX_LINE_BYTES).find(b"\n")
         return self.start + line_end + 1
+
+    def modes_before(self, position: int) -> TerminalModes:
+        """Return the terminal's modes after all output before ``position``, which a replay is given first."""
+        modes = self._dropped_modes.copy()
+        modes.follow(self.read(self.start, position - self.start))
+        return modes
 
 
 MAX_SIDE: Final = 1000
@@ -117,6 +128,12 @@ class Terminal:
     def resize(self, columns: int, rows: int) -> None:
         """Set the size of the terminal."""
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def request_redraw(self) -> None:
+        """Change the size and back: the kernel sends SIGWINCH only for a real change."""
+        rows, columns, *_ = struct.unpack("HHHH", fcntl.ioctl(self.fd, termios.TIOCGWINSZ, bytes(8)))
+        self.resize(columns, max(1, rows - 1))
+        self.resize(columns, rows)
 
     def hang_up(self) -> None:
         """Send SIGHUP to the shell's process group."""
@@ -243,13 +260,18 @@ class Shell:
         if self.is_running:
             self.terminal.resize(columns, rows)
 
+    def request_redraw(self) -> None:
+        """Tell the program of a full screen that its size has changed, twice, so that it draws everything again."""
+        if self.is_running:
+            self.terminal.request_redraw()
+
     # -- readers -----------------------------------------------------------------------------
 
     def attach_reader(self) -> ShellReader:
         """Attach a new reader at the start of the scrollback, in place of an earlier one."""
         if self._reader is not None:
             self._reader.overtaken = True
-        self._reader = ShellReader(self, self.scrollback.replay_start(), is_first=not self._had_reader)
+        self._reader = ShellReader(self, is_first=not self._had_reader)
         self._had_reader = True
         self.changes.notify()
         return self._reader
@@ -267,13 +289,33 @@ class Shell:
 
 
 class ShellReader:
-    """A client that follows a shell."""
+    """A client that follows a shell, from the start of its scrollback.
 
-    def __init__(self, shell: Shell, position: int, *, is_first: bool):
-        self.shell, self.position = shell, position
+    What it is given first was written before it came: a *replay*. A terminal must not answer the questions in it, which
+    were answered when they were asked, or whose program may have ended: the answers would be typed into the shell.
+    """
+
+    def __init__(self, shell: Shell, *, is_first: bool):
+        self.shell = shell
+        self.position = shell.scrollback.replay_start()
         self.is_first = is_first
         """Whether nobody has followed the shell before."""
         self.overtaken = False
+        modes = shell.scrollback.modes_before(self.position)
+        self._prefix = modes.restoring_sequences()
+        self._needs_redraw = modes.on_alternate_screen
+
+    @property
+    def replay_bytes(self) -> int:
+        """Bytes of the next output that are a replay; none for the first reader, whose answers are the first ones."""
+        if self.is_first:
+            return 0
+        return len(self._prefix) + self.shell.scrollback.end - self.position
+
+    def request_redraw(self) -> None:
+        """Let a full-screen program draw again if the beginning of its screen is no longer in the scrollback."""
+        if self._needs_redraw:
+            self.shell.request_redraw()
 
     async def read(self) -> bytes:
         """Return more output, all that there is up to ``MAX_UNREAD_BYTES``.
@@ -288,7 +330,8 @@ class ShellReader:
             return b""
         data = shell.scrollback.read(self.position, MAX_UNREAD_BYTES)
         self.position = max(self.position, shell.scrollback.start) + len(data)
-        return data
+        prefix, self._prefix = self._prefix, b""
+        return prefix + data
 
     def mark_sent(self) -> None:
         """Report that the output was sent."""

@@ -6,26 +6,28 @@ It is created before agentctl serves, and again after it was deleted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, ParamSpec, TypeVar
 
 import orjson
 
-from executors_app.agentctl.process import spawning
-from executors_app.agentctl.protocol import ApiError, Code
-from executors_app.agentctl.workspace import workspace_root
-from executors_app.agentctl.workspace.git import WorkspaceGit
+from executors_app.agentctl.workspace.agent_preparation import Notice, prepare_workspace
 from executors_app.agentctl.workspace.shells import ShellManager
-from executors_app.agentctl.workspace.worktrees import Worktree, read_seed, write_seed
-from executors_app.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
+from executors_app.machine.git import git_directory, workspace_root
+from executors_app.machine.git.workspace_git import WorkspaceGit
+from executors_app.machine.git.worktrees import Worktree, read_seed, write_seed
+from executors_app.machine.process import spawning
+from executors_app.wire.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
+from executors_app.wire.protocol import ApiError, Code
 
 _SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
 _MAX_ANSWER: Final = 1 << 20
@@ -44,6 +46,8 @@ class WorkspacePreparation:
     """The session that owns the work tree."""
     workspace: Path
     """The work tree."""
+    notes: list[str] = field(default_factory=list, compare=False)
+    """What a rebuilt work tree lacks, until it is reported."""
 
     @property
     def repository(self) -> Path:
@@ -96,6 +100,8 @@ class WorkspacePreparation:
     def _finish(self, answer: dict[str, Any]) -> None:
         if "error" in answer:
             raise workspace_root.parse_error(answer)
+        if note := str(answer.get("note") or ""):
+            self.notes.append(note)
         with self.seed_file.open("rb") as file:
             seed = read_seed(file)
         if seed.complete:
@@ -126,29 +132,15 @@ def _run_in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return workspace_root.checked_answer(output, _NO_ANSWER)
 
 
-_HEAD_PREFIX: Final = "ref: refs/heads/"
-_HEAD_LIMIT: Final = 4096
-
-
-def _current_branch(workspace: Path) -> str | None:
-    """Return the checked-out branch, read without running git; None if there is none."""
-    try:
-        head = _git_directory(workspace) / "HEAD"
-        if not head.is_file():
-            return None
-        with head.open(encoding="utf-8", errors="replace") as file:
-            text = file.read(_HEAD_LIMIT).strip()
-    except OSError:
-        return None
-    return text.removeprefix(_HEAD_PREFIX) if text.startswith(_HEAD_PREFIX) else None
-
-
-def _git_directory(workspace: Path) -> Path:
-    dot_git = workspace / ".git"
-    if not dot_git.is_file():
-        return dot_git
-    with dot_git.open(encoding="utf-8", errors="replace") as file:
-        return workspace / file.read(_HEAD_LIMIT).removeprefix("gitdir:").strip()
+def _head_report(workspace: Path) -> dict[str, Any]:
+    """Return ``{branch, operation}``: the checked-out branch and what git is in the middle of; runs no git."""
+    folder = git_directory.git_directory_of(workspace)
+    if folder is None:
+        return {"branch": None, "operation": None}
+    return {
+        "branch": git_directory.read_head(folder).branch or None,
+        "operation": git_directory.operation_in_progress(folder) or None,
+    }
 
 
 P = ParamSpec("P")
@@ -169,6 +161,8 @@ class Workspace:
         self.shells = ShellManager(root, marker)
         self.dirty: bool | None = None
         """Whether there were uncommitted changes at the last check; None before the first."""
+        self.rebuild_note = ""
+        """What the workspace lacks that was rebuilt for the agent that starts now; empty if it was not lost."""
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="workspace")
 
     def report(self) -> dict[str, Any]:
@@ -176,10 +170,38 @@ class Workspace:
         return {
             "path": str(self.root),
             "exists": self.root.is_dir(),
-            "branch": _current_branch(self.root),
+            **_head_report(self.root),
             "dirty": self.dirty,
             "shells": self.shells.running_count,
         }
+
+    def prepare_for_agent(self) -> list[Notice]:
+        """Repair what would break the agent's git, and return what should be known. Blocks; never raises."""
+        notes = self.preparation.notes if self.preparation else []
+        rebuilt = [Notice("workspace_rebuilt", f"The worktree was rebuilt. {note}") for note in notes]
+        self.rebuild_note = " ".join(notes)
+        notes.clear()
+        if not self.git.has_repository:
+            return rebuilt
+        return [*rebuilt, *prepare_workspace(self.git, self._new_base())]
+
+    def _new_base(self) -> str:
+        """Return the branch that a new session starts from; empty if it started earlier."""
+        if self.preparation is None:
+            return ""
+        try:
+            with self.preparation.seed_file.open("rb") as file:
+                seed = read_seed(file)
+        except (OSError, ValueError):
+            return ""
+        return "" if seed.existed else seed.base
+
+    def head(self) -> dict[str, str | None]:
+        """Return ``{branch, head}``: what is checked out, null for none. Blocks."""
+        commit = ""
+        with contextlib.suppress(ApiError):
+            commit = self.git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", good=(0, 1, 128)).text
+        return {"branch": _head_report(self.root)["branch"], "head": commit or None}
 
     def rebuild_workspace(self) -> dict[str, Any]:
         """Rebuild what was deleted; return ``{made}``, False if nothing was missing. Blocks; raises ApiError."""

@@ -6,13 +6,13 @@ import uuid
 from typing import Any
 
 from rest_framework import serializers
-from rest_framework.request import Request
 from rest_framework.response import Response
 
 from sessions_app.accounts import credentials
 from sessions_app.accounts.api.authentication import LoginSessionPermission
 from sessions_app.accounts.credentials import MAX_LIFETIME_DAYS
 from sessions_app.accounts.models import ApiToken
+from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView
 from sessions_app.api.serializers.common import (
     TOKEN_SCOPES,
@@ -63,12 +63,12 @@ class ApiTokenListCreateView(ApiView):
     permission_classes = [LoginSessionPermission]
 
     @document_responses({200: TokenSerializer(many=True)}, 403)
-    def get(self, request: Request) -> Response:
+    def get(self, request: UserRequest) -> Response:
         """List your tokens that were not revoked, newest first, without their keys."""
         return self.list(TokenSerializer, credentials.list_tokens(request.user))
 
     @document_responses({201: MadeTokenSerializer}, 400, 409, request=NewTokenSerializer)
-    def post(self, request: Request) -> Response:
+    def post(self, request: UserRequest) -> Response:
         """Create a token. Its key is only in this response: store it where no one else can read it."""
         asked = self.body(NewTokenSerializer)
         made, key = credentials.create_token(request.user, asked["name"], asked["scope"], asked["days"])
@@ -83,7 +83,7 @@ class ApiTokenDeleteView(ApiView):
     permission_classes = [LoginSessionPermission]
 
     @document_responses({204: None}, 404)
-    def delete(self, request: Request, token_id: uuid.UUID) -> Response:
+    def delete(self, request: UserRequest, token_id: uuid.UUID) -> Response:
         """Revoke a token: it gives no access from now on, and sockets that it has opened are closed within seconds."""
         credentials.revoke_token(request.user, token_id)
         return Response(status=204)

@@ -9,6 +9,7 @@ from django.contrib.auth import login as log_in
 from django.contrib.auth import views as auth_views
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
@@ -61,7 +62,7 @@ def _too_many_attempts(request: HttpRequest) -> HttpResponse:
     return render(request, "login_throttled.html", {"minutes": LOGIN_WAIT // 60}, status=429)
 
 
-def _remember_browser(response: HttpResponse, user: Any) -> None:
+def _remember_browser(response: HttpResponse, user: User) -> None:
     """Set the cookies for theme, time zone and known browser."""
     remember_appearance(response, user)
     response.set_cookie(

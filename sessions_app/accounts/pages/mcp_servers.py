@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.cache import never_cache
 
@@ -18,6 +18,7 @@ from executors_app.mcp_servers import is_program, named_values
 from sessions_app.accounts.authorization import may_manage, may_name_programs
 from sessions_app.accounts.pages.settings import render_settings
 from sessions_app.accounts.pages.teams import find_visible_team
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.models import Repository
 from sessions_app.pages.shortcuts import READ_METHODS
 from sessions_app.services import mcp_servers
@@ -66,13 +67,13 @@ class McpServerForm(forms.Form):
 
 
 @never_cache
-def edit_team_servers(request: HttpRequest, team_id: int) -> HttpResponse:
+def edit_team_servers(request: UserHttpRequest, team_id: int) -> HttpResponse:
     """Show the MCP servers of a team. A POST by a user who manages the team adds or removes one."""
     return _edit(request, find_visible_team(request, team_id), None)
 
 
 @never_cache
-def edit_repository_servers(request: HttpRequest, repository_id: uuid.UUID) -> HttpResponse:
+def edit_repository_servers(request: UserHttpRequest, repository_id: uuid.UUID) -> HttpResponse:
     """Show the MCP servers of a repository, and its team's. A POST by a user who manages the team changes them."""
     found: Repository = get_object_or_404(mcp_servers.visible_repositories(request.user), id=repository_id)
     if request.method not in READ_METHODS and not may_manage(request.user, found.team):
@@ -80,7 +81,7 @@ def edit_repository_servers(request: HttpRequest, repository_id: uuid.UUID) -> H
     return _edit(request, found.team, found)
 
 
-def _edit(request: HttpRequest, team: Group, repository: Repository | None) -> HttpResponse:
+def _edit(request: UserHttpRequest, team: Group, repository: Repository | None) -> HttpResponse:
     form = McpServerForm()
     if request.method == "POST" and "remove" in request.POST:
         mcp_servers.remove_server(team, repository, request.POST["remove"], request.user)
@@ -104,7 +105,7 @@ def _edit(request: HttpRequest, team: Group, repository: Repository | None) -> H
     return render_settings(request, "settings/mcp_servers.html", "settings-teams", context, status)
 
 
-def _save(form: McpServerForm, team: Group, repository: Repository | None, by: Any) -> bool:
+def _save(form: McpServerForm, team: Group, repository: Repository | None, by: User) -> bool:
     try:
         mcp_servers.put_server(team, repository, form.server(), by)
     except ValueError as error:

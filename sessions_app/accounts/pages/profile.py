@@ -8,7 +8,8 @@ from typing import Any, Final
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.forms import PasswordChangeForm, SetPasswordForm
-from django.http import Http404, HttpRequest, HttpResponse
+from django.contrib.auth.models import User
+from django.http import Http404, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
@@ -25,18 +26,19 @@ from sessions_app.accounts.pages.settings import (
     render_settings,
 )
 from sessions_app.accounts.rate_limits import LOGIN_WAIT, AttemptLimit
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.services.errors import Conflict, NotFound
 
 
-def redirect_to_settings(request: HttpRequest) -> HttpResponse:
+def redirect_to_settings(request: UserHttpRequest) -> HttpResponse:
     """Redirect to the first settings page."""
     return redirect("settings-profile")
 
 
 @never_cache
-def edit_profile(request: HttpRequest) -> HttpResponse:
+def edit_profile(request: UserHttpRequest) -> HttpResponse:
     """Show name, e-mail address, time zone and theme. A POST saves them."""
-    user: Any = request.user  # LoginRequiredMiddleware has let in only a logged-in user
+    user: User = request.user  # LoginRequiredMiddleware has let in only a logged-in user
     chosen = Preferences.objects.filter(user_id=user.pk).first() or Preferences(
         user_id=user.pk, theme=current_theme(request)
     )
@@ -57,7 +59,7 @@ _password_change_limit = AttemptLimit("password-change", MAX_PASSWORD_ATTEMPTS, 
 
 
 @never_cache
-def change_password(request: HttpRequest) -> HttpResponse:
+def change_password(request: UserHttpRequest) -> HttpResponse:
     """Show password and logins. A POST sets a new password, which ends all other logins."""
     form = _password_form(request, request.POST if request.method == "POST" else None)
     if request.method != "POST":
@@ -75,12 +77,12 @@ def change_password(request: HttpRequest) -> HttpResponse:
     return redirect("settings-password")
 
 
-def _password_form(request: HttpRequest, data: Any) -> SetPasswordForm[Any]:
+def _password_form(request: UserHttpRequest, data: Any) -> SetPasswordForm[Any]:
     """Return the form for a new password.
 
     It asks for the old one if there is one, except after a login with a link for setting a new password.
     """
-    user: Any = request.user  # LoginRequiredMiddleware has let in only a logged-in user
+    user: User = request.user  # LoginRequiredMiddleware has let in only a logged-in user
     asks = user.has_usable_password() and not request.session.get(MAY_SET_PASSWORD_KEY)
     form: SetPasswordForm[Any] = (PasswordChangeForm if asks else SetPasswordForm)(user, data)
     first, second = form.fields["new_password1"], form.fields["new_password2"]
@@ -89,8 +91,8 @@ def _password_form(request: HttpRequest, data: Any) -> SetPasswordForm[Any]:
     return form
 
 
-def _render_password_page(request: HttpRequest, form: Any, refused: str = "", status: int = 200) -> HttpResponse:
-    user: Any = request.user
+def _render_password_page(request: UserHttpRequest, form: Any, refused: str = "", status: int = 200) -> HttpResponse:
+    user: User = request.user
     context = {
         "form": form,
         "refused": refused,
@@ -101,7 +103,7 @@ def _render_password_page(request: HttpRequest, form: Any, refused: str = "", st
     return render_settings(request, "settings/password.html", "settings-password", context, status)
 
 
-def _set_password(request: HttpRequest, form: Any) -> None:
+def _set_password(request: UserHttpRequest, form: Any) -> None:
     user = form.save()
     _password_change_limit.forgive(str(user.pk))
     request.session.pop(MAY_SET_PASSWORD_KEY, None)
@@ -111,7 +113,7 @@ def _set_password(request: HttpRequest, form: Any) -> None:
 
 
 @require_POST
-def log_out_elsewhere(request: HttpRequest) -> HttpResponse:
+def log_out_elsewhere(request: UserHttpRequest) -> HttpResponse:
     """End all logins of the user except this one."""
     count = end_other_logins(request.user, request.session.session_key)
     messages.success(request, f"{count} other login{'s' if count != 1 else ''} ended.")
@@ -119,7 +121,7 @@ def log_out_elsewhere(request: HttpRequest) -> HttpResponse:
 
 
 @never_cache
-def manage_tokens(request: HttpRequest) -> HttpResponse:
+def manage_tokens(request: UserHttpRequest) -> HttpResponse:
     """List API tokens. A POST creates one; only its response shows the key, which is not stored."""
     form, key, made = TokenForm(request.POST if request.method == "POST" else None), "", None
     status = 200
@@ -136,7 +138,7 @@ def manage_tokens(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-def revoke_own_token(request: HttpRequest, token_id: uuid.UUID) -> HttpResponse:
+def revoke_own_token(request: UserHttpRequest, token_id: uuid.UUID) -> HttpResponse:
     """Revoke a token; 404 for another user's token."""
     try:
         credentials.revoke_token(request.user, token_id)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from django import forms
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -75,7 +76,7 @@ class ProfileForm(forms.Form):
     time_zone = forms.ChoiceField(label="Time zone", help_text="Times on the pages are shown in this zone.")
     theme = forms.ChoiceField(choices=Preferences.Theme.choices, label="Theme", widget=forms.RadioSelect)
 
-    def __init__(self, user: Any, chosen: Preferences, *args: Any, **kwargs: Any):
+    def __init__(self, user: User, chosen: Preferences, *args: Any, **kwargs: Any):
         initial = {
             "name": user.get_full_name(),
             "email": user.email,
@@ -162,7 +163,7 @@ def _known_or_default(value: str, known: Any, default: str) -> str:
     return value if value in known else default
 
 
-def remember_appearance(response: HttpResponse, user: Any) -> None:
+def remember_appearance(response: HttpResponse, user: User) -> None:
     """Set the cookies to the choice of ``user``; without a stored choice, leave them unchanged."""
     chosen = Preferences.objects.filter(user_id=user.pk).first()
     if chosen is not None:

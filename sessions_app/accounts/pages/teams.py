@@ -12,7 +12,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
@@ -29,6 +29,7 @@ from sessions_app.accounts.pages.settings import (
     login_link_url,
     render_settings,
 )
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.pages.labels import POLICY_LABELS
 from sessions_app.pages.shortcuts import READ_METHODS
 from sessions_app.services import policies
@@ -36,7 +37,7 @@ from sessions_app.services.errors import NotFound, SessionsError
 
 
 @never_cache
-def list_teams(request: HttpRequest) -> HttpResponse:
+def list_teams(request: UserHttpRequest) -> HttpResponse:
     """List the teams that the user may see. A POST by staff creates one."""
     form = TeamForm(request.POST if request.method == "POST" else None)
     if request.method == "POST":
@@ -55,12 +56,12 @@ def list_teams(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @require_safe
-def show_team(request: HttpRequest, team_id: int) -> HttpResponse:
+def show_team(request: UserHttpRequest, team_id: int) -> HttpResponse:
     """Show the members of a team, with forms to change them for users who manage the team."""
     return _render_team(request, find_visible_team(request, team_id))
 
 
-def find_visible_team(request: HttpRequest, team_id: int) -> Group:
+def find_visible_team(request: UserHttpRequest, team_id: int) -> Group:
     """Return a visible team. Raises Http404 for others, and PermissionDenied for a write without managing the team."""
     found: Group = get_object_or_404(teams.visible_teams(request.user), id=team_id)
     if request.method not in READ_METHODS and not may_manage(request.user, found):
@@ -68,7 +69,7 @@ def find_visible_team(request: HttpRequest, team_id: int) -> Group:
     return found
 
 
-def _render_team(request: HttpRequest, found: Group, status: int = 200, **more: Any) -> HttpResponse:
+def _render_team(request: UserHttpRequest, found: Group, status: int = 200, **more: Any) -> HttpResponse:
     context = {
         "team": found,
         "members": teams.list_members(found),
@@ -84,7 +85,7 @@ def _render_team(request: HttpRequest, found: Group, status: int = 200, **more: 
 
 @never_cache
 @require_POST
-def invite_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
+def invite_team_member(request: UserHttpRequest, team_id: int) -> HttpResponse:
     """Create an account in the team. Only this response shows the login link for the new user."""
     found = find_visible_team(request, team_id)
     form = MemberInviteForm(request.POST, prefix="new")
@@ -99,7 +100,7 @@ def invite_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
 
 
 @require_POST
-def add_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
+def add_team_member(request: UserHttpRequest, team_id: int) -> HttpResponse:
     """Add an existing account to the team."""
     found = find_visible_team(request, team_id)
     form = MemberAddForm(request.POST, prefix="add")
@@ -114,7 +115,7 @@ def add_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
 
 
 @require_POST
-def change_team_member_role(request: HttpRequest, team_id: int, user_id: int) -> HttpResponse:
+def change_team_member_role(request: UserHttpRequest, team_id: int, user_id: int) -> HttpResponse:
     """Change the role of a member."""
     found = find_visible_team(request, team_id)
     form = MemberRoleForm(request.POST)
@@ -127,14 +128,14 @@ def change_team_member_role(request: HttpRequest, team_id: int, user_id: int) ->
 
 
 @require_POST
-def remove_team_member(request: HttpRequest, team_id: int, user_id: int) -> HttpResponse:
+def remove_team_member(request: UserHttpRequest, team_id: int, user_id: int) -> HttpResponse:
     """Remove a member from the team."""
     found = find_visible_team(request, team_id)
     said = f"is no longer in {found.name}. Pages that they have open close within five seconds"
     return _redirect_to_team(request, found, lambda: teams.remove_member(found, user_id), said)
 
 
-def _redirect_to_team(request: HttpRequest, found: Group, act: Callable[[], Any], said: str) -> HttpResponse:
+def _redirect_to_team(request: UserHttpRequest, found: Group, act: Callable[[], Any], said: str) -> HttpResponse:
     try:
         user = act()
     except NotFound:
@@ -149,7 +150,7 @@ MAX_ACCOUNTS_SHOWN: Final = 100
 
 def _staff_only(view: Any) -> Any:
     @wraps(view)
-    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def guarded(request: UserHttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not getattr(request.user, "is_staff", False):
             raise PermissionDenied
         answer: HttpResponse = view(request, *args, **kwargs)
@@ -160,7 +161,7 @@ def _staff_only(view: Any) -> Any:
 
 @_staff_only
 @never_cache
-def manage_accounts(request: HttpRequest) -> HttpResponse:
+def manage_accounts(request: UserHttpRequest) -> HttpResponse:
     """List and search accounts. A POST creates one; only its response shows the login link for the new user."""
     form = AccountForm(request.POST if request.method == "POST" else None)
     if request.method != "POST":
@@ -179,7 +180,7 @@ def manage_accounts(request: HttpRequest) -> HttpResponse:
 @_staff_only
 @never_cache
 @require_POST
-def show_login_link(request: HttpRequest, user_id: int) -> HttpResponse:
+def show_login_link(request: UserHttpRequest, user_id: int) -> HttpResponse:
     """Create a link for another user to log in or to set a new password, and show it once."""
     user = get_object_or_404(get_user_model(), pk=user_id, is_active=True)
     if not teams.may_manage_account(request.user, user):
@@ -193,7 +194,7 @@ def show_login_link(request: HttpRequest, user_id: int) -> HttpResponse:
 @_staff_only
 @never_cache
 @require_POST
-def change_account_active(request: HttpRequest, user_id: int) -> HttpResponse:
+def change_account_active(request: UserHttpRequest, user_id: int) -> HttpResponse:
     """Activate (``active=1``) or deactivate another user's account."""
     user = get_object_or_404(get_user_model(), pk=user_id)
     if not teams.may_manage_account(request.user, user):
@@ -208,7 +209,7 @@ def change_account_active(request: HttpRequest, user_id: int) -> HttpResponse:
     return redirect("settings-people")
 
 
-def _render_accounts(request: HttpRequest, form: AccountForm, status: int = 200, **more: Any) -> HttpResponse:
+def _render_accounts(request: UserHttpRequest, form: AccountForm, status: int = 200, **more: Any) -> HttpResponse:
     words = request.GET.get("q", "").strip()[:150]
     rows = get_user_model().objects.order_by("-is_active", "username").prefetch_related("groups")
     if words:
@@ -242,7 +243,7 @@ class TeamPolicyForm(forms.Form):
 
 
 @never_cache
-def edit_team_policy(request: HttpRequest, team_id: int) -> HttpResponse:
+def edit_team_policy(request: UserHttpRequest, team_id: int) -> HttpResponse:
     """Show the recovery policy of a team. A POST by a user who manages the team changes it."""
     team = find_visible_team(request, team_id)
     said = policies.team_policy_json(team)

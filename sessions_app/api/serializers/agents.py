@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from executors_app.agentctl.agent_settings import AGENT, ENV_VAR, ID_LIMIT, TERMINAL
-from executors_app.agentctl.protocol import LoginAction, LoginState
+from executors_app.mcp_servers import MAX_PAIRS, MAX_SERVERS, VALUE_LIMIT
 from executors_app.models import Executor
-from sessions_app.api.serializers.common import StrictCharField, StrictSerializer, TeamField, choice_field
+from executors_app.wire.agent_settings import AGENT, ENV_VAR, ID_LIMIT, TERMINAL
+from executors_app.wire.protocol import LoginAction, LoginState
+from sessions_app.api.serializers.common import (
+    SizedDictField,
+    SizedListField,
+    StrictCharField,
+    StrictSerializer,
+    TeamField,
+    choice_field,
+)
 from sessions_app.models.agents import APPLIED, REFUSED, WAITING
 from sessions_app.services import agent_login
 from sessions_app.services.mcp_servers import REASONS, Level
 
 
-@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "boolean"}]})
+@extend_schema_field({"oneOf": [{"type": "string", "maxLength": ID_LIMIT}, {"type": "boolean"}]})
 class SettingValueField(serializers.Field[Any, Any, Any, Any]):
     """The value of a setting: the value of a choice, or true or false."""
 
@@ -170,29 +178,32 @@ class PlaceLoginSerializer(PlaceSerializer):
     method = StrictCharField(max_length=ID_LIMIT, trim_whitespace=False)
 
 
+_VALUE: Final = {"type": "string", "maxLength": VALUE_LIMIT}
+
+
 @extend_schema_field(
     {
         "type": "object",
         "required": ["name"],
         "properties": {
-            "name": {"type": "string"},
+            "name": _VALUE,
             "type": {"type": "string", "enum": ["http", "sse", "stdio"]},
-            "url": {"type": "string"},
-            "headers": {"type": "object", "additionalProperties": {"type": "string"}},
-            "command": {"type": "string"},
-            "args": {"type": "array", "items": {"type": "string"}},
-            "env": {"type": "object", "additionalProperties": {"type": "string"}},
+            "url": _VALUE,
+            "headers": {"type": "object", "additionalProperties": _VALUE, "maxProperties": MAX_PAIRS},
+            "command": _VALUE,
+            "args": {"type": "array", "items": _VALUE, "maxItems": MAX_PAIRS},
+            "env": {"type": "object", "additionalProperties": _VALUE, "maxProperties": MAX_PAIRS},
         },
     }
 )
-class McpServerField(serializers.DictField):
+class McpServerField(SizedDictField):
     """A server with ``url`` and ``headers``, or with ``command``, ``args`` and ``env``; the service checks it."""
 
 
 class McpServerListRequestSerializer(StrictSerializer):
     """The new servers of a team or repository."""
 
-    servers = serializers.ListField(child=McpServerField())
+    servers = SizedListField(child=McpServerField(), max_length=MAX_SERVERS)
 
 
 class McpServerListSerializer(serializers.Serializer[Any]):
@@ -211,7 +222,11 @@ class GivenMcpServerSerializer(serializers.Serializer[Any]):
         REASONS, allow_blank=True, help_text="Why the agent was not given the server; empty if it was given."
     )
     variables = serializers.ListField(
-        child=serializers.CharField(), help_text="With `secret_missing`: variables that the agent profile lacks."
+        child=serializers.CharField(),
+        help_text=(
+            "With `secret_missing`: variables that the agent profile lacks. With `secret_withheld`: those that it does "
+            "not give to the server's host."
+        ),
     )
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:

@@ -8,13 +8,15 @@ from rest_framework import serializers
 
 from executors_app.agents import CAPABILITIES
 from executors_app.encryption import SecretUnreadable
-from executors_app.mcp_servers import check_mcp_servers
+from executors_app.mcp_servers import MAX_SERVERS, check_mcp_servers
 from executors_app.models import AgentProfile, Executor, ExecutorRunning, check_env
 from executors_app.plugins import missing_programs
 from sessions_app.accounts.authorization import is_isolated
 from sessions_app.api.serializers.common import (
     EXECUTOR_STATUSES,
     ArgvField,
+    SizedDictField,
+    SizedListField,
     StrictCharField,
     StrictModelSerializer,
     TeamField,
@@ -23,6 +25,12 @@ from sessions_app.api.serializers.common import (
 from sessions_app.models import RecoverySweep, SweepOutcome, SweepRequest, TaskSession
 
 ENV_LIMIT: Final = 100_000
+
+
+class VersionSerializer(serializers.Serializer[Any]):
+    """The version of this deployment."""
+
+    version = serializers.CharField(help_text="The version of Kandev that answers.")
 
 
 class AgentTypeSerializer(serializers.Serializer[Any]):
@@ -74,6 +82,12 @@ class AgentTypeSerializer(serializers.Serializer[Any]):
         return {"source": kind.offers.source, "version": kind.offers.version, **offered}
 
 
+class SecretHostsField(SizedDictField):
+    """By variable, the hosts whose MCP servers of teams and repositories may be given its value."""
+
+    child = SizedListField(child=StrictCharField(max_length=300), max_length=50)
+
+
 class ProfileSerializer(StrictModelSerializer):
     """An agent profile; of its environment and its MCP servers only the names."""
 
@@ -82,6 +96,7 @@ class ProfileSerializer(StrictModelSerializer):
     args = ArgvField(read_only=True)
     additional_directories = ArgvField(read_only=True)
     gone_patterns = ArgvField(read_only=True)
+    secret_hosts = SecretHostsField(read_only=True)
     env = serializers.SerializerMethodField()
     mcp_servers = serializers.SerializerMethodField()
 
@@ -100,6 +115,7 @@ class ProfileSerializer(StrictModelSerializer):
             "additional_directories",
             "gone_patterns",
             "mcp_servers",
+            "secret_hosts",
             "permission_mode",
             "supports_session_resume",
             "history_context_injection",
@@ -131,10 +147,13 @@ class NewProfileSerializer(StrictModelSerializer):
     args = ArgvField(required=False)
     additional_directories = ArgvField(required=False)
     gone_patterns = ArgvField(required=False)
-    env = serializers.DictField(
-        required=False, child=StrictCharField(allow_blank=True, trim_whitespace=False, max_length=ENV_LIMIT)
+    env = SizedDictField(
+        required=False,
+        max_bytes=ENV_LIMIT * 10,
+        child=StrictCharField(allow_blank=True, trim_whitespace=False, max_length=ENV_LIMIT),
     )
-    mcp_servers = serializers.ListField(required=False, child=serializers.DictField())
+    mcp_servers = SizedListField(required=False, child=SizedDictField(), max_length=MAX_SERVERS)
+    secret_hosts = SecretHostsField(required=False)
 
     class Meta:
         model = AgentProfile
@@ -179,7 +198,7 @@ class ExecutorSerializer(StrictModelSerializer):
 class NewExecutorSerializer(StrictModelSerializer):
     """The values of a new executor."""
 
-    config = serializers.DictField(required=False)
+    config = SizedDictField(required=False)
 
     class Meta:
         model = Executor

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from django.contrib.auth.models import Group
 from django.db import models
+from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 
-from executors_app.domain import ExecutorStatus
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.models import ApiToken
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.attention import AttentionKind
+from sessions_app.domain.json_size import json_size
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState, TaskState, WorkState
 from sessions_app.domain.wait_tokens import WaitKind
@@ -64,13 +66,101 @@ class IdempotencyKeyField(StrictCharField):
         super().__init__(max_length=KEY_LIMIT, allow_blank=True, default="", trim_whitespace=False, **kwargs)
 
 
-class ArgvField(serializers.ListField):
+MAX_ARGUMENTS: Final = 256
+
+
+class SizedListField(serializers.ListField):
+    """A list with a maximum length, which is checked before its entries.
+
+    REST framework checks all entries first: two million wrong ones take minutes.
+    """
+
+    default_error_messages = {"max_length": "Expected at most {max_length} entries."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the list. Raises ValidationError."""
+        if isinstance(data, list) and self.max_length is not None and len(data) > self.max_length:
+            self.fail("max_length", max_length=self.max_length)
+        return super().to_internal_value(data)
+
+
+class ArgvField(SizedListField):
     """The arguments of a program: a list of strings, in which spaces and empty strings are kept."""
 
     child = StrictCharField(allow_blank=True, trim_whitespace=False, max_length=100_000)
 
+    def __init__(self, **kwargs: Any):
+        super().__init__(**{"max_length": MAX_ARGUMENTS, **kwargs})
 
-@extend_schema_field({"oneOf": [{"type": "integer"}, {"type": "string"}]})
+
+class SizedDictField(serializers.DictField):
+    """An object with a maximum number of names, and a maximum size in all."""
+
+    default_error_messages = {
+        "too_many": "Expected at most {limit} names.",
+        "too_large": "Expected at most {limit} bytes.",
+    }
+
+    def __init__(self, *, max_names: int = 100, max_bytes: int = 64 * 1024, **kwargs: Any):
+        self.max_names, self.max_bytes = max_names, max_bytes
+        super().__init__(**kwargs)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the object. Raises ValidationError, before anything looks at its values."""
+        if isinstance(data, dict):
+            if len(data) > self.max_names:
+                self.fail("too_many", limit=self.max_names)
+            if json_size(data) > self.max_bytes:
+                self.fail("too_large", limit=self.max_bytes)
+        return super().to_internal_value(data)
+
+
+class SizedJSONField(serializers.JSONField):
+    """Any JSON value of a maximum size."""
+
+    default_error_messages = {"too_large": "Expected at most {limit} bytes."}
+
+    def __init__(self, *, max_bytes: int, **kwargs: Any):
+        self.max_bytes = max_bytes
+        super().__init__(**kwargs)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the value. Raises ValidationError."""
+        if json_size(data) > self.max_bytes:
+            self.fail("too_large", limit=self.max_bytes)
+        return super().to_internal_value(data)
+
+
+class _SizedFieldExtension(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    """Adds the limits to the schema, where ``x-max-bytes`` is the size of the whole value."""
+
+    match_subclasses = True
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        """Return the field's schema."""
+        schema: dict[str, Any] = auto_schema._map_serializer_field(  # noqa: SLF001  (as its documentation says)
+            self.target, direction, bypass_extensions=True
+        )
+        names = {"maxProperties": self.target.max_names} if hasattr(self.target, "max_names") else {}
+        return {**schema, **names, "x-max-bytes": self.target.max_bytes}
+
+
+class SizedDictFieldExtension(_SizedFieldExtension):  # type: ignore[no-untyped-call]
+    """The limits of an object."""
+
+    target_class = SizedDictField
+
+
+class SizedJSONFieldExtension(_SizedFieldExtension):  # type: ignore[no-untyped-call]
+    """The limit of any JSON value."""
+
+    target_class = SizedJSONField
+
+
+TEAM_NAME_LIMIT: Final = 150
+
+
+@extend_schema_field({"oneOf": [{"type": "integer"}, {"type": "string", "maxLength": TEAM_NAME_LIMIT}]})
 class TeamField(serializers.Field[Group, Any, int, Any]):
     """A team, by its id or name, that the user is in."""
 
@@ -81,7 +171,7 @@ class TeamField(serializers.Field[Group, Any, int, Any]):
         user = self.context["request"].user
         teams = Group.objects.all() if self.context.get("any_team") else teams_of(user)
         by_id = isinstance(data, int) and not isinstance(data, bool) and 0 < data < MAX_ID
-        if not by_id and not isinstance(data, str):
+        if not by_id and not (isinstance(data, str) and len(data) <= TEAM_NAME_LIMIT):
             self.fail("unknown")
         found: Group | None = teams.filter(**({"id": data} if by_id else {"name": data})).first()
         if found is None:

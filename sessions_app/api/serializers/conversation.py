@@ -8,33 +8,54 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
+from sessions_app.api.base_views import MAX_PROMPT_BODY
+from sessions_app.api.pagination import MAX_SEQ
 from sessions_app.api.serializers.common import (
     PROMPT_STATES,
+    SizedDictField,
+    SizedJSONField,
+    SizedListField,
     StrictCharField,
     StrictModelSerializer,
     StrictSerializer,
     choice_field,
 )
+from sessions_app.domain.attachments import MAX_FILES
 from sessions_app.domain.states import PermissionState, PromptState, QuestionStatus
 from sessions_app.domain.verification import Verified
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import ContinuityReceipt, Message, PermissionRequest, Prompt, ResumeToken, Run, SessionEvent
+from sessions_app.services.intents import TEXT_LIMIT
 from sessions_app.services.timeline import event_json
 from sessions_app.services.waits import shown_secret
 
 
+class MessageQuerySerializer(serializers.Serializer[Any]):
+    """Query of the list of messages, besides the page."""
+
+    text_from = serializers.IntegerField(
+        min_value=0,
+        max_value=MAX_SEQ,
+        required=False,
+        help_text="Skip so many characters of the text of the first message.",
+    )
+
+
 class MessageSerializer(StrictModelSerializer):
-    """A message with its full text, which the view passes in the context as ``texts``, by id."""
+    """A message with its text, which the view passes in the context as ``texts``, by id."""
 
     text = serializers.SerializerMethodField()
+    text_length = serializers.IntegerField(
+        read_only=True, help_text="Characters of the whole text; if `text` has fewer, `text_from` reads the others."
+    )
 
     class Meta:
         model = Message
-        fields = ("id", "seq", "updated_seq", "role", "text", "payload", "complete", "created_at")
+        fields = ("id", "seq", "updated_seq", "role", "text", "text_length", "payload", "complete", "created_at")
         read_only_fields = fields
 
     def get_text(self, message: Message) -> str:
-        """Return the full text."""
+        """Return the text."""
         texts: dict[Any, str] = self.context["texts"]
         return texts[message.id]
 
@@ -59,7 +80,7 @@ class EventSerializer(serializers.Serializer[Any]):
 class ReceiptSerializer(StrictModelSerializer):
     """A continuity receipt: how one resume ended."""
 
-    verified = choice_field(Verified, source="proof", read_only=True)
+    verified = choice_field(Verified, read_only=True)
 
     class Meta:
         model = ContinuityReceipt
@@ -120,7 +141,9 @@ class NewAttachmentSerializer(StrictSerializer):
     """A file of a prompt. Its content decides its type; ``media_type`` is only compared with it."""
 
     name = StrictCharField(max_length=1000)
-    content = StrictCharField(allow_blank=True, trim_whitespace=False, help_text="The content in base64.")
+    content = StrictCharField(
+        allow_blank=True, trim_whitespace=False, max_length=MAX_PROMPT_BODY, help_text="The content in base64."
+    )
     media_type = StrictCharField(max_length=100, allow_blank=True, default="")
 
     def validate_content(self, value: str) -> bytes:
@@ -135,13 +158,13 @@ class TextPromptSerializer(StrictSerializer):
     """A prompt without files, as a socket sends it."""
 
     message_id = StrictCharField(max_length=128, trim_whitespace=False)
-    text = StrictCharField(trim_whitespace=False)
+    text = StrictCharField(trim_whitespace=False, max_length=TEXT_LIMIT)
 
 
 class PromptRequestSerializer(TextPromptSerializer):
     """A prompt to send. ``message_id`` is chosen by the client, so that the request can be repeated safely."""
 
-    attachments = NewAttachmentSerializer(many=True, required=False)
+    attachments = SizedListField(child=NewAttachmentSerializer(), required=False, max_length=MAX_FILES)
 
 
 class PromptAnswerSerializer(serializers.Serializer[Prompt]):
@@ -168,6 +191,16 @@ class PermissionSerializer(StrictModelSerializer):
     """A permission that the agent requests before it acts, or a question that it asks (``kind``)."""
 
     question_status = choice_field(QuestionStatus, read_only=True)
+    options = serializers.JSONField(
+        source="offered_options",
+        read_only=True,
+        help_text="The possible answers. For an action that the agent does not describe, none of them is lasting.",
+    )
+    unknown_action = serializers.BooleanField(
+        source="is_unknown_action",
+        read_only=True,
+        help_text="Whether the agent says nothing about the action: no title, kind, input, content or files.",
+    )
 
     resume_token = serializers.SerializerMethodField()
     expires_at = serializers.SerializerMethodField()
@@ -180,6 +213,7 @@ class PermissionSerializer(StrictModelSerializer):
             "run",
             "tool_call",
             "options",
+            "unknown_action",
             "state",
             "option_id",
             "kind",
@@ -218,7 +252,7 @@ class PermissionAnswerSerializer(serializers.Serializer[Any]):
     """The chosen option, the permission's key, and for an accepted form the fields of its schema."""
 
     option_id = StrictCharField(max_length=128)
-    content = serializers.DictField(default=None, allow_null=True, write_only=True)
+    content = SizedDictField(default=None, allow_null=True, write_only=True)
     resume_token = StrictCharField(default="", allow_blank=True, max_length=512, write_only=True)
 
 
@@ -255,7 +289,7 @@ class RedemptionSerializer(serializers.Serializer[Any]):
     """The result of the wait that the key belongs to."""
 
     resume_token = StrictCharField(max_length=512)
-    payload = serializers.JSONField(default=None, allow_null=True)
+    payload = SizedJSONField(default=None, allow_null=True, max_bytes=6 * TEXT_LIMIT)
     idempotency_key = StrictCharField(max_length=128, allow_blank=True, default="")
 
 

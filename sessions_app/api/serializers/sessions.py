@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, get_type_hints
 
 from rest_framework import serializers
 
@@ -12,15 +13,19 @@ from sessions_app.api.serializers.agents import GivenMcpServerSerializer
 from sessions_app.api.serializers.common import (
     POLICIES,
     IdempotencyKeyField,
+    SizedListField,
     StrictCharField,
     StrictModelSerializer,
     StrictSerializer,
     choice_field,
 )
 from sessions_app.api.serializers.conversation import NewAttachmentSerializer, ReceiptSerializer
+from sessions_app.domain.attachments import MAX_FILES
+from sessions_app.domain.recovery_choices import Choice
 from sessions_app.domain.recovery_facts import PolicySource
 from sessions_app.domain.restart_rules import WaitReason
-from sessions_app.domain.resumability import Reason, Strategy
+from sessions_app.domain.resumability import Mode, Reason, Strategy
+from sessions_app.domain.session_status import SessionStatus
 from sessions_app.domain.situation_facts import IdleReason
 from sessions_app.domain.states import DerivedStatus
 from sessions_app.domain.wait_tokens import WaitKind
@@ -100,8 +105,17 @@ class NewSessionSerializer(serializers.Serializer[Any]):
 
     agent_profile = TaskProfileField(queryset=AgentProfile.objects.all(), pk_field=serializers.UUIDField())
     executor = serializers.PrimaryKeyRelatedField(queryset=Executor.objects.all(), pk_field=serializers.UUIDField())
-    prompt = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=TEXT_LIMIT)
-    attachments = NewAttachmentSerializer(many=True, required=False, help_text="Files of the prompt.")
+    prompt = StrictCharField(
+        required=False,
+        allow_blank=True,
+        trim_whitespace=False,
+        max_length=TEXT_LIMIT,
+        help_text="The first prompt. Without it, the task's first session gets the task's description; an empty text "
+        "means no prompt.",
+    )
+    attachments = SizedListField(
+        child=NewAttachmentSerializer(), required=False, max_length=MAX_FILES, help_text="Files of the prompt."
+    )
     policy = choice_field(POLICIES, required=False)
     desired_state = choice_field(common.DESIRED_STATES, required=False)
     worktree_of = TaskSessionField(
@@ -194,13 +208,16 @@ class RetrySerializer(serializers.Serializer[Any]):
 
 
 class HistorySerializer(serializers.Serializer[Any]):
-    """How much of the conversation the next prompt will send to a new agent; null if nothing."""
+    """How much of the conversation the next prompt will send to a new agent; null if nothing.
 
-    estimated_tokens = serializers.IntegerField()
-    entries_told = serializers.IntegerField()
-    entries_cut = serializers.IntegerField()
-    entries_shortened = serializers.IntegerField()
-    secrets_redacted = serializers.IntegerField()
+    A number is null until the supervisor has searched the conversation for secrets.
+    """
+
+    estimated_tokens = serializers.IntegerField(allow_null=True)
+    entries_told = serializers.IntegerField(allow_null=True)
+    entries_cut = serializers.IntegerField(allow_null=True)
+    entries_shortened = serializers.IntegerField(allow_null=True)
+    secrets_redacted = serializers.IntegerField(allow_null=True)
 
 
 class StartWaitSerializer(serializers.Serializer[Any]):
@@ -219,6 +236,18 @@ class StillnessSerializer(serializers.Serializer[Any]):
     until = serializers.DateTimeField(allow_null=True)
 
 
+class RecoveryChoiceSerializer(serializers.Serializer[Any]):
+    """A way to continue, in the words of its button."""
+
+    choice = choice_field(Choice)
+    text = serializers.CharField()
+    mode = choice_field(
+        Mode,
+        allow_null=True,
+        help_text="For `POST .../resume/`; null: a new session, which may name this one as its `worktree_of`.",
+    )
+
+
 class SnapshotTransferSerializer(serializers.Serializer[Any]):
     """A workspace snapshot that has not reached the control plane yet."""
 
@@ -229,8 +258,44 @@ class SnapshotTransferSerializer(serializers.Serializer[Any]):
     error_message = serializers.CharField(allow_blank=True, help_text="Why the last attempt failed; empty if none has.")
 
 
+class LeftOutSerializer(serializers.Serializer[Any]):
+    """A file or directory that a snapshot does not contain."""
+
+    path = serializers.CharField()
+    reason = serializers.CharField()
+
+
+class WorkspaceSerializer(serializers.Serializer[Any]):
+    """HEAD of the workspace at the newest snapshot, and what that snapshot lacks."""
+
+    branch = serializers.CharField(allow_blank=True, help_text="The checked-out branch; empty for a detached HEAD.")
+    head = serializers.CharField(allow_blank=True, help_text="The commit; empty for a branch without commits.")
+    left_out = LeftOutSerializer(many=True, help_text="At most 20 of the paths that the snapshot does not contain.")
+    left_out_count = serializers.IntegerField()
+    at = serializers.DateTimeField()
+
+
+class WarningSerializer(serializers.Serializer[Any]):
+    """A warning about the agent's process or the workspace."""
+
+    text = serializers.CharField()
+    level = serializers.CharField(help_text="`warning` or `error`.")
+    at = serializers.DateTimeField(help_text="When it was last reported.")
+    count = serializers.IntegerField(help_text="How often it was reported.")
+
+
+class BackgroundProcessSerializer(serializers.Serializer[Any]):
+    """A process that a turn of the agent has left running."""
+
+    command = serializers.CharField(help_text="Its command line, cut at 200 characters: words of the agent.")
+    since = serializers.DateTimeField()
+
+
 class StatusSerializer(serializers.Serializer[Any]):
-    """The status of a session, as ``task.session.status`` sends it."""
+    """The status of a session, as ``task.session.status`` sends it.
+
+    Its fields are those of ``SessionStatus``. Here stand those that need more than their plain type.
+    """
 
     session_id = serializers.UUIDField()
     task_id = serializers.UUIDField()
@@ -242,18 +307,19 @@ class StatusSerializer(serializers.Serializer[Any]):
         help_text="The wait that ended without an answer; null if there is none, or the session has continued since.",
     )
     agent_profile_id = serializers.UUIDField()
-    agent_type = serializers.CharField()
+    agent_title = serializers.CharField(
+        help_text="What the agent is called: the title of its type, or the name that a custom agent gives itself."
+    )
     executor_id = serializers.UUIDField()
-    runtime = serializers.CharField()
     executor_status = choice_field(common.EXECUTOR_STATUSES)
     agent_execution_id = serializers.UUIDField(allow_null=True)
-    is_agent_running = serializers.BooleanField()
-    is_resumable = serializers.BooleanField()
-    needs_resume = serializers.BooleanField()
+    background_processes = BackgroundProcessSerializer(
+        many=True,
+        help_text="The processes that turns have left running, the oldest first, at most 20. They keep the session "
+        "awake, and end when the agent is stopped.",
+    )
     resume_reason = choice_field(Reason)
     resume_strategy = choice_field(Strategy, allow_null=True)
-    supports_session_resume = serializers.BooleanField()
-    supports_workspace_only = serializers.BooleanField()
     requires_new_session = serializers.BooleanField(
         help_text="The opposite of `is_resumable`: continuing needs a new session or a decision by a user."
     )
@@ -265,23 +331,20 @@ class StatusSerializer(serializers.Serializer[Any]):
     )
     desired_state = choice_field(common.DESIRED_STATES)
     work_state = choice_field(common.WORK_STATES)
-    needs_attention = serializers.BooleanField()
-    worktree_id = serializers.CharField(allow_blank=True)
-    worktree_path = serializers.CharField(allow_blank=True)
-    worktree_branch = serializers.CharField(allow_blank=True)
+    worktree_branch = serializers.CharField(
+        allow_blank=True, help_text="The session's own branch; `workspace.branch` is the one that is checked out."
+    )
+    workspace = WorkspaceSerializer(allow_null=True, help_text="Null before the first snapshot.")
+    warnings = WarningSerializer(many=True, help_text="The newest warnings first, at most 20.")
     last_seen_at = serializers.DateTimeField(allow_null=True)
-    error_code = serializers.CharField(allow_blank=True)
-    error_message = serializers.CharField(allow_blank=True)
-    last_seq = serializers.IntegerField()
-    epoch = serializers.CharField()
     policy = choice_field(POLICIES, help_text="The effective policy.")
     policy_source = choice_field(PolicySource, help_text="Where the effective policy is set.")
     continues = serializers.BooleanField(help_text="Whether interrupted work is continued automatically.")
-    recovering = serializers.BooleanField()
-    continuing = serializers.BooleanField()
-    restart_attempts = serializers.IntegerField()
     next_restart_at = serializers.DateTimeField(allow_null=True)
     stalled_since = serializers.DateTimeField(allow_null=True)
+    output_limit = serializers.CharField(
+        allow_blank=True, help_text="`turn` or `session`: this limit was reached, and more output is left out."
+    )
     cancel_ignored_since = serializers.DateTimeField(
         allow_null=True,
         help_text="Since when the agent has ignored a request to cancel its turn; null if it does not.",
@@ -289,13 +352,6 @@ class StatusSerializer(serializers.Serializer[Any]):
     retry = RetrySerializer(allow_null=True)
     history = HistorySerializer(allow_null=True)
     latest_receipt = ReceiptSerializer(allow_null=True)
-    pending_permissions = serializers.IntegerField()
-    pending_questions = serializers.IntegerField()
-    held_prompts = serializers.IntegerField()
-    queued_prompts = serializers.IntegerField()
-    overdue_prompts = serializers.IntegerField()
-    queued_for_capacity = serializers.BooleanField()
-    starting = serializers.BooleanField()
     start_wait = StartWaitSerializer(
         allow_null=True, help_text="Why the session has not started yet; null if it is not waiting."
     )
@@ -306,6 +362,21 @@ class StatusSerializer(serializers.Serializer[Any]):
     stillness = StillnessSerializer(
         allow_null=True, help_text="Why nothing is happening; null while something is, or once the session has ended."
     )
+    choices = RecoveryChoiceSerializer(
+        many=True, help_text="The ways to continue that the session's page offers; empty if it needs none."
+    )
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """Return a field for each one of the record: the one above, or one of its type."""
+        declared, types = super().get_fields(), get_type_hints(SessionStatus)
+        return {name: declared[name] if name in declared else _PLAIN_FIELDS[types[name]]() for name in types}
+
+
+_PLAIN_FIELDS: Final[Mapping[Any, type[serializers.Field[Any, Any, Any, Any]]]] = {
+    bool: serializers.BooleanField,
+    int: serializers.IntegerField,
+    str: serializers.CharField,
+}
 
 
 STATUS_FIELDS: Final = frozenset(StatusSerializer().fields)
@@ -327,7 +398,7 @@ class BulkRequestSerializer(serializers.Serializer[Any]):
     """An action, and the sessions to apply it to."""
 
     action = serializers.ChoiceField(choices=tuple(BULK_ACTIONS))
-    sessions = serializers.ListField(child=serializers.UUIDField(), min_length=1, max_length=BULK_LIMIT)
+    sessions = SizedListField(child=serializers.UUIDField(), min_length=1, max_length=BULK_LIMIT)
 
 
 class BulkOutcomeSerializer(serializers.Serializer[Any]):

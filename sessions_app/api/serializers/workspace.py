@@ -8,7 +8,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from sessions_app.api.serializers.common import KeptQuerySerializer, StrictCharField
+from sessions_app.api.base_views import MAX_BODY
+from sessions_app.api.serializers.common import KeptQuerySerializer, SizedListField, StrictCharField
 
 
 class KeptSerializer(serializers.Serializer[Any]):
@@ -56,7 +57,7 @@ class FileContentSerializer(ShownSerializer):
 class WriteRequestSerializer(serializers.Serializer[Any]):
     """The new content of a file: text, or base64."""
 
-    content = StrictCharField(allow_blank=True, trim_whitespace=False)
+    content = StrictCharField(allow_blank=True, trim_whitespace=False, max_length=MAX_BODY)
     encoding = serializers.ChoiceField(choices=["utf-8", "base64"], default="utf-8")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -140,9 +141,7 @@ class CommitRequestSerializer(serializers.Serializer[Any]):
     """A commit to create: its message, and the paths it includes (all changes if empty)."""
 
     message = StrictCharField(max_length=64 * 1024, trim_whitespace=False)
-    paths = serializers.ListField(
-        child=StrictCharField(max_length=4096, trim_whitespace=False), default=list, max_length=1000
-    )
+    paths = SizedListField(child=StrictCharField(max_length=4096, trim_whitespace=False), default=list, max_length=1000)
 
 
 class CommittedSerializer(serializers.Serializer[Any]):

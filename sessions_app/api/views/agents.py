@@ -9,11 +9,11 @@ from typing import Any
 from django.contrib.auth.models import Group
 from django.http import Http404
 from django.shortcuts import get_object_or_404
-from rest_framework.request import Request
 from rest_framework.response import Response
 
 from executors_app.agents import AgentType
 from executors_app.plugins import UnknownPlugin, agent_type
+from sessions_app.accounts.requests import UserRequest
 from sessions_app.accounts.teams import visible_teams
 from sessions_app.api.base_views import ApiView, SessionApiView, TeamManagerWritePermission
 from sessions_app.api.serializers.agents import (
@@ -41,12 +41,12 @@ class SessionLoginView(SessionApiView):
     """Logging a session's agent in."""
 
     @document_responses({200: AgentLoginSerializer}, 404)
-    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Return the ways to log in that the agent has published, and the state of the last login."""
         return self.answer()
 
     @document_responses({202: AgentLoginSerializer}, 400, 403, 404, 409, request=LoginRequestSerializer)
-    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Start the agent with a login; what waits for it is sent afterwards. Requires access to its terminal."""
         agent_login.request_login(self.session.id, request.user, self.body(LoginRequestSerializer)["method"])
         return self.answer(202)
@@ -56,7 +56,8 @@ class SessionLoginView(SessionApiView):
         session: TaskSession = catalogue.visible_sessions(self.request.user).get(id=self.session.id)
         kind = _known_type(session.agent_profile.agent_type)
         argv = session.agent_profile.argv(session.executor.runtime)
-        document = agent_login.login_document(kind, agent_login.reported_agent(session), argv, session)
+        reported = agent_login.reported_at(session.task.team_id, session.executor_id, kind.name)
+        document = agent_login.login_document(kind, reported, argv, session)
         return self.show(AgentLoginSerializer, document, status)
 
 
@@ -66,7 +67,7 @@ class SessionLogoutView(SessionLoginView):
     http_method_names = ["post", "options"]
 
     @document_responses({202: AgentLoginSerializer}, 400, 403, 404, 409, request=None)
-    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Start the agent to log it out. Everything that uses its login there needs a new one."""
         agent_login.request_logout(self.session.id, request.user)
         return self.answer(202)
@@ -76,12 +77,12 @@ class AgentTypeLoginView(ApiView):
     """Logging an agent of a type in for a team on an executor, in the session of its test."""
 
     @document_responses({200: AgentLoginSerializer}, 400, 404, parameters=[PlaceQuerySerializer])
-    def get(self, request: Request, name: str) -> Response:
+    def get(self, request: UserRequest, name: str) -> Response:
         """Return the ways to log in that the agent has published there, and the state of the test's last login."""
         return self.answer(name, self.query(PlaceQuerySerializer))
 
     @document_responses({202: AgentLoginSerializer}, 400, 403, 404, 409, request=PlaceLoginSerializer)
-    def post(self, request: Request, name: str) -> Response:
+    def post(self, request: UserRequest, name: str) -> Response:
         """Log in by one of these ways, and test the agent with one turn."""
         kind, asked = _known_type(name), self.body(PlaceLoginSerializer)
         agent_login.log_in_at(request.user, kind, asked["team"], asked["executor"], asked["method"])
@@ -102,7 +103,7 @@ class AgentTypeLogoutView(AgentTypeLoginView):
     http_method_names = ["post", "options"]
 
     @document_responses({202: AgentLoginSerializer}, 400, 403, 404, 409, request=PlaceSerializer)
-    def post(self, request: Request, name: str) -> Response:
+    def post(self, request: UserRequest, name: str) -> Response:
         """Log the agent out. Everything that uses its login there, also of other teams, needs a new one."""
         kind, asked = _known_type(name), self.body(PlaceSerializer)
         agent_login.log_out_at(request.user, kind, asked["team"], asked["executor"])
@@ -127,7 +128,7 @@ class _McpServerListView(ApiView):
     def _shown(self) -> Response:
         return self.show(McpServerListSerializer, mcp_servers.server_list_json(self.team, self.repository))
 
-    def _replace(self, request: Request) -> Response:
+    def _replace(self, request: UserRequest) -> Response:
         servers = self.body(McpServerListRequestSerializer)["servers"]
         mcp_servers.replace_servers(self.team, self.repository, servers, request.user)
         return self._shown()
@@ -143,12 +144,12 @@ class TeamMcpServerListView(_McpServerListView):
         return found
 
     @document_responses({200: McpServerListSerializer}, 404)
-    def get(self, request: Request, team_id: int) -> Response:
+    def get(self, request: UserRequest, team_id: int) -> Response:
         """Return the MCP servers that the team gives to the agents of its sessions."""
         return self._shown()
 
     @document_responses({200: McpServerListSerializer}, 400, 404, request=McpServerListRequestSerializer)
-    def put(self, request: Request, team_id: int) -> Response:
+    def put(self, request: UserRequest, team_id: int) -> Response:
         """Replace the team's MCP servers. Staff and the team's admins only; they apply from an agent's next start."""
         return self._replace(request)
 
@@ -170,11 +171,11 @@ class RepositoryMcpServerListView(_McpServerListView):
         return self.repository.team
 
     @document_responses({200: McpServerListSerializer}, 404)
-    def get(self, request: Request, repository_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, repository_id: uuid.UUID) -> Response:
         """Return the MCP servers that agents get in addition when they work in the repository."""
         return self._shown()
 
     @document_responses({200: McpServerListSerializer}, 400, 404, request=McpServerListRequestSerializer)
-    def put(self, request: Request, repository_id: uuid.UUID) -> Response:
+    def put(self, request: UserRequest, repository_id: uuid.UUID) -> Response:
         """Replace the repository's MCP servers. Staff and the team's admins only; they apply from the next start."""
         return self._replace(request)

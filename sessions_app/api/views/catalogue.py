@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 
 from django.shortcuts import get_object_or_404
-from rest_framework.request import Request
 from rest_framework.response import Response
 
+from executors_app import __version__
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import listed_agent_types
+from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView, StaffWritePermission
 from sessions_app.api.serializers.catalogue import (
     AgentTypeSerializer,
@@ -24,6 +25,7 @@ from sessions_app.api.serializers.catalogue import (
     SweepDetailSerializer,
     SweepRequestSerializer,
     SweepSerializer,
+    VersionSerializer,
 )
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.models import RecoverySweep, SweepRequest
@@ -31,11 +33,20 @@ from sessions_app.services import catalogue
 from sessions_app.services.sweeps import request_sweep
 
 
+class VersionView(ApiView):
+    """The version of this deployment."""
+
+    @document_responses({200: VersionSerializer})
+    def get(self, request: UserRequest) -> Response:
+        """Return the version of Kandev that answers."""
+        return self.show(VersionSerializer, {"version": __version__})
+
+
 class AgentTypeListView(ApiView):
     """Agent types."""
 
     @document_responses({200: AgentTypeSerializer(many=True)})
-    def get(self, request: Request) -> Response:
+    def get(self, request: UserRequest) -> Response:
         """List the agent types and their capabilities; those whose programs are installed on this machine first."""
         return self.list(AgentTypeSerializer, [kind for kind, _ in listed_agent_types()])
 
@@ -46,12 +57,12 @@ class AgentProfileListCreateView(ApiView):
     permission_classes = [StaffWritePermission]
 
     @document_responses({200: ProfileSerializer(many=True)})
-    def get(self, request: Request) -> Response:
+    def get(self, request: UserRequest) -> Response:
         """List the agent profiles that your teams can use."""
         return self.list(ProfileSerializer, catalogue.visible_profiles(request.user))
 
     @document_responses({201: ProfileSerializer}, 400, 403, request=NewProfileSerializer)
-    def post(self, request: Request) -> Response:
+    def post(self, request: UserRequest) -> Response:
         """Create an agent profile. Staff only, because a profile can name an executable."""
         made = AgentProfile.objects.create(**self.body(NewProfileSerializer, any_team=True))
         return self.show(ProfileSerializer, made, 201)
@@ -63,12 +74,12 @@ class ExecutorListCreateView(ApiView):
     permission_classes = [StaffWritePermission]
 
     @document_responses({200: ExecutorSerializer(many=True)})
-    def get(self, request: Request) -> Response:
+    def get(self, request: UserRequest) -> Response:
         """List the executors."""
         return self.list(ExecutorSerializer, Executor.objects.all())
 
     @document_responses({201: ExecutorSerializer}, 400, 403, request=NewExecutorSerializer)
-    def post(self, request: Request) -> Response:
+    def post(self, request: UserRequest) -> Response:
         """Create an executor. Staff only."""
         return self.show(ExecutorSerializer, Executor.objects.create(**self.body(NewExecutorSerializer)), 201)
 
@@ -79,12 +90,12 @@ class ExecutorDetailView(ApiView):
     permission_classes = [StaffWritePermission]
 
     @document_responses({200: ExecutorSerializer}, 404)
-    def get(self, request: Request, executor_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, executor_id: uuid.UUID) -> Response:
         """Return an executor."""
         return self.show(ExecutorSerializer, get_object_or_404(Executor, id=executor_id))
 
     @document_responses({204: None}, 404, 409, request=None)
-    def delete(self, request: Request, executor_id: uuid.UUID) -> Response:
+    def delete(self, request: UserRequest, executor_id: uuid.UUID) -> Response:
         """Delete an executor. Fails with ``executor_in_use`` if sessions use it. Staff only."""
         catalogue.delete_executor(get_object_or_404(Executor, id=executor_id))
         return Response(status=204)
@@ -96,7 +107,7 @@ class ExecutorProbeView(ApiView):
     permission_classes = [StaffWritePermission]
 
     @document_responses({200: ProbeAnswerSerializer}, 404, 503, request=None)
-    def post(self, request: Request, executor_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, executor_id: uuid.UUID) -> Response:
         """Check whether an executor is available. Changes nothing. Staff only."""
         return Response(catalogue.probe_executor(get_object_or_404(Executor, id=executor_id), request.user))
 
@@ -105,7 +116,7 @@ class ExecutionListView(ApiView):
     """Live executions."""
 
     @document_responses({200: ExecutionSerializer(many=True)}, 400, parameters=[ExecutionQuerySerializer])
-    def get(self, request: Request) -> Response:
+    def get(self, request: UserRequest) -> Response:
         """List the executions of your teams."""
         status = self.query(ExecutionQuerySerializer).get("status")
         wanted = (status,) if status else catalogue.LIVE_STATUSES
@@ -118,12 +129,12 @@ class SweepListCreateView(ApiView):
     permission_classes = [StaffWritePermission]
 
     @document_responses({200: SweepSerializer(many=True)})
-    def get(self, request: Request) -> Response:
+    def get(self, request: UserRequest) -> Response:
         """List the sweeps, newest first."""
         return self.list(SweepSerializer, RecoverySweep.objects.all())
 
     @document_responses({202: SweepRequestSerializer}, 400, 403, request=NewSweepSerializer)
-    def post(self, request: Request) -> Response:
+    def post(self, request: UserRequest) -> Response:
         """Request a sweep now; ``requests/{id}/`` returns its result. Staff only."""
         asked = request_sweep(request.user, dry_run=self.body(NewSweepSerializer)["dry_run"])
         return self.show(SweepRequestSerializer, asked, 202)
@@ -133,7 +144,7 @@ class SweepRequestDetailView(ApiView):
     """A requested sweep."""
 
     @document_responses({200: SweepRequestSerializer}, 404)
-    def get(self, request: Request, request_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, request_id: uuid.UUID) -> Response:
         """Return whether a requested sweep is done, and what it decided for your teams' sessions."""
         return self.show(SweepRequestSerializer, get_object_or_404(SweepRequest, id=request_id))
 
@@ -142,6 +153,6 @@ class SweepDetailView(ApiView):
     """One sweep."""
 
     @document_responses({200: SweepDetailSerializer}, 404)
-    def get(self, request: Request, sweep_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, sweep_id: uuid.UUID) -> Response:
         """Return a sweep, and what it decided for your teams' sessions."""
         return self.show(SweepDetailSerializer, get_object_or_404(RecoverySweep, id=sweep_id))

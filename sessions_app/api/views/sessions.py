@@ -8,9 +8,9 @@ from typing import Any
 
 from django.contrib.auth.models import Group
 from django.shortcuts import get_object_or_404
-from rest_framework.request import Request
 from rest_framework.response import Response
 
+from sessions_app.accounts.requests import UserRequest
 from sessions_app.accounts.teams import visible_teams
 from sessions_app.api.base_views import ApiView, PromptParser, SessionApiView, TaskApiView, TeamManagerWritePermission
 from sessions_app.api.serializers.agents import AgentSettingsSerializer, SettingRequestSerializer
@@ -31,7 +31,7 @@ from sessions_app.api.serializers.sessions import (
 )
 from sessions_app.domain.attachments import AttachedFile
 from sessions_app.models import TaskSession
-from sessions_app.services import catalogue, intents, policies, tasks
+from sessions_app.services import catalogue, intents, output_limits, policies, tasks
 from sessions_app.services.agent_settings import agent_settings_document, request_setting
 from sessions_app.services.attachments import check_files
 from sessions_app.services.intents import request_many
@@ -44,14 +44,14 @@ class SessionListCreateView(TaskApiView):
     parser_classes = [PromptParser]
 
     @document_responses({200: SessionSerializer(many=True)}, 404)
-    def get(self, request: Request, task_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, task_id: uuid.UUID) -> Response:
         """List the sessions, newest first."""
         return self.list(SessionSerializer, catalogue.visible_sessions(request.user).filter(task_id=task_id))
 
     @document_responses(
         {201: SessionSerializer, 200: SessionSerializer}, *(400, 404, 409, 413, 415), request=NewSessionSerializer
     )
-    def post(self, request: Request, task_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, task_id: uuid.UUID) -> Response:
         """Create a session with its first prompt, and start it in the background.
 
         Repeating the request with the same ``idempotency_key`` on the same task returns the same session, with 200.
@@ -69,19 +69,19 @@ class SessionDetailView(SessionApiView):
     """One session."""
 
     @document_responses({200: SessionSerializer}, 404)
-    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Return a session."""
         return self.show(SessionSerializer, self.session)
 
     @document_responses({200: SessionSerializer}, 400, 404, request=PolicyChangeSerializer)
-    def patch(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def patch(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Change the session's own restart policy, and whether interrupted work is continued."""
         policies.set_session_policy(self.session.id, self.body(PolicyChangeSerializer))
         row = catalogue.visible_sessions(request.user).get(id=self.session.id)
         return self.show(SessionSerializer, row)
 
     @document_responses({204: None}, 404, 409)
-    def delete(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def delete(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Delete a session that has no live execution."""
         tasks.delete_session(self.session)
         return Response(status=204)
@@ -91,7 +91,7 @@ class SessionStatusView(SessionApiView):
     """``task.session.status``."""
 
     @document_responses({200: StatusSerializer}, 404)
-    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Return the status of a session. Changes nothing."""
         return Response(session_status(self.session, request.user))
 
@@ -115,7 +115,7 @@ class SessionResumeView(SessionActionView):
     """Resuming a session."""
 
     @document_responses({202: StatusAnswerSerializer}, 400, 404, 409, request=ResumeRequestSerializer)
-    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Request that a session runs again."""
         return self.record_request(intents.request_resume, self.body(ResumeRequestSerializer)["mode"])
 
@@ -136,7 +136,7 @@ class PromptCreateView(SessionApiView):
         *(400, 404, 409, 413, 415),
         request=PromptRequestSerializer,
     )
-    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Queue a prompt. Repeating the request with the same ``message_id`` returns the first response, with 200."""
         asked = self.body(PromptRequestSerializer)
         files = _checked_files(asked)
@@ -148,7 +148,7 @@ class SessionCancelView(SessionActionView):
     """Cancelling the turn."""
 
     @document_responses({202: CancelAnswerSerializer}, 404, request=None)
-    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Request that the active turn ends; the session stays."""
         cancelling = intents.request_cancel(self.session.id, request.user)
         return self.status_response(cancelling=cancelling)
@@ -158,16 +158,25 @@ class SessionStopView(SessionActionView):
     """Stopping a session."""
 
     @document_responses({202: StatusAnswerSerializer}, 404, request=None)
-    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Request that the execution ends; the session can be resumed later."""
         return self.record_request(intents.request_stop)
+
+
+class SessionMoreOutputView(SessionActionView):
+    """Storing more of an agent's output."""
+
+    @document_responses({202: StatusAnswerSerializer}, 404, 409, request=None)
+    def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+        """Store as much output again as the limit that was reached allows."""
+        return self.record_request(output_limits.allow_more_output)
 
 
 class SessionCloseView(SessionActionView):
     """Closing a session."""
 
     @document_responses({202: StatusAnswerSerializer}, 400, 404, 409, request=CloseRequestSerializer)
-    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Close a session permanently."""
         asked = self.body(CloseRequestSerializer)
         delete = asked["delete_transcript"]
@@ -179,12 +188,12 @@ class SessionSettingsView(SessionApiView):
     """The settings of the session's agent."""
 
     @document_responses({200: AgentSettingsSerializer}, 404)
-    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Return the settings, commands and title that the agent reported last, with the state of each change."""
         return self.show(AgentSettingsSerializer, agent_settings_document(self.session))
 
     @document_responses({202: AgentSettingsSerializer}, 400, 404, 409, request=SettingRequestSerializer)
-    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Request a change of one setting; a running agent gets it at once, any other with its next start."""
         asked = self.body(SettingRequestSerializer)
         request_setting(self.session.id, request.user, asked["setting"], asked["value"])
@@ -195,7 +204,7 @@ class SessionBulkView(ApiView):
     """One action on many sessions."""
 
     @document_responses({200: BulkAnswerSerializer}, 400, request=BulkRequestSerializer)
-    def post(self, request: Request) -> Response:
+    def post(self, request: UserRequest) -> Response:
         """Resume or stop many sessions. Each has its own result; one that fails does not affect the others."""
         asked = self.body(BulkRequestSerializer)
         return self.show(
@@ -215,12 +224,12 @@ class TeamPolicyDetailView(ApiView):
         return found
 
     @document_responses({200: TeamPolicyAnswerSerializer}, 404)
-    def get(self, request: Request, team_id: int) -> Response:
+    def get(self, request: UserRequest, team_id: int) -> Response:
         """Return the team's policy, and the policy of its sessions that have none of their own."""
         return self.show(TeamPolicyAnswerSerializer, policies.team_policy_json(self.team))
 
     @document_responses({200: TeamPolicyAnswerSerializer}, 400, 404, request=PolicyChangeSerializer)
-    def patch(self, request: Request, team_id: int) -> Response:
+    def patch(self, request: UserRequest, team_id: int) -> Response:
         """Change the team's policy; fields that are omitted stay. Staff and the team's admins only."""
         policies.set_team_policy(self.team, self.body(PolicyChangeSerializer), request.user)
         return self.show(TeamPolicyAnswerSerializer, policies.team_policy_json(self.team))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, cast
 
+from django.contrib.auth.models import User
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.permissions import SAFE_METHODS, BasePermission
@@ -13,6 +14,7 @@ from rest_framework.response import Response
 
 from executors_app.recovery_refs import list_saved_directory, read_saved_content, saved_diff, saved_log, saved_status
 from sessions_app.accounts import authorization
+from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import FileParser, SessionApiView, StrictJSONParser, TeamPermission
 from sessions_app.api.serializers.common import (
     ContentQuerySerializer,
@@ -34,7 +36,7 @@ from sessions_app.api.serializers.workspace import (
     WrittenSerializer,
 )
 from sessions_app.domain.sanitizing import make_visible
-from sessions_app.services.highlighting import highlight_file
+from sessions_app.services.text_rendering import highlight_workspace_file
 from sessions_app.services.workspace import ask_agentctl, find_saved_work, git_commit
 
 IF_MATCH = OpenApiParameter(
@@ -58,14 +60,14 @@ class WorkspaceWritePermission(BasePermission):
 
     def has_permission(self, request: Request, view: Any) -> bool:
         """Return whether the user may write here. TeamPermission has checked the session already."""
-        return request.method in SAFE_METHODS or authorization.may_operate(request.user, view.session)
+        return request.method in SAFE_METHODS or authorization.may_operate(cast(User, request.user), view.session)
 
 
 class FolderView(SessionApiView):
     """A directory of the workspace."""
 
     @document_responses({200: FolderSerializer}, 400, 404, 503, parameters=[FolderQuerySerializer])
-    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List a directory of the workspace."""
         asked = self.query(FolderQuerySerializer)
         if asked["kept"]:
@@ -80,7 +82,7 @@ class FileContentView(SessionApiView):
     parser_classes = [StrictJSONParser, FileParser]
 
     @document_responses({200: FileContentSerializer}, 400, 404, 503, parameters=[ContentQuerySerializer])
-    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Return a file of the workspace."""
         asked = self.query(ContentQuerySerializer)
         if asked["kept"]:
@@ -88,7 +90,8 @@ class FileContentView(SessionApiView):
         else:
             file = ask_agentctl(self.session, lambda client: client.read_file(asked["path"]))
         if asked["highlight"] and not file["binary"]:
-            file = {**file, "html": highlight_file(make_visible(file["content"]), file["path"])}
+            html = highlight_workspace_file(self.session, make_visible(file["content"]), file["path"])
+            file = file if html is None else {**file, "html": html}
         return Response(file)
 
     @document_responses(
@@ -97,7 +100,7 @@ class FileContentView(SessionApiView):
         request={"application/json": WriteRequestSerializer, "application/octet-stream": OpenApiTypes.BINARY},
         parameters=[PathQuerySerializer, IF_MATCH],
     )
-    def put(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def put(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Write a file of the workspace, if it still has the content that you read."""
         path = self.query(PathQuerySerializer)["path"]
         content = self.body(WriteRequestSerializer)["content"]
@@ -111,7 +114,7 @@ class GitStatusView(SessionApiView):
     """The state of the working tree."""
 
     @document_responses({200: GitStatusSerializer}, 400, 404, 409, 503, parameters=[KeptQuerySerializer])
-    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Return the state of the working tree."""
         if self.query(KeptQuerySerializer)["kept"]:
             return Response(saved_status(find_saved_work(self.session)))
@@ -122,7 +125,7 @@ class GitDiffView(SessionApiView):
     """The uncommitted changes."""
 
     @document_responses({200: GitDiffSerializer}, 400, 404, 409, 503, parameters=[FolderQuerySerializer])
-    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Return the diff of all files, or of one."""
         asked = self.query(FolderQuerySerializer)
         if asked["kept"]:
@@ -134,7 +137,7 @@ class GitLogView(SessionApiView):
     """The history."""
 
     @document_responses({200: GitLogSerializer}, 400, 404, 409, 503, parameters=[LogQuerySerializer])
-    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List commits, newest first."""
         asked = self.query(LogQuerySerializer)
         if asked.pop("kept"):
@@ -147,6 +150,6 @@ class GitCommitView(SessionApiView):
     """Creating a commit."""
 
     @document_responses({200: CommittedSerializer}, 400, 404, 409, 503, request=CommitRequestSerializer)
-    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Commit changes of the workspace, with you as the author."""
         return Response(git_commit(self.session, request.user, **self.body(CommitRequestSerializer)))

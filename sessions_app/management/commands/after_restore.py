@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import DatabaseError
 
+from sessions_app.domain.wording import plural
+from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN
 from sessions_app.services import database_restore
 from sessions_app.services.portable import record as portable_record
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Hold unfinished prompts, stop every session and rename the logs. Run it while Kandev is stopped."""
 
     help = "Make a database safe after it was restored from a backup: hold unfinished prompts and stop every session."
@@ -28,11 +30,13 @@ class Command(BaseCommand):
             reason = str(error).strip().splitlines()[0]
             raise CommandError(f"the database cannot be made safe: {reason}", returncode=EXIT_COULD_NOT_RUN) from error
         self.stdout.write(
-            f"{found.stopped} sessions stopped, {found.held} prompts held; "
-            f"{len(found.behind)} sessions have gaps in their log."
+            f"{plural(found.stopped, '1 session', '{} sessions')} stopped, "
+            f"{plural(found.held, '1 prompt', '{} prompts')} held; "
+            f"{plural(len(found.behind), '1 session has', '{} sessions have')} gaps in their log."
         )
         if found.missing:
             self.stdout.write(
-                f"{len(found.missing)} sessions of the portable record are not in this database. To import them: "
+                f"{plural(len(found.missing), '1 session', '{} sessions')} of the portable record "
+                f"{plural(len(found.missing), 'is', 'are')} not in this database. To import: "
                 f"manage.py import_sessions {portable_record.record_directory()}"
             )

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management import BaseCommand, CommandError
+from django.core.management import CommandError
 from django.db import DatabaseError
 
-from executors_app.errors import ExecutorError
+from executors_app.wire.errors import ExecutorError
 from sessions_app.management.demo_data import create_demo_data, create_login_url, local_address_hint
+from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import DEMO_REPOSITORY, set_private_umask
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Create the demo data that is missing, and print a new login link each time."""
 
     help = "Create a demo team, user, repository, agent, tasks and workflow, and print a one-time login link."

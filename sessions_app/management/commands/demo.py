@@ -7,14 +7,15 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management import BaseCommand, CommandError
-from rich.console import Console
+from django.core.management import CommandError
 
+from sessions_app.management.console import VisibleConsole
+from sessions_app.management.output import VisibleCommand
 from sessions_app.management.restart_demo import RestartDemo
 from sessions_app.management.temporary_deployment import DemoFailed, TemporaryDeployment
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Kill every process, and show that the agent's work survives."""
 
     help = "Demonstrate that agents survive restarts, with real processes in a temporary directory."
@@ -32,7 +33,7 @@ class Command(BaseCommand):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         kandev = TemporaryDeployment()
         try:
-            RestartDemo(Console(), kandev, work).run()
+            RestartDemo(VisibleConsole(), kandev, work).run()
         except DemoFailed as broken:
             raise CommandError(f"The demo failed. {broken}\n{kandev.log()}".rstrip()) from broken
         except KeyboardInterrupt:

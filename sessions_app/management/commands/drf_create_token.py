@@ -9,11 +9,12 @@ from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
-from django.core.management import BaseCommand, CommandError
+from django.core.management import CommandError
 from django.db import transaction
 
 from sessions_app.accounts import credentials
 from sessions_app.accounts.models import ApiToken
+from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import report_database_errors
 from sessions_app.services.errors import Conflict
 
@@ -26,7 +27,7 @@ def _days(text: str) -> int:
     return int(text)
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Print a new token."""
 
     help = "Create an API token for a user and print it. Only its hash is stored, so it cannot be shown again."

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from rich.console import Console
+from django.core.management.base import CommandError, CommandParser
 from rich.markup import escape
 from rich.table import Table
 
+from sessions_app.domain.wording import plural
+from sessions_app.management.console import VisibleConsole
+from sessions_app.management.output import VisibleCommand
 from sessions_app.management.portable_import import ImportResult, import_sessions
 from sessions_app.management.portable_rows import DEFAULT_TEAM
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database, progress_bar, report_database_errors
@@ -23,7 +25,7 @@ TABLE_WIDTH: Final = 200
 OUTCOME_STYLES: Final = {"imported": "imported", "there": "already there", "skipped": "skipped"}
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Import sessions as stopped: none of them runs until a user resumes it."""
 
     help = "Import sessions from the portable record. Sessions that already exist are left unchanged."
@@ -51,7 +53,7 @@ class Command(BaseCommand):
             raise CommandError(
                 f"{directory} cannot be read: {error.strerror}", returncode=EXIT_COULD_NOT_RUN
             ) from error
-        print_results(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH), results, dry_run=dry_run)
+        print_results(VisibleConsole(width=None if sys.stdout.isatty() else TABLE_WIDTH), results, dry_run=dry_run)
         if any(result.findings for result in results):
             sys.exit(1)
 
@@ -62,7 +64,7 @@ def _record_folder(directory: Path) -> Path:
     return inner if inner.is_dir() and not list_records(directory) else directory
 
 
-def print_results(console: Console, results: Sequence[ImportResult], *, dry_run: bool) -> None:
+def print_results(console: VisibleConsole, results: Sequence[ImportResult], *, dry_run: bool) -> None:
     """Print a table of the sessions, what was left out, notes, and a summary line."""
     table = Table("session", "task", "", "events", "messages", "held", box=None, header_style="bold", pad_edge=False)
     for result in results:
@@ -87,5 +89,7 @@ def summary_line(results: Sequence[ImportResult], *, dry_run: bool) -> str:
     outcomes = ", ".join(f"{count[name]} {words}" for name, words in OUTCOME_STYLES.items() if count[name])
     held = sum(result.held for result in results)
     left_out = sum(len(result.findings) for result in results)
-    more = (f"; {held} prompts held" if held else "") + (f"; {left_out} items left out" if left_out else "")
-    return f"{len(results)} sessions: {outcomes}{more}{' (dry run: nothing was written)' if dry_run else ''}."
+    more = f"; {plural(held, '1 prompt', '{} prompts')} held" if held else ""
+    more += f"; {plural(left_out, '1 item', '{} items')} left out" if left_out else ""
+    more += " (dry run: nothing was written)" if dry_run else ""
+    return f"{plural(len(results), '1 session', '{} sessions')}: {outcomes}{more}."

@@ -6,13 +6,14 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.core.management import BaseCommand, CommandError
+from django.core.management import CommandError
 
 from sessions_app.management.demo_data import create_login_url, local_address_hint
+from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import report_database_errors
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Print a link that logs a user in once."""
 
     help = "Print a login link for a user. It works once, within ten minutes."

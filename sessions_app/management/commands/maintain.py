@@ -7,14 +7,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
+from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import check_database, progress_bar
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.chores import CHORES, run_chores
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Delete data that is provably no longer referenced."""
 
     help = "Run the hourly maintenance now: delete data that is no longer referenced, and report what was kept."

@@ -12,6 +12,7 @@ from django.core.checks import Tags
 from django.core.management.commands.migrate import Command as Migrate
 from django.db import DatabaseError, connections
 
+from sessions_app.management.startup import refuse_incompatible_database, report_database_errors
 from sessions_app.models.database_errors import DATABASE_BUSY, classify_error
 
 TRIES: Final = 10
@@ -29,9 +30,14 @@ class Command(Migrate):
     def handle(self, *args: Any, **options: Any) -> None:
         """Migrate; on PostgreSQL, retry a migration that lost a deadlock with a running process.
 
+        A database with unknown migrations is refused, except to ``--prune`` them.
+
         Migrations lock tables in a different order, so one of them and a transaction of a running process may wait for
         each other. PostgreSQL then ends one of the two. Each migration is a transaction: what was undone is repeated.
         """
+        if not options["prune"]:
+            with report_database_errors():
+                refuse_incompatible_database()
         connection = connections[options["database"]]
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:

@@ -8,16 +8,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
-from executors_app.errors import ExecutorError
 from executors_app.runtimes import SupportsOrphans
+from executors_app.wire.errors import ExecutorError
+from sessions_app.domain.wording import plural
+from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN
 from sessions_app.services.maintenance import chores
 from sessions_app.services.maintenance.chores import OrphanReport
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """List orphans; ``--remove`` checks the named ones again, then ends and removes them."""
 
     help = (
@@ -60,7 +62,7 @@ class Command(BaseCommand):
             return
         for row in rows:
             self.stdout.write(f"{row['runtime']}  {row['id']}  {row['status']}")
-        self.stdout.write(f"{len(rows)} orphans")
+        self.stdout.write(plural(len(rows), "1 orphan", "{} orphans"))
 
     def _remove(
         self,

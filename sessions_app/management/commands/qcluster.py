@@ -36,7 +36,7 @@ from sessions_app.management.child_processes import (
     signal_socket,
     wait_for_signal_or_exit,
 )
-from sessions_app.management.startup import report_database_errors, set_private_umask
+from sessions_app.management.startup import refuse_incompatible_database, report_database_errors, set_private_umask
 from sessions_app.models import wakeups
 from sessions_app.tasks import maintenance, notifications, workflows  # noqa: F401 - so that no job has to import them
 
@@ -54,6 +54,7 @@ class Command(Cluster):  # type: ignore[misc]
         set_private_umask()
         os.register_at_fork(before=_remember_parent, after_in_child=_end_with_parent)
         with report_database_errors():
+            refuse_incompatible_database()
             Worker(cluster_name).run(once=run_once)
 
 

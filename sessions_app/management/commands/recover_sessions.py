@@ -11,11 +11,13 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
+from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from executors_app.plugins import runtimes
 from sessions_app.management import recovery_pass
+from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database, progress_bar
 from sessions_app.models import TaskSession
 from sessions_app.supervisor.leases import LockUnusable
@@ -60,10 +62,12 @@ def _moment(text: str) -> datetime:
         value = None
     if value is None or value.tzinfo is None:
         raise ArgumentTypeError(f"{text!r} is not a time with a time zone, such as 2026-01-31T12:00:00Z")
+    if value > timezone.now():
+        raise ArgumentTypeError(f"{text} is in the future: a deploy that has not begun cannot have broken a session")
     return value
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Examine every live execution, and recover the sessions that should be running."""
 
     help = "Reattach or resume the sessions that should be running, and report the result for each."

@@ -9,8 +9,9 @@ from argparse import SUPPRESS
 from pathlib import Path
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
+from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database
 from sessions_app.services.errors import SessionsError
 from sessions_app.workflows import run_command
@@ -25,7 +26,7 @@ EXIT_FAILED: Final = 1
 EXIT_INVALID: Final = EXIT_COULD_NOT_RUN
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Run a workflow file, whether or not a server is running."""
 
     help = (

@@ -16,11 +16,17 @@ from types import FrameType
 from typing import Any, Final
 
 from django.conf import settings
-from django.core.management import BaseCommand, CommandError, call_command, execute_from_command_line
+from django.core.management import CommandError, call_command, execute_from_command_line
 from django.db import connections
 
 from sessions_app.management.child_processes import ChildProcess, supervise_children
-from sessions_app.management.startup import count_unapplied_migrations, report_database_errors, set_private_umask
+from sessions_app.management.output import VisibleCommand
+from sessions_app.management.startup import (
+    count_unapplied_migrations,
+    refuse_incompatible_database,
+    report_database_errors,
+    set_private_umask,
+)
 from sessions_app.services import database_restore, restarts
 from sessions_app.tasks import schedules
 
@@ -41,7 +47,7 @@ PORT_WAIT_SECONDS: Final = 3.0
 """Seconds to wait for the web process of a killed predecessor to release the port."""
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Migrate the embedded database, then serve until SIGTERM or SIGINT; agents keep running."""
 
     help = "Run the web server, supervisor and worker together. Stopping them does not stop any agent."
@@ -191,6 +197,7 @@ def prepare_database() -> None:
     """Migrate the embedded database, or check that another one is migrated. Make a restored database safe."""
     try:
         with report_database_errors():
+            refuse_incompatible_database()
             if settings.KANDEV_EMBEDDED:
                 call_command("migrate", verbosity=0, skip_checks=True)
             elif count_unapplied_migrations():

@@ -10,9 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
-from sessions_app.management.startup import report_database_errors, restrict_in_background, set_private_umask
+from sessions_app.management.output import VisibleCommand
+from sessions_app.management.startup import (
+    refuse_incompatible_database,
+    report_database_errors,
+    restrict_in_background,
+    set_private_umask,
+)
 from sessions_app.supervisor.leases import LockUnusable, SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.workflows.driver.driver import WorkflowDriver
@@ -22,7 +28,7 @@ LOCK_POLL_SECONDS = 0.5
 """Seconds between two attempts to take the lock of another supervisor."""
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Supervise the sessions of this database until SIGTERM; agents keep running."""
 
     help = "Run the supervisor, which starts and recovers sessions, until SIGTERM. Agents keep running."
@@ -41,6 +47,7 @@ class Command(BaseCommand):
         gc.set_threshold(10_000, 20, 50)
         try:
             with report_database_errors():
+                refuse_incompatible_database()
                 asyncio.run(_supervise(first_sweep=not options["no_sweep"]))
         except LockUnusable as error:
             raise CommandError(str(error), returncode=2) from error

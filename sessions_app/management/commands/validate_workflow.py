@@ -7,15 +7,16 @@ from argparse import SUPPRESS
 from pathlib import Path
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from sessions_app.management.output import VisibleCommand
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader import client, drawing
 
 EXIT_INVALID: Final = 2
 
 
-class Command(BaseCommand):
+class Command(VisibleCommand):
     """Check files, without the database and without reading files outside their project."""
 
     help = "Check workflow files: print every error and warning with its file, line, node and fix."

@@ -16,11 +16,11 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from django_q.models import Failure, Success
 
-from executors_app.domain import Orphan
-from executors_app.errors import ExecutorError
 from executors_app.models import Executor, ExecutorRunning
 from executors_app.plugins import runtimes
 from executors_app.runtimes import SupportsOrphans
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.executions import Orphan
 from sessions_app.accounts.models import AttemptCount, LoginLink
 from sessions_app.domain.portable_lines import LogEvent
 from sessions_app.domain.states import OPEN_RUN_STATES, PermissionState

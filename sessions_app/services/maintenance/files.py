@@ -13,9 +13,9 @@ from django.conf import settings
 from django.db import connection
 
 from executors_app import cleanup
-from executors_app.domain import ExecutorStatus
-from executors_app.errors import RepositoryUnusable
 from executors_app.models import ExecutorRunning
+from executors_app.wire.errors import RepositoryUnusable
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Leftover, Repository, TaskSession
 from sessions_app.services.maintenance.chore_run import ChoreRun, cutoff_before

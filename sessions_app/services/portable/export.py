@@ -15,7 +15,7 @@ from typing import Any, Final
 from django.db import connection
 from django.db.models import Max
 
-from executors_app import crash_points
+from executors_app.machine import crash_points
 from sessions_app.domain.portable_lines import BadLine, LogEvent, format_time, parse_time
 from sessions_app.models import Attachment, SessionEvent, TaskSession
 from sessions_app.services.portable import record as portable_record

@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 from django.conf import settings
 
-from executors_app import crash_points
+from executors_app.machine import crash_points
 from sessions_app.domain.portable_lines import BadLine, LogEvent, event_to_line, line_to_event
 
 LOG_SUFFIX: Final = ".messages.jsonl"

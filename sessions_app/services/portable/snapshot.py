@@ -31,7 +31,17 @@ RUN_FIELDS: Final = (
     *("waited", "reason", "since_seq", "started_at", "ended_at"),
 )
 PROMPT_FIELDS: Final = ("message_id", "text", "attachments", "kind", "state", "created_at")
-RECEIPT_FIELDS: Final = ("id", "kind", "verified", "strategy", "reason", "evidence", "launch_id", "created_at")
+RECEIPT_FIELDS: Final = (
+    "id",
+    "kind",
+    "verified",
+    "strategy",
+    "reason",
+    "evidence",
+    "launch_id",
+    "after_seq",
+    "created_at",
+)
 TOKEN_FIELDS: Final = (
     *("id", "run_id", "wait_kind", "wait_id", "secret_hash", "expires_at"),
     *("consumed_at", "revoked_at", "expired_at", "reason", "created_at"),
@@ -46,7 +56,7 @@ def build_snapshot(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None
         return None
     execution = ExecutorRunning.objects.filter(id__in=[session.agent_execution_id]).first()
     runs = list(session.runs.order_by("-started_at", "-id")[:MAX_ROWS])
-    receipts = session.receipts.order_by("-created_at", "-id")[:MAX_ROWS]
+    receipts = session.receipts.all()[:MAX_ROWS]
     profile, task = session.agent_profile, session.task
     return {
         "format": FORMAT,

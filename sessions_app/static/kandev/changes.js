@@ -37,7 +37,7 @@ async function showChanges(...told) {
 }
 
 function head({ branch }) {
-  return row(make("span", "place", visible(branch ?? "No branch is checked out")), button("Refresh", showChanges, "quiet small"));
+  return row(make("span", "place", branch ?? "No branch is checked out"), button("Refresh", showChanges, "quiet small"));
 }
 
 function pieces(status) {
@@ -57,7 +57,7 @@ function group(title, key, entries) {
     const file = button("", () => showDiff(path, key), "quiet");
     const mark = make("span", `mark ${change}`, change[0]?.toUpperCase() ?? "!");
     mark.ariaHidden = "true";
-    file.append(mark, make("span", "path", visible(from ? `${path} ← ${from}` : path)));
+    file.append(mark, make("span", "path", from ? `${path} ← ${from}` : path));
     file.title = change.replace("_", " ") || "in conflict";
     item.append(key === "conflicted" || !mayCommit ? "" : tick(path), file);
     list.append(item);
@@ -79,7 +79,7 @@ async function showDiff(path, key) {
   const back = button("← All changes", () => showChanges(), "quiet small");
   try {
     const parts = key === "untracked" ? await newFile(path) : await difference(path, key);
-    if (number === shown) fill(place, [row(back, make("span", "place", visible(path))), ...parts]);
+    if (number === shown) fill(place, [row(back, make("span", "place", path)), ...parts]);
   } catch (error) {
     if (number === shown) fill(place, [row(back), alarm(reasonOf(error))]);
   }
@@ -89,13 +89,13 @@ async function difference(path, key) {
   const diff = await look(`${panel.dataset.git}diff/?path=${encodeURIComponent(path)}`);
   const text = key === "staged" ? diff.staged : diff.unstaged;
   const cut = diff.truncated ? [note("Only the beginning is shown.")] : [];
-  return [text ? coloured(visible(text)) : note("This file no longer has changes."), ...cut];
+  return [text ? coloured(text) : note("This file no longer has changes."), ...cut];
 }
 
 async function newFile(path) {
   const file = await look(`${document.getElementById("panel-files").dataset.files}content/?path=${encodeURIComponent(path)}`);
   if (file.binary) return [note(`Binary file, ${file.size.toLocaleString()} bytes.`)];
-  return [coloured(visible(file.content).replace(/\n$/, "").replace(/^/gm, "+"))];
+  return [coloured(file.content.replace(/\n$/, "").replace(/^/gm, "+"))];
 }
 
 function commitForm() {
@@ -115,7 +115,7 @@ function commitForm() {
     const paths = wanted.length === boxes.length ? [] : [...new Set(wanted.map((box) => box.value))];
     try {
       const made = await ask(`${panel.dataset.git}commit/`, { method: "POST", body: { message: message.value, paths } });
-      showChanges(done(`Committed as ${made.commit.slice(0, 8)}${made.branch ? ` on ${made.branch}` : ""}: ${visible(made.subject)}`));
+      showChanges(done(`Committed as ${made.commit.slice(0, 8)}${made.branch ? ` on ${made.branch}` : ""}: ${made.subject}`));
     } catch (error) {
       told.replaceChildren(alarm(reasonOf(error)));
       send.disabled = false;
@@ -142,7 +142,7 @@ function history({ commits, more }) {
 
 function commitLine({ id, subject, author, at, body }) {
   const item = document.createElement("li");
-  item.append(make("span", "", visible(subject)), make("small", "", `${id.slice(0, 8)} · ${visible(author)} · ${dateAndTime(new Date(at))}`));
+  item.append(make("span", "", subject), make("small", "", `${id.slice(0, 8)} · ${author} · ${dateAndTime(new Date(at))}`));
   if (body) item.title = visible(body);
   return item;
 }

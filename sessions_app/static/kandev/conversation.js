@@ -49,8 +49,7 @@ function grow(shown, text) {
   shown.dataset.appended = "";
   if (!place) return false;
   const spot = end(place);
-  (spot.lastChild ?? spot.appendChild(new Text())).appendData(visible((shown.dataset.tail ?? "") + text));
-  delete shown.dataset.tail;
+  (spot.lastChild ?? spot.appendChild(new Text())).appendData(visible(text));
   return true;
 }
 

@@ -61,14 +61,14 @@ function line(parent, { name, type, size }, open) {
   const path = parent ? `${parent}/${name}` : name;
   const item = document.createElement("li");
   if (type !== "directory") {
-    const file = button(visible(name), () => showFile(path), "quiet");
+    const file = button(name, () => showFile(path), "quiet");
     file.dataset.path = path;
     if (size !== null) file.title = `${size.toLocaleString()} bytes`;
     item.append(file);
     return item;
   }
   const inner = make("div", "inner");
-  const folder = button(`${visible(name)}/`, () => unfold(folder, inner), "quiet folder");
+  const folder = button(`${name}/`, () => unfold(folder, inner), "quiet folder");
   folder.dataset.path = path;
   folder.ariaExpanded = "false";
   item.append(folder, inner);
@@ -115,7 +115,7 @@ function textOf(file) {
 }
 
 function head(path, ...more) {
-  return row(make("span", "place", visible(path)), ...more, button("Close", () => close(), "quiet small"));
+  return row(make("span", "place", path), ...more, button("Close", () => close(), "quiet small"));
 }
 
 function close() {
@@ -152,7 +152,7 @@ function edit(path, before, hash, after = before, ...told) {
   text.setAttribute("aria-label", `Content of ${visible(path)}`);
   const save = button("Save", () => write(path, before, hash, text, save), "main small");
   const stop = button("Cancel", () => (hash === null ? close() : showFile(path)), "small");
-  fill(content, [row(make("span", "place", visible(path))), ...told, text, row(save, stop)]);
+  fill(content, [row(make("span", "place", path)), ...told, text, row(save, stop)]);
   text.focus();
 }
 
@@ -177,7 +177,7 @@ async function offerWays(path, text, error) {
   try {
     const now = await ask(contentOf(path));
     const differs = make("details");
-    differs.append(make("summary", "", "Show the differences"), between(visible(now.content), visible(text.value)));
+    differs.append(make("summary", "", "Show the differences"), between(now.content, text.value));
     ways.append(
       differs,
       row(

@@ -1,6 +1,7 @@
 // The files of the first prompt, in the forms for new tasks and sessions.
 
 import { createPicker } from "./picker.js";
+import { visible } from "./plain_text.js";
 
 for (const input of document.querySelectorAll("main form input[type=file][data-files]")) {
   const chosen = document.createElement("ul"), problem = document.createElement("p");
@@ -11,6 +12,6 @@ for (const input of document.querySelectorAll("main form input[type=file][data-f
   input.after(chosen, problem);
   createPicker({
     input, chosen, text: input.form.querySelector("textarea"), area: input.form, marked: input.form,
-    tell: (why) => (problem.textContent = why),
+    tell: (why) => (problem.textContent = visible(why)),
   });
 }

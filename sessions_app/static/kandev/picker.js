@@ -1,6 +1,8 @@
 // The files of a prompt: chosen, pasted into its text or dropped on an area, and shown with a thumbnail. The file input
 // contains them, so the form sends the same with and without this script.
 
+import { visible } from "./plain_text.js";
+
 // tell(text) shows why files were rejected; changed() is called when their number changes.
 export function createPicker({ input, chosen, text, area, marked, tell, changed = () => {} }) {
   const most = Number(input.dataset.files), mostBytes = Number(input.dataset.bytes);
@@ -31,11 +33,11 @@ export function createPicker({ input, chosen, text, area, marked, tell, changed 
   function row(file) {
     const item = document.createElement("li"), name = document.createElement("span"), remove = document.createElement("button");
     if (/^image\/(png|jpeg|gif|webp)$/.test(file.type)) item.append(thumbnail(file));
-    name.textContent = file.name;
+    name.textContent = visible(file.name);
     remove.type = "button";
     remove.className = "quiet small";
     remove.textContent = "Remove";
-    remove.setAttribute("aria-label", `Remove ${file.name}`);
+    remove.setAttribute("aria-label", `Remove ${visible(file.name)}`);
     remove.addEventListener("click", () => {
       const at = kept.indexOf(file);
       keep(kept.filter((one) => one !== file));

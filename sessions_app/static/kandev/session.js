@@ -10,6 +10,7 @@ import * as complete from "./complete.js";
 import * as draft from "./draft.js";
 import { keepLive } from "./live.js";
 import { partsOf } from "./parts.js";
+import { visible } from "./plain_text.js";
 import { tellPresence } from "./presence.js";
 import * as reading from "./reading.js";
 import { listen } from "./socket.js";
@@ -25,6 +26,7 @@ const AFTER_NEWS = 50;
 const AFTER_TEXT = 800; // the text is shown already, but not yet as Markdown
 const PATIENCE = 30000; // milliseconds to wait for the response to a form
 const HIDDEN = 250; // a hidden page is not drawn
+const READING = 700; // milliseconds before a request that appears under the pointer can be answered
 
 const page = document.getElementById("session");
 const list = document.getElementById("messages");
@@ -59,6 +61,7 @@ function apply(answer) {
   if (answer.last_seq < lastSeq || status.last_seq < statusSeq) return false; // older than what is shown
   reading.keepingPlace(() => {
     replaceParts(answer.parts);
+    holdNewRequests();
     return isPast ? 0 : answer.messages.filter(showMessage).length;
   });
   lastSeq = answer.last_seq;
@@ -103,6 +106,27 @@ function announce() {
   document.title = document.title.replace(/^(\(!\) )?/, document.getElementById("permissions") ? "(!) " : "");
 }
 
+// --- requests of the agent ---
+
+// An agent can withdraw a request and make another one just as somebody clicks. What appears on an open page cannot be
+// answered at once, so that no click meant for something else becomes an answer.
+const firstSeen = new Map(requests().map((form) => [form.dataset.key, -READING]));
+
+function requests() {
+  return [...document.querySelectorAll(".asks[data-key]")];
+}
+
+function holdNewRequests() {
+  for (const form of requests()) {
+    const { key } = form.dataset;
+    if (!firstSeen.has(key)) firstSeen.set(key, performance.now());
+    const rest = firstSeen.get(key) + READING - performance.now();
+    if (rest <= 0) continue;
+    form.inert = true;
+    setTimeout(() => (form.inert = false), rest);
+  }
+}
+
 // --- actions of the user ---
 
 async function send(action, body) {
@@ -115,7 +139,7 @@ async function send(action, body) {
 }
 
 function tell(text) {
-  refused.textContent = text;
+  refused.textContent = visible(text);
   refused.hidden = !text;
 }
 
@@ -165,7 +189,7 @@ function forgetChoice(form) {
 function markFields(form, problems) {
   for (const field of form.querySelectorAll(".question-field")) {
     const problem = problems[field.dataset.input] ?? "";
-    field.querySelector(".error").textContent = problem;
+    field.querySelector(".error").textContent = visible(problem);
     const input = field.matches("fieldset") ? field : field.querySelector("[name]");
     problem ? input.setAttribute("aria-invalid", "true") : input.removeAttribute("aria-invalid");
   }
@@ -203,7 +227,7 @@ composer.addEventListener("submit", async (event) => {
 async function sendPrompt(body) {
   const answer = await send(composer.action, body);
   if (answer.code !== "permission_pending") return answer;
-  if (!confirm(`${answer.message}\n\nSend anyway?`)) return {};
+  if (!confirm(`${visible(answer.message)}\n\nSend anyway?`)) return {};
   body.set("ends_permission", "1");
   return send(composer.action, body);
 }

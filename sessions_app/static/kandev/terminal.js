@@ -9,6 +9,7 @@ const panel = document.getElementById("panel-terminal"); // only for users who m
 const place = document.getElementById("terminal");
 const ACK_EVERY = 256 * 1024; // bytes
 const WINDOW = 4 * ACK_EVERY; // bytes that may be unacknowledged: the effect of Ctrl+C shows only after all of them are written
+const IS_PRINTABLE = /^[^\p{C}\p{Zl}\p{Zp}]+$/u; // no line ends, controls or invisible characters
 const FIRST_PAUSE = 500, LONGEST_PAUSE = 5000;
 
 const ENDS = {
@@ -23,23 +24,21 @@ const ENDS = {
 const screen = make("div", "screen"), said = make("div", "said"), keys = row();
 const text = new TextEncoder();
 const setAttribute = Element.prototype.setAttribute;
-let shell = "main", command = ""; // the command is typed into a new shell, and replaces it
+let shell = "main", command = ""; // the command is typed into a new shell; the person runs it with Enter
 let term = null, fit = null, socket = null, timer, failures = 0, exit = null, taken = 0, acked = 0;
+let replayed = 0; // bytes of the replay that the terminal has not processed yet
 
 if (panel) {
   whenShown("terminal", open);
   onWorkspace((what) => what === "state" && stateChanged());
-  addEventListener("hashchange", followLogin);
-  setTimeout(followLogin); // after the tabs are set up
+  document.addEventListener("click", typeShown);
 }
 
-// The link is an address, so a click before this script has loaded works, too.
-function followLogin() {
-  const links = location.hash.startsWith("#login") ? [...document.querySelectorAll("[data-login]")] : [];
-  const words = links.find((link) => link.hash === location.hash)?.dataset.login;
-  if (!words) return;
-  history.replaceState(null, "", location.pathname + location.search);
-  login(words);
+// Only a click on the command itself types it, and exactly what is shown is typed: the command was chosen by an agent,
+// so an address, a stored value or a script must not stand for the person's consent. Enter is left to the person.
+function typeShown({ target }) {
+  const shown = target.closest?.("[data-types]")?.querySelector("code").textContent;
+  if (shown && IS_PRINTABLE.test(shown)) login(shown);
 }
 
 // The agent's own login, in a shell that ends with it: the server then tries the waiting sessions again.
@@ -77,7 +76,7 @@ async function begin() {
   if (term) return;
   allowStylesOfScripts();
   fill(place, [said, screen, keys, make("p", "meta", "F6 leaves the terminal. The shell keeps running when you leave and when the server restarts.")]);
-  term = new Terminal({ fontFamily: variable("--mono"), fontSize: 13, scrollback: 5000, cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches, theme: theme() });
+  term = new Terminal({ linkHandler: { activate: (_, address) => openLink(address) }, fontFamily: variable("--mono"), fontSize: 13, scrollback: 5000, cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches, theme: theme() });
   fit = new FitAddon();
   term.loadAddon(fit);
   withSheets(() => term.open(screen));
@@ -92,6 +91,13 @@ async function begin() {
     keys.append(button(name, () => (type(text.encode(sign)), term.focus()), "small"));
   }
   connect();
+}
+
+// A link in the terminal's output was chosen by the program that wrote it, and its text may say something else.
+function openLink(address) {
+  const url = URL.parse(address);
+  if (!url || !["http:", "https:"].includes(url.protocol) || url.username) return;
+  if (confirm(`Open this address, which a program in the terminal chose?\n\n${url.href}`)) window.open(url.href, "_blank", "noopener,noreferrer");
 }
 
 function styled() {
@@ -148,9 +154,13 @@ function hear(frame) {
     failures = taken = acked = 0;
     exit = null;
     term.reset(); // its scrollback follows
+    // Programs have asked the terminal things in it. Answering again would type the answers into the shell.
+    replayed = frame.replay ?? 0;
+    term.options.disableStdin = replayed > 0;
     fill(said, []);
     tell({ resize: [term.cols, term.rows] });
-    if (command && frame.new !== false) type(text.encode(`exec ${command}\n`));
+    if (command && frame.new !== false) type(text.encode(command));
+    if (command) term.focus();
     command = "";
   }
   if ("exit" in frame) exit = frame.exit;
@@ -162,6 +172,10 @@ function write(bytes) {
   term.write(bytes, () => {
     if (from !== socket) return;
     taken += bytes.length;
+    if (replayed > 0 && taken >= replayed) {
+      replayed = 0;
+      term.options.disableStdin = false;
+    }
     if (taken - acked < ACK_EVERY) return;
     acked = taken;
     tell({ ack: taken });

@@ -1,5 +1,7 @@
 // The workflow editor: checks and draws the text while the user types, and links problems to their lines.
 
+import { visible } from "./plain_text.js";
+
 const CHECK_DELAY = 350; // milliseconds after the last key
 
 const form = document.getElementById("editor");
@@ -22,7 +24,7 @@ async function request(action, parts) {
 }
 
 function showNotice(message, tone) {
-  notice.textContent = message;
+  notice.textContent = visible(message);
   notice.className = `notice ${tone}`;
   notice.hidden = !message;
 }

@@ -1,5 +1,6 @@
 // Shared parts of the workspace's panels: its state, requests to its API, and small elements.
 
+import { visible } from "./plain_text.js";
 import { dateAndTime } from "./times.js";
 
 const token = document.querySelector("#actions [name=csrfmiddlewaretoken]");
@@ -78,10 +79,11 @@ export function opener() {
   return offered ? button("Open the workspace", () => document.querySelector("#part-controls button[value='workspace_only']")?.click(), "small") : "";
 }
 
+// Every text is made visible here, whether it comes from a file, an agent, git or the server.
 export function make(tag, className = "", text = "") {
   const made = document.createElement(tag);
   if (className) made.className = className;
-  made.textContent = text;
+  made.textContent = visible(text);
   return made;
 }
 

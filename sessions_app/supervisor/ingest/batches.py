@@ -11,10 +11,10 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import takewhile
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -22,9 +22,11 @@ from django.db import InterfaceError, OperationalError, transaction
 from django.db.transaction import on_commit
 from django.utils import timezone
 
-from executors_app import crash_points
+from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from sessions_app.domain import actor_context
+from sessions_app.domain.states import WorkState
+from sessions_app.events.journal import JournalGap, JournalSkipped
 from sessions_app.models import (
     Lease,
     LeaseLost,
@@ -35,15 +37,17 @@ from sessions_app.models import (
     unfinished_messages,
     update_rows,
 )
-from sessions_app.models.locking import LockTimer, lock_on_first_write
+from sessions_app.models.locking import LockTimer, is_too_long, lock_on_first_write
+from sessions_app.models.runs import attach_session, newest_runs
 from sessions_app.supervisor.continuity import store_reported_token
 from sessions_app.supervisor.conversation import schedule_writes
 from sessions_app.supervisor.ingest.folding import OUTPUT_KINDS, CursorFilter, JournalLine, PreparedLines, fold_texts
 from sessions_app.supervisor.ingest.handlers import UNSTORABLE, LineApplier
+from sessions_app.supervisor.ingest.line_buffer import LineBuffer
+from sessions_app.supervisor.ingest.quotas import QUOTA_FIELDS, OutputQuota
+from sessions_app.supervisor.ingest.shares import TRANSACTION_BUDGET, line_cost
 
 log = logging.getLogger(__name__)
-Lines = list[dict[str, Any]]
-
 
 LINE_INDEPENDENT_ERRORS = (LeaseLost, ExecutorRunning.DoesNotExist, OperationalError, InterfaceError, MemoryError)
 """Errors that no single line causes: splitting the batch would not help."""
@@ -56,6 +60,8 @@ class IngestResult:
     epoch: str
     seq: int
     agent_gone: bool = False
+    unwritten: int = 0
+    """Lines at the end of the batch that are left for another transaction, because they would cost too much in one."""
 
 
 def ingest_batch(
@@ -72,10 +78,16 @@ def ingest_batch(
     journal itself never contains the token (rule 22). ``alive`` is False for lines left by a dead agentctl: it was
     last seen when it wrote them, not now.
 
-    A line that cannot be written is found by halving the batch, and replaced by an event about it. Raises LeaseLost
-    and ``LINE_INDEPENDENT_ERRORS``.
+    More lines than fit into ``TRANSACTION_BUDGET`` are written in several transactions. A line that cannot be written
+    is found by halving the batch, and replaced by an event about it. Raises LeaseLost and
+    ``LINE_INDEPENDENT_ERRORS``.
     """
-    return _ingest(session_id, lease, PreparedLines.of(lines), token, alive=alive)
+    result = _ingest(session_id, lease, PreparedLines.of(lines), token, alive=alive)
+    while result.unwritten:
+        rest = PreparedLines.of(lines[-result.unwritten :])
+        further = _ingest(session_id, lease, rest, token, alive=alive)
+        result = replace(further, agent_gone=result.agent_gone or further.agent_gone)
+    return result
 
 
 def _ingest(
@@ -85,8 +97,10 @@ def _ingest(
     token: Mapping[str, Any] | None,
     *,
     alive: bool = True,
+    budget: int = TRANSACTION_BUDGET,
 ) -> IngestResult:
-    write, lines = partial(_write, session_id, lease, token=token, alive=alive), prepared.lines
+    write = partial(_write, session_id, lease, token=token, alive=alive, budget=budget)
+    lines = prepared.lines
     try:
         return write(prepared)
     except LINE_INDEPENDENT_ERRORS:
@@ -105,11 +119,17 @@ def _ingest(
 
 
 def _write(
-    session_id: uuid.UUID, lease: Lease | None, prepared: PreparedLines, *, token: Mapping[str, Any] | None, alive: bool
+    session_id: uuid.UUID,
+    lease: Lease | None,
+    prepared: PreparedLines,
+    *,
+    token: Mapping[str, Any] | None,
+    alive: bool,
+    budget: int,
 ) -> IngestResult:
-    """Write the new lines of a batch, what follows from them, and the cursor; all or nothing."""
+    """Write the new lines of a batch that fit into the budget, what follows from them, and the cursor, or nothing."""
     with session_transaction(session_id, lease) as transaction:
-        return _write_all([_AppliedLines.of(transaction, prepared, token, alive=alive)])[0]
+        return _write_all([_AppliedLines.of(transaction, prepared, token, alive=alive, budget=budget)])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +140,7 @@ class _AppliedLines:
     execution: ExecutorRunning
     applier: LineApplier
     token: Mapping[str, Any] | None
+    unwritten: int = 0
 
     @classmethod
     def of(
@@ -130,8 +151,12 @@ class _AppliedLines:
         unfinished: Sequence[MessageDraft] | None = None,
         *,
         alive: bool = True,
+        budget: int = TRANSACTION_BUDGET,
     ) -> _AppliedLines:
-        """Apply the lines behind the cursor, and move it; ``unfinished`` are the session's messages, if known."""
+        """Apply the lines behind the cursor, and move it; ``unfinished`` are the session's messages, if known.
+
+        Lines beyond the budget are left. A short line can write a lot: an update of a tool call writes all of it.
+        """
         execution = transaction.execution
         if execution is None:
             raise ExecutorRunning.DoesNotExist(f"session {transaction.session.id} has no execution")
@@ -141,39 +166,64 @@ class _AppliedLines:
             folded = prepared.folded
         else:
             folded = fold_texts(new_lines.read(prepared.lines).new)
-        _record_gaps(transaction, execution, new_lines)
         applier = LineApplier(transaction, folded, unfinished)
-        for line in folded:
-            applier.apply(line)
+        sizes = applier.sizes_within(folded, budget)
+        if len(sizes) < len(folded):
+            end = _index_of(folded[len(sizes)], prepared.lines)
+            first = cls.of(transaction, PreparedLines.of(prepared.lines[:end]), token, unfinished, alive=alive)
+            return replace(first, unwritten=len(prepared.lines) - end)
+        _record_gaps(transaction, execution, new_lines)
+        quota = OutputQuota(transaction, execution, applier.conversation, applier.open_requests)
+        for line, size in zip(folded, sizes, strict=True):
+            transaction.at = _time_of(line)
+            if quota.admits(line, size):
+                applier.apply(line)
+        quota.finish()
         applier.finish()
         transaction.at = execution.updated_at = timezone.now()
         if alive:
             execution.last_seen_at = transaction.at
         elif new_lines.new:
-            execution.last_seen_at = datetime.fromtimestamp(float(new_lines.new[-1]["ts"]), UTC)
+            execution.last_seen_at = _time_of(new_lines.new[-1])
         execution.journal_epoch, execution.journal_seq = new_lines.epoch, new_lines.seq
         return cls(transaction, execution, applier, token)
 
     @property
     def result(self) -> IngestResult:
         """The cursor, and whether the agent has ended."""
-        return IngestResult(self.execution.journal_epoch, self.execution.journal_seq, self.applier.agent_gone)
+        cursor = self.execution.journal_epoch, self.execution.journal_seq
+        return IngestResult(*cursor, self.applier.agent_gone, self.unwritten)
+
+
+def _time_of(line: JournalLine) -> datetime:
+    return datetime.fromtimestamp(float(line["ts"]), UTC)
+
+
+def _index_of(folded: JournalLine, lines: Sequence[JournalLine]) -> int:
+    """Return where the first line of a folded one is."""
+    place = folded["epoch"], folded["seq"]
+    return next(index for index, line in enumerate(lines) if (line.get("epoch"), line.get("seq")) == place)
 
 
 def _record_gaps(transaction: SessionTransaction, execution: ExecutorRunning, new_lines: CursorFilter) -> None:
     """Record gaps and skipped lines, before the events of the lines that follow them."""
     since = execution.last_seen_at
     for reason in new_lines.gaps:
-        transaction.record_event("session.journal_gap", reason=reason, since=since.isoformat() if since else None)
+        transaction.record_event(JournalGap(reason=reason, since=since.isoformat() if since else None))
     if new_lines.skipped:
         (reason, line), count = new_lines.skipped[0], len(new_lines.skipped)
         log.warning("session %s: %d lines of its journal are skipped: %s", transaction.session.id, count, reason)
         transaction.record_event(
-            "session.journal_skipped", reason=reason, count=count, seq=line.get("seq"), kind=line["kind"]
+            JournalSkipped(reason=reason, count=count, seq=_whole_number(line.get("seq")), kind=str(line["kind"])[:64])
         )
 
 
-CURSOR_FIELDS = ("journal_epoch", "journal_seq", "last_seen_at", "updated_at")
+def _whole_number(value: object) -> int | None:
+    """Return the number of a damaged line, if it has one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+CURSOR_FIELDS = ("journal_epoch", "journal_seq", "last_seen_at", "updated_at", *QUOTA_FIELDS)
 
 
 def _write_all(batches: Sequence[_AppliedLines]) -> list[IngestResult]:
@@ -182,46 +232,80 @@ def _write_all(batches: Sequence[_AppliedLines]) -> list[IngestResult]:
     executions = [applied.execution for applied in batches]
     update_rows(ExecutorRunning, CURSOR_FIELDS, list(map(attrgetter(*CURSOR_FIELDS, "id"), executions)))
     for applied in batches:
-        if told := store_reported_token(applied.transaction, applied.execution, applied.token):
-            applied.execution.save(update_fields=told)
+        if changed := store_reported_token(applied.transaction, applied.execution, applied.token):
+            applied.execution.save(update_fields=changed)
         _reach_crash_points(applied.transaction.session.id)
     return [applied.result for applied in batches]
 
 
 MAX_LINES = 2000
-"""Lines of one transaction, give or take a batch: they are written in 10 to 15 ms."""
+"""Lines that a stream passes at once, give or take a frame."""
 
 
 @dataclass(eq=False)
 class Batch:
-    """Lines of one stream that wait to be written, and the future with their result."""
+    """Lines of one stream that wait to be written, and the future with their result.
+
+    A transaction writes only as many of them as fit into the session's share (``take_share``); ``written`` counts
+    those of earlier transactions.
+    """
 
     session_id: uuid.UUID
     lease: Lease
     lines: list[dict[str, Any]]
     token: Mapping[str, Any] | None
-    arriving: Lines = field(default_factory=list)
-    """The stream's lines behind these; what has arrived by then is written with them."""
+    buffer: LineBuffer | None = None
+    """The stream's lines behind these; output that has arrived by then is written with them."""
     result: asyncio.Future[IngestResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     prepared: PreparedLines = field(init=False)
+    """The lines of the next transaction."""
+    share: int = TRANSACTION_BUDGET
+    """Bytes that these may write; more only for the first line."""
+    written: int = 0
+    agent_gone: bool = False
+    """Whether a line that is written reported that the agent has ended."""
+    _costs: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # Here, on the event loop: in the writer's thread it would prolong the transaction.
-        self.prepared = PreparedLines.of(self.lines)
+        self.prepared = PreparedLines.of(self.lines[:])
 
     @property
     def is_output(self) -> bool:
-        """Whether all lines only report output of the agent."""
-        return OUTPUT_KINDS.issuperset(line.get("kind") for line in self.lines)
+        """Whether all lines of the next transaction only report output of the agent."""
+        return OUTPUT_KINDS.issuperset(line.get("kind") for line in self.prepared.lines)
+
+    @property
+    def cost(self) -> int:
+        """Bytes that the unwritten lines count for."""
+        self._costs += map(line_cost, self.lines[len(self._costs) :])
+        return sum(islice(self._costs, self.written, None))
+
+    @property
+    def first_cost(self) -> int:
+        """Bytes that the first line of the next transaction counts for."""
+        return self._costs[self.written] if self.written < len(self._costs) else 0
 
     def take_arrived(self) -> None:
         """Add the output that has arrived since the batch was passed, so that it need not wait for another commit."""
-        room = max(0, MAX_LINES - len(self.lines))
-        more = list(takewhile(lambda line: line.get("kind") in OUTPUT_KINDS, self.arriving[:room]))
-        if more:
-            del self.arriving[: len(more)]
-            self.lines += more
-            self.prepared = PreparedLines.of(self.lines)
+        if self.buffer is not None:
+            self.lines += self.buffer.take_output(max(0, MAX_LINES - len(self.lines)))
+
+    def take_share(self, share: int) -> None:
+        """Prepare the next lines of at most ``share`` bytes, but at least one line."""
+        self.share, end, left = share, self.written, share
+        while end < len(self.lines) and (end == self.written or self._costs[end] <= left):
+            left -= self._costs[end]
+            end += 1
+        chosen = self.lines[self.written : end]
+        if chosen != list(self.prepared.lines):
+            self.prepared = PreparedLines.of(chosen)
+
+    def record_written(self, result: IngestResult) -> bool:
+        """Record what a transaction wrote; return whether lines are left."""
+        self.written += len(self.prepared.lines) - result.unwritten
+        self.agent_gone = self.agent_gone or result.agent_gone
+        return self.written < len(self.lines)
 
 
 def _reach_crash_points(session_id: uuid.UUID) -> None:
@@ -244,7 +328,9 @@ def write_batches(batches: Sequence[Batch], timer: LockTimer) -> Written:
     with timer.measure():
         try:
             return _write_together(batches)
-        except Exception as error:  # noqa: BLE001  (the second attempt reports it)
+        except Exception as error:
+            if is_too_long(error):
+                raise  # one of them takes too long: the caller tries each in a transaction of its own
             log.debug("%d batches are written one by one: %s", len(batches), error)
         with transaction.atomic() if len(batches) > 1 else nullcontext():
             return [(batch, _write_batch(batch)) for batch in batches]
@@ -270,19 +356,31 @@ def _lock_sessions(batches: Sequence[Batch]) -> Iterator[Mapping[uuid.UUID, Sess
     with session_transactions(leases, only_for_output=all(batch.is_output for batch in batches)) as several:
         if len(several) < len(batches):
             raise LeaseLost("One of the sessions belongs to another supervisor, or has two streams.")
+        _read_newest_runs(several)
         yield several
+
+
+def _read_newest_runs(transactions: Mapping[uuid.UUID, SessionTransaction]) -> None:
+    """Read the last turns of idle sessions together: output of an idle agent may be work outside its turns."""
+    idle = [key for key, transaction in transactions.items() if transaction.session.work_state == WorkState.IDLE]
+    if not idle:
+        return
+    runs = newest_runs(idle)
+    for key in idle:
+        transaction = transactions[key]
+        transaction.newest_run = attach_session(transaction.session, runs.get(key))
 
 
 def _apply_batch(transaction: SessionTransaction, batch: Batch, unfinished: Sequence[MessageDraft]) -> _AppliedLines:
     with actor_context.acting_as(session_id=batch.session_id, execution_id=batch.lease.execution_id):
         transaction.actor = actor_context.current_context()
-        return _AppliedLines.of(transaction, batch.prepared, batch.token, unfinished)
+        return _AppliedLines.of(transaction, batch.prepared, batch.token, unfinished, budget=batch.share)
 
 
 def _write_batch(batch: Batch) -> IngestResult | Exception:
     try:
         with actor_context.acting_as(session_id=batch.session_id, execution_id=batch.lease.execution_id):
-            return _ingest(batch.session_id, batch.lease, batch.prepared, batch.token)
+            return _ingest(batch.session_id, batch.lease, batch.prepared, batch.token, budget=batch.share)
     except (OperationalError, InterfaceError):
         raise
     except Exception as error:  # noqa: BLE001  (the stream handles it)

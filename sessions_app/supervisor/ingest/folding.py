@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import groupby, zip_longest
 from typing import Any, Final
 
-from executors_app.agentctl.agent_settings import (
+from executors_app.wire.agent_settings import (
     NAME_LIMIT,
     REASON_LIMIT,
     TITLE_LIMIT,
@@ -24,8 +24,9 @@ from executors_app.agentctl.agent_settings import (
     parse_commands,
     parse_settings,
 )
-from executors_app.agentctl.journal.line_format import UNREADABLE
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.wire.line_format import UNREADABLE
+from executors_app.wire.protocol import JournalKind
+from sessions_app.events.agents import AgentCommandsReported, AgentSettingsReported, AgentTitleReported
 from sessions_app.models import AgentSettings, SessionTransaction
 from sessions_app.models.agents import APPLIED, KEPT, REFUSED, WAITING, agent_settings_of, record_refusal, settle_change
 
@@ -33,6 +34,7 @@ JournalLine = Mapping[str, Any]
 TEXT_KINDS: Final = frozenset({JournalKind.MESSAGE_AGENT.value, JournalKind.MESSAGE_THOUGHT.value})
 
 OUTPUT_KINDS: Final = TEXT_KINDS | {
+    JournalKind.MESSAGE_SUB_AGENT.value,
     JournalKind.TOOL_CALL.value,
     JournalKind.TOOL_UPDATE.value,
     JournalKind.PLAN.value,
@@ -171,7 +173,7 @@ class AgentSettingsUpdate:
             self._follow(before)
         values = {each["id"]: each["value"] for each in self._row.settings}
         self._note(
-            "settings", lambda: self._transaction.record_event("session.agent.settings", values=values, reason=reason)
+            "settings", lambda: self._transaction.record_event(AgentSettingsReported(values=values, reason=reason))
         )
 
     def report_commands(self, line: JournalLine) -> None:
@@ -179,14 +181,14 @@ class AgentSettingsUpdate:
         if self._is_newer("commands_at"):
             self._row.commands = parse_commands(line.get("commands"))
             names = [each["name"] for each in self._row.commands]
-            self._note("commands", lambda: self._transaction.record_event("session.agent.commands", commands=names))
+            self._note("commands", lambda: self._transaction.record_event(AgentCommandsReported(commands=names)))
 
     def report_title(self, line: JournalLine) -> None:
         """Record the agent's title of the conversation."""
         if self._is_newer("title_at"):
             self._row.title = clean_text(line.get("title"), TITLE_LIMIT)
             title = self._row.title
-            self._note("title", lambda: self._transaction.record_event("session.agent.title", title=title))
+            self._note("title", lambda: self._transaction.record_event(AgentTitleReported(title=title)))
 
     def settle(self, line: JournalLine) -> None:
         """Record the outcome of a change, or the refusal of a choice that a start applied again."""

@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
-from executors_app.agentctl import questions
-from executors_app.agentctl.protocol import JournalKind
-from executors_app.agentctl.questions import recorded_answer
-from executors_app.agentctl.questions.schema import parse_stored_question
-from sessions_app.domain import verification
-from sessions_app.domain.states import PROMPT, SESSION, WORK, PermissionState, RequestKind, RunState
+from executors_app.agents import COMMON_FAILURE_MESSAGES, USAGE_LIMIT, FailureMessage
+from executors_app.plugins import agent_types
+from executors_app.wire import questions
+from executors_app.wire.protocol import JournalKind
+from executors_app.wire.questions import recorded_answer
+from executors_app.wire.questions.schema import parse_stored_question
+from sessions_app.domain import turn_ends, verification
+from sessions_app.domain.json_size import json_size
+from sessions_app.domain.states import (
+    CANCELLED_BY_AGENT,
+    PROMPT,
+    SESSION,
+    WORK,
+    PermissionState,
+    RequestKind,
+    RunState,
+    SessionState,
+    WorkState,
+)
+from sessions_app.domain.tool_calls import key_of_tool
 from sessions_app.domain.usage import parse_usage
+from sessions_app.events.execution import AgentctlAbandoned, AgentExited
+from sessions_app.events.journal import JournalSkipped
+from sessions_app.events.permissions import PermissionRequested, PermissionResolved
+from sessions_app.events.workspace import WorkspaceChanged
 from sessions_app.models import MessageDraft, PermissionRequest, Prompt, SessionTransaction, waits
 from sessions_app.models.bulk import update_row
+from sessions_app.services import workspace_notes
+from sessions_app.services.background_processes import record_processes
 from sessions_app.services.mcp_servers import record_left_out
 from sessions_app.services.questions import undelivered_content
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.conversation import (
+    LEFT_OPEN,
     ConversationUpdate,
+    OpenRequest,
+    OpenRequests,
     add_permission_message,
     add_question_message,
+    changed_details,
     complete_tool_call,
-    update_open_requests,
 )
 from sessions_app.supervisor.ingest.folding import TEXT_KINDS, AgentSettingsUpdate, JournalLine
+from sessions_app.supervisor.ingest.shares import LINE_COST, line_bytes, statements_cost
 from sessions_app.supervisor.interrupted_turns import (
     interrupt_turn,
     plan_retry,
@@ -42,6 +67,7 @@ FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "text": str,
     "message_id": (str, type(None)),
     "tool_call_id": str,
+    "sub_agent": str,
     "permission_id": str,
     "options": list,
     "attachments": list,
@@ -49,6 +75,12 @@ FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "question": dict,
     "usage": dict,
 }
+
+
+WORK_KINDS = TEXT_KINDS | {JournalKind.MESSAGE_SUB_AGENT, JournalKind.TOOL_CALL, JournalKind.TOOL_UPDATE}
+"""Lines that show that the agent works."""
+LATE_OUTPUT = timedelta(seconds=2)
+"""How long after its turn output still counts as part of it."""
 
 
 class LineApplier:
@@ -64,8 +96,48 @@ class LineApplier:
         tool_keys = {key for line in lines if (key := _tool_key_of_request(line))}
         self.conversation = ConversationUpdate(transaction, tool_keys, unfinished)
         self.agent_settings = AgentSettingsUpdate(transaction)
+        self.open_requests = OpenRequests(transaction)
         self.agent_gone = False
         """Whether a line reported that the agent process ended without a request."""
+
+    def sizes_within(self, lines: Sequence[JournalLine], budget: int) -> list[int]:
+        """Return the bytes that each of the first lines writes, of as many as fit into ``budget``, but at least one."""
+        known: dict[str, Mapping[str, Any]] = {}
+        sizes: list[int] = []
+        for line in lines:
+            size = self._written_bytes(line, known)
+            budget -= size + statements_cost(line)
+            if budget < 0 and sizes:
+                break
+            sizes.append(size)
+        return sizes
+
+    def _written_bytes(self, line: JournalLine, known: dict[str, Mapping[str, Any]]) -> int:
+        """Return the bytes that a line writes; ``known`` has the tool calls as the lines before it leave them."""
+        kind = line.get("kind")
+        if kind == JournalKind.PERMISSION_REQUESTED:
+            return self._requested_bytes(line, known)
+        if kind not in TOOL_KINDS:
+            return line_bytes(line)
+        key = key_of_tool(line)
+        before = known.get(key) or self.conversation.known_tool_fields(key)
+        known[key] = {**before, **tool_values(line)}
+        size = LINE_COST + json_size(known[key])
+        return size + sum(max(size, request.size) for request in self._requests_about(key))
+
+    def _requested_bytes(self, line: JournalLine, known: Mapping[str, Mapping[str, Any]]) -> int:
+        """Return the bytes of a permission request with what the log adds to its tool call."""
+        requested = line.get("tool_call")
+        if not isinstance(requested, dict):
+            return line_bytes(line)
+        key = key_of_tool(requested)
+        before = known.get(key) or self.conversation.known_tool_fields(key)
+        return LINE_COST + json_size({**line, "tool_call": complete_tool_call(requested, before)})
+
+    def _requests_about(self, key: str) -> Collection[OpenRequest]:
+        """Return the open requests that show a tool call: each of them may be written with an update of the call."""
+        run = self.transaction.open_turn
+        return self.open_requests.of_tool(key) if run is not None and run.state == RunState.WAITING else ()
 
     def apply(self, line: JournalLine) -> None:
         """Apply one line; an unknown kind changes nothing. Raises TypeError or KeyError if the line is malformed."""
@@ -78,7 +150,19 @@ class LineApplier:
         self.transaction.clear_stall()
         if kind not in TEXT_KINDS:
             self.conversation.end_chunk()
+        if kind in WORK_KINDS and self.transaction.session.work_state == WorkState.IDLE:
+            self._note_work_outside_turn()
         handler(self, line)
+
+    def _note_work_outside_turn(self) -> None:
+        """Show a session as working whose agent produces output although no turn is open."""
+        transaction, run = self.transaction, self.transaction.newest_run
+        is_ready = transaction.session.state == SessionState.WAITING_FOR_INPUT and transaction.session.launch_id
+        if not is_ready or run is None or run.ended_at is None:
+            return
+        # The end of an answer may arrive after the end of its turn.
+        if transaction.at - run.ended_at >= LATE_OUTPUT and WORK.allows(transaction.session.work_state, "begin"):
+            transaction.move_work("begin")
 
     def finish(self) -> None:
         """Write the agent's reports; call it once, after the last line. The conversation is written by the caller."""
@@ -102,7 +186,7 @@ def _on_prompt_accepted(applier: LineApplier, line: JournalLine) -> None:
     """Begin the turn, and add the prompt's text to the conversation: it enters only once accepted (rule 14)."""
     transaction, message_id = applier.transaction, str(line["message_id"])
     row = applier.find_prompt(line)
-    applier.conversation.finish()
+    applier.conversation.begin_turn()
     transaction.accept_run(message_id)
     kind = row.kind if row else str(line.get("prompt_kind", "user"))
     text = row.text if row else str(line.get("text", ""))  # the row's text has no injected history before it
@@ -124,9 +208,17 @@ def _on_prompt_delivered(applier: LineApplier, line: JournalLine) -> None:
 
 def _text_handler(role: str) -> Callable[[LineApplier, JournalLine], None]:
     def apply_text(applier: LineApplier, line: JournalLine) -> None:
-        applier.conversation.append_text(role, str(line.get("text", "")))
+        text = str(line.get("text", ""))
+        if line.get("may_be_replayed") and applier.conversation.is_known(role, text):
+            return
+        applier.conversation.append_text(role, text)
 
     return apply_text
+
+
+def _on_sub_agent_text(applier: LineApplier, line: JournalLine) -> None:
+    """Store the text of a sub-agent as a status message with its name: it is not the agent's answer."""
+    applier.conversation.append_text("status", str(line.get("text", "")), str(line.get("sub_agent") or "Sub-agent"))
 
 
 def _on_foreign_user_text(applier: LineApplier, line: JournalLine) -> None:
@@ -136,15 +228,37 @@ def _on_foreign_user_text(applier: LineApplier, line: JournalLine) -> None:
 
 
 TOOL_KINDS = frozenset({JournalKind.TOOL_CALL.value, JournalKind.TOOL_UPDATE.value})
-TOOL_FIELDS = ("tool_call_id", "title", "tool_kind", "status", "content", "locations", "raw_input", "raw_output")
+TOOL_FIELDS = (
+    "tool_call_id",
+    "title",
+    "tool_kind",
+    "status",
+    "content",
+    "locations",
+    "raw_input",
+    "raw_output",
+    "sub_agent",
+)
+
+
+def tool_values(line: JournalLine) -> dict[str, Any]:
+    """Return the fields of a tool call that a line sets."""
+    return {name: line[name] for name in TOOL_FIELDS if line.get(name) is not None}
 
 
 def _on_tool_call(applier: LineApplier, line: JournalLine) -> None:
-    values = {name: line[name] for name in TOOL_FIELDS if name in line}
-    key, run = _tool_key(line), applier.transaction.open_turn
-    applier.conversation.update_tool(key, values)
+    values = tool_values(line)
+    key, run = key_of_tool(line), applier.transaction.open_turn
+    if line.get("may_be_replayed") and applier.conversation.is_known_tool(key):
+        return
+    earlier = applier.conversation.known_tool_fields(key)
+    if line["kind"] == JournalKind.TOOL_CALL:
+        applier.conversation.call_tool(key, values)
+    else:
+        applier.conversation.update_tool(key, values)
     if run is not None and run.state == RunState.WAITING:
-        update_open_requests(applier.transaction, key, applier.conversation.known_tool_fields(key))
+        changed = changed_details(earlier, values)
+        applier.open_requests.update(run, key, applier.conversation.known_tool_fields(key), changed)
 
 
 def _tool_key_of_request(line: JournalLine) -> str:
@@ -153,13 +267,9 @@ def _tool_key_of_request(line: JournalLine) -> str:
     if kind in TEXT_KINDS:
         return ""
     if kind in TOOL_KINDS:
-        return _tool_key(line)
-    asked = line.get("tool_call") if kind == JournalKind.PERMISSION_REQUESTED else None
-    return _tool_key(asked) if isinstance(asked, dict) else ""
-
-
-def _tool_key(line: JournalLine) -> str:
-    return str(line.get("tool_call_id", ""))[:200]
+        return key_of_tool(line)
+    requested = line.get("tool_call") if kind == JournalKind.PERMISSION_REQUESTED else None
+    return key_of_tool(requested) if isinstance(requested, dict) else ""
 
 
 def _on_usage(applier: LineApplier, line: JournalLine) -> None:
@@ -170,33 +280,35 @@ def _on_usage(applier: LineApplier, line: JournalLine) -> None:
 
 def _on_permission_requested(applier: LineApplier, line: JournalLine) -> None:
     transaction, run = applier.transaction, applier.transaction.open_turn
-    options, asked = line.get("options", []), line.get("tool_call", {})
-    known = applier.conversation.known_tool_fields(_tool_key(asked))
-    tool_call = complete_tool_call(asked, known)
+    options, requested = line.get("options", []), line.get("tool_call", {})
+    known = applier.conversation.known_tool_fields(key_of_tool(requested))
+    tool_call = complete_tool_call(requested, known)
     question = parse_stored_question(line["question"]) if "question" in line else {}
     kind = RequestKind.QUESTION if question else RequestKind.PERMISSION
-    _, made = PermissionRequest.objects.get_or_create(
+    contents = {"tool_call": tool_call, "options": options, "question": question}
+    row, made = PermissionRequest.objects.get_or_create(
         id=str(line["permission_id"]),
         defaults={
+            **contents,
             "session": transaction.session,
             "run": run,
-            "tool_call": tool_call,
-            "options": options,
             "kind": kind,
-            "question": question,
             "requested_at": transaction.at,
+            "tool_key": key_of_tool(tool_call),
+            "size": sum(map(json_size, contents.values())),
         },
     )
     if made:
-        told: dict[str, Any] = {"question": question} if question else {}
+        applier.open_requests.add(row)
         waits.begin_permission_wait(transaction, str(line["permission_id"]), run, kind)
         transaction.record_event(
-            "session.permission.requested",
-            permission_id=str(line["permission_id"]),
-            run_id=str(run.id) if run else None,
-            tool_call=tool_call,
-            options=options,
-            **told,
+            PermissionRequested(
+                permission_id=str(line["permission_id"]),
+                run_id=str(run.id) if run else None,
+                tool_call=tool_call,
+                options=options,
+                question=question or None,
+            )
         )
 
 
@@ -205,33 +317,35 @@ def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLin
 
     def settle(applier: LineApplier, line: JournalLine) -> None:
         transaction = applier.transaction
-        asked = transaction.session.permissions.filter(
+        request = transaction.session.permissions.filter(
             id=line.get("permission_id"), state=PermissionState.PENDING
         ).first()
-        if asked is None:
+        if request is None:
             return
-        asked.state, asked.settled_at = state, transaction.at
-        asked.option_id = str(line.get("option_id") or "")[:128]
-        asked.reason = str(line.get("reason") or "")[:64]
-        if asked.option_id == questions.ACCEPT:
-            asked.answer = recorded_answer(asked.question, undelivered_content(asked))
-        asked.sealed_answer = {}
-        asked.save(update_fields=["state", "settled_at", "option_id", "reason", "answer", "sealed_answer"])
-        is_question = asked.kind == RequestKind.QUESTION
-        told = {"status": str(asked.question_status), "answer": asked.answer} if is_question else {}
+        request.state, request.settled_at = state, transaction.at
+        request.option_id = str(line.get("option_id") or "")[:128]
+        request.reason = str(line.get("reason") or "")[:64]
+        if request.option_id == questions.ACCEPT:
+            request.answer = recorded_answer(request.question, undelivered_content(request))
+        request.sealed_answer = {}
+        request.save(update_fields=["state", "settled_at", "option_id", "reason", "answer", "sealed_answer"])
+        applier.open_requests.remove(request)
+        is_question = request.kind == RequestKind.QUESTION
         transaction.record_event(
-            "session.permission.resolved",
-            permission_id=asked.id,
-            state=state,
-            option_id=asked.option_id,
-            reason=str(line.get("reason", "")),
-            **told,
+            PermissionResolved(
+                permission_id=request.id,
+                state=state,
+                option_id=request.option_id,
+                reason=str(line.get("reason", "")),
+                status=str(request.question_status) if is_question else None,
+                answer=request.answer if is_question else None,
+            )
         )
         if is_question:
-            add_question_message(applier.conversation, asked)
+            add_question_message(applier.conversation, request)
         elif state == "resolved":
-            add_permission_message(applier.conversation, asked)
-        waits.revoke_tokens(transaction, str(line.get("reason") or state), wait_id=asked.id)
+            add_permission_message(applier.conversation, request)
+        waits.revoke_tokens(transaction, str(line.get("reason") or state), wait_id=request.id)
         if (
             transaction.open_turn is not None
             and not transaction.session.permissions.filter(state=PermissionState.PENDING).exists()
@@ -249,20 +363,63 @@ EMPTY_TURN_REASONS: dict[str, str] = {
 """Codes and messages of turns that ended normally although the agent did nothing."""
 
 
+CODES_WITHOUT_PROOF = frozenset({*EMPTY_TURN_REASONS, USAGE_LIMIT})
+"""Codes of failed turns that say nothing about whether the agent has its conversation."""
+
+
 def _on_turn_completed(applier: LineApplier, line: JournalLine) -> None:
-    """End a turn; one that was refused or has no output counts as failed, and proves nothing of the agent's memory."""
-    code = "turn_refused" if line.get("stop_reason") == "refusal" else ""
-    if not code and line.get("output") is False:  # missing from an older agentctl's lines
-        code = "no_output"
-    if code == "turn_refused":
-        continuity.resend_history(applier.transaction, str(line.get("message_id")))
-    if code:
-        _turn_ended_handler("fail")(applier, {**line, "code": code, "message": EMPTY_TURN_REASONS[code]})
+    """End a turn; one without work counts as failed, and proves nothing of the agent's memory."""
+    if "stop_reason" in line:
+        line = {**line, "stop_reason": turn_ends.recorded_stop_reason(line["stop_reason"])}
+    failure = _failure_of(applier, line)
+    if failure is not None:
+        code, message = failure
+        if code == "turn_refused":
+            continuity.resend_history(applier.transaction, str(line.get("message_id")))
+        _turn_ended_handler("fail")(applier, {**line, "code": code, "message": message})
         return
     if str(line.get("message_id")).startswith(verification.MEMORY_CHECK_PREFIX):
         answer = applier.conversation.agent_text_since(str(line["message_id"]))
         continuity.settle_memory_check(applier.transaction, answer)
     _turn_ended_handler("complete")(applier, line)
+    if sentence := turn_ends.early_stop_sentence(str(line.get("stop_reason") or "")):
+        applier.conversation.add_message("status", sentence, level="warning")
+
+
+def _on_turn_cancelled(applier: LineApplier, line: JournalLine) -> None:
+    """End a cancelled turn, and say so if nobody asked the agent to cancel it."""
+    if line.get("by_agent") is not True:
+        _turn_ended_handler("cancel")(applier, line)
+        return
+    _turn_ended_handler("cancel")(applier, {**line, "stop_reason": CANCELLED_BY_AGENT})
+    applier.conversation.add_message("status", turn_ends.CANCELLED_BY_AGENT_SENTENCE, level="warning")
+
+
+def _failure_of(applier: LineApplier, line: JournalLine) -> tuple[str, str] | None:
+    """Return code and message of a turn that has ended normally although the agent did nothing; None for any other."""
+    if line.get("stop_reason") == "refusal":
+        return "turn_refused", EMPTY_TURN_REASONS["turn_refused"]
+    if line.get("output") is False:
+        row = applier.find_prompt(line)
+        if row is not None and turn_ends.is_agent_command(row.text):
+            return None
+        return "no_output", EMPTY_TURN_REASONS["no_output"]
+    text = line.get("only_text")
+    if not isinstance(text, str):
+        return None
+    failure = turn_ends.find_failure_message(text, _failure_messages())
+    return (failure.code, text.strip()) if failure else None
+
+
+@cache
+def _failure_messages() -> Sequence[FailureMessage]:
+    of_types = [failure for kind in agent_types().values() for failure in kind.failure_messages]
+    return [*of_types, *COMMON_FAILURE_MESSAGES]
+
+
+def _text(value: object) -> str | None:
+    """Return a value of a line as text; None if the line lacks it."""
+    return None if value is None else str(value)
 
 
 def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]:
@@ -271,15 +428,17 @@ def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]
     def end(applier: LineApplier, line: JournalLine) -> None:
         transaction = applier.transaction
         tools = applier.conversation.unfinished_tools() if move == "fail" else []
-        applier.conversation.finish(tool_status="" if move == "complete" else "cancelled")
+        applier.conversation.finish(LEFT_OPEN if move == "complete" else "cancelled")
         row, run = applier.find_prompt(line), transaction.open_turn
         if row is not None and PROMPT.allows(row.state, "finish"):
             transaction.move_prompt(row, "finish")
         if run is None:
             return
-        failure = {"error_code": line.get("code"), "error_message": line.get("message")} if move == "fail" else {}
+        failure = {}
+        if move == "fail":
+            failure = {"error_code": _text(line.get("code")), "error_message": _text(line.get("message"))}
         transaction.move_run(move, reason=str(line.get("code") or line.get("stop_reason") or "")[:64], **failure)
-        if move != "cancel" and line.get("code") not in EMPTY_TURN_REASONS:
+        if move != "cancel" and line.get("code") not in CODES_WITHOUT_PROOF:
             continuity.settle_pending_receipt(transaction, failed=move == "fail")
         retry = None
         if move == "fail":
@@ -305,26 +464,30 @@ def _on_agent_exited(applier: LineApplier, line: JournalLine) -> None:
     interrupt_turn(applier.transaction, "agent_exited", applier.conversation)
     if is_present:
         (record_agent_stopped if line.get("expected") else record_agent_death)(applier.transaction)
-    applier.transaction.record_event(
-        "session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected"))
-    )
+    applier.transaction.record_event(AgentExited(exit_code=line.get("exit_code"), expected=bool(line.get("expected"))))
     applier.agent_gone = applier.agent_gone or not line.get("expected")
 
 
 def _on_unstorable(applier: LineApplier, line: JournalLine) -> None:
     applier.transaction.record_event(
-        "session.journal_skipped", reason=UNSTORABLE, count=1, seq=line["seq"], kind=str(line["was"])[:64]
+        JournalSkipped(reason=UNSTORABLE, count=1, seq=line["seq"], kind=str(line["was"])[:64])
     )
 
 
 def _on_snapshot(applier: LineApplier, line: JournalLine) -> None:
     """Record a new snapshot of the working tree, which ``WorkspaceSync`` then transfers to the archive."""
     _announce_snapshot(applier.transaction, str(line.get("commit", "")))
+    about = workspace_notes.record_snapshot(applier.transaction, line)
     applier.transaction.record_event(
-        "session.workspace.changed",
-        reason=str(line.get("reason", "")),
-        commit=str(line.get("commit", "")),
-        dirty=bool(line.get("dirty")),
+        WorkspaceChanged(
+            reason=str(line.get("reason", "")),
+            commit=str(line.get("commit", "")),
+            dirty=bool(line.get("dirty")),
+            branch=about["branch"],
+            head=about["head"],
+            left_out=about["left_out"],
+            left_out_count=about["left_out_count"],
+        )
     )
 
 
@@ -360,6 +523,7 @@ LINE_HANDLERS: dict[str, Callable[[LineApplier, JournalLine], object]] = {
     JournalKind.MESSAGE_USER: _on_foreign_user_text,
     JournalKind.MESSAGE_AGENT: _text_handler("agent"),
     JournalKind.MESSAGE_THOUGHT: _text_handler("thought"),
+    JournalKind.MESSAGE_SUB_AGENT: _on_sub_agent_text,
     JournalKind.TOOL_CALL: _on_tool_call,
     JournalKind.TOOL_UPDATE: _on_tool_call,
     JournalKind.PLAN: lambda applier, line: applier.conversation.set_plan(line.get("entries", [])),
@@ -374,10 +538,12 @@ LINE_HANDLERS: dict[str, Callable[[LineApplier, JournalLine], object]] = {
     JournalKind.PERMISSION_RESOLVED: _permission_settled_handler("resolved"),
     JournalKind.PERMISSION_CANCELLED: _permission_settled_handler("cancelled"),
     JournalKind.TURN_COMPLETED: _on_turn_completed,
-    JournalKind.TURN_CANCELLED: _turn_ended_handler("cancel"),
+    JournalKind.TURN_CANCELLED: _on_turn_cancelled,
     JournalKind.TURN_FAILED: _turn_ended_handler("fail"),
     JournalKind.AGENT_EXITED: _on_agent_exited,
-    JournalKind.AGENTCTL_ABANDONED: lambda applier, _: applier.transaction.record_event("session.agentctl_abandoned"),
+    JournalKind.AGENTCTL_ABANDONED: lambda applier, _: applier.transaction.record_event(AgentctlAbandoned()),
+    JournalKind.AGENT_PROCESSES: lambda applier, line: record_processes(applier.transaction, line),
     JournalKind.WORKSPACE_SNAPSHOT: _on_snapshot,
+    JournalKind.LOG: lambda applier, line: workspace_notes.record_warning(applier.transaction, line),
     UNSTORABLE: _on_unstorable,
 }

@@ -1,24 +1,29 @@
-"""Buffer the frames of all streams, and write them into the log with pauses for other writers."""
+"""Write the batches of all streams into the log, with pauses for other writers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from django.db import InterfaceError, OperationalError, connection
 
-from executors_app.agentctl.protocol import Code
+from executors_app.wire.protocol import Code
 from sessions_app.domain import actor_context
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Lease, session_transaction
-from sessions_app.models.locking import LockTimer
-from sessions_app.services.database_threads import DatabaseThread
+from sessions_app.models.locking import LockTimer, is_too_long
+from sessions_app.services.database_threads import DELAY_FACTOR, MAX_DELAY, DatabaseThread
 from sessions_app.services.metric_counters import METRICS_BUFFER
-from sessions_app.supervisor.ingest.batches import MAX_LINES, Batch, IngestResult, Lines, write_batches
+from sessions_app.supervisor.ingest.batches import Batch, IngestResult, write_batches
+from sessions_app.supervisor.ingest.line_buffer import LineBuffer, Lines
+from sessions_app.supervisor.ingest.shares import MINIMUM_SHARE, TRANSACTION_BUDGET, fair_shares
 
 log = logging.getLogger(__name__)
 
@@ -50,44 +55,6 @@ def show_agentctl_trouble(session_id: uuid.UUID, lease: Lease, trouble: str) -> 
     return True
 
 
-MAX_BUFFERED = 2000
-"""Lines that may wait, give or take a frame: they are written in 10 to 15 ms, so that other streams get their turn.
-
-When this many wait, the stream is not read further; agentctl's journal keeps the rest."""
-
-
-async def buffer_frames(frames: AsyncIterator[Lines], waiting: Lines) -> AsyncGenerator[Lines, None]:
-    """Yield all lines that have arrived since the last batch, in order; an error of ``frames`` is raised after them.
-
-    They arrive in ``waiting``. Meanwhile the caller may take lines from its beginning, which then belong to the batch
-    that was yielded last.
-    """
-    news, room = asyncio.Event(), asyncio.Event()
-    reader = asyncio.create_task(_read_frames(frames, waiting, news, room))
-    reader.add_done_callback(lambda _: news.set())
-    try:
-        while waiting or not reader.done():
-            await news.wait()
-            news.clear()
-            lines, waiting[:] = list(waiting), []
-            room.set()
-            if lines:
-                yield lines
-        await reader
-    finally:
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
-
-
-async def _read_frames(frames: AsyncIterator[Lines], waiting: Lines, news: asyncio.Event, room: asyncio.Event) -> None:
-    async for frame in frames:
-        waiting.extend(frame)
-        news.set()
-        if len(waiting) >= MAX_BUFFERED:
-            room.clear()
-            await room.wait()
-
-
 COMMIT_INTERVAL = 0.002
 """Minimum seconds between two commits, in which other processes can begin to write."""
 JOURNAL_CAUSE = "journal"
@@ -105,11 +72,19 @@ def _pause_after(locked: float) -> float:
 
 
 class JournalWriter:
-    """Writes batches in the order they arrive, several in one transaction; waits while the database is unavailable."""
+    """Writes batches, several in one transaction; waits while the database is unavailable.
+
+    Each transaction is divided between the sessions that wait, and what does not fit into a session's share waits
+    behind the others. A session that exceeded its share, or whose lines the database would not take in time, waits
+    alone.
+    """
 
     def __init__(self, thread: DatabaseThread):
         self._thread = thread
         self._waiting: deque[Batch] = deque()
+        self._has_news = asyncio.Event()
+        self._not_before: dict[uuid.UUID, float] = {}
+        """By session, when its next lines are written (monotonic); missing: at once."""
         self._failing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -119,15 +94,16 @@ class JournalWriter:
         lease: Lease,
         lines: Lines,
         token: Mapping[str, Any] | None,
-        arriving: Lines | None = None,
+        buffer: LineBuffer | None = None,
     ) -> IngestResult:
         """Write one batch and return its result; raises what ``ingest_batch`` raises.
 
-        Output that is in ``arriving`` when the batch's turn comes moves to the end of ``lines`` and is written too. A
-        stream must not pass its next batch before this returns.
+        Output that is in the stream's ``buffer`` when the batch's turn comes is written with it. A stream must not
+        pass its next batch before this returns.
         """
-        batch = Batch(session_id, lease, lines, token, [] if arriving is None else arriving)
+        batch = Batch(session_id, lease, list(lines), token, buffer)
         self._waiting.append(batch)
+        self._has_news.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="writer")
         return await batch.result
@@ -141,22 +117,69 @@ class JournalWriter:
     async def _run(self) -> None:
         actor_context.begin_context(cause=JOURNAL_CAUSE)  # it writes for all streams, whichever has begun it
         while self._waiting:
+            batches = self._next_batches()
+            if not batches:
+                await self._wait_until_due()
+                continue
             timer = LockTimer()
-            await self._write(self._next_batches(), timer)
+            began = time.monotonic()
+            await self._write(batches, timer)
             await asyncio.sleep(_pause_after(timer.seconds))
+            self._delay_greedy(batches, time.monotonic() - began)
 
     def _next_batches(self) -> list[Batch]:
-        batches: list[Batch] = []
-        while self._waiting and sum(len(batch.lines) for batch in batches) < MAX_LINES:
-            batches.append(self._waiting.popleft())
-            batches[-1].take_arrived()
-        return batches
+        """Take the batches of the next transaction, in the order of their arrival, each with its share of it."""
+        chosen, guaranteed = list[Batch](), 0
+        for batch in list(self._waiting):
+            if batch.result.done():
+                self._waiting.remove(batch)  # its stream was stopped meanwhile
+                continue
+            if self._delay_of(batch.session_id) > 0:
+                continue
+            if not batch.written:
+                batch.take_arrived()
+            guaranteed += min(batch.cost, MINIMUM_SHARE)
+            if chosen and guaranteed > TRANSACTION_BUDGET:
+                break
+            chosen.append(batch)
+        shares = fair_shares([batch.cost for batch in chosen])
+        for batch, share in zip(chosen, shares, strict=True):
+            self._waiting.remove(batch)
+            batch.take_share(share)
+        return chosen
+
+    def _delay_of(self, session_id: uuid.UUID) -> float:
+        """Return the seconds until the session's next lines are written."""
+        delay = self._not_before.get(session_id, 0.0) - time.monotonic()
+        if delay <= 0:
+            self._not_before.pop(session_id, None)
+        return max(delay, 0.0)
+
+    async def _wait_until_due(self) -> None:
+        """Wait until a delay is over, or another batch arrives."""
+        self._has_news.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min((self._delay_of(batch.session_id) for batch in self._waiting), default=0)):
+                await self._has_news.wait()
+
+    def _delay(self, session_id: uuid.UUID, seconds: float) -> None:
+        self._not_before[session_id] = time.monotonic() + seconds
+
+    def _delay_greedy(self, batches: Sequence[Batch], seconds: float) -> None:
+        """Let a session wait that wrote more than its share, because one line alone exceeded it, as long as it took.
+
+        Alone in its transaction it took nobody's share, but what has arrived meanwhile is written first.
+        """
+        for batch in batches:
+            if batch.first_cost > batch.share and len(batches) + len(self._waiting) > 1:
+                self._delay(batch.session_id, seconds)
 
     async def _write(self, batches: Sequence[Batch], timer: LockTimer) -> None:
+        began = time.monotonic()
         try:
             results = await asyncio.shield(self._thread(write_batches, batches, timer))
         except (OperationalError, InterfaceError) as error:
-            await self._handle_failure(batches, error, timer)
+            await self._handle_failure(batches, error, timer, time.monotonic() - began)
             return
         if self._failing:
             self._failing = False
@@ -167,18 +190,35 @@ class JournalWriter:
             if isinstance(result, Exception):
                 batch.result.set_exception(result)
             else:
-                batch.result.set_result(result)
-                if batch.lines:
-                    METRICS_BUFFER.written(float(batch.lines[0]["ts"]))
+                self._take_result(batch, result)
 
-    async def _handle_failure(self, batches: Sequence[Batch], error: Exception, timer: LockTimer) -> None:
+    def _take_result(self, batch: Batch, result: IngestResult) -> None:
+        """Finish a batch, or let the rest of its lines wait behind the other sessions."""
+        if batch.record_written(result):
+            self._waiting.append(batch)
+            return
+        batch.result.set_result(replace(result, agent_gone=batch.agent_gone, unwritten=0))
+        if batch.lines:
+            METRICS_BUFFER.written(float(batch.lines[0]["ts"]))
+
+    async def _handle_failure(
+        self, batches: Sequence[Batch], error: Exception, timer: LockTimer, seconds: float
+    ) -> None:
         """Retry each batch alone, in case one of them is the cause; a batch that fails alone waits and is retried."""
         if len(batches) > 1:
             for batch in batches:
                 await self._write([batch], timer)
             return
-        if not self._failing:
-            self._failing = True
-            log.error("the database does not accept events, so they stay in the journals: %s", error)
-        await asyncio.sleep(RETRY_AFTER)
-        self._waiting.extend(batch for batch in batches if not batch.result.done())
+        (batch,) = batches
+        if is_too_long(error):
+            # No outage: only this session's lines take too long. The others are written meanwhile.
+            METRICS_BUFFER.count("kandev_ingest_delayed_total")
+            log.error("session %s: its lines cannot be written in time, trying again: %s", batch.session_id, error)
+            self._delay(batch.session_id, min(seconds * DELAY_FACTOR, MAX_DELAY))
+        else:
+            if not self._failing:
+                self._failing = True
+                log.error("the database does not accept events, so they stay in the journals: %s", error)
+            self._delay(batch.session_id, RETRY_AFTER)
+        if not batch.result.done():
+            self._waiting.append(batch)

@@ -13,31 +13,42 @@ from django.utils import timezone
 from executors_app.agent_capabilities import (
     LOAD,
     RESUME,
+    CapabilityScope,
     agent_identity,
     build_capability_report,
     first_claim,
     has_replayed,
 )
-from executors_app.agentctl.protocol import CapabilityShortfall
 from executors_app.agents import AgentType
+from executors_app.machine.process.spawning import inherited_environment
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
+from executors_app.wire.executions import LOCAL
+from executors_app.wire.protocol import CapabilityShortfall
+from executors_app.wire.replayed_texts import shows_text
 from sessions_app.domain import verification
-from sessions_app.domain.resumability import Mode, Strategy
+from sessions_app.domain.resumability import Mode, Reason, Strategy
 from sessions_app.domain.states import DesiredState, PromptState, SessionState
 from sessions_app.domain.verification import ReceiptKind, Verdict
-from sessions_app.models import Intent, Lease, Prompt, SessionTransaction, TaskSession, session_transaction
+from sessions_app.models import (
+    AGENT_AWAITED_SINCE,
+    Intent,
+    Lease,
+    Prompt,
+    SessionTransaction,
+    TaskSession,
+    session_transaction,
+)
 from sessions_app.models.agents import changes_to_start_with
-from sessions_app.models.bulk import update_rows
 from sessions_app.models.runs import newest_run
 from sessions_app.services import agent_login, prompt_context
 from sessions_app.services.agent_settings import order_waiting_changes
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.attachments import remember_blocks
+from sessions_app.services.history import current_history
 from sessions_app.services.mcp_servers import choose_servers
-from sessions_app.services.prompt_context import load_history
+from sessions_app.services.workspace_notes import workspace_evidence
 from sessions_app.supervisor import continuity
-from sessions_app.supervisor.continuity import completed_turns, last_user_request
 from sessions_app.supervisor.executions import SESSION_RELATED
 from sessions_app.supervisor.interrupted_turns import (
     AGENTCTL_GONE,
@@ -51,6 +62,7 @@ from sessions_app.supervisor.outcomes import (
     REFUSAL_MESSAGES,
     REPORTED_GONE,
     StartFailure,
+    capability_scope,
     learn_capabilities,
     settle_intent,
     write_start_failure,
@@ -73,9 +85,13 @@ class AgentStartRequest:
     strategy: Strategy
     token_before: str
     injects: bool
+    known_tokens: frozenset[str] = field(repr=False)
+    """Ids of the session's earlier conversations, also of one that was set aside, unless its agent reported it lost."""
     kind: AgentType = field(repr=False)
     profile: AgentProfile = field(repr=False, compare=False)
     """The profile with which the agent is started."""
+    scope: CapabilityScope
+    """Whose sessions learn from this start what the agent supports."""
     unfinished_since: str | None = None
     """The snapshot with which to compare what an interrupted turn changed (``prompt_context.snapshot_to_compare``)."""
 
@@ -84,8 +100,8 @@ class AgentStartRequest:
 class ConversationFacts:
     """What the log contains about the conversation, to verify the agent's answer."""
 
-    last_completed_text: str | None
-    completed_turns: int
+    requests: verification.Requests
+    """What the present conversation should contain."""
     in_log: Mapping[str, int]
     """Numbers of messages and of interrupted tool calls, as ``continuity.count_log`` returns them."""
     log_is_a_prefix: bool
@@ -123,7 +139,8 @@ def prepare_agent_start_within(
     # Stored before the request leaves: after a lost answer, the same request is sent, and agentctl answers it again.
     payload = {"mode": plan.mode, "strategy": strategy, "mcp_servers": plan.inherited_servers}
     payload |= {"login": plan.login} if plan.login else {}
-    update_rows(Intent, ("payload",), [(payload, plan.intent_id)])
+    payload[AGENT_AWAITED_SINCE] = timezone.now().isoformat()
+    Intent.objects.filter(id=plan.intent_id).update(payload=payload)
     servers = choose_servers(transaction, str(plan.intent_id), session.agent_profile, plan.inherited_servers)
     return _build_request(session, execution, plan, strategy, servers)
 
@@ -153,11 +170,24 @@ def _workspace_only(transaction: SessionTransaction, plan: StartClaim, refusal: 
     if refusal:
         hold_unsent_prompts(transaction)
         withdraw_continuation(transaction)
+        code = str(Reason.CONTEXT_MISMATCH) if session.context_mismatch else refusal
         transaction.move_session(
-            "fail", error_code=refusal, error_message=REFUSAL_MESSAGES.get(refusal, "This session cannot be resumed.")
+            "fail", error_code=code, error_message=REFUSAL_MESSAGES.get(code, "This session cannot be resumed.")
         )
     else:
         transaction.move_session("ready", reason="workspace_only")
+
+
+def _search_path(execution: ExecutorRunning) -> dict[str, str]:
+    """Return our own PATH for an agent on our machine.
+
+    Its agentctl may be older than this process: a program that was installed since, in a directory that was added to
+    the PATH, is found without a new workspace. Elsewhere our PATH means nothing.
+    """
+    if execution.runtime != LOCAL:
+        return {}
+    inherited = inherited_environment()
+    return {"PATH": inherited["PATH"]} if "PATH" in inherited else {}
 
 
 def _build_request(
@@ -172,9 +202,10 @@ def _build_request(
     # A user may try a rejected token again; a start that works then makes it the session's token.
     retried = plan.mode == Mode.RESUME and not execution.resume_token
     token = execution.rejected_resume_token if retried else execution.resume_token
+    known_tokens = continuity.known_tokens(session, execution)
     body = {
         "argv": profile.argv(execution.runtime),
-        "env": {**kind.env, **profile.env},
+        "env": {**_search_path(execution), **kind.env, **profile.env},
         "cwd": execution.workspace_path,
         "driver": kind.driver,
         "strategy": strategy,
@@ -191,7 +222,10 @@ def _build_request(
         "launch_id": str(plan.intent_id),
         "gone_patterns": [*kind.gone_patterns, *profile.gone_patterns],
         "prefer_load": kind.prefer_load,
+        "expected_requests": continuity.count_requests(session) if strategy == Strategy.NATIVE or known_tokens else 0,
+        "known_conversations": sorted(map(verification.fingerprint, known_tokens)),
         "timeout": float(min(60, settings.KANDEV_START_TIMEOUT)),
+        "load_timeout": kind.load_limit(settings.KANDEV_START_TIMEOUT),
         **agent_login.login_field(plan.login),
     }
     return AgentStartRequest(
@@ -199,18 +233,20 @@ def _build_request(
         strategy=strategy,
         token_before=token,
         injects=strategy == Strategy.HISTORY and history_allowed(session.agent_profile),
+        known_tokens=known_tokens,
         kind=kind,
         profile=profile,
+        scope=capability_scope(session),
         unfinished_since=prompt_context.snapshot_to_compare(session),
     )
 
 
 def load_conversation_facts(session_id: uuid.UUID) -> ConversationFacts:
     """Load the facts to verify a start by; they cannot change until the agent is up, so read them while it starts."""
-    newest = newest_run(TaskSession(id=session_id))
+    session = TaskSession.objects.only("id", "metadata").get(id=session_id)
+    newest = newest_run(session)
     return ConversationFacts(
-        last_completed_text=last_user_request(session_id),
-        completed_turns=completed_turns(session_id).count(),
+        requests=continuity.load_requests(session),
         in_log=continuity.count_log(session_id),
         log_is_a_prefix=newest is not None and newest.reason in PIPE_LOST_REASONS,
     )
@@ -244,11 +280,13 @@ def write_agent_started(
             ),
             "accepted_by_user": contradiction,
         }
+        if verdict.kind in (ReceiptKind.FRESH, ReceiptKind.INJECTED):
+            continuity.mark_new_conversation(transaction)
         settle_intent(plan.intent_id, verdict.kind)
         about = {"launch_id": str(plan.intent_id), "strategy": order.strategy, "reason": plan.mode}
         transaction.write_receipt(verdict.kind, verdict.verified, **about, evidence=evidence)
         continuity.mark_receipt_unproven(transaction, but=str(plan.intent_id))
-        continuity.queue_memory_check(transaction, str(plan.intent_id), verdict, known.last_completed_text)
+        continuity.queue_memory_check(transaction, str(plan.intent_id), verdict, _last(known))
         _settle_held_prompts(transaction, held, answer.get("replayed_user_texts", ()))
         _mark_agent_up(transaction, plan, verdict)
         agent_login.settle_login(transaction, plan.intent_id, answer, "")
@@ -263,15 +301,27 @@ def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: Convers
     return verification.verify_resume(
         strategy=order.strategy,
         outcome=answer["outcome"],
-        replayed=int(answer.get("replayed", 0)),
-        replayed_user_texts=answer.get("replayed_user_texts", ()),
-        last_completed_text=known.last_completed_text if native else None,
-        completed_turns=known.completed_turns if native else 0,
-        known_to_replay=by_type or has_replayed(build_capability_report(order.kind.name, answer)),
+        replay=verification.Replay(
+            messages=int(answer.get("replayed", 0)),
+            texts=answer.get("replayed_user_texts", ()),
+            digests=answer.get("replayed_user_digests", ()),
+        ),
+        requests=known.requests if native or answer["outcome"] == "created" else verification.Requests(),
+        known_to_replay=by_type or has_replayed(build_capability_report(order.scope, order.kind.name, answer)),
         names_conversation=order.kind.names_conversation,
         injected=order.injects,
         listed=answer.get("listed"),
+        same_id=_returns_known_id(order, answer),
     )
+
+
+def _returns_known_id(order: AgentStartRequest, answer: Mapping[str, Any]) -> bool:
+    """Whether the agent opened a "new" conversation under the id of an earlier one, as gptme does by directory."""
+    return answer["outcome"] == "created" and str(answer.get("resume_token") or "") in order.known_tokens
+
+
+def _last(known: ConversationFacts) -> str | None:
+    return known.requests.completed[-1] if known.requests.completed else None
 
 
 def _mark_agent_up(transaction: SessionTransaction, plan: StartClaim, verdict: Verdict) -> None:
@@ -308,7 +358,8 @@ def _keep_token(
     remember_blocks(transaction, answer.get("capabilities"))
     agent_login.remember_agent(transaction, answer)
     note = learn_capabilities(
-        transaction, build_capability_report(order.kind.name, answer, kept=kept, secret=order.token_before)
+        transaction,
+        build_capability_report(order.scope, order.kind.name, answer, kept=kept, secret=order.token_before),
     )
     if changed := [name for name, value in before.items() if getattr(execution, name) != value]:
         execution.save(update_fields=[*changed, "updated_at"])
@@ -322,7 +373,7 @@ def _evidence(
     verdict: Verdict,
     known: ConversationFacts,
 ) -> dict[str, Any]:
-    told = load_history(transaction.session).facts() if verdict.kind == ReceiptKind.INJECTED else None
+    told = current_history(transaction.session) if verdict.kind == ReceiptKind.INJECTED else None
     return {
         **continuity.process_evidence(answer),
         **continuity.conversation_evidence(order.token_before, answer),
@@ -330,8 +381,11 @@ def _evidence(
         "cwd_matches": continuity.is_same_directory(transaction, order.body["cwd"])
         if order.strategy == Strategy.NATIVE
         else None,
-        "completed_turns": known.completed_turns,
-        "injection": told,
+        "completed_turns": known.requests.completed_turns,
+        **workspace_evidence(transaction.session, answer.get("workspace")),
+        "known_by": verification.SAME_ID if _returns_known_id(order, answer) else None,
+        "replay_compared": verdict.comparison.sentence if verdict.comparison else None,
+        "injection": told.facts() if told else None,  # replaced by the facts of what is sent, when it is sent
         **continuity.rebuild_evidence(transaction),
         "log_is_a_prefix": known.log_is_a_prefix,
         "agent": agent_identity(answer),
@@ -345,14 +399,12 @@ def _settle_held_prompts(transaction: SessionTransaction, held: Sequence[Prompt]
     Texts are counted: a replayed text that belongs to a prompt known to have arrived does not prove another prompt
     with the same words.
     """
-    arrived = (
-        list(transaction.session.prompts.filter(state__in=ARRIVED_STATES).values_list("text", flat=True))
-        if held
-        else []
-    )
+    shown = {row.id: sum(shows_text(text, row.text) for text in replayed) for row in held}
+    if not any(shown.values()):
+        return  # in a transaction, so the other prompts of a long conversation are compared only if that can matter
+    arrived = list(transaction.session.prompts.filter(state__in=ARRIVED_STATES).values_list("text", flat=True))
     for row in held:
-        shown = sum(verification.shows_text(text, row.text) for text in replayed)
-        if shown > sum(verification.shows_text(text, row.text) for text in arrived):
+        if shown[row.id] > 0 and shown[row.id] > sum(shows_text(text, row.text) for text in arrived):
             transaction.move_prompt(row, "interrupt")
             arrived.append(row.text)
 

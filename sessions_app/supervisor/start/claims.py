@@ -11,9 +11,9 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from executors_app import capacity
-from executors_app.agentctl.process import identity
-from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
+from executors_app.machine.process import identity
 from executors_app.models import Executor, ExecutorRunning
+from executors_app.wire.executions import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
 from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState
@@ -26,7 +26,6 @@ from sessions_app.models import (
     TaskSession,
     session_transaction,
 )
-from sessions_app.models.bulk import update_row
 from sessions_app.services.assessment import DAMAGED_ROW, execution_facts_of, is_running, session_flaws
 from sessions_app.services.intents import due_intents
 from sessions_app.services.mcp_servers import inherited_servers
@@ -99,7 +98,7 @@ def claim_start_within(
         transaction.set_fields(start_attempts=transaction.session.start_attempts + 1)
     transaction.set_fields(start_rank=None)
     intent.claimed_generation = lease.generation
-    update_row(intent, ["claimed_generation"])
+    intent.save(update_fields=["claimed_generation"])
     if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or transaction.session.state == SessionState.CREATED:
         _mark_starting(transaction)
     if lives is None:
@@ -204,7 +203,7 @@ def _mark_queued_for_capacity(intent: Intent) -> None:
     """Note in the intent that it waits for room; the dispatcher tries it again at every change of the database."""
     if not intent.payload.get(QUEUED_FOR_CAPACITY):
         intent.payload = {**intent.payload, QUEUED_FOR_CAPACITY: True}
-        update_row(intent, ["payload"])
+        intent.save(update_fields=["payload"])
 
 
 def _locked(transaction: SessionTransaction) -> ExecutorRunning:

@@ -14,14 +14,15 @@ from typing import Final
 from django.conf import settings
 from django.db import Error, InterfaceError, OperationalError
 
-from executors_app import crash_points
-from executors_app.domain import Launched
-from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, LaunchFailed, StaleGeneration
+from executors_app.machine import crash_points
 from executors_app.plugins import runtime
 from executors_app.runtimes import SupportsSharedWorktrees
+from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, LaunchFailed, StaleGeneration
+from executors_app.wire.executions import Launched
 from sessions_app.models import Lease, LeaseLost, session_transaction
 from sessions_app.services import prompt_context
-from sessions_app.supervisor import execution_registry, leases
+from sessions_app.services.agent_login import login_limit
+from sessions_app.supervisor import execution_registry, leases, prepared_histories
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.executions import SESSION_RELATED
@@ -65,15 +66,16 @@ TIMEOUT_MARGIN = 10
 
 async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
     """Carry out one start intent; return when it is settled, or left open for another try or another supervisor."""
-    async with registry.starts:
+    async with registry.starts.place(session_id):
         try:
-            async with asyncio.timeout(settings.KANDEV_START_TIMEOUT):
+            async with asyncio.timeout(settings.KANDEV_START_TIMEOUT) as limit:
                 with registry.changes.urgent():
-                    await _start(registry, session_id, intent_id)
+                    await _start(registry, session_id, intent_id, limit)
         except LeaseLost:
             log.info("session %s: another supervisor carries out its start", session_id)
         except TimeoutError:
-            message = f"The start took longer than {settings.KANDEV_START_TIMEOUT:g} seconds."
+            limit_text = f"{settings.KANDEV_START_TIMEOUT:g} seconds (KANDEV_START_TIMEOUT)"
+            message = f"The start took longer than {limit_text}. The time of a login in it is not counted."
             await _write_failure(registry, session_id, intent_id, None, StartFailure("start_timeout", message))
         except ExecutorError as error:
             failure = start_failure_from(error, executor_failed=False)
@@ -86,10 +88,12 @@ async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, inte
             await _write_failure(registry, session_id, intent_id, None, failure)
 
 
-async def _start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
+async def _start(
+    registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID, limit: asyncio.Timeout
+) -> None:
     live = registry.stream_of(session_id)
     if live is not None:
-        await _start_on_live_agentctl(registry, live, intent_id)
+        await _start_on_live_agentctl(registry, live, intent_id, limit)
         return
     in_grace = registry.grace.is_exempt(session_id)
     plan = await registry.database(
@@ -97,6 +101,7 @@ async def _start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: 
     )
     if plan is None:
         return
+    _add_login_time(limit, plan)
     registry.grace.record_start(session_id)
     crash_points.reached("supervisor.start_claimed", session_id)
     try:
@@ -110,7 +115,16 @@ async def _start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: 
     await _open_agent(registry, stream, plan)
 
 
-async def _start_on_live_agentctl(registry: ExecutionRegistry, live: ExecutionStream, intent_id: uuid.UUID) -> None:
+def _add_login_time(limit: asyncio.Timeout, plan: claims.StartClaim) -> None:
+    """Extend the time limit of a start by that of its login, which has a limit of its own."""
+    ends = limit.when()
+    if ends is not None:
+        limit.reschedule(ends + login_limit(plan.login))
+
+
+async def _start_on_live_agentctl(
+    registry: ExecutionRegistry, live: ExecutionStream, intent_id: uuid.UUID, limit: asyncio.Timeout
+) -> None:
     """Start an agent on an agentctl to which we are attached; the claim and the preparation share a transaction."""
     claimed = await registry.database(
         claim_and_prepare,
@@ -125,6 +139,7 @@ async def _start_on_live_agentctl(registry: ExecutionRegistry, live: ExecutionSt
         return
     registry.grace.record_start(live.session_id)
     plan, order = claimed
+    _add_login_time(limit, plan)
     crash_points.reached("supervisor.start_claimed", live.session_id)
     if order is not None:
         await _open_prepared(registry, live, plan, order)
@@ -176,9 +191,12 @@ async def _start_agent(
     registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
 ) -> None:
     """Have agentctl start the agent, and write the outcome; the facts to verify its answer by are read meanwhile."""
+    if order.injects:
+        await prepared_histories.prepare(registry.database, plan.session_id)
+    patience = settings.KANDEV_START_TIMEOUT + login_limit(plan.login) + TIMEOUT_MARGIN
     try:
         answer, known = await asyncio.gather(
-            stream.client.start_agent(order.body, timeout=settings.KANDEV_START_TIMEOUT + TIMEOUT_MARGIN),
+            stream.client.start_agent(order.body, timeout=patience),
             registry.database(agent_start.load_conversation_facts, plan.session_id),
         )
     except StaleGeneration:
@@ -193,6 +211,9 @@ async def _start_agent(
     crash_points.reached("supervisor.agent_started", plan.session_id)
     won = await registry.database(agent_start.write_agent_started, plan, stream.lease, order, answer, known)
     crash_points.reached("supervisor.agent_start_written", plan.session_id)
+    if won and order.injects:
+        # Again, because the start has changed what is secret: the token of the conversation.
+        await prepared_histories.prepare(registry.database, plan.session_id)
     if not won:
         # A stop was requested meanwhile and wins (rule 9), or the answer contradicts the log: the agent must not stay.
         await stream.client.stop_agent(grace=5, intent_id=str(plan.intent_id))

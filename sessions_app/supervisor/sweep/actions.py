@@ -9,11 +9,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from executors_app import crash_points
-from executors_app.domain import Observation, Observed
-from executors_app.errors import ExecutorError
+from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.executions import Observation, Observed
 from sessions_app.domain import attention
 from sessions_app.domain.actor_context import ActorContext, current_context
 from sessions_app.domain.recovery import is_start_decision
@@ -21,6 +21,8 @@ from sessions_app.domain.recovery_facts import UNREACHABLE, WORKTREE_MISSING, De
 from sessions_app.domain.resumability import Mode, Reason
 from sessions_app.domain.situation_facts import AGENT_DIED
 from sessions_app.domain.states import ENDED_STATES, EXECUTOR, SESSION, DesiredState
+from sessions_app.domain.verification import ReceiptKind
+from sessions_app.events.execution import RestartOrdered, StartWaits
 from sessions_app.models import (
     IDLE_REASON,
     ContinuityReceipt,
@@ -241,6 +243,8 @@ def _write_changes(
     _move_executor(transaction, seen, decision)
     if decision.agent_action == "reattach":
         outcome.receipt_kind = _record_reattach(transaction, row, seen, told)
+        if outcome.receipt_kind:
+            transaction.record_reattach()
     _move_session(transaction, decision)
     outcome.start = _create_intents(transaction, decision)
     _place_in_start_queue(transaction, decision)
@@ -256,7 +260,7 @@ def _load_told_takeovers(transactions: Collection[SessionTransaction]) -> set[uu
         if transaction.execution
     }
     receipts = ContinuityReceipt.objects.filter(
-        session_id__in=generations, kind="reattached", evidence__generation__in=set(generations.values())
+        session_id__in=generations, kind=ReceiptKind.REATTACHED, evidence__generation__in=set(generations.values())
     )
     said = receipts.order_by().values_list("session_id", "evidence__generation")
     return {session_id for session_id, generation in said if generations[session_id] == generation}
@@ -300,7 +304,7 @@ def _record_reattach(
     if transaction.session.id in told:
         return ""  # a concurrent sweep of ours has written it
     transaction.write_receipt(
-        "reattached",
+        ReceiptKind.REATTACHED,
         "same_process",
         reason="taken_over",
         evidence={
@@ -310,7 +314,7 @@ def _record_reattach(
             "generation": transaction.execution.generation if transaction.execution else None,
         },
     )
-    return "reattached"
+    return ReceiptKind.REATTACHED
 
 
 def _move_session(transaction: SessionTransaction, decision: Decision) -> None:
@@ -351,12 +355,13 @@ def _create_start_intent(transaction: SessionTransaction, decision: Decision) ->
     mode = Mode.AUTO if auto else Mode.WORKSPACE_ONLY
     intent = intents.create_intent(transaction.session, IntentKind.START, None, {"mode": mode})
     transaction.record_event(
-        "session.restart_ordered",
-        cause=decision.rule,
-        launch_id=str(intent.id),
-        mode=mode,
-        attempt=transaction.session.start_attempts + 1,
-        owner_id=transaction.session.owner_id,
+        RestartOrdered(
+            cause=decision.rule,
+            launch_id=str(intent.id),
+            mode=mode,
+            attempt=transaction.session.start_attempts + 1,
+            owner_id=transaction.session.owner_id,
+        )
     )
     return intent.id
 
@@ -367,7 +372,7 @@ def _place_in_start_queue(transaction: SessionTransaction, decision: Decision) -
         transaction.set_fields(start_rank=None)
     elif decision.start_rank is not None and transaction.session.start_rank is None:
         transaction.set_fields(start_rank=decision.start_rank)
-        transaction.record_event("session.start_waits", reason=decision.wait_reason, before=decision.before)
+        transaction.record_event(StartWaits(reason=decision.wait_reason, before=decision.before))
 
 
 def _is_still_wanted(transaction: SessionTransaction) -> bool:

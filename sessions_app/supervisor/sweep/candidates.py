@@ -12,9 +12,9 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db.models import Exists, OuterRef
 
-from executors_app.domain import ExecutionFacts, ExecutorStatus, Observation
 from executors_app.models import AgentProfile
 from executors_app.orm import NUMBER_PLACEHOLDER, KeyedQuery
+from executors_app.wire.executions import ExecutionFacts, ExecutorStatus, Observation
 from sessions_app.accounts.models import TeamRole
 from sessions_app.domain.recovery_facts import Policy, PolicyChoice, SweepFacts, effective_policy
 from sessions_app.domain.resumability import assess

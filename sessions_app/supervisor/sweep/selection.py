@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from django.db.models import BooleanField, Exists, ExpressionWrapper, F, OuterRef, Q, QuerySet
 
-from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.orm import FEW, KeyedQuery
+from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain.states import DesiredState, SessionState
 from sessions_app.models import TaskSession
 from sessions_app.services.assessment import find_flaws, flaws_sentence

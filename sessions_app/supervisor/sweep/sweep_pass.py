@@ -16,10 +16,10 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from executors_app import crash_points
-from executors_app.domain import ExecutionFacts, Observation, Observed
+from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
+from executors_app.wire.executions import ExecutionFacts, Observation, Observed
 from sessions_app.domain.actor_context import CAUSE, current_context
 from sessions_app.domain.actor_context import acting_as as known_as
 from sessions_app.domain.recovery import decide, is_start_decision, postpone_start
@@ -160,7 +160,7 @@ class _ActionRunner:
                 self.registry.start_slots.under_way -= 1  # its intent is committed and counted there, or there is none
             if self.result.scope.trigger == "reconcile" and not outcome.skipped and not outcome.error:
                 # Now, not at the end of the sweep, to restart the agent soon. At boot nothing may be dispatched yet.
-                self.registry.on_start_ordered(item.row.stored.session_id, outcome.start)
+                self.registry.listener.start_session(item.row.stored.session_id, outcome.start)
         self._done += 1
         self._progress(self._done, self._total)
 
@@ -278,4 +278,6 @@ async def _act_safely(registry: ExecutionRegistry, reattach: ReattachExecutor, i
             log.exception("session %s: the sweep's action failed", item.facts.session_id)
         outcome = ActionOutcome(error=f"{type(error).__name__}: {error}")
     outcome.duration_ms = round((time.monotonic() - began) * 1000)
+    if item.decision.agent_action == "none" and item.seen.observed is Observed.ALIVE:
+        log.debug("session %s is healthy: %s", facts.session_id, item.decision.rule)
     return outcome

@@ -8,8 +8,10 @@ from rest_framework import serializers
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import require_write, writable_teams
+from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.serializers.common import (
     IdempotencyKeyField,
+    SizedDictField,
     StrictCharField,
     StrictModelSerializer,
     StrictSerializer,
@@ -19,7 +21,7 @@ from sessions_app.api.serializers.common import (
 from sessions_app.api.serializers.tasks import DESCRIPTION_LIMIT, validate_repository
 from sessions_app.services.catalogue import visible_profiles
 from sessions_app.workflows.language.diagnostics import Severity
-from sessions_app.workflows.language.limits import MAX_BYTES
+from sessions_app.workflows.language.limits import MAX_BYTES, MAX_FILLED
 from sessions_app.workflows.models import NODE_STATES, RUN_STATES, TRIGGERS, Workflow, WorkflowRun
 
 MAX_FILES: Final = 200
@@ -29,8 +31,11 @@ TRIGGERS_HELP: Final = (
 )
 
 
-class FilesField(serializers.DictField):
+class FilesField(SizedDictField):
     """Files that a workflow names: texts by path relative to the project, at most 200, and 4 MiB in total."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(max_names=MAX_FILES, max_bytes=MAX_BODY, **kwargs)
 
     child = StrictCharField(allow_blank=True, trim_whitespace=False, max_length=MAX_BYTES)
 
@@ -216,8 +221,8 @@ class NewWorkflowRunSerializer(serializers.Serializer[Any]):
     """
 
     text = StrictCharField(default="", allow_blank=True, trim_whitespace=False, max_length=MAX_BYTES)
-    params = serializers.DictField(default=dict)
-    inputs = serializers.DictField(default=dict)
+    params = SizedDictField(default=dict, max_bytes=MAX_FILLED)
+    inputs = SizedDictField(default=dict, max_bytes=MAX_FILLED)
     revision = serializers.IntegerField(
         required=False,
         min_value=1,

@@ -9,9 +9,9 @@ from typing import Any
 
 from django.shortcuts import get_object_or_404
 from rest_framework.permissions import IsAuthenticated
-from rest_framework.request import Request
 from rest_framework.response import Response
 
+from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.workflows.api.serializers import (
@@ -41,14 +41,14 @@ class WorkflowListCreateView(ApiView):
     """The workflows of the user's teams."""
 
     @document_responses({200: WorkflowSerializer(many=True)}, 400, parameters=[WorkflowQuerySerializer])
-    def get(self, request: Request) -> Response:
+    def get(self, request: UserRequest) -> Response:
         """List the workflows by name."""
         is_archived = self.query(WorkflowQuerySerializer)["archived"]
         found = runs.visible_workflows(request.user).filter(archived_at__isnull=not is_archived)
         return self.list(WorkflowSerializer, found.defer("text", "files"))
 
     @document_responses({201: WorkflowDetailSerializer}, 400, 409, 429, 503, request=NewWorkflowSerializer)
-    def post(self, request: Request) -> Response:
+    def post(self, request: UserRequest) -> Response:
         """Create a workflow. A text with errors is saved, too; ``problems`` lists them."""
         values = self.body(NewWorkflowSerializer)
         with user_load_slot(request.user):
@@ -81,7 +81,7 @@ class WorkflowDetailView(WorkflowApiView):
     """One workflow."""
 
     @document_responses({200: WorkflowDetailSerializer}, 404, 429, 503)
-    def get(self, request: Request, workflow_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, workflow_id: uuid.UUID) -> Response:
         """Show a workflow with its text."""
         row = self.workflow
         with user_load_slot(request.user, counted=False):
@@ -89,7 +89,7 @@ class WorkflowDetailView(WorkflowApiView):
         return _workflow_response(self, row.id, problems)
 
     @document_responses({200: WorkflowDetailSerializer}, 400, 404, 409, 429, 503, request=WorkflowChangeSerializer)
-    def patch(self, request: Request, workflow_id: uuid.UUID) -> Response:
+    def patch(self, request: UserRequest, workflow_id: uuid.UUID) -> Response:
         """Change a workflow; omitted fields stay as they are. Runs that have begun keep their text."""
         values = self.body(WorkflowChangeSerializer, workflow=self.workflow)
         revision = values.pop("revision", None)
@@ -98,7 +98,7 @@ class WorkflowDetailView(WorkflowApiView):
         return _workflow_response(self, made.id, problems)
 
     @document_responses({204: None}, 404)
-    def delete(self, request: Request, workflow_id: uuid.UUID) -> Response:
+    def delete(self, request: UserRequest, workflow_id: uuid.UUID) -> Response:
         """Archive a workflow, so that it can no longer be started. Its runs are kept."""
         workflows.archive_workflow(request.user, self.workflow)
         return Response(status=204)
@@ -108,7 +108,7 @@ class WorkflowTriggersView(WorkflowApiView):
     """The triggers of a workflow."""
 
     @document_responses({200: TriggersDocumentSerializer}, 404, 429, 503)
-    def get(self, request: Request, workflow_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, workflow_id: uuid.UUID) -> Response:
         """Show whether a workflow starts on a schedule, with whose rights, and what changed since the confirmation."""
         return _triggers_response(self, self.workflow)
 
@@ -117,7 +117,7 @@ class WorkflowTriggersConfirmView(WorkflowApiView):
     """Confirmation of what the triggers of a workflow start."""
 
     @document_responses({200: TriggersDocumentSerializer}, 400, 404, 409, 429, 503, request=ConfirmTriggersSerializer)
-    def post(self, request: Request, workflow_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, workflow_id: uuid.UUID) -> Response:
         """Confirm what the triggers start, and enable them: scheduled runs have your rights from then on.
 
         You can do this if you can start the workflow by hand. ``fingerprint`` identifies the state that you have read;
@@ -143,7 +143,7 @@ class WorkflowRunCreateView(WorkflowApiView):
         *(400, 404, 409, 429, 503),
         request=NewWorkflowRunSerializer,
     )
-    def post(self, request: Request, workflow_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, workflow_id: uuid.UUID) -> Response:
         """Start a run. A repeated ``idempotency_key`` returns the same run, with 200."""
         values = self.body(NewWorkflowRunSerializer)
         text = values["text"] or values["inputs"].get("text", "")
@@ -158,7 +158,7 @@ class WorkflowRunListView(ApiView):
     """The runs of the user's teams."""
 
     @document_responses({200: WorkflowRunSerializer(many=True)}, 400, parameters=[RunQuerySerializer])
-    def get(self, request: Request) -> Response:
+    def get(self, request: UserRequest) -> Response:
         """List the runs, newest first."""
         query = self.query(RunQuerySerializer)
         columns = {"workflow": "workflow_id", "task": "task_id", "state": "state"}
@@ -190,7 +190,7 @@ class WorkflowRunDetailView(WorkflowRunApiView):
     """One run."""
 
     @document_responses({200: RunDocumentSerializer}, 404)
-    def get(self, request: Request, run_id: uuid.UUID) -> Response:
+    def get(self, request: UserRequest, run_id: uuid.UUID) -> Response:
         """Show a run with all its node runs."""
         return self.run_response(200)
 
@@ -199,7 +199,7 @@ class WorkflowRunCancelView(WorkflowRunApiView):
     """Cancellation of a run."""
 
     @document_responses({202: RunDocumentSerializer}, 404, 409, request=None)
-    def post(self, request: Request, run_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, run_id: uuid.UUID) -> Response:
         """Cancel a run: its scripts and turns are stopped; finished node runs stay."""
         workflows.cancel_run(request.user, self.run)
         return self.run_response(202)
@@ -209,7 +209,7 @@ class WorkflowRunResumeView(WorkflowRunApiView):
     """Resumption of a failed or cancelled run."""
 
     @document_responses({202: RunDocumentSerializer}, 400, 404, 409, 429, 503, request=ResumeRunSerializer)
-    def post(self, request: Request, run_id: uuid.UUID) -> Response:
+    def post(self, request: UserRequest, run_id: uuid.UUID) -> Response:
         """Resume a run at the nodes that failed, or at ``node``. Finished node runs before it and sessions are kept."""
         node = self.body(ResumeRunSerializer)["node"]
         with user_load_slot(request.user, counted=False):
@@ -223,7 +223,7 @@ class WorkflowCheckView(ApiView):
     permission_classes = [IsAuthenticated]
 
     @document_responses({200: CheckAnswerSerializer}, 400, 429, 503, request=CheckQuerySerializer)
-    def post(self, request: Request) -> Response:
+    def post(self, request: UserRequest) -> Response:
         """Check a text: every problem with its line, node and fix, and the drawing as SVG."""
         values = self.body(CheckQuerySerializer)
         with user_load_slot(request.user):

@@ -9,17 +9,18 @@ import uuid
 from functools import partial
 from typing import Any, Final
 
+from django.conf import settings
 from django.utils import timezone
 
-from executors_app import crash_points
 from executors_app.client import AgentctlClient
+from executors_app.machine import crash_points
 from sessions_app.domain import actor_context
 from sessions_app.models import LeaseLost
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.errors import ChecksUnavailable
 from sessions_app.supervisor.change_counter import REST
 from sessions_app.supervisor.dispatcher import SessionQueue
-from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.execution_registry import STATEMENT_LIMIT, ExecutionRegistry
 from sessions_app.supervisor.leases import is_shared_database
 from sessions_app.workflows.driver import node_work, run_snapshot, steps
 from sessions_app.workflows.driver.run_snapshot import NodeWork, RunLease, RunSnapshot
@@ -45,7 +46,8 @@ class WorkflowDriver:
 
     def __init__(self, registry: ExecutionRegistry, *, database: DatabaseThread | None = None):
         self._registry = registry
-        self._database = database or DatabaseThread("workflows")
+        limit = settings.KANDEV_LEASE_TTL * STATEMENT_LIMIT
+        self._database = database or DatabaseThread("workflows", limit=limit)
         self._queues: dict[uuid.UUID, SessionQueue] = {}
         self._leases: dict[uuid.UUID, RunLease] = {}
         self._graphs: dict[uuid.UUID, WorkflowGraph] = {}
@@ -140,8 +142,8 @@ class WorkflowDriver:
     async def _graph(self, lease: RunLease) -> WorkflowGraph:
         """Return the graph of a run, loaded once. Raises InvalidWorkflow, or ChecksUnavailable if a retry may help."""
         if lease.run_id not in self._graphs:
-            run = await self._database(WorkflowRun.objects.only("text", "files").get, id=lease.run_id)
-            self._graphs[lease.run_id] = await asyncio.to_thread(graph_of_run, run)
+            run = await self._database(WorkflowRun.objects.only("text", "files", "team").get, id=lease.run_id)
+            self._graphs[lease.run_id] = await node_work.in_sandbox_thread(run.team_id, graph_of_run, run)
         return self._graphs[lease.run_id]
 
     async def _end_jobs(self, snapshot: RunSnapshot) -> None:
@@ -158,10 +160,11 @@ class WorkflowDriver:
         if work.is_late(timezone.now()):
             return await self._time_out(snapshot, work)
         if work.kind == "function":
-            return await self._completed_update(lease, work, await node_work.call_function(work.record.request))
+            result = await node_work.call_function(snapshot.team_id, work.record.request)
+            return await self._completed_update(lease, snapshot, work, result)
         if work.kind == "agent" and work.is_asked:
             if work.turn.result:
-                return await self._completed_update(lease, work, work.turn.result)
+                return await self._completed_update(lease, snapshot, work, work.turn.result)
             return _waiting_update(work, work.turn.waiting_for)
         return await self._update_from_workspace(lease, snapshot, work)
 
@@ -176,15 +179,17 @@ class WorkflowDriver:
             return _waiting_update(work, run_snapshot.WAITS_FOR_MACHINE)
         if work.kind == "agent":
             return await _prompt_with_files(client, work)
-        return await self._poll_job(lease, client, work)
+        return await self._poll_job(lease, snapshot, client, work)
 
-    async def _poll_job(self, lease: RunLease, client: AgentctlClient, work: NodeWork) -> NodeUpdate | None:
+    async def _poll_job(
+        self, lease: RunLease, snapshot: RunSnapshot, client: AgentctlClient, work: NodeWork
+    ) -> NodeUpdate | None:
         if not work.job_id:
             return None  # The next step writes the id first: a script without a stored id could be started twice.
         status = await node_work.start_or_poll_job(client, work.job_id, work.record.request, is_confirmed=work.is_asked)
         crash_points.reached("workflow.job_asked")
         if status.result is not None:
-            return await self._completed_update(lease, work, status.result)
+            return await self._completed_update(lease, snapshot, work, status.result)
         if not status.is_confirmed:
             return _waiting_update(work, run_snapshot.WAITS_FOR_MACHINE)
         changes = {"waiting_for": ""} if work.waiting_for else {}
@@ -192,14 +197,18 @@ class WorkflowDriver:
         has_changed = bool(changes) or not work.is_asked
         return NodeUpdate(work.path, work.attempt, is_confirmed=True, changes=changes) if has_changed else None
 
-    async def _completed_update(self, lease: RunLease, work: NodeWork, result: dict[str, Any]) -> NodeUpdate:
+    async def _completed_update(
+        self, lease: RunLease, snapshot: RunSnapshot, work: NodeWork, result: dict[str, Any]
+    ) -> NodeUpdate:
         """Return the update with the record that the node type makes of a result.
 
         The sandbox applies the patterns and schemas that users wrote.
         """
         try:
             graph = await self._graph(lease)
-            record = await asyncio.to_thread(complete_record, graph, work.record, result, sandbox.run_in_sandbox)
+            record = await node_work.in_sandbox_thread(
+                snapshot.team_id, complete_record, graph, work.record, result, sandbox.run_in_sandbox
+            )
         except ChecksUnavailable:
             raise  # the text cannot be loaded now, which is not the node's fault
         except (

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from django.db import transaction
 
-from executors_app.agentctl.protocol import Code, Job, JobError, JobState
 from executors_app.client import AgentctlClient
-from executors_app.errors import AgentctlRefused, ExecutorError, JobsUnsupported
+from executors_app.wire.errors import AgentctlRefused, ExecutorError
+from executors_app.wire.protocol import Code, Job, JobError, JobState
+from sessions_app.confined.admission import Admission
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.sanitizing import parse_uuid
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
@@ -70,8 +73,6 @@ async def start_or_poll_job(
         # The poll asks for the tail of the output only: if there is more, the whole result is requested now.
         whole = await client.job(job_id) if found["truncated"] else found
         return JobStatus(is_confirmed=True, result=_result(whole, request))
-    except JobsUnsupported as error:
-        return JobStatus(result=_job_failure(error.message))
     except AgentctlRefused as error:
         if error.refusal in _TRANSIENT_CODES:
             return JobStatus()
@@ -107,11 +108,39 @@ def _output_tail(job: Job) -> str:
     return "\n".join(filter(None, (job["stdout"].rstrip(), job["stderr"].rstrip())))[-2 * OUTPUT_TAIL_BYTES :]
 
 
-async def call_function(request: Mapping[str, Any]) -> dict[str, Any]:
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_MOST_CALLS: Final = 8
+_MOST_CALLS_PER_TEAM: Final = 4
+_SANDBOX_THREADS: Final = ThreadPoolExecutor(_MOST_CALLS, thread_name_prefix="sandbox")
+"""What users wrote decides how long a call takes: it must not take the threads that the whole supervisor works in."""
+_turns: Final = Admission(running=_MOST_CALLS, running_per_owner=_MOST_CALLS_PER_TEAM, waiting_per_owner=None)
+"""Teams take turns, so that the functions of one delay those of another by one call at most."""
+
+
+async def in_sandbox_thread(team_id: int, function: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs) -> _T:
+    """Call a function that waits for the sandbox, or for a text to be loaded, in one of a few threads.
+
+    A team has a limited number of calls at once; more of them wait, and teams that wait take turns.
+    """
+    call = partial(contextvars.copy_context().run, partial(function, *arguments, **options))
+    ticket = _turns.enter(str(team_id))
+    try:
+        await asyncio.wrap_future(ticket.admitted)
+        running = _SANDBOX_THREADS.submit(call)
+    except BaseException:
+        _turns.leave(ticket)
+        raise
+    # If this coroutine is cancelled, the thread continues, and keeps the turn until it has ended.
+    running.add_done_callback(lambda _: _turns.leave(ticket))
+    return await asyncio.wrap_future(running)
+
+
+async def call_function(team_id: int, request: Mapping[str, Any]) -> dict[str, Any]:
     """Call a function in the sandbox process. It has no side effects, so a second call after a crash does no harm."""
     wanted = {name: request[name] for name in ("operation", "code", "inputs")}
     try:
-        return {"value": (await asyncio.to_thread(sandbox.run_in_sandbox, [wanted]))[0]}
+        return {"value": (await in_sandbox_thread(team_id, sandbox.run_in_sandbox, [wanted]))[0]}
     except sandbox.SandboxError as error:
         return {"error": str(error)}
 

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from django.db.models import Q
 
-from executors_app.agentctl.process import identity
-from executors_app.domain import ExecutionFacts, ExecutorStatus
+from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
+from executors_app.wire.executions import ExecutionFacts, ExecutorStatus
+from sessions_app.domain import turn_ends
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
 from sessions_app.models import LeaseLost, Message, Prompt, Run, TaskSession, texts_of
 from sessions_app.supervisor.executions import load_execution_facts
@@ -168,8 +169,10 @@ def _turn_answer(session: TaskSession, row: Prompt) -> dict[str, Any]:
 
 
 def _turn_error(session: TaskSession, run: Run | None) -> str:
-    if run is None or run.state == RunState.COMPLETED:
+    if run is None:
         return ""
+    if run.state == RunState.COMPLETED:
+        return turn_ends.early_stop_sentence(run.reason)
     if run.state != RunState.FAILED:
         return f"the agent’s turn was {run.state}"
     messages = session.messages.filter(role="status", seq__gt=run.since_seq, created_at__gte=run.started_at)
@@ -226,6 +229,7 @@ class NodeWork:
 class RunSnapshot:
     """The state of a run at one moment."""
 
+    team_id: int
     is_new: bool
     must_end: bool
     """Whether a user has cancelled it, or its task is over."""
@@ -259,7 +263,7 @@ def snapshot_of_rows(run: WorkflowRun, at_work: Iterable[NodeRun], known: Execut
         else (None, "")
     )
     must_end = run.cancel_requested_at is not None or run.task.is_over
-    return RunSnapshot(run.state == "queued", must_end, work, facts, problem)
+    return RunSnapshot(run.team_id, run.state == "queued", must_end, work, facts, problem)
 
 
 def _needs_workspace(work: NodeWork) -> bool:

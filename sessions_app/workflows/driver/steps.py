@@ -10,8 +10,8 @@ from typing import Any
 from django.db import transaction
 from django.db.models import prefetch_related_objects
 
-from executors_app import crash_points
-from executors_app.domain import ExecutionFacts
+from executors_app.machine import crash_points
+from executors_app.wire.executions import ExecutionFacts
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.intents import UNSTORABLE_CHARACTERS
 from sessions_app.workflows.driver import node_work, run_snapshot
@@ -138,7 +138,7 @@ class _StepWriter:
         if update.is_confirmed and row.deadline_at is None:
             row.deadline_at = self._now + self._timeout_of(row) + JOB_GRACE
             self._changed[row.path] = row
-            self._again = True  # an agentctl of the last release confirms a script without waiting for its end
+            self._again = True  # it is confirmed and has not ended: ask for its end
         if update.is_late:
             node_work.withdraw_prompt(row)
         if update.ended is not None:

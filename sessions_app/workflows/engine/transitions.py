@@ -301,7 +301,12 @@ class _FrameWalk:
             self._open_iteration(loop, end.current)
 
     def _close_loop(self, node: GraphNode, loop: NodeRecord, end: _FrameEnd) -> None:
-        reason = "error" if end.error else "max_iterations" if end.goes_on else "condition"
+        if end.error:
+            reason = "error"
+        elif end.goes_on:
+            reason = "max_iterations"
+        else:
+            reason = "condition"
         reported = {"iterations": loop.iteration, "terminationReason": reason}
         error = f"iteration {loop.iteration}: {end.error}" if end.error else ""
         self._close(node, loop, {**end.outputs, **reported}, error)

@@ -1,19 +1,15 @@
-"""Load, check and edit workflow texts in the loading process, which limits what a text can cost."""
+"""Load, check and edit workflow texts in limited processes, which bound what a text can cost."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
-import socket
-import subprocess
-import sys
-import threading
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from sessions_app.confined.client import ConfinedPool, PoolUnavailable, TooExpensive
+from sessions_app.confined.limits import Limits
 from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow, Severity, invalid_workflow
 from sessions_app.workflows.language.files import (
     CachedFiles,
@@ -28,23 +24,19 @@ from sessions_app.workflows.language.reader import decode_text
 from sessions_app.workflows.loader import graph_json
 from sessions_app.workflows.loader.editing import EditNotPossible
 from sessions_app.workflows.loader.loading import LoadResult
-from sessions_app.workflows.loader.process import ProtocolError, receive_message, send_message
 
 MAX_CONCURRENT_LOADS: Final = 4
 """Texts that this process has loaded at the same time; further requests wait."""
-ANSWER_GRACE: Final = 5.0
-"""Extra seconds to wait for the answer of a child, or for the report of its end."""
-LIMITS: Final = {"cpu_seconds": LOADING_CPU_SECONDS, "seconds": LOADING_SECONDS, "memory": LOADING_MEMORY}
-_ROOT: Final = Path(__file__).parents[3]
-_COMMAND: Final = (sys.executable, "-m", "sessions_app.workflows.loader.process")
+LIMITS: Final[dict[str, Any]] = {
+    "cpu_seconds": LOADING_CPU_SECONDS,
+    "seconds": LOADING_SECONDS,
+    "memory": LOADING_MEMORY,
+}
+POOL: Final = ConfinedPool("sessions_app.workflows.loader.operations", running=MAX_CONCURRENT_LOADS)
 
 
 class LoadingUnavailable(Exception):
     """The text could not be loaded, but not because of the text: the machine is busy, or no process could start."""
-
-
-class _TooExpensive(Exception):
-    """Loading used up its processor time or memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +94,7 @@ def _read_isolated(
         answer = _request(operation, {"text": decode_text(text, name), "name": name}, files)
     except InvalidWorkflow as error:
         return {}, error.problems
-    except _TooExpensive:
+    except TooExpensive:
         message = f"loading the workflow takes more than {LOADING_CPU_SECONDS} s of processor time, or too much memory"
         return {}, invalid_workflow(name, 0, "too_expensive", message, "Make the workflow smaller.").problems
     problems = (Diagnostic(**found | {"severity": Severity(found["severity"])}) for found in answer["problems"])
@@ -126,109 +118,25 @@ def apply_changes_isolated(
 def _run_edit(operation: str, text: str, **arguments: Any) -> dict[str, Any]:
     try:
         answer = _request(operation, {"text": text, **arguments}, None)
-    except _TooExpensive as error:
+    except TooExpensive as error:
         raise EditNotPossible("The text takes too long to read. Change the setting in the text itself.") from error
     if "not_editable" in answer:
         raise EditNotPossible(answer["not_editable"])
     return answer
 
 
-class LoadingProcess:
-    """The loading process that belongs to this process. It starts when first needed, and again if it has ended."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(MAX_CONCURRENT_LOADS)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-
-    def connect(self) -> socket.socket:
-        """Return a connection to a new child of the loading process. Raises OSError if no process can be started."""
-        ours, theirs = socket.socketpair()
-        try:
-            with self._lock:
-                try:
-                    socket.send_fds(self._control_socket(), [b"c"], [theirs.fileno()])
-                except (BrokenPipeError, ConnectionResetError):
-                    self._end()  # It was killed. It holds no state, so a new one can take over.
-                    socket.send_fds(self._control_socket(), [b"c"], [theirs.fileno()])
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        return ours
-
-    @contextlib.contextmanager
-    def slot(self) -> Any:
-        """Hold one of the slots for concurrent loads. Raises LoadingUnavailable if none becomes free in time."""
-        if not self._slots.acquire(timeout=LOADING_SECONDS):
-            raise LoadingUnavailable("too many workflows are being loaded; try again")
-        try:
-            yield
-        finally:
-            self._slots.release()
-
-    def _control_socket(self) -> socket.socket:
-        if self._control is None:
-            self._control, theirs = socket.socketpair()
-            with theirs:
-                self._process = subprocess.Popen(
-                    _COMMAND,
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    cwd=_ROOT,
-                    env={"PATH": os.defpath, "LANG": "C.UTF-8"},
-                    start_new_session=True,
-                )
-        return self._control
-
-    def _end(self) -> None:
-        """End the process. Its children continue until they have answered, or their time is over."""
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.wait()
-        self._control = self._process = None
-
-    def forget(self) -> None:
-        """Forget the loading process after a fork: it belongs to the parent, whose threads may hold the locks."""
-        self._lock, self._slots = threading.Lock(), threading.BoundedSemaphore(MAX_CONCURRENT_LOADS)
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.returncode = 0  # not a child of this process, so nothing may wait for it
-        self._control = self._process = None
-
-    def close(self) -> None:
-        """End the process. It starts again when it is needed."""
-        with self._lock:
-            self._end()
-
-
-_process = LoadingProcess()
-atexit.register(_process.close)
-os.register_at_fork(after_in_child=_process.forget)
-
-
 def _request(operation: str, arguments: Mapping[str, Any], files: FileProvider | None) -> dict[str, Any]:
+    provider = files or NoFiles()
+
+    def read(question: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return {"text": provider.read(str(question["path"]))}
+        except FileUnavailable as error:
+            return {"missing": str(error)}
+
+    # Which user’s text it is, and that each has one at a time, is decided by ``services.loading``, for all processes.
+    owner = uuid.uuid4().hex
     try:
-        with _process.slot(), _process.connect() as connection:
-            connection.settimeout(LOADING_SECONDS + ANSWER_GRACE)
-            request = {"operation": operation, "arguments": dict(arguments), "limits": LIMITS}
-            send_message(connection, request)
-            while "read" in (answer := receive_message(connection)):
-                try:
-                    given = {"text": (files or NoFiles()).read(str(answer["read"]))}
-                except FileUnavailable as error:
-                    given = {"missing": str(error)}
-                send_message(connection, given)
-    except (OSError, ProtocolError, ValueError) as error:
-        raise LoadingUnavailable("the process that loads workflows does not answer; try again") from error
-    if answer.get("killed") == "time":
-        raise LoadingUnavailable("the machine was too busy to load the workflow in time; try again")
-    if "killed" in answer:
-        raise _TooExpensive
-    if "broken" in answer:
-        raise RuntimeError(f"a workflow could not be loaded: {answer['broken']}")
-    return answer
+        return POOL.run(operation, arguments, owner=owner, limits=Limits(**LIMITS), answering=read)
+    except PoolUnavailable as error:
+        raise LoadingUnavailable(f"the workflow could not be loaded: {error}; try again") from error

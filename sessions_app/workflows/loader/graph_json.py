@@ -126,7 +126,7 @@ def _wire_from_json(document: list[Any]) -> Wire:
 
 
 _TITLE = "Kandev workflow"
-_DESCRIPTION = "A loop workflow, versions 1 to 3. Written by manage.py write_docs."
+_DESCRIPTION = "A loop workflow, versions 1 to 3. Written by make docs."
 
 
 def workflow_json_schema() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.utils.safestring import mark_safe
@@ -16,6 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from sessions_app.accounts.authorization import may_write, may_write_somewhere
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.sanitizing import parse_uuid
 from sessions_app.pages.shortcuts import part_response
 from sessions_app.services.errors import ChecksUnavailable, Conflict, Invalid, SessionsError, Throttled
@@ -27,10 +28,12 @@ from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.pages.forms import NodeSettingsForm, RunForm, WorkflowForm, build_node_form, initial_values
 from sessions_app.workflows.pages.listing import find_example, find_workflow, list_context, runs_context
 from sessions_app.workflows.services import trigger_settings, workflows
+from sessions_app.workflows.services.assignment import default_executor
 from sessions_app.workflows.services.loading import check_text, user_load_slot
+from sessions_app.workflows.services.run_conditions import run_obstacle
 from sessions_app.workflows.services.run_records import graph_of
 from sessions_app.workflows.services.runs import start_saved_run
-from sessions_app.workflows.services.trigger_settings import triggers_document
+from sessions_app.workflows.services.trigger_settings import obstacle_of, triggers_document
 
 MAX_PROBLEMS_SHOWN: Final = 100
 """Maximum number of problems that the page shows."""
@@ -52,6 +55,32 @@ def check_context(text: str, files: Mapping[str, str]) -> dict[str, Any]:
         "svg": mark_safe(found.svg),  # noqa: S308 - our own drawing, which escapes every text of the file
         "is_empty": not text.strip(),
     }
+
+
+def run_context(row: Workflow | None, form: WorkflowForm, text: str) -> dict[str, Any]:
+    """Return whether the text could be run with the settings of the form, for ``workflows/check.html``.
+
+    ``obstacle`` is a sentence, empty if nothing keeps it from running, and None while that is unknown: a new workflow
+    has no settings before they are sent.
+    """
+    graph = graph_of(text, row.files if row else {})
+    if graph is None:
+        return {"obstacle": None}
+    if form.is_bound:
+        form.is_valid()
+        chosen = form.cleaned_data
+        team = row.team if row else chosen.get("team")
+        if team is None:
+            return {"obstacle": None}
+        obstacle = run_obstacle(
+            graph,
+            team_id=team.pk,
+            repository=chosen.get("repository"),
+            executor=default_executor(chosen.get("executor")),
+            agent_profile=chosen.get("agent_profile"),
+        )
+        return {"obstacle": obstacle}
+    return {"obstacle": obstacle_of(row, graph) if row else None}
 
 
 def _problem_context(problem: Diagnostic, lines: list[str]) -> dict[str, Any]:
@@ -82,19 +111,19 @@ class EditorDraft:
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
-def create_workflow(request: HttpRequest) -> HttpResponse:
+def create_workflow(request: UserHttpRequest) -> HttpResponse:
     """Show the editor for a new workflow; ``?example=`` starts with a shipped example. A POST saves or checks it."""
     return _show_or_change(request, None)
 
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
-def edit_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+def edit_workflow(request: UserHttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
     """Show the editor of a workflow, with its runs. A POST saves it, or carries out another button."""
     return _show_or_change(request, find_workflow(request, workflow_id))
 
 
-def _show_or_change(request: HttpRequest, row: Workflow | None) -> HttpResponse:
+def _show_or_change(request: UserHttpRequest, row: Workflow | None) -> HttpResponse:
     """Show the editor or carry out a POST, while holding the user's load slot.
 
     If the text cannot be loaded now, return the page with the submitted text and the reason, so that nothing is lost.
@@ -122,7 +151,7 @@ def _show_or_change(request: HttpRequest, row: Workflow | None) -> HttpResponse:
         return _render_editor(request, row, form, draft, _STATUS_OF_ERROR[type(error)], is_checked=False)
 
 
-def _handle_post(request: HttpRequest, row: Workflow | None, form: WorkflowForm) -> HttpResponse:
+def _handle_post(request: UserHttpRequest, row: Workflow | None, form: WorkflowForm) -> HttpResponse:
     if request.POST.get("do") in ("check", "open", "apply"):
         draft = _handle_button(request)
         return _render_editor(request, row, form, draft, 422 if draft.errors else 200)
@@ -130,7 +159,7 @@ def _handle_post(request: HttpRequest, row: Workflow | None, form: WorkflowForm)
     return _save(request, row, form, draft) if form.is_valid() else _render_editor(request, row, form, draft, 422)
 
 
-def _handle_button(request: HttpRequest) -> EditorDraft:
+def _handle_button(request: UserHttpRequest) -> EditorDraft:
     """Carry out the button *check*, *open* or *apply*."""
     node, action = request.POST.get("node", ""), request.POST.get("do")
     draft = EditorDraft(_posted_text(request), node)
@@ -142,7 +171,7 @@ def _handle_button(request: HttpRequest) -> EditorDraft:
     return draft
 
 
-def _apply_node_settings(request: HttpRequest, draft: EditorDraft) -> None:
+def _apply_node_settings(request: UserHttpRequest, draft: EditorDraft) -> None:
     draft.form = build_node_form(draft.text, draft.node, request.POST)
     if draft.form is None or not draft.form.is_valid():
         draft.errors = draft.form is not None
@@ -160,11 +189,11 @@ def _apply_node_settings(request: HttpRequest, draft: EditorDraft) -> None:
     draft.text, draft.form = text, build_node_form(text, draft.node)
 
 
-def _posted_text(request: HttpRequest) -> str:
+def _posted_text(request: UserHttpRequest) -> str:
     return request.POST.get("text", "")[:MAX_BYTES].replace("\r\n", "\n")
 
 
-def _save(request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft: EditorDraft) -> HttpResponse:
+def _save(request: UserHttpRequest, row: Workflow | None, form: WorkflowForm, draft: EditorDraft) -> HttpResponse:
     revision = form.cleaned_data.get("revision") if row else None
     try:
         made, problems = workflows.save_workflow(request.user, form.values(), workflow=row, revision=revision)
@@ -192,7 +221,7 @@ def _save(request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft:
 
 
 def _render_editor(
-    request: HttpRequest,
+    request: UserHttpRequest,
     row: Workflow | None,
     form: WorkflowForm,
     draft: EditorDraft,
@@ -200,7 +229,6 @@ def _render_editor(
     *,
     is_checked: bool = True,
 ) -> HttpResponse:
-    files = row.files if row else {}
     rows = Workflow.objects.visible_to(request.user)
     newest = rows.values("revision", "text").get(id=row.id) if row and status == 409 else None
     context = {
@@ -213,10 +241,14 @@ def _render_editor(
         "run_form": RunForm(_declared_inputs(row) if is_checked else (), auto_id="run-%s"),
         "triggers": triggers_document(request.user, row) if row and row.triggers_paused and is_checked else None,
         "run_key": str(uuid.uuid4()),
-        **(check_context(draft.text, files) if is_checked else NOT_CHECKED),
+        **(_checked(row, form, draft.text) if is_checked else NOT_CHECKED),
         **(runs_context(request.user, row) if row else {}),
     }
     return render(request, "workflows/editor.html", context, status=status)
+
+
+def _checked(row: Workflow | None, form: WorkflowForm, text: str) -> dict[str, Any]:
+    return {**check_context(text, row.files if row else {}), **run_context(row, form, text)}
 
 
 def _declared_inputs(row: Workflow | None) -> tuple[Port, ...]:
@@ -227,14 +259,14 @@ def _declared_inputs(row: Workflow | None) -> tuple[Port, ...]:
 
 @never_cache
 @require_POST
-def check_workflow(request: HttpRequest) -> HttpResponse:
+def check_workflow(request: UserHttpRequest) -> HttpResponse:
     """Check the text while the user types; return ``{text, said, trouble, parts: {check, settings}}``."""
     key = parse_uuid(request.POST.get("workflow", ""))
     row = find_workflow(request, key) if key else None
     try:
         with user_load_slot(request.user):
             draft = _handle_button(request)
-            checked = check_context(draft.text, row.files if row else {})
+            checked = _checked(row, WorkflowForm(request.user, row, request.POST), draft.text)
     except (Throttled, ChecksUnavailable) as error:
         return JsonResponse({"code": error.code, "message": error.message}, status=_STATUS_OF_ERROR[type(error)])
     context = {**checked, "draft": draft}
@@ -246,7 +278,7 @@ def check_workflow(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-def start_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+def start_workflow(request: UserHttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
     """Start a run and show it."""
     row = find_workflow(request, workflow_id)
     try:
@@ -260,7 +292,7 @@ def start_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse
     return redirect("workflow-run", run.id)
 
 
-def _start_run(request: HttpRequest, row: Workflow) -> WorkflowRun:
+def _start_run(request: UserHttpRequest, row: Workflow) -> WorkflowRun:
     """Start the run that the form asks for. Raises Invalid, and what ``start_saved_run`` raises."""
     graph = graph_of(row.text, row.files)
     form = RunForm(graph.inputs if graph else (), request.POST)
@@ -273,7 +305,7 @@ def _start_run(request: HttpRequest, row: Workflow) -> WorkflowRun:
 
 
 @require_POST
-def change_triggers(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+def change_triggers(request: UserHttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
     """Confirm what the triggers of a workflow start, as shown, or switch them off with ``do=off``."""
     row = find_workflow(request, workflow_id)
     try:
@@ -290,7 +322,7 @@ def change_triggers(request: HttpRequest, workflow_id: uuid.UUID) -> HttpRespons
 
 
 @require_POST
-def archive_and_redirect(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+def archive_and_redirect(request: UserHttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
     """Archive a workflow. Its runs stay."""
     row = find_workflow(request, workflow_id)
     try:
@@ -304,7 +336,7 @@ def archive_and_redirect(request: HttpRequest, workflow_id: uuid.UUID) -> HttpRe
 
 @never_cache
 @require_GET
-def workflow_list_updates(request: HttpRequest) -> JsonResponse:
+def workflow_list_updates(request: UserHttpRequest) -> JsonResponse:
     """Return the current list of workflows as HTML."""
     context = list_context(request.user, archived=bool(request.GET.get("archived")))
     return part_response("workflows", "workflows/list_rows.html", context)

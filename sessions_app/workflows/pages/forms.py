@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from django import forms
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
@@ -49,7 +49,7 @@ class WorkflowForm(forms.Form):
     text = forms.CharField(max_length=MAX_BYTES, strip=False, widget=forms.HiddenInput)
     revision = forms.IntegerField(required=False, min_value=0, widget=forms.HiddenInput)
 
-    def __init__(self, user: Any, workflow: Workflow | None, *args: Any, **kwargs: Any):
+    def __init__(self, user: User, workflow: Workflow | None, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         teams = writable_teams(user) if workflow is None else Group.objects.filter(id=workflow.team_id)
         repositories = Repository.objects.visible_to(user).filter(team__in=teams).select_related("team")
@@ -151,7 +151,7 @@ def _number_field(label: str, most: int) -> FieldFactory:
 
 def _text_field(label: str, rows: int = 6, **more: Any) -> FieldFactory:
     area = forms.Textarea(attrs={"rows": rows, "spellcheck": "false"})
-    return lambda: forms.CharField(label=label, required=False, strip=False, widget=area, **more)
+    return lambda: forms.CharField(label=label, required=False, strip=False, max_length=MAX_BYTES, widget=area, **more)
 
 
 _TIMEOUT: Final[Mapping[str, FieldFactory]] = {"timeout": _number_field("Timeout in seconds", 604_800)}

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from sessions_app.accounts.authorization import may_write_somewhere
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.situation_facts import Label
 from sessions_app.pages.shortcuts import require_write_access
 from sessions_app.workflows.loader.loading import load_workflow
@@ -59,14 +61,14 @@ def node_run_label(row: NodeRun) -> Label:
     return NODE_STATE_LABELS.get(row.state, Label(row.state, "off"))
 
 
-def find_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> Workflow:
+def find_workflow(request: UserHttpRequest, workflow_id: uuid.UUID) -> Workflow:
     """Return a workflow of the user's teams. Raises Http404 for others, and PermissionDenied if a viewer changes it."""
     found: Workflow = get_object_or_404(visible_workflows(request.user), id=workflow_id)
     require_write_access(request, found.team_id)
     return found
 
 
-def find_run(request: HttpRequest, run_id: uuid.UUID) -> WorkflowRun:
+def find_run(request: UserHttpRequest, run_id: uuid.UUID) -> WorkflowRun:
     """Return a run of the user's teams. Raises as ``find_workflow`` does."""
     rows = WorkflowRun.objects.visible_to(request.user).select_related("team", "workflow", "started_by")
     found: WorkflowRun = get_object_or_404(rows, id=run_id)
@@ -138,7 +140,7 @@ MAX_RUNS_SHOWN: Final = 20
 
 @never_cache
 @require_safe
-def list_workflows(request: HttpRequest) -> HttpResponse:
+def list_workflows(request: UserHttpRequest) -> HttpResponse:
     """Show the workflows of the user's teams with their last runs; the archived ones with ``?archived=1``."""
     archived = bool(request.GET.get("archived"))
     context = {
@@ -149,7 +151,7 @@ def list_workflows(request: HttpRequest) -> HttpResponse:
     return render(request, "workflows/list.html", context)
 
 
-def list_context(user: Any, *, archived: bool = False) -> dict[str, Any]:
+def list_context(user: User, *, archived: bool = False) -> dict[str, Any]:
     """Return the context of ``workflows/list_rows.html``, with a constant number of queries."""
     rows = visible_workflows(user).filter(archived_at__isnull=not archived).defer("text", "files")
     file_runs = visible_runs(user).filter(workflow=None)[:MAX_RUNS_SHOWN]
@@ -165,7 +167,7 @@ def list_context(user: Any, *, archived: bool = False) -> dict[str, Any]:
     }
 
 
-def runs_context(user: Any, row: Workflow) -> dict[str, Any]:
+def runs_context(user: User, row: Workflow) -> dict[str, Any]:
     """Return the newest runs of a workflow for its page."""
     return {"runs": run_rows(visible_runs(user).filter(workflow=row)[:MAX_RUNS_SHOWN])}
 

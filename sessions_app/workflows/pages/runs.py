@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,8 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.contrib.auth.models import User
+from django.http import Http404, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.safestring import mark_safe
@@ -18,6 +18,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.accounts.authorization import may_write
+from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.domain.readable_json import readable_json
 from sessions_app.pages.shortcuts import part_response
 from sessions_app.services.errors import ChecksUnavailable, SessionsError, Throttled
 from sessions_app.workflows.engine.records import ITERATION
@@ -55,7 +57,7 @@ _OVERVIEW_FIELDS: Final = (
 
 @never_cache
 @require_safe
-def show_run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
+def show_run(request: UserHttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Show a run; ``?node=`` selects a node of the graph, ``?at=`` one of its node runs."""
     row = find_run(request, run_id)
     selected = {key: request.GET[key] for key in ("node", "at") if request.GET.get(key)}
@@ -65,13 +67,13 @@ def show_run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
 
 @never_cache
 @require_GET
-def run_updates(request: HttpRequest, run_id: uuid.UUID) -> JsonResponse:
+def run_updates(request: UserHttpRequest, run_id: uuid.UUID) -> JsonResponse:
     """Return the current state of the run as HTML."""
     row = find_run(request, run_id)
     return part_response("run", "workflows/run_state.html", run_context(request.user, row, request.GET), request)
 
 
-def run_context(user: Any, row: WorkflowRun, given: Mapping[str, str]) -> dict[str, Any]:
+def run_context(user: User, row: WorkflowRun, given: Mapping[str, str]) -> dict[str, Any]:
     """Return the context of ``workflows/run_state.html``, with a constant number of queries."""
     node_runs = list(row.node_runs.only(*_OVERVIEW_FIELDS, "started_at", "ended_at").order_by("position"))
     graph = _graph(user, row)
@@ -102,7 +104,7 @@ def run_context(user: Any, row: WorkflowRun, given: Mapping[str, str]) -> dict[s
     }
 
 
-def _graph(user: Any, row: WorkflowRun) -> WorkflowGraph | None:
+def _graph(user: User, row: WorkflowRun) -> WorkflowGraph | None:
     try:
         with user_load_slot(user, counted=False):
             return graph_of_run(row)
@@ -188,11 +190,11 @@ def _value_texts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _value_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+    return value if isinstance(value, str) else readable_json(value, MAX_VALUE_LENGTH)
 
 
 @require_POST
-def act_on_run(request: HttpRequest, run_id: uuid.UUID, action: str) -> HttpResponse:
+def act_on_run(request: UserHttpRequest, run_id: uuid.UUID, action: str) -> HttpResponse:
     """Cancel a run, resume a failed one (at ``node`` if given), or run the same again."""
     row = shown = find_run(request, run_id)
     if action not in ("cancel", "resume", "again"):

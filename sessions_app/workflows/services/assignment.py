@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.contrib.auth.models import User
+
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, agent_types
 from sessions_app.accounts.authorization import is_trusted, may_write
@@ -25,7 +27,7 @@ def default_executor(named: Executor | None) -> Executor | None:
     return named or places.filter(runtime="local_standalone").first() or places.first()
 
 
-def run_refusal(user: Any, team: Any, executor: Executor | None, graph: Graph) -> str:
+def run_refusal(user: User | None, team: Any, executor: Executor | None, graph: Graph) -> str:
     """Return why ``user`` may not run ``graph`` for ``team`` now, as a sentence; empty if it is allowed."""
     if user is None:
         return "The account whose rights it has was deleted."
@@ -140,10 +142,11 @@ def demo_agent_note(runners: Iterable[str]) -> str:
 def _profiles_for_runner(profiles: Sequence[AgentProfile], own: AgentProfile | None, runner: str) -> list[AgentProfile]:
     """Return the profiles that match a runner, the run's own first."""
     if not runner:
-        rest = [
-            profile for profile in profiles if own and profile.agent_type == own.agent_type and profile.id != own.id
-        ]
-        return [own, *rest] if own else list(profiles) if len(profiles) == 1 else []
+        if own is None:
+            # Without a name, a team's only profile is meant; among several, nobody has chosen one.
+            return list(profiles) if len(profiles) == 1 else []
+        rest = [profile for profile in profiles if profile.agent_type == own.agent_type and profile.id != own.id]
+        return [own, *rest]
     types = _agent_types_for_runner(runner)
 
     def rank(one: AgentProfile) -> tuple[bool, bool, int]:

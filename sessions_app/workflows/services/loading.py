@@ -1,6 +1,6 @@
 """Load workflow texts for requests: rate limits, one load at a time for each user, and a cache of results.
 
-Every text is loaded in the loading process (``sessions_app.workflows.loader.client``).
+Every text is loaded in a limited process (``sessions_app.workflows.loader.client``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
+from django.contrib.auth.models import User
 from django.core.cache import cache
 
 from sessions_app.accounts.rate_limits import RequestThrottle
@@ -32,7 +33,7 @@ _Files = tuple[tuple[str, str], ...]
 
 
 @contextmanager
-def user_load_slot(user: Any, *, counted: bool = True) -> Iterator[None]:
+def user_load_slot(user: User, *, counted: bool = True) -> Iterator[None]:
     """Hold the load slot of ``user`` while a request loads texts: one request at a time for each user.
 
     ``counted`` requests (checks and changes) also count for the rate limit; showing stored texts does not. Raises

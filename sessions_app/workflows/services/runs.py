@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
+from time import monotonic
 from typing import Any, Final
 
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Max, OuterRef, QuerySet, Subquery
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
 
 from sessions_app.models import Run, Task
 from sessions_app.services.errors import ChecksUnavailable, Conflict, IdempotencyKeyReused, SessionsError
@@ -18,10 +20,11 @@ from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.nodes.trigger import WorkflowTriggers, find_triggers
 from sessions_app.workflows.services import trigger_settings
 from sessions_app.workflows.services.loading import load_text
+from sessions_app.workflows.services.trigger_confirmation import parse_triggers
 from sessions_app.workflows.services.workflows import start_run
 
 
-def visible_workflows(user: Any) -> QuerySet[Workflow]:
+def visible_workflows(user: User) -> QuerySet[Workflow]:
     """Return the workflows of the user's teams, with ``last_run_id``, ``last_run_state`` and ``last_run_at``."""
     runs = WorkflowRun.objects.filter(workflow=OuterRef("pk")).order_by("-created_at")
     found: QuerySet[Workflow] = Workflow.objects.visible_to(user).select_related("team", "repository")
@@ -32,7 +35,7 @@ def visible_workflows(user: Any) -> QuerySet[Workflow]:
     )
 
 
-def visible_runs(user: Any) -> QuerySet[WorkflowRun]:
+def visible_runs(user: User) -> QuerySet[WorkflowRun]:
     """Return the runs of the user's teams, newest first, without their texts."""
     found: QuerySet[WorkflowRun] = WorkflowRun.objects.visible_to(user).defer("text", "files", "inputs", "outputs")
     return found.select_related("team")
@@ -44,7 +47,7 @@ def run_of_task(task: Task) -> WorkflowRun | None:
 
 
 def start_saved_run(
-    user: Any,
+    user: User,
     row: Workflow,
     inputs: Mapping[str, Any],
     *,
@@ -77,7 +80,7 @@ def start_saved_run(
     )
 
 
-def rerun(user: Any, run: WorkflowRun) -> WorkflowRun:
+def rerun(user: User, run: WorkflowRun) -> WorkflowRun:
     """Start another run with the inputs of ``run`` and the rights of ``user``.
 
     Raises Conflict if the workflow was changed since, because it would run another text than the user sees.
@@ -103,29 +106,51 @@ def rerun(user: Any, run: WorkflowRun) -> WorkflowRun:
 
 
 log = logging.getLogger(__name__)
-TRIGGER_CACHE_SIZE: Final = 256
-"""Maximum number of texts whose triggers are cached."""
+TEAM_SECONDS: Final = 20.0
+"""Seconds that one pass spends on the workflows of a team; those that are left follow in the next pass."""
 ACTIVE_STATES: Final = ("queued", "running")
 
 
-@lru_cache(maxsize=TRIGGER_CACHE_SIZE)
-def _load_triggers(text: str, files: str) -> WorkflowTriggers:
-    return find_triggers(load_text(text, json.loads(files)).workflow)
-
-
 def start_due_runs(now: datetime) -> int:
-    """Start every scheduled run that is due; return how many were started."""
+    """Start every scheduled run that is due; return how many were started.
+
+    Loading a text can take half a minute, and a team can have any number of workflows: each team has a share of the
+    pass, and the workflow that has been due for longest comes first.
+    """
     rows = Workflow.objects.filter(triggers_enabled=True, is_valid=True, archived_at=None)
-    return sum(_start_if_due(row, now) for row in rows.defer("confirmed").order_by("id"))
+    # Without the texts, which can have megabytes: only those that are due are read.
+    rows = rows.defer("text", "files", "confirmed").annotate(
+        confirmed_triggers=KeyTextTransform("triggers", KeyTransform("parts", "confirmed"))
+    )
+    spent: defaultdict[int, float] = defaultdict(float)
+    started = 0
+    for row in rows.order_by("next_run_at", "id"):
+        if spent[row.team_id] > TEAM_SECONDS:
+            log.info("workflow %s: its triggers wait, because others of its team took long", row.id)
+            continue
+        began = monotonic()
+        started += _start_if_due(row, now)
+        spent[row.team_id] += monotonic() - began
+    return started
 
 
 def _start_if_due(row: Workflow, now: datetime) -> bool:
     try:
-        triggers = _load_triggers(row.text, json.dumps(row.files, sort_keys=True))
+        triggers = _triggers_of(row)
     except ChecksUnavailable as error:
         log.warning("workflow %s: its triggers cannot be read now; trying again in a minute: %s", row.id, error.message)
         return False
     return _start_by_cron(row, triggers, now) or _start_when_idle(row, triggers, now)
+
+
+def _triggers_of(row: Workflow) -> WorkflowTriggers:
+    """Return the triggers as they were confirmed, or from the text if they cannot be read.
+
+    The confirmed ones are those of the text: any change of it pauses the triggers. Raises ChecksUnavailable.
+    """
+    confirmed = getattr(row, "confirmed_triggers", None)
+    found = parse_triggers(confirmed) if isinstance(confirmed, str) else None
+    return found or find_triggers(load_text(row.text, row.files).workflow)
 
 
 def _start_by_cron(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> bool:
@@ -196,11 +221,12 @@ def _start_triggered_run(row: Workflow, trigger: str, at: datetime) -> bool:
         locked = trigger_settings.lock_workflow(row)
         if not locked.triggers_enabled or locked.archived_at is not None or locked.revision != row.revision:
             return False
-        if not trigger_settings.may_trigger_now(locked):
+        enabled_by = locked.triggers_enabled_by
+        if not trigger_settings.may_trigger_now(locked) or enabled_by is None:
             log.warning("workflow %s: its triggers are paused: %s", row.id, locked.triggers_paused)
             return False
         try:
-            _, is_new = start_saved_run(locked.triggers_enabled_by, locked, inputs, trigger=trigger, key=key)
+            _, is_new = start_saved_run(enabled_by, locked, inputs, trigger=trigger, key=key)
         except IdempotencyKeyReused:
             return False  # the slot has its run, and the workflow was changed since
         except SessionsError as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import hmac
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
@@ -16,19 +17,22 @@ from django.conf import settings
 from executors_app.encryption import SecretUnreadable
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin
-from sessions_app.domain.sanitizing import make_visible
+from sessions_app.confined.client import NOT_REACHED, PoolUnavailable
+from sessions_app.confined.limits import Limits
 from sessions_app.models import Repository
+from sessions_app.rendering.line_diffs import shown_lines
+from sessions_app.rendering.pool import TEXT_POOL
 from sessions_app.services.catalogue import profiles_of
 from sessions_app.services.mcp_servers import inherited_servers
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.agent import AgentSettings
-from sessions_app.workflows.nodes.trigger import TriggerSettings
+from sessions_app.workflows.nodes.trigger import Cron, CronError, TriggerSettings, WorkflowTriggers, parse_cron
 from sessions_app.workflows.services.assignment import NoMatchingAgent, choose_agent, default_executor
 from sessions_app.workflows.services.run_records import iterate_nodes
 
 VERSION: Final = 1
-"""Version of the parts. Version 0 has only text and files; an upgrade stored it for existing schedules."""
+"""Version of the form in which the parts are stored."""
 TEXT_PART: Final = "text"
 FILE_PART: Final = "file:"
 AGENT_PART: Final = "agent:"
@@ -78,18 +82,12 @@ def changed_parts(row: Workflow, graph: Graph | None) -> list[str]:
     """
     confirmed, found = confirmed_parts(row), list[str]()
     for key in (str(settings.SECRET_KEY), *map(str, settings.SECRET_KEY_FALLBACKS)):
-        now = _comparable_parts(current_parts(row, graph, key), row)
+        now = current_parts(row, graph, key)
         different = [name for name in {**confirmed, **now} if confirmed.get(name) != now.get(name)]
         if not different:
             return []
         found = found or different
     return found
-
-
-def _comparable_parts(parts: ConfirmedParts, row: Workflow) -> ConfirmedParts:
-    if row.confirmed.get("version", VERSION) > 0:
-        return parts
-    return {name: text for name, text in parts.items() if name == TEXT_PART or name.startswith(FILE_PART)}
 
 
 def part_name(part: str) -> str:
@@ -194,14 +192,32 @@ def _triggers(graph: Graph) -> str:
     return "\n".join([*crons, *idle])
 
 
-CONTEXT: Final = 3
-"""Unchanged lines that are shown around a change."""
-MAX_COMPARISON_SIZE: Final = 250_000
-"""Maximum product of old and new lines for a comparison line by line, which can take quadratic time."""
-LINE_LIMIT: Final = 1_000
-"""Maximum number of characters that are shown of a line."""
-MAX_SHOWN_LINES: Final = 2_000
-"""Maximum number of lines that are shown of one part."""
+_IDLE_LINE: Final = re.compile(r"([0-9]{1,6}) minutes")
+
+
+def parse_triggers(text: str) -> WorkflowTriggers | None:
+    """Return the triggers of a confirmed part ``triggers``; None if they cannot be read from it."""
+    crons, minutes = list[Cron](), list[int]()
+    for line in filter(None, text.split("\n")):
+        kind, _, value = line.partition(": ")
+        idle = _IDLE_LINE.fullmatch(value) if kind == "idle" else None
+        if idle is not None:
+            minutes.append(int(idle[1]))
+        elif kind == "cron":
+            try:
+                crons.append(parse_cron(value))
+            except CronError:  # it may contain line ends
+                return None
+        else:
+            return None
+    return WorkflowTriggers(tuple(crons), timedelta(minutes=min(minutes)) if minutes else None)
+
+
+COMPARISON_LIMITS: Final = Limits(cpu_seconds=3.0, seconds=9.0, memory=512 << 20)
+"""For all parts together."""
+PART_CPU_SECONDS: Final = 0.5
+_UNCOMPARED_LINES: Final = 200
+"""Lines that are shown of the old and the new text of a part that could not be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,58 +236,32 @@ class PartDifference:
         return "\n".join(self.lines)
 
 
-def compare_parts(before: ConfirmedParts, after: ConfirmedParts) -> list[PartDifference]:
-    """Return the differences of all changed parts, in the order of ``after``, then those of removed parts."""
+def compare_parts(before: ConfirmedParts, after: ConfirmedParts, owner: str) -> list[PartDifference]:
+    """Return the differences of all changed parts, in the order of ``after``, then those of removed parts.
+
+    A part that takes too long to compare is shown as removed and added, and cut. ``owner`` is whose texts they are, for
+    ``TEXT_POOL``.
+    """
     names = [*after, *(name for name in before if name not in after)]
+    changed = [name for name in names if before.get(name) != after.get(name)]
+    pairs = [{"before": before.get(name, ""), "after": after.get(name, "")} for name in changed]
+    try:
+        outcomes = TEXT_POOL.run_batch(
+            "compared_texts", pairs, owner=owner, limits=COMPARISON_LIMITS, item_cpu_seconds=PART_CPU_SECONDS
+        )
+    except PoolUnavailable:
+        outcomes = [NOT_REACHED] * len(pairs)
     return [
-        _compare_part(name, before.get(name, ""), after.get(name, ""))
-        for name in names
-        if before.get(name) != after.get(name)
+        _difference(name, outcome.result or _uncompared(**pair))
+        for name, pair, outcome in zip(changed, pairs, outcomes, strict=True)
     ]
 
 
-def _compare_part(part: str, before: str, after: str) -> PartDifference:
-    lines = _diff_lines(_split_lines(before), _split_lines(after))
-    shown = tuple(_escape_invisible(line) for line in lines[:MAX_SHOWN_LINES])
-    is_cut = len(lines) > MAX_SHOWN_LINES or any(len(line) > LINE_LIMIT for line in lines)
-    return PartDifference(part, part_name(part), shown, is_cut)
+def _difference(part: str, compared: Mapping[str, Any]) -> PartDifference:
+    return PartDifference(part, part_name(part), tuple(compared["lines"]), compared["is_cut"])
 
 
-def _split_lines(text: str) -> list[str]:
-    return text.split("\n") if text else []
-
-
-def _diff_lines(before: list[str], after: list[str]) -> list[str]:
-    begin, end = _common_prefix_and_suffix(before, after)
-    old, new = before[begin : len(before) - end], after[begin : len(after) - end]
-    if len(old) * len(new) > MAX_COMPARISON_SIZE:
-        return [*(f"-{line}" for line in old), *(f"+{line}" for line in new)]
-    first, rest = max(begin - CONTEXT, 0), max(end - CONTEXT, 0)
-    around = before[first : len(before) - rest], after[first : len(after) - rest]
-    diff = list(difflib.unified_diff(*around, n=CONTEXT, lineterm=""))[
-        3:
-    ]  # without the two file names and the first position
-    return ["…" if line.startswith("@@") else line for line in diff]
-
-
-def _common_prefix_and_suffix(before: list[str], after: list[str]) -> tuple[int, int]:
-    """Return how many lines are equal at the beginning and at the end, which usually leaves little to compare."""
-    most, begin, end = min(len(before), len(after)), 0, 0
-    while begin < most and before[begin] == after[begin]:
-        begin += 1
-    while end < most - begin and before[-1 - end] == after[-1 - end]:
-        end += 1
-    return begin, end
-
-
-def _escape_invisible(line: str) -> str:
-    """Return the line with invisible characters, and those that change the text direction, written out."""
-    cut = line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}… ({len(line) - LINE_LIMIT} more characters)"
-    return "".join(
-        character if character.isprintable() or character == "\t" else _character_name(character) for character in cut
-    )
-
-
-def _character_name(character: str) -> str:
-    shown = make_visible(character)
-    return shown if shown not in (character, "\n") else f"⟦{ord(character):X}⟧"
+def _uncompared(before: str, after: str) -> dict[str, Any]:
+    old, new = (text.split("\n", _UNCOMPARED_LINES)[:_UNCOMPARED_LINES] if text else [] for text in (before, after))
+    lines = [*(f"-{line}" for line in old), *(f"+{line}" for line in new)]
+    return {**shown_lines(lines), "is_cut": True}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
@@ -21,9 +22,9 @@ from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.trigger import find_triggers
 from sessions_app.workflows.services.assignment import default_executor, describe_required_rights, run_refusal
+from sessions_app.workflows.services.run_conditions import run_obstacle
 from sessions_app.workflows.services.run_records import graph_of
 from sessions_app.workflows.services.trigger_confirmation import (
-    VERSION,
     changed_parts,
     compare_parts,
     confirmed_parts,
@@ -43,7 +44,7 @@ MAX_NAMED_PARTS: Final = 5
 """Maximum number of changed parts that a sentence names."""
 
 
-def update_triggers(user: Any, row: Workflow, graph: Graph | None, enable: bool | None) -> None:
+def update_triggers(user: User, row: Workflow, graph: Graph | None, enable: bool | None) -> None:
     """Set the triggers of a row that ``user`` is about to save. ``enable``: True, False, or None for no change.
 
     If the user may not start the workflow, or it changes while they are enabled, they are paused until confirmed.
@@ -56,8 +57,7 @@ def update_triggers(user: Any, row: Workflow, graph: Graph | None, enable: bool 
         if changed := changed_parts(row, graph):
             pause_triggers(row, f"{user.get_username()} changed {_format_parts(changed)}.")
     elif enable and not row.triggers_paused:
-        refusal = run_refusal(user, row.team, default_executor(row.executor), graph) if graph else UNREADABLE_REASON
-        if refusal:
+        if refusal := _why_not_enabled(user, row, graph):
             pause_triggers(row, refusal)
         else:
             _enable_triggers(user, row, graph)
@@ -80,7 +80,7 @@ def sync_attention(row: Workflow) -> None:
         resolve_for_workflow(row, "confirmed" if row.triggers_enabled else "switched_off")
 
 
-def confirm_triggers(user: Any, workflow: Workflow, fingerprint: str) -> Workflow:
+def confirm_triggers(user: User, workflow: Workflow, fingerprint: str) -> Workflow:
     """Enable the triggers of a workflow, with the rights of ``user``.
 
     ``fingerprint`` comes from the ``triggers_document`` that the user has read. Raises Conflict if another state would
@@ -103,6 +103,8 @@ def confirm_triggers(user: Any, workflow: Workflow, fingerprint: str) -> Workflo
             raise Invalid(f"{UNREADABLE_REASON} Correct it first.", field="text")
         if refusal := run_refusal(user, row.team, default_executor(row.executor), graph):
             raise ReadOnly(refusal)
+        if obstacle := obstacle_of(row, graph):
+            raise Invalid(obstacle, field="triggers_enabled")
         _enable_triggers(user, row, graph)
         row.trigger_error = ""
         row.next_run_at = find_triggers(graph).next_after(timezone.now())
@@ -134,9 +136,6 @@ def may_trigger_now(row: Workflow) -> bool:
     else:
         why = run_refusal(row.triggers_enabled_by, row.team, default_executor(row.executor), graph)
     if not why:
-        if row.confirmed.get("version", VERSION) < VERSION:
-            row.confirmed = serialize_parts(current_parts(row, graph))
-            row.save(update_fields=["confirmed"])
         return True
     pause_triggers(row, why)
     row.save(update_fields=TRIGGER_FIELDS)
@@ -144,13 +143,13 @@ def may_trigger_now(row: Workflow) -> bool:
     return False
 
 
-def triggers_document(user: Any, row: Workflow) -> dict[str, Any]:
+def triggers_document(user: User, row: Workflow) -> dict[str, Any]:
     """Return what the page and the API show about triggers, with the changes since they were confirmed."""
     graph, executor = graph_of(row.text, row.files), default_executor(row.executor)
     parts, confirmed = current_parts(row, graph), confirmed_parts(row)
     is_known = bool(confirmed or row.triggers_paused)
     changed = changed_parts(row, graph) if is_known else []
-    refusal = run_refusal(user, row.team, executor, graph) if graph else UNREADABLE_REASON
+    refusal = _why_not_enabled(user, row, graph)
     if row.archived_at is not None:
         refusal = "This workflow is archived."
     return {
@@ -161,14 +160,32 @@ def triggers_document(user: Any, row: Workflow) -> dict[str, Any]:
         "confirmed_at": row.triggers_confirmed_at,
         "next_run_at": row.next_run_at,
         "fingerprint": fingerprint_of(parts),
-        "changes": [part for part in compare_parts(confirmed, parts) if part.part in changed],
+        "changes": [part for part in compare_parts(confirmed, parts, f"team:{row.team_id}") if part.part in changed],
         "may_confirm": not refusal,
         "refusal": refusal,
         "who_may_confirm": describe_required_rights(row.team, executor, graph),
     }
 
 
-def _enable_triggers(user: Any, row: Workflow, graph: Graph | None) -> None:
+def obstacle_of(row: Workflow, graph: Graph) -> str:
+    """Return what keeps everybody from running a workflow with its own settings; empty if nothing does."""
+    return run_obstacle(
+        graph,
+        team_id=row.team_id,
+        repository=row.repository,
+        executor=default_executor(row.executor),
+        agent_profile=row.agent_profile,
+    )
+
+
+def _why_not_enabled(user: User, row: Workflow, graph: Graph | None) -> str:
+    """Return why ``user`` may not enable the triggers now, as a sentence; empty if it is allowed."""
+    if graph is None:
+        return UNREADABLE_REASON
+    return run_refusal(user, row.team, default_executor(row.executor), graph) or obstacle_of(row, graph)
+
+
+def _enable_triggers(user: User, row: Workflow, graph: Graph | None) -> None:
     row.triggers_enabled, row.triggers_paused = True, ""
     row.triggers_enabled_by_id, row.triggers_confirmed_at = user.pk, timezone.now()
     row.confirmed = serialize_parts(current_parts(row, graph))

@@ -6,16 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor
-from executors_app.plugins import UnknownPlugin, runtime
-from executors_app.runtimes import SupportsSharedWorktrees
 from sessions_app.accounts.authorization import require_write
 from sessions_app.models import Repository, resolve_for_workflow, wakeups
-from sessions_app.services.catalogue import profiles_of
-from sessions_app.services.errors import Conflict, Invalid, ReadOnly, TerminalState, WorktreeNotShared
+from sessions_app.services.errors import Conflict, Invalid, ReadOnly, TerminalState
 from sessions_app.services.idempotency import IdempotencyMark, create_once
 from sessions_app.services.tasks import create_task
 from sessions_app.workflows.engine.resume import NothingToResume, records_to_resume
@@ -26,12 +24,12 @@ from sessions_app.workflows.language.values import ConversionError, convert_valu
 from sessions_app.workflows.loader.loading import LoadResult
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import run_records, trigger_settings
-from sessions_app.workflows.services.assignment import choose_agents, default_executor, demo_agent_note, run_refusal
+from sessions_app.workflows.services.assignment import default_executor, run_refusal
 from sessions_app.workflows.services.loading import load_text
+from sessions_app.workflows.services.run_conditions import check_agents, check_workplace
 from sessions_app.workflows.services.run_records import (
     RECORD_FIELDS,
     graph_of_run,
-    node_types_of,
     records_from_rows,
 )
 
@@ -58,7 +56,7 @@ def resolve_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def resume_run(user: Any, run: WorkflowRun, path: str) -> None:
+def resume_run(user: User, run: WorkflowRun, path: str) -> None:
     """Delete the node runs to repeat, and queue the run again. Raises Invalid.
 
     ``round`` rises with each resume, so that repeated nodes use new prompt and job ids: for the old ids, the ledger
@@ -86,19 +84,15 @@ def resume_run(user: Any, run: WorkflowRun, path: str) -> None:
     run.save()
 
 
-WORKSPACE_NODE_TYPES: Final = frozenset({"shell", "agent"})
-"""Node types that need a workspace."""
 SAVED_FIELDS: Final = ("name", "description", "repository", "agent_profile", "executor")
 FILES_LIMIT: Final = 4 << 20
 """Maximum total number of characters in all files of a workflow."""
-MAX_NODES_LISTED: Final = 5
-"""Maximum number of nodes that an error names."""
 INPUTS_LIMIT: Final = 1 << 20
 """Maximum number of characters of a run's inputs as JSON."""
 
 
 def save_workflow(
-    user: Any, values: Mapping[str, Any], workflow: Workflow | None = None, revision: int | None = None
+    user: User, values: Mapping[str, Any], workflow: Workflow | None = None, revision: int | None = None
 ) -> tuple[Workflow, tuple[Diagnostic, ...]]:
     """Create or change a workflow, and return it with its problems; an invalid text is saved, but cannot be run.
 
@@ -173,7 +167,7 @@ def _check_workplace(row: Workflow | WorkflowRun, repository: Repository | None,
         raise Invalid("This agent profile belongs to another team.", field="agent_profile")
 
 
-def archive_workflow(user: Any, workflow: Workflow) -> Workflow:
+def archive_workflow(user: User, workflow: Workflow) -> Workflow:
     """Archive a workflow. Its runs stay, and its triggers no longer start it."""
     require_write(user, workflow.team)
     with transaction.atomic():
@@ -186,7 +180,7 @@ def archive_workflow(user: Any, workflow: Workflow) -> Workflow:
 
 
 def start_run(
-    user: Any,
+    user: User,
     *,
     team: Any,
     text: str,
@@ -274,44 +268,18 @@ def _check_inputs(inputs: Mapping[str, Any]) -> None:
         )
 
 
-def _check_run_possible(user: Any, run: WorkflowRun, graph: Graph, repository: Repository | None) -> None:
+def _check_run_possible(user: User, run: WorkflowRun, graph: Graph, repository: Repository | None) -> None:
     """Check that the run is possible at all, before anyone waits for it."""
     if run.workflow is not None and (run.workflow.archived_at is not None or run.workflow.team_id != run.team_id):
         raise Invalid("This workflow is archived, or belongs to another team.", field="workflow")
     _check_workplace(run, repository, run.agent_profile)
-    working = node_types_of(graph) & WORKSPACE_NODE_TYPES
-    if working and repository is None:
-        names = " and ".join(sorted(working))
-        raise Invalid(f"Its {names} nodes need a workspace. Choose a repository.", field="repository")
-    if "agent" in working and not _shares_worktrees(run.executor):
-        raise WorktreeNotShared(
-            f"The agents of a workflow share one worktree, which sessions on {run.executor.runtime} cannot do. "
-            "Choose another executor; this one can only run workflows without agents.",
-            runtime=run.executor.runtime,
-        )
+    check_workplace(graph, repository, run.executor)
     if refusal := run_refusal(user, run.team, run.executor, graph):
         raise ReadOnly(refusal)
-    _check_agents(run, graph)
+    run.note = check_agents(graph, run.team_id, run.agent_profile)
 
 
-def _check_agents(run: WorkflowRun, graph: Graph) -> None:
-    """Check that each agent node has an agent: otherwise earlier nodes would spend money for a run that must fail."""
-    profiles = profiles_of(run.team_id).order_by("name", "id") if "agent" in node_types_of(graph) else ()
-    missing, demo_runners = choose_agents(graph, list(profiles), run.agent_profile)
-    if missing:
-        shown = " ".join(missing[:MAX_NODES_LISTED])
-        raise Invalid(f"Agents are missing for this workflow. {shown}", field="agent_profile", problems=missing)
-    run.note = demo_agent_note(demo_runners)
-
-
-def _shares_worktrees(executor: Executor) -> bool:
-    try:
-        return isinstance(runtime(executor.runtime), SupportsSharedWorktrees)
-    except UnknownPlugin:
-        return False
-
-
-def cancel_run(user: Any, run: WorkflowRun) -> WorkflowRun:
+def cancel_run(user: User, run: WorkflowRun) -> WorkflowRun:
     """Request the end of a run, with all its scripts and turns. A run that is over stays as it is."""
     require_write(user, run.team)
     with transaction.atomic():
@@ -325,7 +293,7 @@ def cancel_run(user: Any, run: WorkflowRun) -> WorkflowRun:
     return row
 
 
-def retry_run(user: Any, run: WorkflowRun, path: str = "") -> WorkflowRun:
+def retry_run(user: User, run: WorkflowRun, path: str = "") -> WorkflowRun:
     """Resume a failed or cancelled run, at the nodes that failed or at the node run ``path``.
 
     Finished node runs before it are kept with their sessions; repeated ones are requested again. Raises ReadOnly,
@@ -347,7 +315,7 @@ def retry_run(user: Any, run: WorkflowRun, path: str = "") -> WorkflowRun:
             raise TerminalState("The task of this run is over. Start a new run.")
         if refusal := run_refusal(user, row.team, row.executor, graph_of_run(row)):
             raise ReadOnly(refusal)
-        _check_agents(row, graph_of_run(row))
+        row.note = check_agents(graph_of_run(row), row.team_id, row.agent_profile)
         resume_run(user, row, path)
         wakeups.notify_on_commit()
     return row

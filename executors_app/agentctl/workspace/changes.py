@@ -1,0 +1,256 @@
+"""What git says about a workspace: its status, diffs, log and changes between two commits; and new commits.
+
+All calls block.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app.agentctl.workspace import files as paths
+from executors_app.machine.git import git_directory
+from executors_app.machine.git.commit_log import git_log_arguments, parse_git_log
+from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
+from executors_app.wire.protocol import ApiError, Code, validation_error
+
+_CHANGE_NAMES: Final = {
+    "M": "modified",
+    "T": "type_changed",
+    "A": "added",
+    "D": "deleted",
+    "R": "renamed",
+    "C": "copied",
+}
+_INITIAL: Final = "(initial)"
+_DETACHED: Final = "(detached)"
+
+
+def parse_git_status(fields: list[bytes]) -> dict[str, Any]:
+    """Return ``{branch, head, clean, staged, unstaged: [{path, change, from}], untracked, conflicted: [path]}``.
+
+    ``branch`` is null if none is checked out, ``head`` before the first commit.
+    """
+    found: dict[str, Any] = {"staged": [], "unstaged": [], "untracked": [], "conflicted": []}
+    headers: dict[str, str] = {}
+    lines = (field.decode("utf-8", "replace") for field in fields)
+    for line in lines:
+        _add_entry(line, lines, found, headers)
+    branch, head = headers.get("branch.head", _DETACHED), headers.get("branch.oid", _INITIAL)
+    return {
+        "branch": None if branch == _DETACHED else branch,
+        "head": None if head == _INITIAL else head,
+        "clean": not any(found.values()),
+        **found,
+    }
+
+
+def _add_entry(line: str, rest: Iterator[str], found: dict[str, Any], headers: dict[str, str]) -> None:
+    kind, _, body = line.partition(" ")
+    match kind:
+        case "#":
+            name, _, value = body.partition(" ")
+            headers[name] = value
+        case "1":
+            _changed(body.split(" ", 7), "", found)
+        case "2":
+            _changed(body.split(" ", 8), next(rest, ""), found)
+        case "u":
+            found["conflicted"].append(body.split(" ", 9)[-1])
+        case "?":
+            found["untracked"].append(body)
+
+
+def _changed(fields: list[str], origin: str, found: dict[str, Any]) -> None:
+    for side, letter in zip(("staged", "unstaged"), fields[0], strict=True):
+        if letter != ".":
+            entry: dict[str, Any] = {"path": fields[-1], "change": _CHANGE_NAMES.get(letter, letter)}
+            if origin and letter in "RC":
+                entry["from"] = origin
+            found[side].append(entry)
+
+
+DIFF_LIMIT: Final = 1 << 20
+STATUS_LIMIT: Final = 1 << 20
+LOG_LIMIT: Final = 1 << 20
+_REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,199}")
+_PLAIN_DIFF_OPTIONS: Final = (
+    *("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
+    *("--src-prefix=a/", "--dst-prefix=b/"),
+)
+_CHANGES: Final = {"A": "added", "M": "modified", "D": "deleted"}
+
+
+def git_status(git: WorkspaceGit) -> dict[str, Any]:
+    """Return ``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated}``; raises ApiError."""
+    arguments = ("status", "--porcelain=v2", "-z", "--branch", "--untracked-files=all")
+    output = git.compare(*arguments, limit=STATUS_LIMIT)
+    return {**parse_git_status(output.fields), "truncated": output.truncated}
+
+
+def git_diff(git: WorkspaceGit, path: str = "") -> dict[str, Any]:
+    """Return ``{path, staged, unstaged, truncated}``: both diffs as text of at most ``DIFF_LIMIT`` bytes."""
+    where = ("--", _checked_path(git.root, path)) if path else ()
+    diffs = [
+        git.compare("--literal-pathspecs", "diff", *side, *_PLAIN_DIFF_OPTIONS, *where, limit=DIFF_LIMIT)
+        for side in (("--cached",), ())
+    ]
+    if path and not any(diff.data for diff in diffs) and not os.path.lexists(git.root / path):
+        raise ApiError(Code.NOT_FOUND, "there is no such file", path=path)
+    staged, unstaged = (diff.data.decode("utf-8", "replace") for diff in diffs)
+    return {"path": path, "staged": staged, "unstaged": unstaged, "truncated": any(diff.truncated for diff in diffs)}
+
+
+def changes_between(git: WorkspaceGit, since: str, now: str) -> dict[str, Any]:
+    """Return ``{since, now, files, truncated}``: the files that differ between two commits, as ``modified a.py``."""
+    if since == now:
+        return {"since": since, "now": now, "files": [], "truncated": False}
+    known = _resolve_commit(git, since)
+    if known is None:
+        raise ApiError(Code.NOT_FOUND, "the commit no longer exists", ref=since)
+    output = git.run(
+        "diff", "--name-status", "-z", "--no-renames", *_PLAIN_DIFF_OPTIONS, known, now, "--", limit=STATUS_LIMIT
+    )
+    fields = [field.decode("utf-8", "replace") for field in output.fields]
+    files = [f"{_CHANGES.get(how[:1], 'changed')} {path}" for how, path in zip(fields[::2], fields[1::2], strict=False)]
+    return {"since": known, "now": now, "files": files, "truncated": output.truncated}
+
+
+def git_log(git: WorkspaceGit, limit: int, skip: int, revision: str = "") -> dict[str, Any]:
+    """Return ``{commits: [{id, parents, author, email, at, subject, body}], more, truncated}``, newest first."""
+    start = _resolve_commit(git, revision or "HEAD")
+    if start is None:
+        if revision:
+            raise ApiError(Code.NOT_FOUND, "there is no such branch, tag or commit", ref=revision)
+        return {"commits": [], "more": False, "truncated": False}
+    output = git.run(*git_log_arguments(limit + 1, skip, start), limit=LOG_LIMIT)
+    commits = parse_git_log(output.fields)
+    return {"commits": commits[:limit], "more": len(commits) > limit or output.truncated, "truncated": output.truncated}
+
+
+def create_commit(git: WorkspaceGit, message: str, author: tuple[str, str] | None, only: list[str]) -> dict[str, Any]:
+    """Commit everything, or ``only`` these paths, and return ``{commit, branch, subject}``; raises ApiError.
+
+    Nothing to commit is a *conflict*. ``author`` is a name and an email address; by default git's own settings apply,
+    or else Kandev is the author.
+    """
+    if not message.strip():
+        raise validation_error("the commit message is empty", field="message")
+    where = [_checked_path(git.root, path) for path in only]
+    if git.run("ls-files", "--unmerged", "-z").data:
+        raise ApiError(Code.CONFLICT, "a merge is unfinished: resolve its conflicts first")
+    if where and _has_operation(git):
+        raise ApiError(Code.CONFLICT, "git is in the middle of a merge or another operation: commit all files at once")
+    identity = _identity(git, author)
+    where = _with_rename_sources(git, where)
+    # A path that is neither in the working tree nor in the index would make git refuse all of them: its deletion is
+    # staged already.
+    addable = [path for path in where if os.path.lexists(git.root / path) or _is_tracked(git, path)]
+    for path in where:
+        if path not in addable and not _is_committed(git, path):
+            raise GitError(f"{path} is neither in the working tree nor in the last commit")
+    if addable or not where:
+        git.run("--literal-pathspecs", "add", "--all", "--", *(addable or ["."]), all_settings=True)
+    changed = git.run(
+        "--literal-pathspecs", "diff", "--cached", "--quiet", *_PLAIN_DIFF_OPTIONS, "--", *where, good=(0, 1)
+    )
+    if changed.exit_code == 0:
+        raise ApiError(Code.CONFLICT, "there is nothing to commit")
+    _write_commit(git, message, where, identity)
+    log = git.text("log", "-1", "--format=%H%n%s")
+    made, _, subject = log.partition("\n")
+    branch = git.run("symbolic-ref", "--quiet", "--short", "HEAD", good=(0, 1)).text
+    return {"commit": made, "branch": branch or None, "subject": subject}
+
+
+def _with_rename_sources(git: WorkspaceGit, where: list[str]) -> list[str]:
+    """Return the paths, and the old path of each that was renamed: without it, a rename is committed as a copy."""
+    if not where:
+        return where
+    renamed = {entry["path"]: entry["from"] for entry in git_status(git)["staged"] if entry["change"] == "renamed"}
+    return list(dict.fromkeys([*where, *(renamed[path] for path in where if path in renamed)]))
+
+
+def _has_operation(git: WorkspaceGit) -> bool:
+    folder = git_directory.git_directory_of(git.root)
+    return folder is not None and bool(git_directory.operation_in_progress(folder))
+
+
+def _is_tracked(git: WorkspaceGit, path: str) -> bool:
+    return bool(git.run("--literal-pathspecs", "ls-files", "-z", "--", path, limit=1).data)
+
+
+def _is_committed(git: WorkspaceGit, path: str) -> bool:
+    arguments = ("--literal-pathspecs", "ls-tree", "-z", "--name-only", "HEAD", "--", path.rstrip("/"))
+    return bool(git.run(*arguments, limit=1, good=(0, 128)).data)
+
+
+def _write_commit(git: WorkspaceGit, message: str, where: list[str], identity: Mapping[str, str]) -> None:
+    """Commit what is staged, or only what is staged at ``where``; everything else stays staged.
+
+    ``git commit --only`` refuses a path that is gone from working tree and index, so the commit is made from a copy of
+    the index: HEAD's tree, with the entries of ``where`` as they are staged.
+    """
+    arguments = ("commit", "--quiet", "--no-verify", "--cleanup=whitespace", "--file=-")
+    if not where:
+        git.run(*arguments, stdin=message.encode(), environment=identity, timeout=60.0, all_settings=True)
+        return
+    staged = git.run("--literal-pathspecs", "ls-files", "--stage", "-z", "--", *where).data
+    head = git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", good=(0, 1)).text
+    with tempfile.TemporaryDirectory(prefix="agentctl-commit-") as folder:
+        Path(folder).chmod(0o777)  # git may run as another user
+        selected = {**identity, "GIT_INDEX_FILE": str(Path(folder) / "index")}
+        git.run("read-tree", head or "--empty", environment=selected, all_settings=True)
+        removed = ("--literal-pathspecs", "rm", "-r", "--cached", "--quiet", "--ignore-unmatch", "--", *where)
+        git.run(*removed, environment=selected, all_settings=True)
+        git.run("update-index", "-z", "--index-info", stdin=staged, environment=selected, all_settings=True)
+        git.run(*arguments, stdin=message.encode(), environment=selected, timeout=60.0, all_settings=True)
+
+
+def _resolve_commit(git: WorkspaceGit, revision: str) -> str | None:
+    """Return the commit that a branch, tag or id names; raises ApiError for other revision syntax."""
+    if not _REVISION.fullmatch(revision) or ".." in revision:
+        raise validation_error("this is not the name of a branch, tag or commit", ref=revision)
+    for name in git_directory.revisions_for(revision):
+        arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        if found := git.run(*arguments, good=(0, 1)).text:
+            return found
+    return None
+
+
+def _checked_path(root: Path, path: str) -> str:
+    """Return a path that is safe to pass to git after ``--``; raises ApiError."""
+    paths.check_path(path)
+    paths.refuse_git_files(path, path)
+    if not path.strip("/."):
+        raise validation_error("the path does not name a file", path=path)
+    real_root = root.resolve()
+    try:
+        folder = (real_root / path).parent.resolve()
+    except RuntimeError as error:
+        raise validation_error("this is not a valid path", path=path) from error
+    if not folder.is_relative_to(real_root):
+        raise validation_error("the path leads out of the workspace", path=path)
+    return path
+
+
+def _identity(git: WorkspaceGit, author: tuple[str, str] | None) -> dict[str, str]:
+    name, email = author or ("", "")
+    if not name:
+        keys = ("user.name", "user.email")
+        known = [git.run("config", "--get", key, good=(0, 1), all_settings=True).text for key in keys]
+        if all(known):
+            return {}
+    for value in (name, email):
+        if any(mark in value for mark in "<>\n\r\0") or len(value) > 200:
+            raise validation_error("author must be a plain name and address", field="author")
+    name, email = name or "Kandev", email or "kandev@localhost"
+    return {
+        f"GIT_{role}_{what}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for what, value in (("NAME", name), ("EMAIL", email))
+    }

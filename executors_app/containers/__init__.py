@@ -1,1 +1,0 @@
-"""Parts of the Docker runtimes: sessions in containers of a Docker engine."""

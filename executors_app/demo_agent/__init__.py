@@ -1,0 +1,1 @@
+"""A small agent that needs no key and no network. Nothing here imports anything else of ours."""

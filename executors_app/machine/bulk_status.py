@@ -1,0 +1,276 @@
+"""Poll ``GET /status`` of many agentctls at once, and map their HTTP answers to errors.
+
+HTTP is written by hand here, because this is the hot path of a sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+import orjson
+
+from executors_app.machine.sockets import LOCAL_HOST_HEADER, AgentctlListener, address_family
+from executors_app.wire import socket_urls
+from executors_app.wire.errors import (
+    AgentctlForeign,
+    AgentctlRefused,
+    AgentctlUnreachable,
+    ExecutorError,
+    StaleGeneration,
+)
+from executors_app.wire.protocol import PROTOCOL_VERSION, Code, is_supported_version
+
+MAX_ANSWER: Final = 64 * 1024 * 1024
+NOT_OURS: Final = "not_ours"
+"""The reason if our token was rejected."""
+_GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
+
+
+def read_json(status: int, body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a successful answer; raises the matching error for any other."""
+    if not 200 <= status < 300:
+        raise error_for_status(status, body)
+    answer = _parse_object(body)
+    if answer is None:
+        raise AgentctlForeign("What answered is not agentctl: it sent no JSON object.", reason="no_json")
+    return answer
+
+
+def check_execution(status: Mapping[str, Any], execution_id: str) -> None:
+    """Check that a status names our execution in a protocol version we support; raises AgentctlForeign.
+
+    Only then does the execution count as alive.
+    """
+    if status.get("execution_id") != execution_id:
+        raise AgentctlForeign("Another execution's agentctl answered.", reason="other_execution")
+    version = status.get("version", PROTOCOL_VERSION)
+    if not is_supported_version(version):
+        message = f"This agentctl speaks protocol version {version!r}; this Kandev speaks version {PROTOCOL_VERSION}."
+        raise AgentctlForeign(message, reason="protocol_version")
+
+
+def error_for_status(status: int, body: bytes) -> ExecutorError:
+    """Return the error for an answer other than 2xx."""
+    if status in {401, 403}:
+        return AgentctlForeign(f"agentctl rejected our token (HTTP {status}).", reason=NOT_OURS, status=status)
+    answer = _parse_object(body)
+    code = answer.get("code") if answer else None
+    if answer is None or not isinstance(code, str):
+        if status in _GATEWAY_STATUSES:
+            return AgentctlUnreachable(f"A proxy in front of agentctl failed (HTTP {status}).", reason="gateway")
+        return AgentctlForeign(f"What answered is not agentctl (HTTP {status}).", reason="no_json", status=status)
+    if code == Code.INSTANCE_UNREACHABLE:
+        return AgentctlUnreachable(str(answer.get("message") or ""), reason="gateway")
+    kind = StaleGeneration if code == Code.STALE_GENERATION else AgentctlRefused
+    return kind(str(answer.get("message") or ""), status=status, refusal=code, answer=answer)
+
+
+def answer_too_large() -> AgentctlForeign:
+    """Return the error for an answer larger than ``MAX_ANSWER``."""
+    return AgentctlForeign("What answered is not agentctl: its answer is too large.", reason="too_large")
+
+
+def _parse_object(body: bytes) -> dict[str, Any] | None:
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+_HEAD_END: Final = b"\r\n\r\n"
+_CHUNK: Final = 64 << 10
+_HEAD_WITHIN: Final = 16
+"""Number of chunks in which the Content-Length header is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusTarget:
+    """An agentctl to poll, and the token for it."""
+
+    execution_id: str
+    url: str
+    token: str = field(repr=False)
+    tls: ssl.SSLContext | None = None
+    """For https; None uses the system's certificates."""
+    listener: AgentctlListener | None = None
+    """Proves who listens at ``url`` before the token is sent; always used for a Unix socket."""
+
+
+OnError = Callable[[str, ExecutorError], None]
+"""Called at once with an execution whose poll failed."""
+
+
+async def poll_statuses(
+    targets: Sequence[StatusTarget],
+    timeout: float,
+    concurrency: int,
+    *,
+    on_error: OnError = lambda execution_id, error: None,
+) -> dict[str, dict[str, Any] | ExecutorError]:
+    """Poll each target once and return its ``protocol.Status``, or the error, by execution id.
+
+    Each target has ``timeout`` seconds of its own; at most ``concurrency`` are polled at a time.
+    Errors are AgentctlUnreachable and AgentctlForeign with ``details["reason"]`` (timeout, refused, closed,
+    unreachable, replaced, bad_url, not_ours, other_user, other_listener, other_execution, protocol_version, no_json,
+    too_large), or AgentctlRefused.
+    """
+    results: dict[str, dict[str, Any] | ExecutorError] = {}
+    waiting = iter(targets)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(max(concurrency, 1), len(targets))):
+            group.create_task(_poll_worker(waiting, timeout, results, on_error))
+    return results
+
+
+async def _poll_worker(
+    waiting: Iterator[StatusTarget],
+    timeout: float,
+    results: dict[str, dict[str, Any] | ExecutorError],
+    on_error: OnError,
+) -> None:
+    for target in waiting:
+        try:
+            results[target.execution_id] = await poll_status(target, timeout)
+        except ExecutorError as error:
+            results[target.execution_id] = error
+            on_error(target.execution_id, error)
+
+
+async def poll_status(target: StatusTarget, timeout: float) -> dict[str, Any]:
+    """Poll one target; raises AgentctlUnreachable, AgentctlForeign, AgentctlRefused."""
+    try:
+        async with asyncio.timeout(timeout):
+            whole = await _request_status(target)
+    except TimeoutError as error:
+        raise AgentctlUnreachable("agentctl did not answer in time.", reason="timeout") from error
+    except ConnectionRefusedError as error:
+        raise AgentctlUnreachable("Nothing is listening at agentctl's address.", reason="refused") from error
+    except ConnectionError as error:
+        raise _closed_error() from error
+    except OSError as error:
+        raise AgentctlUnreachable(f"agentctl cannot be reached: {error}", reason="unreachable") from error
+    return _parse_answer(whole, target.execution_id)
+
+
+async def _request_status(target: StatusTarget) -> bytes:
+    listener = target.listener
+    if listener is None and target.url.startswith(socket_urls.SCHEME):
+        listener = AgentctlListener(target.url, None)
+    if listener is not None:
+        request = _encode_request(target, "", LOCAL_HOST_HEADER)
+        with await listener.connect() as connection:
+            return await _exchange(connection, request)
+    where, port, request, context = _prepare_request(target)
+    if context is None and (family := address_family(where)):
+        return await _exchange_over_socket(family, where, port, request)
+    return await _exchange_over_stream(where, port, request, context)
+
+
+async def _exchange_over_socket(family: socket.AddressFamily, where: str, port: int, request: bytes) -> bytes:
+    """Poll over a plain socket, at half the cost of a transport: no name lookup, no TLS."""
+    with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
+        with contextlib.suppress(BlockingIOError):
+            connection.connect((where, port))
+        # The send waits for the connection and raises if that failed.
+        return await _exchange(connection, request)
+
+
+async def _exchange(connection: socket.socket, request: bytes) -> bytes:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(connection, request)
+    return await _read_answer(lambda: loop.sock_recv(connection, _CHUNK))
+
+
+async def _exchange_over_stream(where: str, port: int, request: bytes, context: ssl.SSLContext | bool | None) -> bytes:
+    reader, writer = await asyncio.open_connection(where, port, ssl=context)
+    try:
+        writer.write(request)
+        return await _read_answer(lambda: reader.read(_CHUNK))
+    finally:
+        writer.transport.abort()
+
+
+async def _read_answer(read: Callable[[], Awaitable[bytes]]) -> bytes:
+    """Read an answer up to its Content-Length or the end of the stream."""
+    answer, wanted, chunks = bytearray(), None, 0
+    while wanted is None or len(answer) < wanted:
+        chunk = await read()
+        if not chunk:
+            break
+        answer += chunk
+        chunks += 1
+        if len(answer) > MAX_ANSWER:
+            raise answer_too_large()
+        if wanted is None and chunks < _HEAD_WITHIN:
+            wanted = _content_length(bytes(answer))
+    if not answer:
+        raise _closed_error()
+    return bytes(answer)
+
+
+def _closed_error() -> AgentctlUnreachable:
+    return AgentctlUnreachable("agentctl closed the connection without an answer.", reason="closed")
+
+
+def _prepare_request(target: StatusTarget) -> tuple[str, int, bytes, ssl.SSLContext | bool | None]:
+    """Return host, port, the request and the TLS context."""
+    try:
+        parts = urlsplit(target.url)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as error:
+        raise _bad_url_error() from error
+    if not host or parts.scheme not in {"http", "https"}:
+        raise _bad_url_error()
+    request = _encode_request(target, parts.path.rstrip("/"), parts.netloc.rpartition("@")[2])
+    return host, port, request, _tls_context(parts, target.tls)
+
+
+def _encode_request(target: StatusTarget, path: str, host: str) -> bytes:
+    """Encode the request. HTTP/1.0, so that the answer is not chunked."""
+    lines = (
+        f"GET {path}/status HTTP/1.0",
+        f"Host: {host}",
+        f"Authorization: Bearer {target.token}",
+        "Accept: application/json",
+    )
+    try:
+        request = "\r\n".join(lines).encode("ascii") + _HEAD_END
+    except ValueError as error:
+        raise _bad_url_error() from error
+    if len(request.split(b"\r\n")) != len(lines) + 2:
+        raise _bad_url_error()
+    return request
+
+
+def _bad_url_error() -> AgentctlUnreachable:
+    return AgentctlUnreachable("agentctl's address is not a URL.", reason="bad_url")
+
+
+def _tls_context(parts: SplitResult, context: ssl.SSLContext | None) -> ssl.SSLContext | bool | None:
+    return (context or True) if parts.scheme == "https" else None
+
+
+def _parse_answer(response: bytes, execution_id: str) -> dict[str, Any]:
+    head, found, body = response.partition(_HEAD_END)
+    parts = head.split(b" ", 2)
+    if not found or not head.startswith(b"HTTP/1.") or len(parts) < 2 or not parts[1].isdigit():
+        raise AgentctlForeign("What answered does not speak HTTP.", reason="no_json")
+    status = read_json(int(parts[1]), body)
+    check_execution(status, execution_id)
+    return status
+
+
+def _content_length(start: bytes) -> int | None:
+    """Return the total size of the answer from its Content-Length; None if unknown."""
+    head, found, _ = start.partition(_HEAD_END)
+    _, named, after = head.lower().partition(b"\r\ncontent-length:")
+    length = after.partition(b"\r\n")[0].strip()
+    return len(head) + len(_HEAD_END) + int(length) if found and named and length.isdigit() else None

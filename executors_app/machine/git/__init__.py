@@ -1,0 +1,1 @@
+"""The repository and worktree of a session: made, found, rebuilt and described."""

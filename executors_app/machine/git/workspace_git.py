@@ -1,0 +1,348 @@
+"""Run git in a workspace: in a repository that an agent can write to, with the agent's rights and a time limit.
+
+``run_git`` is for making, finding and rebuilding workspaces: it uses the repository as it is configured, without hooks
+and fsmonitor. ``WorkspaceGit`` is for showing and saving what an agent has done: every setting that could point git to
+another directory, or start a program while git only reads, is overridden, and its processes are marked as the
+execution's. The control plane has a module of its own, ``executors_app.repositories.git``. All calls block.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from executors_app.machine.git import git_failures
+from executors_app.machine.git.git_process import (
+    CappedOutput,
+    end_process,
+    git_environment,
+    git_executable,
+    memory_file,
+    read_outputs,
+    send_signal,
+    subcommand,
+)
+from executors_app.machine.git.private_git_directory import PrivateGitDirectory
+from executors_app.machine.process import spawning
+from executors_app.wire.errors import RepositoryUnusable
+from executors_app.wire.protocol import ApiError, Code
+
+SAFE_OPTIONS: Final = (
+    *("-c", f"core.hooksPath={os.devnull}"),
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "gc.auto=0"),
+    *("-c", "maintenance.auto=false"),
+    *("-c", "submodule.recurse=false"),
+)
+_WORKSPACE_OPTIONS: Final = (
+    *SAFE_OPTIONS,
+    *("-c", "core.splitIndex=false"),
+    *("-c", "core.untrackedCache=false"),
+    *("-c", "core.quotePath=false"),
+    *("-c", "core.fsync=objects,reference"),
+    *("-c", "core.fsyncMethod=batch"),
+    *("-c", "protocol.allow=never"),
+    *("-c", "commit.gpgSign=false"),
+    *("-c", "log.showSignature=false"),
+    *("-c", "advice.addEmbeddedRepo=false"),
+    "--no-pager",
+)
+OUTPUT_LIMIT: Final = 8 << 20
+"""Bytes of output that are read; a git that writes more is ended."""
+TIMEOUT: Final = 30.0
+_ERROR_BYTES: Final = 1000
+_UMASK: Final = 0o022
+"""Umask for files in a work tree: other users of a sandbox must be able to read them, as with anyone's git."""
+_WRITE_TIMEOUT: Final = 600.0
+
+
+class RepositoryGitFailed(RepositoryUnusable):
+    """git failed, or did not finish in time; ``permanent``: it will fail again until somebody changes something."""
+
+    def __init__(self, message: str, *, permanent: bool = False, **details: Any):
+        super().__init__(message, **details)
+        self.permanent = permanent
+
+
+def git_failure(arguments: Sequence[str], directory: Path, message: str, exit_code: int) -> RepositoryGitFailed:
+    """Return the error for a failed git: with the cause and the next step if they are known, and with git's words."""
+    said = f"git {subcommand(arguments)} failed in {directory}: {message}"
+    known = git_failures.explain_failure(message)
+    if known is None:
+        return RepositoryGitFailed(said, exit_code=exit_code)
+    return RepositoryGitFailed(
+        f"{known.sentence} ({said})", permanent=known.permanent, exit_code=exit_code, failure=known.name
+    )
+
+
+def run_git(
+    directory: Path,
+    *arguments: str,
+    timeout: float = 60.0,
+    hold: Sequence[int] = (),
+    index: Path | None = None,
+    stdin: bytes | IO[bytes] = b"",
+    umask: int = _UMASK,
+) -> str:
+    """Run git in ``directory`` and return its output without the last line end.
+
+    ``timeout`` is in seconds. ``hold`` are file descriptors of locks, which git inherits, so that a lock outlasts a
+    caller that is killed. ``index`` replaces the repository's own index. ``stdin`` is data, or a file that git reads
+    from its current position. ``umask`` applies to files that git creates. Raises RepositoryGitFailed with git's own
+    message.
+    """
+    argv = [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments]
+    environment = _ceiling_directory(directory)
+    if index is not None:
+        environment["GIT_INDEX_FILE"] = str(index)
+    try:
+        done = subprocess.run(
+            argv,
+            env=git_environment() | environment,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+            pass_fds=tuple(hold),
+            umask=umask,
+            **({"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}),
+            **spawning.child_user_arguments(),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RepositoryGitFailed(
+            f"git {subcommand(arguments)} did not finish within {timeout:g} s in {directory}."
+        ) from error
+    except OSError as error:
+        raise RepositoryGitFailed(f"git could not be started in {directory}: {error}") from error
+    if done.returncode:
+        message = done.stderr.decode("utf-8", "replace").strip()[-1000:]
+        raise git_failure(arguments, directory, message, done.returncode)
+    output: bytes = done.stdout
+    return output.decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int) -> None:
+    """Write at most ``limit`` bytes of git's output to an open file; raises RepositoryGitFailed, also beyond that.
+
+    git inherits the open file and never opens its path, so an agent that replaces the path gains nothing.
+    """
+    process = subprocess.Popen(
+        [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments],
+        env=git_environment() | _ceiling_directory(directory),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        **spawning.child_user_arguments(),
+    )
+    deadline, size = threading.Timer(_WRITE_TIMEOUT, process.kill), 0
+    deadline.start()
+    try:
+        with process:
+            while process.stdout and (data := process.stdout.read(1 << 16)):
+                size += len(data)
+                if size > limit:
+                    process.kill()
+                    break
+                into.write(data)
+    finally:
+        deadline.cancel()
+    if size > limit:
+        raise RepositoryGitFailed(
+            f"git {subcommand(arguments)} wrote more than {limit >> 20} MiB of output.", exit_code=0
+        )
+    if process.returncode:
+        raise RepositoryGitFailed(f"git {subcommand(arguments)} failed in {directory}.", exit_code=process.returncode)
+
+
+def _ceiling_directory(directory: Path) -> dict[str, str]:
+    """Return the variable that keeps git from finding a repository in a parent directory."""
+    return {"GIT_CEILING_DIRECTORIES": str(directory.absolute().parent)}
+
+
+def common_directory(repository: Path) -> Path:
+    """Return the directory that a repository's worktrees share; raises RepositoryUnusable if it is no repository."""
+    if not repository.is_dir():
+        raise RepositoryUnusable(f"The repository {repository} does not exist.")
+    try:
+        return Path(run_git(repository, "rev-parse", "--path-format=absolute", "--git-common-dir"))
+    except RepositoryGitFailed as error:
+        if "exit_code" not in error.details:
+            raise
+        raise RepositoryUnusable(f"{repository} is not a usable git repository: {error.message}") from error
+
+
+def resolve_commit(repository: Path, revision: str) -> str | None:
+    """Return the commit that a branch, tag or id names; None if it names none."""
+    if not revision or revision.startswith("-"):
+        return None
+    try:
+        return run_git(repository, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    except RepositoryGitFailed as error:
+        if error.details.get("exit_code") is None:
+            raise
+        return None
+
+
+class GitError(ApiError):
+    """git failed; ``exit_code`` is None if it was killed."""
+
+    def __init__(self, message: str, exit_code: int | None = None, failure: str = ""):
+        super().__init__(Code.GIT_FAILED, message)
+        self.exit_code = exit_code
+        self.failure = failure
+        """Name of the known cause (``git_failures``); empty for an unknown one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitOutput:
+    """What git wrote to its standard output."""
+
+    data: bytes
+    truncated: bool
+    exit_code: int | None
+    """None if git was ended because it wrote too much."""
+    errors: str = ""
+    """The end of its standard error."""
+
+    @property
+    def text(self) -> str:
+        """The output as text, without the last line end."""
+        return self.data.decode("utf-8", "surrogateescape").rstrip("\n")
+
+    @property
+    def fields(self) -> list[bytes]:
+        """The fields of an output in the ``-z`` format, without one that was cut off."""
+        return self.data.split(b"\0")[:-1]
+
+
+class WorkspaceGit:
+    """Runs git in one workspace; ``marker`` marks its processes as this execution's."""
+
+    def __init__(self, root: Path, marker: Mapping[str, str]):
+        self.root = root
+        self._marker = marker
+        self._live: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self.private = PrivateGitDirectory(root, self._list_settings)
+        """Where git runs with allowed settings only."""
+
+    @property
+    def has_repository(self) -> bool:
+        """Whether the workspace is a git repository; runs no git."""
+        return (self.root / ".git").exists()
+
+    def run(
+        self,
+        *arguments: str,
+        stdin: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+        limit: int = OUTPUT_LIMIT,
+        timeout: float = TIMEOUT,
+        good: Sequence[int] = (0,),
+        all_settings: bool = False,
+    ) -> GitOutput:
+        """Run git and return at most ``limit`` bytes of its output; raises GitError with git's own message.
+
+        ``all_settings``: in the repository itself, with its whole configuration, which is needed to write its index or
+        HEAD. Otherwise only allowed settings apply.
+        """
+        if not self.has_repository:  # outside of a repository, git diff would compare any two files
+            raise GitError("the workspace is not a git repository")
+        until = time.monotonic() + timeout
+        private = {} if all_settings else self._private_environment()
+        with memory_file(stdin) as source:
+            process = self._start(arguments, source, {**private, **(environment or {})})
+        output, errors = CappedOutput(process.stdout, limit), CappedOutput(process.stderr, -_ERROR_BYTES)
+        try:
+            truncated = not read_outputs([output, errors], until)
+            code = None if truncated else process.wait(max(0.1, until - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired):
+            raise GitError(f"git {subcommand(arguments)} did not finish within {timeout:g} s") from None
+        finally:
+            end_process(process)
+            self._live.discard(process)
+        if code is not None and code not in good:
+            known = git_failures.explain_failure(errors.text)
+            why = f"{known.sentence} " if known else ""
+            said = f"git {subcommand(arguments)} failed: {errors.text or f'exit code {code}'}"
+            raise GitError(why + said, code, known.name if known else "")
+        return GitOutput(bytes(output.data[:limit]), truncated, code, errors.text)
+
+    def compare(self, *arguments: str, environment: Mapping[str, str] | None = None, **options: Any) -> GitOutput:
+        """Run a git that compares files with the index; with a filter that fails, compare their content as it is.
+
+        Such a file then counts as changed, instead of hiding the state of all others.
+        """
+        try:
+            return self.run(*arguments, environment=environment, **options)
+        except GitError as error:
+            if error.failure not in git_failures.FILTER_FAILURES:
+                raise
+        lenient = {**self._private_environment(lenient=True), **(environment or {})}
+        return self.run(*arguments, environment=lenient, **options)
+
+    def text(self, *arguments: str, **options: Any) -> str:
+        """``run``, and return the output as text."""
+        return self.run(*arguments, **options).text
+
+    def inside(self, root: Path) -> WorkspaceGit:
+        """Return git for a repository inside this workspace; the caller closes it."""
+        return WorkspaceGit(root, self._marker)
+
+    def close(self) -> None:
+        """Kill every git that still runs."""
+        for process in list(self._live):
+            send_signal(process, signal.SIGKILL)
+        self.private.close()
+
+    def _private_environment(self, *, lenient: bool = False) -> dict[str, str]:
+        try:
+            with self._lock:
+                return self.private.environment(lenient=lenient) or {}
+        except OSError as error:
+            raise GitError(f"the workspace is not a git repository that can be read: {error.strerror}") from error
+
+    def _list_settings(self) -> list[bytes]:
+        return self.run("config", "--list", "-z", all_settings=True).fields
+
+    def _start(
+        self, arguments: Sequence[str], stdin: IO[bytes], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        built = spawning.build_environment(
+            {
+                "LC_ALL": "C",
+                "GIT_TERMINAL_PROMPT": "0",
+                "GIT_OPTIONAL_LOCKS": "0",
+                "GIT_NO_LAZY_FETCH": "1",
+                "GIT_CEILING_DIRECTORIES": str(self.root.parent),
+                **environment,
+            },
+            self._marker,
+        )
+        executable = shutil.which("git", path=built.get("PATH"))
+        if executable is None:
+            raise GitError("git is not on PATH")
+        # The work tree is named explicitly: the repository's own configuration could name another one.
+        argv = [executable, "-C", str(self.root), f"--work-tree={self.root}", *_WORKSPACE_OPTIONS, *arguments]
+        try:
+            process = subprocess.Popen(
+                argv,
+                env=built,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                **spawning.child_user_arguments(),
+            )
+        except (OSError, ValueError) as error:
+            raise GitError(f"git could not be started: {error}") from error
+        self._live.add(process)
+        return process

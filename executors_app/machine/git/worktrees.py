@@ -1,0 +1,483 @@
+"""Worktrees: one per session, on a branch of its own; both follow from the session's id. And seeds of workspaces.
+
+Every call may be repeated after a crash at any point. The only thing ever deleted is an unfinished ``git worktree
+add``: git marks it as locked with the reason *initializing*, and no agent has run in it. ``git worktree prune`` is
+never used, because it would also remove worktrees of people whose disk is not mounted at the moment.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+
+from executors_app.machine.git import recovery_snapshots
+from executors_app.machine.git.git_directory import (
+    BRANCH_PREFIX,
+    linked_git_directory,
+    list_records,
+    read_git_file,
+    read_head,
+    revisions_for,
+    worktree_of_record,
+)
+from executors_app.machine.git.rebuild_plan import RebuildPlan, RepositoryLookup, is_restorable_head, plan_rebuild
+from executors_app.machine.git.recovery_snapshots import RecoverySnapshot
+from executors_app.machine.git.workspace_git import RepositoryGitFailed, common_directory, resolve_commit, run_git
+from executors_app.wire.errors import RepositoryUnusable, WorkspaceGone
+from executors_app.wire.executions import WorkspaceState
+
+_INITIALIZING: Final = "initializing"
+_LOCK_SECONDS: Final = 120.0
+_LOCK_POLL: Final = 0.01
+_HALF_A_RECORD: Final = re.compile(r"failed to read .+/commondir")
+"""What git reports while another ``git worktree add`` in the same repository is writing its record."""
+_ATTEMPTS: Final = 20
+_CHECKOUT_SECONDS: Final = 600.0
+_PAUSE: Final = 0.05
+"""Seconds between two attempts."""
+
+SEED_VERSION: Final = 1
+_MAX_LINE_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The first line of a seed file, which has everything that a sandbox needs to create the workspace of a session.
+
+    One line of JSON, then the bytes of a git pack, which may be empty. The control plane writes it; agentctl reads it
+    and creates the workspace with the agent's rights, because the repository belongs to the agent from then on.
+    """
+
+    branch: str
+    """The workspace's own branch, ``kandev/...``."""
+    refs: Mapping[str, str] = field(default_factory=dict)
+    """Commit by full ref name."""
+    objects: tuple[str, ...] = ()
+    """Read-only object directories, as the sandbox sees them, that the repository borrows from."""
+    complete: bool = False
+    """Refs, pack and borrowed objects suffice to create the repository from scratch."""
+    object_format: str = "sha1"
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """``name`` and ``email`` of commits; either may be missing."""
+    remotes: Mapping[str, str] = field(default_factory=dict)
+    exclude: str = ""
+    """The text of ``info/exclude``."""
+    hooks: Mapping[str, bytes] = field(default_factory=dict)
+    """The team's hooks by name. They run in the sandbox only."""
+    repository: str = ""
+    """Path of a repository outside: the workspace is a linked worktree of it, without isolation.
+
+    If set, of the other fields only ``branch``, ``base`` and ``existed`` are used.
+    """
+    base: str = ""
+    """The branch or commit that the session started from; empty: HEAD. A linked worktree's new branch starts there."""
+    existed: bool = False
+    """Linked worktree: it was complete once, so a new branch would silently lose work."""
+
+    def to_line(self) -> bytes:
+        """Encode the first line of the file, with its line end."""
+        line: dict[str, Any] = {
+            "version": SEED_VERSION,
+            **{name: getattr(self, name) for name in (*_OWN_FIELDS, *(_LINKED_FIELDS if self.repository else ()))},
+            "objects": list(self.objects),
+            "hooks": {name: base64.b64encode(text).decode("ascii") for name, text in self.hooks.items()},
+        }
+        return orjson.dumps(line) + b"\n"
+
+
+_OWN_FIELDS: Final = ("branch", "refs", "complete", "object_format", "identity", "remotes", "exclude", "base")
+_LINKED_FIELDS: Final = ("repository", "existed")
+
+
+def read_seed(file: IO[bytes]) -> Seed:
+    """Read the first line and leave the file at the first byte of the pack. Raises ValueError."""
+    try:
+        line = orjson.loads(file.readline(_MAX_LINE_BYTES))
+        if line["version"] != SEED_VERSION:
+            raise ValueError(f"The seed has version {line['version']}; this agentctl reads version {SEED_VERSION}.")
+        plain = {name: line[name] for name in (*_OWN_FIELDS, *_LINKED_FIELDS) if name in line}
+        hooks = {name: base64.b64decode(text, validate=True) for name, text in line.get("hooks", {}).items()}
+        return Seed(**plain, objects=tuple(line.get("objects", ())), hooks=hooks)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"The seed of the workspace cannot be read: {error}") from error
+
+
+def write_seed(seed: Seed, into: Path) -> None:
+    """Write a seed without a pack, atomically even with concurrent writers. Raises OSError."""
+    with tempfile.NamedTemporaryFile(dir=into.parent, prefix=f".{into.name}.", delete=False) as draft:
+        try:
+            draft.write(seed.to_line())
+            draft.flush()
+            Path(draft.name).replace(into)
+        except OSError:
+            Path(draft.name).unlink(missing_ok=True)
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRepository:
+    """A repository of the calling user, so its configuration may be applied."""
+
+    path: Path
+    common: Path
+
+    @classmethod
+    def open(cls, path: Path) -> OwnedRepository:
+        """Open a repository; raises RepositoryUnusable, RepositoryGitFailed."""
+        return cls(path, common_directory(path))
+
+    def commit_of(self, revision: str) -> str | None:
+        """Return the commit that a full ref or an id names; None if it names none."""
+        return resolve_commit(self.path, revision)
+
+    def text(self, *arguments: str) -> str:
+        """Return the output of git; raises RepositoryGitFailed."""
+        return run_git(self.path, *arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Worktree:
+    """The path and branch of a worktree."""
+
+    path: Path
+    branch: str
+
+
+def session_worktree(data_directory: Path, session_id: str) -> Worktree:
+    """Return the path and branch that belong to a session."""
+    return Worktree(data_directory / "worktrees" / session_id, f"kandev/{session_id.replace('-', '')[:12]}")
+
+
+def session_refs(session_id: str, branch: str) -> tuple[str, str]:
+    """Return the refs from which a session's worktree can be rebuilt: its branch and its newest snapshot."""
+    return f"{BRANCH_PREFIX}{branch}", recovery_snapshots.session_recovery_ref(session_id)
+
+
+def make_worktree(
+    repository: Path, base: str, worktree: Worktree, *, existed: bool, owns_repository: bool = False
+) -> str:
+    """Create the worktree, rebuild it, or find it complete; return what a rebuilt one lacks, as sentences.
+
+    ``existed``: it was complete once, so a new branch from ``base`` (empty: HEAD) would silently lose work.
+    ``owns_repository``: the repository has no other users. Raises WorkspaceGone (with the reason), RepositoryUnusable,
+    RepositoryGitFailed.
+    """
+    if _is_present(worktree.path):
+        return ""
+    worktree.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    making = _Making(OwnedRepository.open(repository), base, worktree, existed, owns_repository)
+    with worktree_lock(worktree.path) as held:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return making.make(held)
+            except RepositoryGitFailed as error:
+                if attempt == _ATTEMPTS or not _HALF_A_RECORD.search(error.message):
+                    raise
+                time.sleep(_PAUSE)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def worktree_state(worktree: Worktree, open_repository: Callable[[], RepositoryLookup]) -> tuple[WorkspaceState, str]:
+    """Return whether the worktree exists or can be rebuilt, and the reason if not; changes nothing.
+
+    ``open_repository`` may raise RepositoryUnusable. Temporary errors are raised.
+    """
+    if _is_present(worktree.path):
+        return WorkspaceState.PRESENT, ""
+    try:
+        reason = _loss_reason(worktree, open_repository())
+    except RepositoryUnusable as error:
+        if not error.permanent:
+            raise
+        reason = f"The worktree {worktree.path} was deleted, and {_lowercase_first(error.message)}"
+    return (WorkspaceState.GONE, reason) if reason else (WorkspaceState.REBUILDABLE, "")
+
+
+def _loss_reason(worktree: Worktree, repository: RepositoryLookup) -> str:
+    """Return why a missing worktree cannot be rebuilt; empty if it can."""
+    record = _find_record(repository.common, worktree.path)
+    if record and (_is_unfinished(record) or _is_moved(record, worktree.path)):
+        return ""
+    own, session_id = f"{BRANCH_PREFIX}{worktree.branch}", worktree.path.name
+    found = recovery_snapshots.find_session_recovery(repository.text, session_id)
+    if record and is_restorable_head(repository, read_head(record), own, found):
+        return ""
+    if _is_occupied(worktree.path):
+        return f"The directory {worktree.path} is no longer a worktree of its repository."
+    plan = plan_rebuild(repository, worktree.branch, session_id, owns_repository=False)
+    return "" if plan else nothing_found(worktree)
+
+
+def nothing_found(worktree: Worktree) -> str:
+    """Return the sentence about a worktree of which neither the branch nor a snapshot was found.
+
+    That nothing is there under a name does not prove that it was deleted.
+    """
+    return (
+        f"The worktree {worktree.path} was deleted, and its branch {worktree.branch} was not found. It may have been "
+        "deleted or renamed: no snapshot names a commit of it."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """The creation of one worktree; everything in it happens while the worktree's lock is held."""
+
+    repository: OwnedRepository
+    base: str
+    worktree: Worktree
+    existed: bool
+    owns_repository: bool
+
+    def make(self, held: int) -> str:
+        """Do what ``make_worktree`` does; after an error, it may be called again."""
+        path = self.worktree.path
+        if _is_present(path):
+            return ""  # created by another process while we waited for the lock
+        record = _find_record(self.repository.common, path)
+        if record and _is_moved(record, path):
+            raise RepositoryUnusable(
+                f"The worktree {path} was moved to {worktree_of_record(record)}. Move it back with git worktree move, "
+                "then try again."
+            )
+        if record and _is_unfinished(record):
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(record)
+            record = None
+        own = f"{BRANCH_PREFIX}{self.worktree.branch}"
+        found = recovery_snapshots.find_session_recovery(self.repository.text, path.name)
+        if record and is_restorable_head(self.repository, read_head(record), own, found):
+            is_lost = not _is_occupied(path)
+            _restore_directory(self.repository, record, path, found, held)
+            return recovery_snapshots.IGNORED_FILES_NOTE if is_lost else ""
+        if _is_occupied(path):
+            raise WorkspaceGone(f"The directory {path} is no longer a worktree of {self.repository.path}.")
+        force = ("--force", "--force") if record else ()
+        plan = plan_rebuild(
+            self.repository, self.worktree.branch, path.name, self.base, owns_repository=self.owns_repository
+        )
+        if plan is None:
+            self._add_new(force, held)
+            return ""
+        return self._add_planned(plan, force, held)
+
+    def _add_new(self, force: Sequence[str], held: int) -> None:
+        """Add a worktree on a new branch; if git fails, the branch is removed again."""
+        if self.existed:
+            raise WorkspaceGone(nothing_found(self.worktree))
+        path, branch = self.worktree.path, self.worktree.branch
+        start = resolve_start_commit(self.repository.path, self.base)
+        try:
+            self._git("worktree", "add", *force, "--no-track", "-b", branch, str(path), start, hold=held)
+        except RepositoryGitFailed:
+            self._remove_junk(held)
+            with contextlib.suppress(RepositoryGitFailed):
+                self._git("update-ref", "-d", f"{BRANCH_PREFIX}{branch}", start, hold=held)
+            raise
+
+    def _add_planned(self, plan: RebuildPlan, force: Sequence[str], held: int) -> str:
+        """Add a worktree where the session's HEAD was, and restore its uncommitted work."""
+        path = self.worktree.path
+        recovery = recovery_snapshots.uncommitted_work_on(self.repository.text, plan.snapshot, plan.commit)
+        names_branch = _is_usable_name(plan)
+        # Marked as unfinished, the way git does it, until branch and uncommitted work are restored too.
+        unfinished = bool(recovery) or not names_branch
+        lock = ("--lock", "--reason", _INITIALIZING) if unfinished else ()
+        try:
+            self._git("worktree", "add", *force, *lock, *_checkout_of(plan, path), hold=held)
+            if not names_branch:
+                self._attach_head(plan, held)
+            if recovery:
+                recovery_snapshots.restore_uncommitted_work(path, recovery, held)
+            if unfinished:
+                self._git("worktree", "unlock", str(path), hold=held)
+        except RepositoryGitFailed:
+            self._remove_junk(held)
+            raise
+        # Without a snapshot, no agent has worked here: the worktree is made for the first time.
+        ignored = recovery_snapshots.IGNORED_FILES_NOTE if plan.snapshot else ""
+        return f"{ignored} {plan.note}".strip()  # first: a name in the plan's note can be long
+
+    def _attach_head(self, plan: RebuildPlan, held: int) -> None:
+        """Point the HEAD of a worktree that was added without a branch at the plan's branch."""
+        if plan.creates_branch:
+            self._git("update-ref", plan.ref, plan.commit, "", hold=held)
+        self._git("symbolic-ref", "HEAD", plan.ref, hold=held, directory=self.worktree.path)
+        if not plan.commit:
+            self._git("read-tree", "--empty", hold=held, directory=self.worktree.path)
+
+    def _remove_junk(self, held: int) -> None:
+        """Remove what a failed ``git worktree add`` has left; no agent has run in it.
+
+        git removes it itself unless it was killed, or the checkout had finished.
+        """
+        record = _find_record(self.repository.common, self.worktree.path)
+        if record and (_is_unfinished(record) or not _is_occupied(self.worktree.path)):
+            shutil.rmtree(self.worktree.path, ignore_errors=True)
+            shutil.rmtree(record, ignore_errors=True)
+
+    def _git(self, *arguments: str, hold: int, directory: Path | None = None) -> None:
+        run_git(directory or self.repository.path, *arguments, timeout=_CHECKOUT_SECONDS, hold=(hold,))
+
+
+def _is_usable_name(plan: RebuildPlan) -> bool:
+    """Whether ``git worktree add`` can check out what the plan names.
+
+    Not a branch without commits before git 2.42, nor one whose short name is an option or names HEAD.
+    """
+    if not plan.ref:
+        return True
+    branch = plan.ref.removeprefix(BRANCH_PREFIX)
+    return bool(plan.commit) and not branch.startswith("-") and branch not in ("HEAD", "@")
+
+
+def _checkout_of(plan: RebuildPlan, path: Path) -> list[str]:
+    """Return the arguments of ``git worktree add`` for a plan.
+
+    A branch is passed by its short name, because git detaches HEAD for a full one; it prefers a branch to a tag there.
+    """
+    if not plan.commit:
+        assert plan.snapshot is not None, "only a snapshot can say so"  # noqa: S101
+        return ["--no-checkout", "--detach", str(path), plan.snapshot.commit]
+    if not plan.ref or not _is_usable_name(plan):
+        return ["--detach", str(path), plan.commit]
+    branch = plan.ref.removeprefix(BRANCH_PREFIX)
+    if plan.creates_branch:
+        return ["--no-track", "-b", branch, str(path), plan.commit]
+    return [str(path), branch]
+
+
+def resolve_start_commit(repository: Path, base: str) -> str:
+    """Return the commit that a new branch starts from; raises RepositoryUnusable."""
+    for revision in revisions_for(base) if base else ("HEAD",):
+        if commit := resolve_commit(repository, revision):
+            return commit
+    raise RepositoryUnusable(f"The repository {repository} has no commit at {base or 'HEAD'!r} to start from.")
+
+
+def _restore_directory(
+    repository: OwnedRepository, record: Path, path: Path, found: RecoverySnapshot | None, held: int
+) -> None:
+    """Restore a deleted directory from the record that git still has: HEAD, and the index with all staged work.
+
+    Unstaged work comes from the last snapshot. If only the pointer to the record (``.git``) is missing, nothing else is
+    changed.
+    """
+    if _is_occupied(path):
+        if (path / ".git").is_dir():
+            raise RepositoryUnusable(
+                f"{path / '.git'} is a repository of its own, where a worktree of {repository.path} is expected. "
+                "Move it elsewhere, then try again."
+            )
+        pointer = path.with_name(f".{path.name}.pointer")
+        pointer.write_text(f"gitdir: {record}\n")
+        pointer.rename(path / ".git")
+        return
+    temporary = path.with_name(f".{path.name}.draft")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(mode=0o700)
+    bare = ("--git-dir", str(record), "--work-tree", str(temporary))
+    head = repository.commit_of(read_head(record).ref or read_head(record).commit) or ""
+    if head and not (record / "index").exists():
+        run_git(temporary, *bare, "read-tree", "HEAD", hold=(held,))
+    run_git(temporary, *bare, "checkout-index", "--all", "--quiet", timeout=_CHECKOUT_SECONDS, hold=(held,))
+    if recovery := recovery_snapshots.uncommitted_work_on(repository.text, found, head):
+        recovery_snapshots.overlay_uncommitted_work(temporary, bare, recovery, held)
+    # Pointer and rename come last: a crash before them leaves only a draft, which the next call deletes.
+    (temporary / ".git").write_text(f"gitdir: {record}\n")
+    (record / "gitdir").write_text(f"{path.parent.resolve() / path.name / '.git'}\n")
+    temporary.rename(path)
+
+
+def _is_present(path: Path) -> bool:
+    """Whether a complete worktree exists; reads two small files and runs no git."""
+    record = linked_git_directory(path)
+    return record is not None and (record / "HEAD").is_file() and not _is_unfinished(record)
+
+
+def _is_unfinished(record: Path) -> bool:
+    return (read_git_file(record / "locked") or b"").strip() == _INITIALIZING.encode()
+
+
+def _is_moved(record: Path, path: Path) -> bool:
+    """Whether a record belongs to a worktree that exists elsewhere, because someone moved it there."""
+    place = worktree_of_record(record)
+    if place is None or _is_same_place(place, path):
+        return False
+    return linked_git_directory(place) == record
+
+
+def _find_record(common: Path, path: Path) -> Path | None:
+    """Find git's record of the worktree at ``path``; git names it after the directory, and keeps that name.
+
+    A record of that name whose directory was moved and then deleted is the same worktree's: its name is a session's id.
+    """
+    records = sorted(list_records(common), key=lambda record: record.name != path.name)
+    for record in records:
+        place = worktree_of_record(record)
+        if place is not None and _is_same_place(place, path):
+            return record
+    named = common / "worktrees" / path.name
+    return named if named.is_dir() and worktree_of_record(named) is not None else None
+
+
+def _is_same_place(one: Path, other: Path) -> bool:
+    """Whether two paths name the same entry, whether or not it exists, and whatever links lead to its directory."""
+    return one.name == other.name and one.parent.resolve() == other.parent.resolve()
+
+
+def _is_occupied(path: Path) -> bool:
+    """Whether something exists at the worktree's path that must not be deleted."""
+    try:
+        return any(path.iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+@contextmanager
+def worktree_lock(path: Path) -> Iterator[int]:
+    """Hold the lock for ``path`` while something is created there; yield its file descriptor.
+
+    Pass the descriptor to git as ``hold``: git then keeps the lock if the process that took it is killed. Raises
+    RepositoryGitFailed if another process keeps the lock for two minutes.
+    """
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not wait_for_lock(lock, _LOCK_SECONDS):
+            raise RepositoryGitFailed(f"Another process has been preparing {path} for more than {_LOCK_SECONDS:g} s.")
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def wait_for_lock(descriptor: int, seconds: float) -> bool:
+    """Take the exclusive lock on an open file; return False if another process keeps it for so long. Blocks."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOCK_POLL)
+        else:
+            return True
+
+
+def _lowercase_first(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]

@@ -1,0 +1,1 @@
+"""What the runtimes on Docker engines share; this folder is no runtime of its own."""

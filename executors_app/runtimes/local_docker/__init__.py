@@ -1,0 +1,1 @@
+"""Sessions in containers of this machine's Docker engine."""

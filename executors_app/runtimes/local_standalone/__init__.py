@@ -1,0 +1,1 @@
+"""Sessions on the control plane's own machine."""

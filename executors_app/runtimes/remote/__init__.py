@@ -1,0 +1,1 @@
+"""Sessions on other machines, through the host daemon of agentctl there."""

@@ -1,0 +1,1 @@
+"""Sessions in containers of a Docker engine on another machine."""

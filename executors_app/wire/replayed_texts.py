@@ -1,0 +1,41 @@
+"""Compare the texts that an agent replays with those that it was given."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from executors_app.wire.normalization import normalize_compatible
+
+MAX_TEXTS: Final = 20
+"""Number of user texts that are kept of a replay: the last ones."""
+_COMPARED_CHARS: Final = 200
+"""How much of a prompt is compared: agents replay long texts cut."""
+_MIN_QUOTE: Final = 64
+"""A shorter replayed text proves nothing by being part of a prompt."""
+
+
+def shows_text(replayed_text: str, text: str) -> bool:
+    """Return whether a replayed user text, possibly wrapped or cut, is ``text``.
+
+    Also decides about a prompt in doubt: if the replay shows it, the agent has received it.
+    """
+    return find_text(normalise_text(replayed_text), normalise_text(text)) is not None
+
+
+def find_text(seen: str, ours: str) -> int | None:
+    """Return where a replayed text shows ours, both normalised; 0 for one that was cut, None if it does not."""
+    place = seen.rfind(ours[:_COMPARED_CHARS])
+    if place >= 0:
+        return place
+    return 0 if len(seen) >= _MIN_QUOTE and seen in ours else None
+
+
+def normalise_text(text: str) -> str:
+    """Return a text without differences that agents make: case, white space, compatible characters."""
+    return " ".join(normalize_compatible(text).casefold().split())
+
+
+def text_digest(text: str) -> str:
+    """Return a digest of the whole text without these differences: 32 hex digits."""
+    return hashlib.sha256(normalise_text(text).encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,1 @@
+"""Write the documents that are generated from the code: ``make docs``."""

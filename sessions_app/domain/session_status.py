@@ -1,0 +1,156 @@
+"""The status of one session: the record that API, MCP server, pages and sockets serialise.
+
+Times are ISO 8601 texts, because every reader but the situation sends them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypedDict
+
+
+class WaitStatus(TypedDict):
+    """What the newest run waits for."""
+
+    id: str
+    kind: str
+    reason: str
+    since_seq: int
+    deadline: str | None
+
+
+class InterruptedWaitStatus(TypedDict):
+    """A wait that ended without an answer."""
+
+    id: str
+    kind: str
+    reason: str
+    deadline: str | None
+    at: str
+
+
+class RetryStatus(TypedDict):
+    """The next attempt of a failed turn."""
+
+    message_id: str
+    attempt: int
+    of: int
+    at: str | None
+    error_code: str
+    error_message: str
+    text: str
+
+
+class StartWaitStatus(TypedDict):
+    """Why a session has not started yet, and how many start before it."""
+
+    reason: str
+    before: int
+
+
+class IdleStatus(TypedDict):
+    """Why nothing is happening, and what happens next."""
+
+    reason: str
+    text: str
+    next_step: str
+    until: str | None
+
+
+class ReceiptStatus(TypedDict):
+    """A continuity receipt."""
+
+    id: str
+    kind: str
+    verified: str
+    strategy: str
+    reason: str
+    evidence: Mapping[str, Any]
+    created_at: str
+
+
+class ChoiceStatus(TypedDict):
+    """A way to continue."""
+
+    choice: str
+    text: str
+    mode: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStatus:
+    """The status of one session. ``StatusSerializer`` describes the fields to clients of the API."""
+
+    session_id: str
+    task_id: str
+    state: str
+    derived_status: str
+    wait: WaitStatus | None
+    interrupted_wait: InterruptedWaitStatus | None
+    agent_profile_id: str
+    agent_type: str
+    agent_title: str
+    executor_id: str
+    runtime: str
+    executor_status: str
+    agent_execution_id: str | None
+    last_seen_at: str | None
+    capability_note: str
+    asleep: bool
+    output_limit: str
+    snapshot_transfer: Mapping[str, Any] | None
+    supports_workspace_only: bool
+    is_agent_running: bool
+    background_processes: Sequence[Mapping[str, Any]]
+    background_process_count: int
+    is_resumable: bool
+    needs_resume: bool
+    resume_reason: str
+    resume_strategy: str | None
+    supports_session_resume: bool
+    requires_new_session: bool
+    desired_state: str
+    work_state: str
+    needs_attention: bool
+    worktree_id: str
+    worktree_path: str
+    worktree_branch: str
+    workspace: Mapping[str, Any] | None
+    warnings: Sequence[Mapping[str, Any]]
+    error_code: str
+    error_message: str
+    last_seq: int
+    epoch: str
+    policy: str
+    policy_source: str
+    continues: bool
+    recovering: bool
+    continuing: bool
+    restart_attempts: int
+    next_restart_at: str | None
+    stalled_since: str | None
+    cancel_ignored_since: str | None
+    retry: RetryStatus | None
+    history: Mapping[str, int | None] | None
+    latest_receipt: ReceiptStatus | None
+    pending_permissions: int
+    pending_questions: int
+    held_prompts: int
+    queued_prompts: int
+    overdue_prompts: int
+    starting: bool
+    queued_for_capacity: bool
+    start_wait: StartWaitStatus | None
+    mcp_servers: Sequence[Mapping[str, Any]]
+    stillness: IdleStatus | None = None
+    """Derived from the rest, like ``choices``."""
+    choices: Sequence[ChoiceStatus] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the status as API and sockets send it."""
+        return {name: getattr(self, name) for name in STATUS_FIELDS}
+
+
+STATUS_FIELDS: Final = tuple(field.name for field in fields(SessionStatus))
+"""The names of the fields, in the order in which they are sent."""

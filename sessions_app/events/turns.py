@@ -1,0 +1,323 @@
+"""Turns: their beginning, their ends, silences, and the limits of their output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+from pydantic import Field
+
+from sessions_app.domain import attention
+from sessions_app.domain.attention import AttentionKind
+from sessions_app.domain.portable_lines import LogEvent
+from sessions_app.domain.portable_rebuild import KEY_LIMIT, SessionRebuild, text_value
+from sessions_app.domain.situation_facts import Label, humanize_code
+from sessions_app.domain.states import CANCELLED_BY_AGENT, RunState
+from sessions_app.events.base import Event, Inbox, with_reason
+
+_INTERRUPTION_CAUSES: Final[Mapping[str, str]] = {
+    "wait_timeout": "Nobody answered in time, so the wait ended",
+    "agent_gone": "The agent’s process ended in the middle of the turn",
+}
+
+
+class RunEvent(Event):
+    """Something happened in a run."""
+
+    def may_change_status(self) -> bool:
+        """Return True: the derived status follows from the newest run."""
+        return True
+
+
+class RunStarted(
+    RunEvent,
+    name="session.run.started",
+    recorded_by="ingest, when the agent has accepted a prompt",
+    timeline=Label("A turn began", "busy"),
+    quotes_prompt=True,
+):
+    """A run has started."""
+
+    run_id: str
+    message_id: str
+
+    @classmethod
+    def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
+        """Add the run; the user's next message is its prompt."""
+        rows.expected = text_value(line.payload, "message_id")[:KEY_LIMIT]
+        rows.run(line)
+
+
+class RunMoved(RunEvent):
+    """A run has another state."""
+
+    run_id: str
+    message_id: str
+    reason: str
+
+
+class RunWaiting(
+    RunMoved,
+    name="session.run.waiting",
+    recorded_by="ingest, when the agent asks for a permission or a question; a request for a "
+    "[wait](operate.md#let-a-session-wait-for-a-build)",
+):
+    """A run waits for an answer."""
+
+    wait_kind: str = Field(description="`permission`, `tool_result` or `external`")
+    wait_id: str
+    resume_token_id: str = Field(description="of the key that answers it")
+    deadline: str | None
+    asks: str | None = Field(default=None, description="`permission` or `question`")
+
+    def timeline_label(self) -> Label:
+        """Say what it waits for."""
+        if self.wait_kind != "permission":
+            return Label(with_reason("Waiting for an external result", self.reason), "ask")
+        if self.asks == "question":
+            return Label("The agent asked a question and is waiting", "ask")
+        return Label("The agent asked for permission and is waiting", "ask")
+
+    @classmethod
+    def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
+        """Let the run wait."""
+        run = rows.run(line)
+        run.state, run.waited, run.since_seq = RunState.WAITING, True, line.seq
+        run.wait_kind = text_value(line.payload, "wait_kind")[:16]
+        run.wait_id = text_value(line.payload, "wait_id")[:KEY_LIMIT]
+
+
+class RunResumed(
+    RunMoved,
+    name="session.run.resumed",
+    recorded_by="ingest, when the run no longer waits; the request that ends a wait with its key",
+    timeline=Label("The wait ended; the turn continued", "busy"),
+):
+    """A run continues after a wait."""
+
+    @classmethod
+    def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
+        """Let the run continue."""
+        rows.run(line).state = RunState.RUNNING
+
+
+class RunEnded(RunMoved):
+    """A run has ended."""
+
+    end_state: ClassVar[RunState]
+
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Drop the notice that the agent ignored a cancel: its turn has ended."""
+        inbox.forget_ignored_cancel(self.run_id)
+
+    @classmethod
+    def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
+        """End the run."""
+        run = rows.run(line)
+        run.waited = run.state == RunState.WAITING
+        run.state, run.ended_at = cls.end_state, line.at
+        run.reason = text_value(line.payload, "reason")[:64]
+
+
+class RunCompleted(
+    RunEnded,
+    name="session.run.completed",
+    recorded_by="ingest; `reason` is why the agent stopped",
+    timeline=Label("The turn was completed", "good"),
+):
+    """A turn was completed."""
+
+    end_state = RunState.COMPLETED
+
+
+class RunFailed(
+    RunEnded,
+    name="session.run.failed",
+    recorded_by="ingest; also for a turn that ended with a refusal (`turn_refused`) or without output (`no_output`)",
+):
+    """A turn has failed."""
+
+    end_state = RunState.FAILED
+
+    error_code: str | None
+    error_message: str | None
+
+    def timeline_label(self) -> Label:
+        """Return the error."""
+        return Label(with_reason("The turn failed", self.error_message), "bad")
+
+
+class RunCancelled(
+    RunEnded,
+    name="session.run.cancelled",
+    recorded_by="ingest; `reason` is `cancelled_by_agent` if nobody asked the agent to cancel its turn",
+):
+    """A run was cancelled."""
+
+    end_state = RunState.CANCELLED
+
+    def timeline_label(self) -> Label:
+        """Say who cancelled it and why, unless a user simply cancelled it."""
+        if self.reason == CANCELLED_BY_AGENT:
+            return Label("The agent cancelled the turn on its own", "ask")
+        why = "" if self.reason == "cancelled" else humanize_code(self.reason)
+        return Label(with_reason("The turn was cancelled", why), "off")
+
+
+class RunInterrupted(
+    RunEnded,
+    name="session.run.interrupted",
+    recorded_by="whatever finds that the agent is gone or (`wait_timeout`) that a wait was not ended in time; once "
+    "for each run",
+    audited=True,
+    raises=(AttentionKind.WAIT_INTERRUPTED,),
+):
+    """A run was interrupted."""
+
+    end_state = RunState.INTERRUPTED
+
+    unfinished_tools: list[str] | None = Field(default=None, description="titles of tool calls without a result")
+
+    def timeline_label(self) -> Label:
+        """Say what interrupted it."""
+        cause = _INTERRUPTION_CAUSES.get(self.reason)
+        return Label(cause or with_reason("The turn was interrupted", humanize_code(self.reason)), "bad")
+
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Also report an external wait that nobody ended in time."""
+        super().update_inbox(inbox)
+        reason = inbox.interrupted_wait(self.run_id)
+        if reason is not None:
+            inbox.raise_item(attention.wait_interrupted_notice(self.run_id, reason))
+
+
+RUN_EVENTS: Final[Mapping[str, type[RunMoved]]] = {
+    RunState.RUNNING: RunResumed,
+    RunState.WAITING: RunWaiting,
+    RunState.COMPLETED: RunCompleted,
+    RunState.FAILED: RunFailed,
+    RunState.CANCELLED: RunCancelled,
+    RunState.INTERRUPTED: RunInterrupted,
+}
+"""The event of each state that a run moves to."""
+
+
+class RunRetrying(
+    RunEvent,
+    name="session.run.retrying",
+    recorded_by="ingest, after `session.run.failed`",
+    audited=True,
+):
+    """A failed turn is retried."""
+
+    message_id: str = Field(description="of the next attempt")
+    attempt: int
+    of: int
+    at: str | None = Field(description="the earliest time of the attempt")
+    error_code: str = Field(description="a [temporary provider error](codes.md#errors-of-a-models-provider-that-pass)")
+    error_message: str
+
+    def timeline_label(self) -> Label:
+        """Say which attempt it is."""
+        attempts = f"attempt {self.attempt} of {self.of}"
+        return Label(f"The model’s provider had a temporary error, so the turn is retried ({attempts})", "ask")
+
+
+class RunStalled(
+    RunEvent,
+    name="session.run.stalled",
+    recorded_by="the supervisor, once for each silence longer than `KANDEV_STALL_NOTICE`; the turn continues",
+    audited=True,
+    timeline=Label("The agent has not responded for a while; nothing was stopped", "ask"),
+    raises=(AttentionKind.STALLED,),
+):
+    """The agent is silent in its turn."""
+
+    run_id: str
+    since: str = Field(description="the agent's last output")
+    unfinished_tools: list[str]
+
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Raise an item about the silence."""
+        inbox.raise_item(attention.stalled_notice(self.run_id, self.since))
+
+
+class RunCancelIgnored(
+    RunEvent,
+    name="session.run.cancel_ignored",
+    recorded_by="the supervisor, once for a turn that continues for 30 seconds after its cancel; the turn continues",
+    audited=True,
+    timeline=Label("The agent was asked to cancel its turn, and continues it", "ask"),
+    raises=(AttentionKind.CANCEL_IGNORED,),
+):
+    """The agent continues a turn that it was asked to cancel."""
+
+    message_id: str
+    run_id: str
+    since: str = Field(description="when its agent was asked to cancel")
+
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Raise an item about the turn."""
+        inbox.raise_item(attention.cancel_ignored_notice(self.run_id, self.since))
+
+
+class RunHeardAgain(
+    RunEvent,
+    name="session.run.heard_again",
+    recorded_by="ingest, when the agent responds again after a silence",
+    timeline=Label("The agent responds again", "busy"),
+):
+    """The agent responds again."""
+
+    run_id: str | None
+
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Resolve the item about the silence."""
+        inbox.resolve("heard_again", kinds=(AttentionKind.STALLED,))
+
+
+class OutputLimited(
+    Event,
+    name="session.output.limited",
+    recorded_by="ingest, when the agent's output has reached a [limit](operate.md#limits-of-an-agents-output); output "
+    "is left out from then on",
+    audited=True,
+    timeline=Label("The agent’s output reached its limit, and is no longer stored", "ask"),
+    raises=(AttentionKind.OUTPUT_LIMIT,),
+):
+    """The agent's output is no longer stored."""
+
+    limit: str = Field(description="the setting")
+    bytes_: int
+
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Raise an item about the limit."""
+        inbox.raise_item(attention.output_limit_notice(inbox.session_id, self.limit, inbox.last_seq))
+
+
+class OutputLeftOut(
+    Event,
+    name="session.output.left_out",
+    recorded_by="ingest, where output is missing: at the end of the turn, or when output is stored again",
+    audited=True,
+):
+    """Output is missing at this place of the log."""
+
+    bytes_: int
+
+
+class OutputResumed(
+    Event,
+    name="session.output.resumed",
+    recorded_by="a user's request, or ingest with the next prompt",
+    timeline=Label("The agent’s output is stored again", "busy"),
+):
+    """The agent's output is stored again."""
+
+    limit: str
+    reason: str = Field(description="`allowed` or `next_turn`")
+    by: str | None = Field(default=None, description="the user who allowed it")
+
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Resolve the item about the limit."""
+        inbox.resolve(self.reason, kinds=(AttentionKind.OUTPUT_LIMIT,))

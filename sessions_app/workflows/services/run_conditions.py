@@ -1,0 +1,81 @@
+"""What a workflow needs before it can be run: a repository, an executor and agents.
+
+A valid text is not enough. Whoever starts it by hand is refused with the first obstacle; the editor shows the same
+obstacle beforehand, and a schedule with one is not enabled, because it would promise runs that cannot happen.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executors_app.models import AgentProfile, Executor
+from executors_app.plugins import UnknownPlugin, runtime
+from executors_app.runtimes import SupportsSharedWorktrees
+from sessions_app.models import Repository
+from sessions_app.services.catalogue import profiles_of
+from sessions_app.services.errors import Invalid, SessionsError, WorktreeNotShared
+from sessions_app.workflows.language.graph import WorkflowGraph as Graph
+from sessions_app.workflows.services.assignment import choose_agents, demo_agent_note
+from sessions_app.workflows.services.run_records import node_types_of
+
+WORKSPACE_NODE_TYPES: Final = frozenset({"shell", "agent"})
+"""Node types that need a workspace."""
+MAX_NODES_LISTED: Final = 5
+"""Maximum number of nodes that an error names."""
+
+
+def check_workplace(graph: Graph, repository: Repository | None, executor: Executor | None) -> None:
+    """Check that the nodes have a workspace where they can run.
+
+    Raises Invalid without an executor or a repository that the nodes need, and WorktreeNotShared for an executor whose
+    sessions cannot share one worktree.
+    """
+    if executor is None:
+        raise Invalid("There is no executor yet. Ask staff to add one.", field="executor")
+    working = node_types_of(graph) & WORKSPACE_NODE_TYPES
+    if working and repository is None:
+        names = " and ".join(sorted(working))
+        raise Invalid(f"Its {names} nodes need a workspace. Choose a repository.", field="repository")
+    if "agent" in working and not _shares_worktrees(executor):
+        raise WorktreeNotShared(
+            f"The agents of a workflow share one worktree, which sessions on {executor.runtime} cannot do. "
+            "Choose another executor; this one can only run workflows without agents.",
+            runtime=executor.runtime,
+        )
+
+
+def check_agents(graph: Graph, team_id: int, agent_profile: AgentProfile | None) -> str:
+    """Check that each agent node has an agent: otherwise earlier nodes would spend money for a run that must fail.
+
+    Returns a note about runners that the demo agent replaces; empty if there are none. Raises Invalid.
+    """
+    profiles = profiles_of(team_id).order_by("name", "id") if "agent" in node_types_of(graph) else ()
+    missing, demo_runners = choose_agents(graph, list(profiles), agent_profile)
+    if missing:
+        shown = " ".join(missing[:MAX_NODES_LISTED])
+        raise Invalid(f"Agents are missing for this workflow. {shown}", field="agent_profile", problems=missing)
+    return demo_agent_note(demo_runners)
+
+
+def run_obstacle(
+    graph: Graph,
+    *,
+    team_id: int,
+    repository: Repository | None,
+    executor: Executor | None,
+    agent_profile: AgentProfile | None,
+) -> str:
+    """Return what keeps everybody from running the workflow, as a sentence; empty if nothing does."""
+    try:
+        check_workplace(graph, repository, executor)
+        check_agents(graph, team_id, agent_profile)
+    except SessionsError as error:
+        return error.message
+    return ""
+
+
+def _shares_worktrees(executor: Executor) -> bool:
+    try:
+        return isinstance(runtime(executor.runtime), SupportsSharedWorktrees)
+    except UnknownPlugin:
+        return False

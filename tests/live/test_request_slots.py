@@ -1,0 +1,191 @@
+"""However many requests a caller sends at once, they share the web process with those of everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kandev.request_slots import RequestSlots, RequestSlotsMiddleware, credential_of
+from tests.drills.conftest import deployment, pytest_runtest_makereport  # noqa: F401
+from tests.drills.deployment import Deployment
+from tests.hostile_load.attackers import Request, send
+
+CROWD = 220
+SCOPE: dict[str, Any] = {"type": "http", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def wait_in(slots: RequestSlots, caller: str, order: list[str]) -> None:
+    assert await slots.acquire(caller.encode())
+    order.append(caller)
+
+
+async def test_callers_get_slots_in_turn() -> None:
+    slots, order = RequestSlots(most=1, per_caller=9), list[str]()
+    waiting = [asyncio.create_task(wait_in(slots, caller, order)) for caller in "aaaabc"]
+    await settle()
+    for _ in range(5):
+        slots.release(order[-1].encode())
+        await settle()
+    await asyncio.gather(*waiting)
+    assert "".join(order) == "aabcaa"
+
+
+async def test_caller_holds_a_limited_number_of_slots() -> None:
+    slots, order = RequestSlots(most=9, per_caller=2), list[str]()
+    waiting = [asyncio.create_task(wait_in(slots, caller, order)) for caller in "aaab"]
+    await settle()
+    assert order == ["a", "a", "b"]
+    slots.release(b"a")
+    await asyncio.gather(*waiting)
+    assert order == ["a", "a", "b", "a"]
+
+
+async def test_caller_with_too_many_waiting_requests_is_refused() -> None:
+    slots = RequestSlots(most=1, per_caller=1, waiting=1)
+    assert await slots.acquire(b"a")
+    waiting = asyncio.create_task(slots.acquire(b"a"))
+    await settle()
+    assert not await slots.acquire(b"a")
+    slots.release(b"a")
+    assert await waiting
+    slots.release(b"a")
+    assert await slots.acquire(b"b")
+
+
+@pytest.mark.parametrize("granted", [True, False])
+async def test_request_that_is_cancelled_leaves_its_slot_to_others(granted: bool) -> None:
+    slots = RequestSlots(most=1)
+    assert await slots.acquire(b"a")
+    waiting = asyncio.create_task(slots.acquire(b"b"))
+    await settle()
+    if granted:
+        slots.release(b"a")
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    if not granted:
+        slots.release(b"a")
+    assert await asyncio.wait_for(slots.acquire(b"c"), timeout=30)
+
+
+async def serve(middleware: RequestSlotsMiddleware, **scope: Any) -> list[Any]:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    await middleware({**SCOPE, **scope}, receive, keep)
+    return sent
+
+
+async def test_stream_holds_no_slot_and_health_needs_none() -> None:
+    ends = asyncio.Event()
+
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await ends.wait()
+
+    slots = RequestSlots(most=1)
+    middleware = RequestSlotsMiddleware(stream, "sessionid", slots)
+    streams = [asyncio.create_task(serve(middleware)) for _ in range(3)]
+    await settle()
+    assert await asyncio.wait_for(slots.acquire(b"other"), timeout=30)
+    health = asyncio.create_task(serve(middleware, path="/healthz"))
+    ends.set()
+    for answer in await asyncio.gather(*streams, health):
+        assert answer[0]["status"] == 200
+
+
+async def test_credentials_of_one_user_count_as_one_caller() -> None:
+    held, ends = Counter[str](), asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        scope["kandev.remember_user"](7)
+        held["now"] += 1
+        held["most"] = max(held["most"], held["now"])
+        await (settle() if scope["path"] == "/api/first" else ends.wait())
+        held["now"] -= 1
+
+    middleware = RequestSlotsMiddleware(application, "sessionid", RequestSlots(most=9, per_caller=2))
+    callers = [[(b"authorization", b"Token %d" % number)] for number in range(4)]
+    for headers in callers:
+        await serve(middleware, path="/api/first", headers=headers)
+    running = [asyncio.create_task(serve(middleware, path="/api/", headers=headers)) for headers in callers]
+    await settle()
+    ends.set()
+    await asyncio.gather(*running)
+    assert held["most"] == 2
+
+
+LOGIN = (b"cookie", b"sessionid=x")
+TOKEN = (b"authorization", b"Token k")
+PAGE, API = "/tasks/", "/api/v1/tasks/"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "same_as"),
+    [
+        (PAGE, [(b"cookie", b"a=b; sessionid=x")], LOGIN),
+        (PAGE, [(b"cookie", b"sessionid=x;theme=dark")], LOGIN),
+        (PAGE, [(b"cookie", b'sessionid="x"')], LOGIN),
+        (PAGE, [(b"cookie", b"sessionid=invented; sessionid=x")], LOGIN),
+        (PAGE, [(b"authorization", b"Token invented"), LOGIN], LOGIN),
+        (API, [(b"authorization", b"Basic invented"), LOGIN], LOGIN),
+        (API, [(b"authorization", b"token   k"), (b"cookie", b"sessionid=invented")], TOKEN),
+        (API, [TOKEN, LOGIN], TOKEN),
+    ],
+)
+def test_credential_that_decides_identifies_the_caller(path: str, headers: Any, same_as: tuple[bytes, bytes]) -> None:
+    expected = credential_of({**SCOPE, "path": API, "headers": [same_as]}, "sessionid")
+    assert credential_of({**SCOPE, "path": path, "headers": headers}, "sessionid") == expected
+
+
+def test_other_credentials_are_other_callers() -> None:
+    credentials: list[Any] = [[], [LOGIN], [(b"cookie", b"sessionid=y")], [TOKEN], [(b"authorization", b"Token l")]]
+    callers = {credential_of({**SCOPE, "path": API, "headers": headers}, "sessionid") for headers in credentials}
+    assert len(callers) == len(credentials)
+
+
+@pytest.fixture
+def crowd(deployment: Deployment) -> Iterator[Counter[int]]:  # noqa: F811
+    """Let one user send many requests at once, again and again; yield how they were answered."""
+    deployment.serve()
+    statuses, stopped = Counter[int](), threading.Event()
+    request = Request("tasks", "/api/v1/tasks/", headers={"Authorization": f"Token {deployment.seeded['token']}"})
+
+    def repeat() -> None:
+        while not stopped.is_set():
+            statuses[send(deployment.url, request)] += 1
+
+    threads = [threading.Thread(target=repeat) for _ in range(CROWD)]
+    for thread in threads:
+        thread.start()
+    yield statuses
+    stopped.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_crowd_of_one_user_takes_no_connection_and_no_time_from_others(
+    deployment: Deployment,  # noqa: F811
+    crowd: Counter[int],
+) -> None:
+    for _ in range(5):
+        with urllib.request.urlopen(f"{deployment.url}/login/", timeout=20) as answer:
+            assert answer.status == 200
+    assert deployment.is_ready()
+    assert crowd[200], "the crowd was served meanwhile"
+    assert set(crowd) <= {200, 429}

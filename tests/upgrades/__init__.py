@@ -1,0 +1,1 @@
+"""Upgrades of what earlier releases left: databases, data directories and running agentctls."""
