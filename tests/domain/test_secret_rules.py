@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import math
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +14,7 @@ from hypothesis import strategies as st
 
 from sessions_app.domain import sanitizing, secret_rules
 from sessions_app.domain.sanitizing import REDACTION_MARK, redact
+from tests.growth import FLOOR_OF_CALLS, assert_costs_at_most, measure_growth
 
 _REPOSITORY: Final = Path(__file__).parents[2]
 _KEYWORD: Final = KeywordDetector()
@@ -186,16 +184,18 @@ ATTACKS: Final = {
     "strings of high entropy": ("", '"x7Kq9ZbR2mT4vW8y"'),
 }
 """A beginning, and what is repeated behind it: texts that take long, some of them found by hill climbing."""
-SIZES: Final = (2000, 4000, 8000, 16_000, 32_000)
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
 def test_time_grows_in_proportion_to_the_text(attack: tuple[str, str]) -> None:
     begin, repeated = attack
-    texts = [(begin + repeated * (size // len(repeated) + 1))[:size] for size in SIZES]
-    costs = [_cpu_seconds(lambda text=text: redact(text)) for text in texts]  # type: ignore[misc]
-    assert _slope(SIZES, costs) <= 1.2, costs
-    assert costs[-1] < 32_000 * 70e-6, "ten times what was measured"
+
+    def shape(size: int) -> str:
+        return (begin + repeated * (size // len(repeated) + 1))[:size]
+
+    growth = measure_growth(redact, shape, pools=(), floor=FLOOR_OF_CALLS)
+    growth.assert_bounded()
+    growth.assert_within(growth.sizes[-1] * 70e-6)  # ten times what was measured
 
 
 @pytest.mark.parametrize("rule", [*secret_rules.RULES, *secret_rules._NAMED], ids=lambda rule: rule.pattern[-40:])
@@ -204,14 +204,19 @@ def test_no_rule_is_slow_on_any_attack(rule: re.Pattern[str]) -> None:
     size = 400 if rule in secret_rules._NAMED else 8000
     for begin, repeated in ATTACKS.values():
         text = (begin + repeated * size)[:size]
-        assert _cpu_seconds(lambda text=text: list(rule.finditer(text))) < size * 200e-6  # type: ignore[misc]
+        assert_costs_at_most(size * 200e-6, lambda text=text: list(rule.finditer(text)))  # type: ignore[misc]
 
 
 def test_many_known_values_cost_no_more_than_one() -> None:
     text = "some words about a deployment " * 1000
-    few = _cpu_seconds(lambda: sanitizing._redact_known_values(text, ["correct-horse-0"]))
-    many = [f"correct-horse-{number}" for number in range(10_000)]
-    assert _cpu_seconds(lambda: sanitizing._redact_known_values(text, many)) < 10 * few + 0.2
+    growth = measure_growth(
+        lambda values: sanitizing._redact_known_values(text, values),
+        lambda count: [f"correct-horse-{number}" for number in range(count)],
+        sizes=(1, 100, 10_000),
+        pools=(),
+        floor=0.02,
+    )
+    growth.assert_bounded(max_slope=0.25)
 
 
 def test_text_is_searched_for_secrets_in_few_places_whose_cost_is_known() -> None:
@@ -229,21 +234,3 @@ def test_text_is_searched_for_secrets_in_few_places_whose_cost_is_known() -> Non
         "rendering/operations.py",
         "services/mcp_servers.py",
     }
-
-
-def _cpu_seconds(work: Callable[[], object]) -> float:
-    """Return the shortest of three measurements: other processes may disturb one of them."""
-    measured = []
-    for _ in range(3):
-        begin = time.process_time()
-        work()
-        measured.append(time.process_time() - begin)
-    return min(measured)
-
-
-def _slope(sizes: tuple[int, ...], costs: list[float]) -> float:
-    """Return the slope of the line that fits cost over size best, both on a logarithmic scale."""
-    x = [math.log(size) for size in sizes]
-    y = [math.log(max(cost, 1e-6)) for cost in costs]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)

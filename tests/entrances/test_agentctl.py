@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from executors_app.agentctl.http.server import BODY_LIMIT
 from executors_app.wire.protocol import GENERATION_HEADER
 from tests.agentctl.running import agentctl
 from tests.entrances.shapes import SIZES, many_fields, mixture, nested
-from tests.growth import Growth, cpu_seconds
+from tests.growth import measure_growth
 
 BODIES: Final[dict[str, Callable[[int], Any]]] = {
     "/agent/start": lambda size: {
@@ -37,16 +38,23 @@ BODIES: Final[dict[str, Callable[[int], Any]]] = {
 @pytest.mark.parametrize("path", BODIES)
 async def test_body_costs_at_most_in_proportion_to_its_size(path: str, tmp_path: Path) -> None:
     async with agentctl(tmp_path) as running:
-        headers = {**running.headers, GENERATION_HEADER: "1"}
-        points = []
-        for size in (SIZES[0] // 2, *SIZES):
-            data = orjson.dumps(BODIES[path](size))
-            before = cpu_seconds(())
+        headers, loop = {**running.headers, GENERATION_HEADER: "1"}, asyncio.get_running_loop()
+
+        async def post(data: bytes) -> None:
             async with running.http.post(running.url + path, data=data, headers=headers) as response:
                 assert (await response.json()).keys() == {"code", "message", "details"}
                 assert response.status in range(400, 503)
-            points.append((size, cpu_seconds(()) - before))
-        Growth(points[1:]).assert_bounded()
+
+        def measure() -> None:
+            growth = measure_growth(
+                lambda data: asyncio.run_coroutine_threadsafe(post(data), loop).result(),
+                lambda size: orjson.dumps(BODIES[path](size)),
+                sizes=SIZES,
+                pools=(),
+            )
+            growth.assert_bounded()
+
+        await asyncio.to_thread(measure)
 
 
 async def test_body_beyond_the_limit_is_refused(tmp_path: Path) -> None:

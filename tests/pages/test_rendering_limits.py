@@ -148,7 +148,7 @@ def test_cost_of_a_page_of_hostile_messages_is_bounded(session: TaskSession, wor
         assert client.get(path_of(session)).status_code == 200
 
     growth = measure_growth(show, lambda size: size, sizes=(4, 32))
-    assert growth.most <= PAGE_LIMITS.cpu_seconds + 1.5, growth
+    growth.assert_within(PAGE_LIMITS.cpu_seconds + 1.5)
 
 
 def test_cost_of_a_queued_prompt_is_bounded(session: TaskSession, world: World) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from executors_app.untrusted_files import Directory
 from executors_app.wire.errors import BundleRefused, PublicationRefused
 from executors_app.workspace_store import publish
 from tests.executors.repositories import commit, run_git
+from tests.growth import FLOOR_OF_CALLS, measure_growth
 from tests.repositories import hostile_packs
 from tests.repositories.hostile_packs import BLOB, DELTA
 from tests.repositories.usage import GitUsage, bytes_below
@@ -189,54 +187,47 @@ def test_published_work_is_charged_once(place: Place, sandbox: Path) -> None:
     assert place.archive.published() == published
 
 
-SLOPE = 1.2
-"""Steepest growth of cost over size, on logarithmic scales."""
-
-
-def _slope(sizes: Sequence[int], costs: Sequence[float]) -> float:
-    return math.log(costs[-1] / costs[0]) / math.log(sizes[-1] / sizes[0])
-
-
-def test_cost_of_a_bundle_grows_linearly(place: Place, sandbox: Path, tmp_path: Path, usage: GitUsage) -> None:
+def test_cost_of_a_bundle_grows_linearly(place: Place, sandbox: Path, tmp_path: Path) -> None:
     """Unpacked bytes of 40 to 640 MiB cost CPU in proportion; the smallest is well above the start of a process."""
-    sizes, costs = (40, 80, 160, 320, 640), []
-    for size in sizes:
-        usage.reset()
-        place.archive.take_in(_work_of(place, tmp_path, results=size // 4, times=64), BRANCH)
-        costs.append(usage.cpu_seconds)
-    assert _slope(sizes, costs) < SLOPE, costs
+    growth = measure_growth(
+        lambda bundle: place.archive.take_in(bundle, BRANCH),
+        lambda size: _work_of(place, tmp_path, results=size // 4, times=64),
+        sizes=(40, 80, 160, 320, 640),
+        pools=(),
+    )
+    growth.assert_bounded()
 
 
-def test_cost_of_many_objects_grows_linearly(place: Place, sandbox: Path, tmp_path: Path, usage: GitUsage) -> None:
+def test_cost_of_many_objects_grows_linearly(place: Place, sandbox: Path, tmp_path: Path) -> None:
     """From 4,000 to 64,000 files in one directory, each another blob."""
-    sizes, costs = (4_000, 8_000, 16_000, 32_000, 64_000), []
-    for size in sizes:
+
+    def directory_of(size: int) -> Path:
         blobs = [hostile_packs.stored_object(BLOB, b"%d of %d" % (number, size)) for number in range(size)]
         children = [("100644", f"{number:06}", name) for number, (name, _) in enumerate(blobs)]
         tree, stored = hostile_packs.tree_entry(children)
         made, text = hostile_packs.commit_entry(tree, place.archive.tips()[HEAD])
-        sent = hostile_packs.bundle_of(tmp_path, made, [*(entry for _, entry in blobs), stored, text])
-        usage.reset()
-        place.archive.take_in(sent, BRANCH)
-        costs.append(usage.cpu_seconds)
-    assert _slope(sizes, costs) < SLOPE, costs
+        return hostile_packs.bundle_of(tmp_path, made, [*(entry for _, entry in blobs), stored, text])
+
+    sizes = (4_000, 8_000, 16_000, 32_000, 64_000)
+    measure_growth(
+        lambda bundle: place.archive.take_in(bundle, BRANCH), directory_of, sizes=sizes, pools=()
+    ).assert_bounded()
 
 
-def _cost_of_reading_refs(directory: Directory, expected: int) -> float:
-    """Return the processor time in seconds; a busy machine adds to it, so the least of several counts."""
-    begun = time.process_time()
-    assert len(ref_files.read_refs(directory)) == expected
-    return time.process_time() - begun
-
-
-def test_cost_of_reading_refs_grows_linearly(repository: Path) -> None:
+def test_cost_of_reading_refs_grows_linearly(repository: Path, tmp_path: Path) -> None:
     """From 1,000 to 16,000 loose refs of a team's repository."""
     head = run_git(repository, "rev-parse", "HEAD")
-    directory = Directory(repository / ".git")
-    (repository / ".git/refs/heads/many").mkdir()
-    sizes, costs = (1_000, 2_000, 4_000, 8_000, 16_000), []
-    for size in sizes:
+
+    def repository_with(size: int) -> tuple[Directory, int]:
+        heads = tmp_path / f"{size}/refs/heads"
+        heads.mkdir(parents=True)
         for number in range(size):
-            (repository / f".git/refs/heads/many/{number}").write_text(head)
-        costs.append(min(_cost_of_reading_refs(directory, size + 1) for _ in range(3)))
-    assert _slope(sizes, costs) < SLOPE, costs
+            (heads / f"{number}").write_text(head)
+        return Directory(tmp_path / f"{size}"), size
+
+    def read(given: tuple[Directory, int]) -> None:
+        directory, size = given
+        assert len(ref_files.read_refs(directory)) == size
+
+    sizes = (1_000, 2_000, 4_000, 8_000, 16_000)
+    measure_growth(read, repository_with, sizes=sizes, pools=(), floor=FLOOR_OF_CALLS).assert_bounded()
