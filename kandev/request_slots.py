@@ -17,12 +17,16 @@ from django.http import HttpRequest, HttpResponse
 from django.http.cookie import parse_cookie
 from django.utils.functional import SimpleLazyObject
 
+from sessions_app.accounts.client_address import network_of_address
+
 MAX_REQUESTS: Final = 60
 """Requests that a web process handles at once."""
 MAX_PER_CALLER: Final = 8
 """Requests of one caller that are handled at once; a browser sends six."""
 MAX_WAITING: Final = 100
-"""Requests of one caller that wait for a slot; more are refused."""
+"""Requests of one user that wait for a slot; more are refused."""
+MAX_WAITING_UNKNOWN: Final = 1000
+"""Requests of one network without a known user that wait: all users behind a proxy, after the web process started."""
 _MAX_REMEMBERED: Final = 10_000
 """Credentials whose users are remembered."""
 _API_PATH: Final = "/api/"
@@ -38,16 +42,16 @@ Application = Callable[[Scope, Any, Any], Awaitable[None]]
 class RequestSlots:
     """The slots of a process. Callers that wait get them in turn, whatever number of requests each of them has."""
 
-    def __init__(self, most: int = MAX_REQUESTS, per_caller: int = MAX_PER_CALLER, waiting: int = MAX_WAITING):
-        self._free, self._per_caller, self._most_waiting = most, per_caller, waiting
+    def __init__(self, most: int = MAX_REQUESTS, per_caller: int = MAX_PER_CALLER):
+        self._free, self._per_caller = most, per_caller
         self._held: dict[bytes, int] = {}
         self._waiting: OrderedDict[bytes, deque[asyncio.Future[None]]] = OrderedDict()
         """Those who wait, by caller; the caller whose turn is next comes first."""
 
-    async def acquire(self, caller: bytes) -> bool:
-        """Wait for a slot; return False if too many of the caller's requests wait already."""
+    async def acquire(self, caller: bytes, most_waiting: int = MAX_WAITING) -> bool:
+        """Wait for a slot; return False if ``most_waiting`` of the caller's requests wait already."""
         turns = self._waiting.setdefault(caller, deque())
-        if len(turns) >= self._most_waiting:
+        if len(turns) >= most_waiting:
             return False
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         turns.append(turn)
@@ -90,7 +94,9 @@ class RequestSlots:
 class RequestSlotsMiddleware:
     """ASGI middleware that handles a limited number of requests at once.
 
-    A response that has begun needs no slot: a stream of events can last for hours.
+    A caller is a user, or a network if the request has no credential of a known user: a credential is known once it
+    has been accepted. Otherwise whoever invents many credentials would be many callers. A response that has begun needs
+    no slot: a stream of events can last for hours.
     """
 
     def __init__(self, inner: Application, session_cookie: str, slots: RequestSlots | None = None):
@@ -105,8 +111,9 @@ class RequestSlotsMiddleware:
             await self._inner(scope, receive, send)
             return
         credential = credential_of(scope, self._cookie)
-        caller = self._users.get(credential, credential)
-        if not await self._slots.acquire(caller):
+        user = self._users.get(credential)
+        caller = user or _network_of(scope)
+        if not await self._slots.acquire(caller, MAX_WAITING if user else MAX_WAITING_UNKNOWN):
             await _refuse(send)
             return
         is_held = True
@@ -122,6 +129,8 @@ class RequestSlotsMiddleware:
             await send(message)
 
         def remember_user(user_id: int) -> None:
+            if not credential:
+                return  # a login: what follows without a credential is not this user's
             self._users[credential] = b"user %d" % user_id
             while len(self._users) > _MAX_REMEMBERED:
                 self._users.popitem(last=False)
@@ -133,20 +142,21 @@ class RequestSlotsMiddleware:
 
 
 def credential_of(scope: Scope, session_cookie: str) -> bytes:
-    """Return a hash of the credential that decides about a request, or the address of a request without one.
+    """Return a hash of the credential that decides about a request; empty if it has none.
 
     It is read as Django and REST framework read it: if a part counted that they ignore, such as a token beside the
-    cookie of a page, one user could be many callers. It is not checked yet. Whoever invents many credentials gets many
-    turns, but each such request is refused at once.
+    cookie of a page, one user could be many callers. It is not checked yet.
     """
     key = _token_of(scope) if scope["path"].startswith(_API_PATH) else b""
     if not key:
         cookies = parse_cookie(_header(scope, b"cookie").decode("latin-1"))
         key = cookies.get(session_cookie, "").encode()
-    if key:
-        return hashlib.sha256(key).digest()
+    return hashlib.sha256(key).digest() if key else b""
+
+
+def _network_of(scope: Scope) -> bytes:
     client = scope.get("client") or ("", 0)
-    return str(client[0]).encode()
+    return b"network " + network_of_address(str(client[0])).encode()
 
 
 def _token_of(scope: Scope) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
 ClientAddress = IPv4Address | IPv6Address
@@ -28,3 +28,16 @@ def parse_client_address(text: str) -> ClientAddress | None:
         return None
     mapped = getattr(address, "ipv4_mapped", None)
     return mapped or address
+
+
+def network_of_address(address: str) -> str:
+    """Return the network that counts as one caller: an IPv4 address, or an IPv6 /64, which one customer controls.
+
+    It is empty for every text that is no address, as over a Unix socket: such callers share their limits.
+    """
+    found = parse_client_address(address)
+    if found is None:
+        return ""
+    if found.version == 4:
+        return str(found)
+    return str(ip_network((found, 64), strict=False))

@@ -7,7 +7,6 @@ import math
 import secrets
 from dataclasses import dataclass, field
 from datetime import timedelta
-from ipaddress import ip_network
 from typing import Final
 
 from django.core import signing
@@ -15,7 +14,7 @@ from django.core.cache import cache
 from django.utils import timezone
 
 from executors_app.wire.normalization import normalize_compatible
-from sessions_app.accounts.client_address import parse_client_address
+from sessions_app.accounts.client_address import network_of_address
 from sessions_app.accounts.models import AttemptCount
 from sessions_app.services.errors import Throttled
 
@@ -58,19 +57,6 @@ def attempt_key(kind: str, who: str) -> str:
     """Return a key of fixed length, equal for all spellings of a name (case and Unicode forms)."""
     same = normalize_compatible(who).casefold()
     return hashlib.sha256(f"{kind}:{same}".encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def network_of_address(address: str) -> str:
-    """Return the network that counts as one caller: an IPv4 address, or an IPv6 /64, which one customer controls.
-
-    It is empty for every text that is no address, as over a Unix socket: such callers share their limits.
-    """
-    found = parse_client_address(address)
-    if found is None:
-        return ""
-    if found.version == 4:
-        return str(found)
-    return str(ip_network((found, 64), strict=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from sessions_app.accounts import models, rate_limits
+from sessions_app.accounts.client_address import network_of_address
 from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink
 from sessions_app.accounts.pages.login import KNOWN_BROWSER_COOKIE
 from sessions_app.accounts.rate_limits import (
@@ -23,7 +24,6 @@ from sessions_app.accounts.rate_limits import (
     AttemptLimit,
     LoginAttempt,
     attempt_key,
-    network_of_address,
 )
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.chores import clean_logins

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sessions_app.accounts.client_address import parse_client_address
-from sessions_app.accounts.rate_limits import network_of_address
+from sessions_app.accounts.client_address import network_of_address, parse_client_address
 
 
 @pytest.mark.parametrize(

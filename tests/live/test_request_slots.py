@@ -52,11 +52,11 @@ async def test_caller_holds_a_limited_number_of_slots() -> None:
 
 
 async def test_caller_with_too_many_waiting_requests_is_refused() -> None:
-    slots = RequestSlots(most=1, per_caller=1, waiting=1)
+    slots = RequestSlots(most=1, per_caller=1)
     assert await slots.acquire(b"a")
-    waiting = asyncio.create_task(slots.acquire(b"a"))
+    waiting = asyncio.create_task(slots.acquire(b"a", most_waiting=1))
     await settle()
-    assert not await slots.acquire(b"a")
+    assert not await slots.acquire(b"a", most_waiting=1)
     slots.release(b"a")
     assert await waiting
     slots.release(b"a")
@@ -128,6 +128,73 @@ async def test_credentials_of_one_user_count_as_one_caller() -> None:
     ends.set()
     await asyncio.gather(*running)
     assert held["most"] == 2
+
+
+def invented(number: int) -> list[tuple[bytes, bytes]]:
+    return [(b"cookie", b"sessionid=invented%d" % number)]
+
+
+@pytest.mark.parametrize(
+    ("crowd", "is_one_caller"),
+    [
+        ([{"client": (f"2001:db8::{number:x}", 1)} for number in range(1, 5)], True),
+        ([{"client": (f"::ffff:192.0.2.1%{number}", 1)} for number in range(1, 5)], True),
+        ([{"client": (f"not an address {number}", 1)} for number in range(1, 5)], True),
+        ([{"headers": invented(number)} for number in range(1, 5)], True),
+        ([{"client": (f"2001:db8:0:{number}::1", 1)} for number in range(1, 5)], False),
+        ([{"client": (f"192.0.2.{number}", 1)} for number in range(1, 5)], False),
+    ],
+    ids=["one /64", "mapped", "no address", "invented logins", "networks", "addresses"],
+)
+async def test_requests_without_a_known_user_count_by_network(crowd: list[dict[str, Any]], is_one_caller: bool) -> None:
+    running, ends = list[Any](), asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        running.append(scope)
+        await ends.wait()
+
+    middleware = RequestSlotsMiddleware(application, "sessionid", RequestSlots(most=9, per_caller=1))
+    tasks = [asyncio.create_task(serve(middleware, **scope)) for scope in crowd]
+    await settle()
+    assert len(running) == (1 if is_one_caller else len(crowd))
+    ends.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_login_without_a_credential_claims_no_other_request() -> None:
+    running, ends = list[Any](), asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        scope["kandev.remember_user"](7)
+        running.append(scope)
+        if scope["path"] != "/login/":
+            await ends.wait()
+
+    middleware = RequestSlotsMiddleware(application, "sessionid", RequestSlots(most=9, per_caller=1))
+    await serve(middleware, path="/login/")
+    tasks = [asyncio.create_task(serve(middleware, client=(f"192.0.2.{number}", 1))) for number in range(2, 5)]
+    await settle()
+    assert len(running) == 4
+    ends.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_known_user_does_not_wait_for_strangers_of_the_same_network() -> None:
+    ends = asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["headers"] == [LOGIN]:
+            scope["kandev.remember_user"](7)
+        else:
+            await ends.wait()
+
+    middleware = RequestSlotsMiddleware(application, "sessionid", RequestSlots(most=9, per_caller=1))
+    await serve(middleware, headers=[LOGIN])
+    strangers = [asyncio.create_task(serve(middleware, headers=invented(number))) for number in range(40)]
+    await settle()
+    await asyncio.wait_for(serve(middleware, headers=[LOGIN]), timeout=30)
+    ends.set()
+    await asyncio.gather(*strangers)
 
 
 LOGIN = (b"cookie", b"sessionid=x")

@@ -11,8 +11,9 @@ from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
 from rest_framework.request import Request
 
 from sessions_app.accounts import credentials
+from sessions_app.accounts.client_address import network_of_address
 from sessions_app.accounts.models import ApiToken
-from sessions_app.accounts.rate_limits import AttemptLimit, network_of_address
+from sessions_app.accounts.rate_limits import AttemptLimit
 
 _wrong_token_limit = AttemptLimit("wrong-key", 30, 60)
 """For each network. Nobody can guess 256 random bits; the limit stops a misconfigured program that keeps retrying."""

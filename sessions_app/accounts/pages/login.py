@@ -15,6 +15,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
+from sessions_app.accounts.client_address import network_of_address
 from sessions_app.accounts.models import LoginLink
 from sessions_app.accounts.pages.settings import remember_appearance
 from sessions_app.accounts.rate_limits import (
@@ -23,7 +24,6 @@ from sessions_app.accounts.rate_limits import (
     AttemptLimit,
     LoginAttempt,
     make_known_browser_cookie,
-    network_of_address,
 )
 
 MAY_SET_PASSWORD_KEY: Final = "may_set_password"  # noqa: S105
