@@ -25,6 +25,7 @@ from aiohttp import web
 
 from executors_app.agentctl import drivers as driver_package
 from executors_app.agentctl.agent_lifecycle import DriverFactory
+from executors_app.agentctl.http.connections import serve_app
 from executors_app.agentctl.http.server import EventStreams, build_app
 from executors_app.agentctl.job_store import wait_for_guards
 from executors_app.agentctl.process import forked_guard, guard_client, subreaper
@@ -223,9 +224,7 @@ async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str,
         listener, port = sockets.listen_unix(options.path, _BACKLOG), 0
         # Root may connect too: it could read our memory anyway.
         app = build_app(sidecar, streams, token, options.host, port, users={os.geteuid(), 0})
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-    await runner.setup()
-    await web.SockSite(runner, listener).start()
+    runner = await serve_app(app, listener)
     background = [
         asyncio.create_task(subreaper.Reaper().run(), name="reaper"),
         asyncio.create_task(sidecar.end_when_abandoned(lambda: streams.is_attached), name="abandoned"),

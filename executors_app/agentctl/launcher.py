@@ -21,10 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from aiohttp import web
-
 from executors_app.agentctl import __main__ as agentctl
 from executors_app.agentctl.daemon import load_drivers, log_to_stderr
+from executors_app.agentctl.http.connections import serve_app
 from executors_app.agentctl.http.server import EventStreams, build_app
 from executors_app.agentctl.process import forked_guard
 from executors_app.agentctl.sidecar import Execution, Sidecar
@@ -83,10 +82,8 @@ async def _serve(state_dir: Path) -> None:
     sidecar = Sidecar(Execution("rehearsal", "rehearsal", state_dir, state_dir), load_drivers())
     streams = EventStreams(sidecar.journal, sidecar.fence)
     app = build_app(sidecar, streams, token, "localhost", 0, users={os.geteuid()})
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
-    await runner.setup()
+    runner = await serve_app(app, sockets.listen_unix(path, 1))
     try:
-        await web.SockSite(runner, sockets.listen_unix(path, 1)).start()
         await _ask_for_status(path, token)
         sidecar.journal.append(JournalKind.LOG, level="info", text="rehearsal")
     finally:

@@ -11,10 +11,10 @@ from typing import Any
 
 import aiohttp
 import orjson
-from aiohttp import web
 
 from executors_app.agentctl.agent_lifecycle import DriverFactory
 from executors_app.agentctl.daemon import listen_tcp
+from executors_app.agentctl.http.connections import serve_app
 from executors_app.agentctl.http.server import EventStreams, build_app
 from executors_app.agentctl.sidecar import Execution, Sidecar
 from executors_app.wire.line_format import journal_directory, read_lines
@@ -110,9 +110,8 @@ async def agentctl(
     streams = EventStreams(sidecar.journal, sidecar.fence)
     listener = listen_tcp("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    runner = web.AppRunner(build_app(sidecar, streams, TOKEN, "127.0.0.1", port), access_log=None, shutdown_timeout=0.2)
-    await runner.setup()
-    await web.SockSite(runner, listener).start()
+    app = build_app(sidecar, streams, TOKEN, "127.0.0.1", port)
+    runner = await serve_app(app, listener, shutdown_timeout=0.2)
     async with aiohttp.ClientSession() as http:
         try:
             yield Running(f"http://127.0.0.1:{port}", http, sidecar, streams, agent, state_dir, workspace)

@@ -24,11 +24,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-from aiohttp import web
-
 from executors_app.agentctl.daemon import listen_tcp, parse_address, report_lock_holder, report_start_failure
 from executors_app.agentctl.host.api import HostAuthMiddleware, InstanceProxy, build_app
 from executors_app.agentctl.host.instances import AllowedRepositories, InstanceManager
+from executors_app.agentctl.http.connections import serve_app
 from executors_app.agentctl.state_files import AlreadyRunning, InstanceLock, replace_file
 
 _VALIDITY: Final = timedelta(days=3650)
@@ -137,9 +136,7 @@ async def serve_host(options: HostOptions, lock: InstanceLock) -> None:
     async with InstanceProxy() as proxy:
         auth = HostAuthMiddleware(instances, options.digest, options.host, port, options.names)
         app = build_app(auth, instances, proxy, boot_id)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        await runner.setup()
-        await web.SockSite(runner, listener, ssl_context=context).start()
+        runner = await serve_app(app, listener, ssl_context=context)
         _write_ready_file(options, lock, port, boot_id)
         await ended.wait()
         await proxy.close_sockets()

@@ -21,6 +21,7 @@ import orjson
 from aiohttp import web
 
 from executors_app.agentctl.drivers import LoginRequest, StartFailed, StartRequest, Strategy
+from executors_app.agentctl.http.connections import admit_connection
 from executors_app.machine import sockets
 from executors_app.wire.agent_settings import is_identifier
 from executors_app.wire.protocol import GENERATION_HEADER, ApiError, Code, LoginAction, validation_error
@@ -326,6 +327,7 @@ class AuthMiddleware:
             raise ApiError(Code.FORBIDDEN_ORIGIN, "browsers are not served")
         if request.path not in UNAUTHENTICATED_PATHS:
             self._authenticate(request)
+            admit_connection(request)
             self._on_contact()
 
     def is_our_host(self, header: str) -> bool:

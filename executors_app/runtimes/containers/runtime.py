@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import IO, Any, Final, TypeVar
 
 from executors_app import workspace_store
@@ -198,18 +198,29 @@ class DockerRuntime(ABC):
         return bool(removed) and all(removed)
 
 
-_ENGINE_THREADS: Final = ThreadPoolExecutor(32, thread_name_prefix="engine")
-"""A start waits here for the team's repository, perhaps for minutes: not in the threads of the whole process."""
+_THREADS: Final = {"calls": 8, "workspaces": 16}
+"""Threads of each engine. One that does not answer keeps its own waiting, and none of another engine. Whatever prepares
+or reads workspaces may wait for minutes, for a team's repository too, and has others than the short calls."""
+_MAX_ENGINES: Final = 64
+"""Engines whose threads are kept; those of an engine that was not called for longest end when they are idle."""
 
 
-async def call_engine(address: EngineAddress, call: Callable[[Engine], T], timeout: float = READY_TIMEOUT) -> T:
-    """Call an engine in a thread."""
+@lru_cache(_MAX_ENGINES * len(_THREADS))
+def _threads_of(address: EngineAddress, kind: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS[kind], thread_name_prefix=f"engine {kind}")
+
+
+async def call_engine(
+    address: EngineAddress, call: Callable[[Engine], T], timeout: float = READY_TIMEOUT, *, kind: str = "calls"
+) -> T:
+    """Call an engine in one of its threads; ``kind`` says in which (``_THREADS``)."""
 
     def run() -> T:
         with open_engine(address, timeout) as engine:
             return call(engine)
 
-    return await asyncio.get_running_loop().run_in_executor(_ENGINE_THREADS, contextvars.copy_context().run, run)
+    threads = _threads_of(address, kind)
+    return await asyncio.get_running_loop().run_in_executor(threads, contextvars.copy_context().run, run)
 
 
 async def _read_work(site: Site, execution: ExecutionFacts, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
@@ -230,12 +241,14 @@ async def _read_work(site: Site, execution: ExecutionFacts, known: Sequence[str]
                 archives.fetch_file(engine, name, inside, into)
         return refs
 
-    return await call_engine(site.address, read)
+    return await call_engine(site.address, read, kind="workspaces")
 
 
 async def _ensure_container(site: Site, spec: LaunchSpec, lost: str = "") -> RunningContainer:
     try:
-        return await call_engine(site.address, lambda engine: launch.ensure_container(engine, site, spec, lost))
+        return await call_engine(
+            site.address, lambda engine: launch.ensure_container(engine, site, spec, lost), kind="workspaces"
+        )
     except OSError as error:
         raise LaunchFailed(f"The container could not be prepared: {error}") from error
 

@@ -1,0 +1,75 @@
+"""A Docker engine that does not answer keeps nobody waiting who calls another one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from executors_app.runtimes.containers.connection import EngineAddress
+from executors_app.runtimes.containers.engine import Engine
+from executors_app.runtimes.containers.runtime import call_engine
+from executors_app.wire.errors import ExecutorError
+
+BODY = b'{"ID": "works", "ApiVersion": "1.44"}'
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+MORE_THAN_ITS_THREADS = 40
+
+
+@pytest_asyncio.fixture
+async def working(tmp_path: Path) -> AsyncIterator[EngineAddress]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readline():
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(ANSWER)
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, tmp_path / "works"):
+        yield EngineAddress(f"unix://{tmp_path / 'works'}")
+
+
+@pytest_asyncio.fixture
+async def silent(tmp_path: Path) -> AsyncIterator[EngineAddress]:
+    """Yield an engine that accepts connections and never answers, until the test ends."""
+    path = tmp_path / "silent"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(2 * MORE_THAN_ITS_THREADS)
+        yield EngineAddress(f"unix://{path}")
+
+
+@pytest.mark.parametrize("kind", ["calls", "workspaces"])
+async def test_silent_engine_delays_no_other_engine(silent: EngineAddress, working: EngineAddress, kind: str) -> None:
+    waiting = [
+        asyncio.create_task(call_engine(silent, Engine.identity, 120, kind=kind)) for _ in range(MORE_THAN_ITS_THREADS)
+    ]
+    await asyncio.sleep(0)
+    for called in ("calls", "workspaces"):
+        assert await asyncio.wait_for(call_engine(working, Engine.identity, kind=called), timeout=60) == "works"
+    assert not any(each.done() for each in waiting)
+    await end(waiting)
+
+
+async def test_workspaces_that_wait_leave_threads_to_short_calls(working: EngineAddress) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def wait(engine: Engine) -> None:
+        asyncio.run_coroutine_threadsafe(ended.wait(), loop).result(120)
+
+    waiting = [asyncio.create_task(call_engine(working, wait, kind="workspaces")) for _ in range(MORE_THAN_ITS_THREADS)]
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(call_engine(working, Engine.identity), timeout=60) == "works"
+    ended.set()
+    await asyncio.gather(*waiting)
+
+
+async def end(waiting: list[asyncio.Task[str]]) -> None:
+    for each in waiting:
+        each.cancel()
+    for result in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(result, asyncio.CancelledError | ExecutorError)
