@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from executors_app.agentctl.workspace.snapshots import SnapshotLimits
+from executors_app.agentctl.workspace.workspace import WorkspacePreparation
 from tests.agentctl.running import Running, agentctl
 from tests.executors.repositories import commit, run_git
+from tests.waiting import eventually_async
 
 REF = "refs/kandev/recovery/session-1"
 
@@ -82,6 +85,32 @@ async def test_workspace_without_a_repository_takes_no_snapshots_silently(starte
     await started.line("turn.completed")
     assert not {"workspace.snapshot", "log"} & set(started.kinds())
     assert (await started.post("/snapshot"))[1]["code"] == "git_failed"
+
+
+async def test_removed_git_directory_is_warned_about_once(running: Running, repository: Path) -> None:
+    running.sidecar.snapshots.after_turn()
+    await running.line("workspace.snapshot")
+    shutil.move(repository / ".git", repository.parent / "elsewhere")
+    for _ in range(2):
+        running.sidecar.snapshots.after_turn()
+    assert "no longer a git repository" in (await running.line("log"))["text"]
+    shutil.move(repository.parent / "elsewhere", repository / ".git")
+    (repository / "new").write_text("x")
+    await running.sidecar.snapshots.before_turn()
+    shutil.rmtree(repository / ".git")
+    running.sidecar.snapshots.after_turn()
+    assert await eventually_async(lambda: running.kinds().count("log") >= 2)
+    assert running.kinds().count("log") == 2
+
+
+async def test_repository_in_place_of_the_worktrees_own_is_warned_about(running: Running, repository: Path) -> None:
+    workspace = running.sidecar.workspace
+    workspace.preparation = WorkspacePreparation(repository / "seed", repository, "session-1", repository)
+    await running.sidecar.snapshots.before_turn()
+    await running.sidecar.snapshots.before_turn()
+    warning = await running.line("log")
+    assert running.kinds().count("log") == 1
+    assert "replaced by a repository" in warning["text"]
 
 
 async def test_status_tells_whether_the_workspace_is_dirty(running: Running, repository: Path) -> None:

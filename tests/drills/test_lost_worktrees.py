@@ -61,7 +61,7 @@ def test_removed_worktree_is_restored_with_all_six_uncommitted_changes(deploymen
     eventually(root.is_dir, timeout=60, describe="the worktree exists")
     eventually(lambda: session.execution["status"] == "ready", timeout=60, describe="agentctl is ready")
     assert state_of(root) == before
-    note = "Files that .gitignore names are in no snapshot"
+    note = "Files that .gitignore names and empty directories are in no snapshot"
     eventually(
         lambda: note in str(session.receipts()[-1]["evidence"]), timeout=60, describe="the receipt says what is lost"
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from executors_app.agentctl.workspace import ref_locks
 from executors_app.machine.git import worktrees
+from executors_app.machine.git.workspace_git import GitError
 from executors_app.machine.git.worktrees import Worktree
 from tests.executors.repositories import run_git
 from tests.workspace.trees import REF, make_six, snapshot_tree
@@ -63,3 +68,57 @@ def test_worktree_is_rebuilt_without_a_damaged_snapshot(repository: Path, worktr
     assert (worktree.path / "one").read_text() != "after\n"
     assert run_git(worktree.path, "branch", "--show-current") == worktree.branch
     assert run_git(worktree.path, "status", "--porcelain") == ""
+
+
+def _lock_of(repository: Path, ref: str = REF) -> Path:
+    lock = repository / ".git" / f"{ref}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    return lock
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_lock_file_of_a_killed_git_does_not_block_snapshots(
+    repository: Path, worktree: Worktree, earlier: bool
+) -> None:
+    if earlier:
+        snapshot_tree(worktree.path)
+    lock = _lock_of(repository)
+    (worktree.path / "new").write_text("x\n")
+    taken = snapshot_tree(worktree.path)
+    assert run_git(repository, "rev-parse", REF) == taken.commit
+    assert not lock.exists()
+
+
+def test_lock_file_on_commits_that_are_set_aside_does_not_block_snapshots(repository: Path, worktree: Worktree) -> None:
+    (worktree.path / "new").write_text("x\n")
+    first = snapshot_tree(worktree.path).commit
+    kept = REF.replace("recovery", "kept") + f"/{first[:16]}"
+    _lock_of(repository, kept)
+    run_git(worktree.path, "switch", "--quiet", "--orphan", "elsewhere")
+    run_git(worktree.path, "commit", "--quiet", "--allow-empty", "-m", "Start again")
+    snapshot_tree(worktree.path)
+    assert run_git(repository, "rev-parse", kept) == first
+
+
+def test_lock_file_is_not_removed_while_a_git_of_ours_may_need_it(
+    repository: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ref_locks, "_OURS_SECONDS", 0.1)
+    lock = _lock_of(repository)
+    folder = os.open(repository / ".git" / "refs", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(GitError, match="lock"):
+            snapshot_tree(worktree.path)
+    finally:
+        os.close(folder)
+    assert lock.exists()
+
+
+def test_lock_file_that_somebody_else_releases_is_awaited(
+    repository: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = _lock_of(repository)
+    monkeypatch.setattr(time, "sleep", lambda seconds: lock.unlink(missing_ok=True))
+    assert snapshot_tree(worktree.path).changed

@@ -112,7 +112,8 @@ def test_unusual_changes_are_restored_and_ignored_files_are_not(
 
     assert state_of(worktree.path) == (status, _as_git_keeps(files))
     assert note == (
-        "Files that .gitignore names are in no snapshot: those that were in the workspace are not restored."
+        "Files that .gitignore names and empty directories are in no snapshot: those that were in the workspace are "
+        "not restored."
     )
 
 

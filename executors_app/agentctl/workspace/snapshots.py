@@ -29,9 +29,11 @@ from executors_app.agentctl.workspace.index_listing import (
     path_of_entry,
 )
 from executors_app.agentctl.workspace.left_commits import RefMemory, keep_left_commits
+from executors_app.agentctl.workspace.ref_locks import move_ref
 from executors_app.agentctl.workspace.workspace import Workspace
 from executors_app.machine.git import git_directory, git_failures, recovery_snapshots
 from executors_app.machine.git.git_directory import BRANCH_PREFIX
+from executors_app.machine.git.private_git_directory import common_directory_of
 from executors_app.machine.git.recovery_snapshots import RecoverySnapshot
 from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit
 from executors_app.machine.process import spawning
@@ -166,7 +168,9 @@ class _SnapshotAttempt:
     def run(self, *arguments: str, **options: Any) -> GitOutput:
         """Run git within the remaining time."""
         remaining = max(0.1, self._deadline - time.monotonic())
-        return self._git.run(*arguments, timeout=remaining, **options)
+        git = partial(self._git.run, *arguments, timeout=remaining, **options)
+        own = git_directory.git_directory_of(self._git.root) if arguments[0] == "update-ref" else None
+        return move_ref(git, common_directory_of(own), arguments[1]) if own else git()
 
     def text(self, *arguments: str) -> str:
         """``run``, and return the output as text."""
@@ -451,6 +455,14 @@ def take_snapshot(
         copy.unlink(missing_ok=True)
 
 
+_NO_REPOSITORY: Final = (
+    "The workspace is no longer a git repository: .git is missing. No snapshots are taken until it is back, so what "
+    "changes from here on is lost with the directory."
+)
+_REPLACED_REPOSITORY: Final = (
+    "The workspace's .git was replaced by a repository inside the directory. Snapshots are stored there from here "
+    "on, so they are lost with the directory."
+)
 _MAX_NAMED_FILES: Final = 20
 """Maximum number of left-out paths in a journal line."""
 
@@ -467,6 +479,8 @@ class SnapshotService:
         self._left_out: list[str] = []
         """What the last journaled snapshot left out."""
         self._settings_problem = ""
+        self._had_repository = workspace.preparation is not None or workspace.git.has_repository
+        self._repository_problem = ""
         self._scheduled: asyncio.Task[None] | None = None
         """A snapshot that has not started yet, and serves all requests until then."""
 
@@ -489,11 +503,28 @@ class SnapshotService:
             await asyncio.wait((task,), timeout=seconds)
 
     def _schedule(self, reason: str) -> asyncio.Task[None] | None:
+        self._warn_about_repository()
         if not self._workspace.git.has_repository:
             return None
         if self._scheduled is None:
             self._scheduled = asyncio.create_task(self._take_or_warn(reason), name="snapshot")
         return self._scheduled
+
+    def _warn_about_repository(self) -> None:
+        """Say once that snapshots have stopped, or are lost with the directory: an agent may remove ``.git``."""
+        problem = self._find_repository_problem()
+        if problem and problem != self._repository_problem:
+            self._journal.append(JournalKind.LOG, level="warning", text=problem)
+        self._repository_problem = problem
+
+    def _find_repository_problem(self) -> str:
+        workspace = self._workspace
+        if workspace.git.has_repository:
+            self._had_repository = True
+            is_own = (workspace.root / ".git").is_dir()
+            return _REPLACED_REPOSITORY if workspace.preparation is not None and is_own else ""
+        # A directory that is gone as a whole is reported by the status of the workspace.
+        return _NO_REPOSITORY if self._had_repository and workspace.root.is_dir() else ""
 
     async def _take_or_warn(self, reason: str) -> None:
         try:

@@ -29,7 +29,8 @@ _QUOTED_REF_LINE: Final = re.compile(r"^Kandev-Quoted-Ref: (\S+)$", re.MULTILINE
 _OPERATION_LINE: Final = re.compile(r"^Kandev-Operation: (\S+)$", re.MULTILINE)
 NO_INDEX: Final = "none"
 IGNORED_FILES_NOTE: Final = (
-    "Files that .gitignore names are in no snapshot: those that were in the workspace are not restored."
+    "Files that .gitignore names and empty directories are in no snapshot: those that were in the workspace are not "
+    "restored."
 )
 _NAMES_PER_CALL: Final = 200
 _EVERY_FILE: Final = ("-c", "core.sparseCheckout=false")

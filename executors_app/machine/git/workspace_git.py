@@ -247,18 +247,19 @@ class WorkspaceGit:
         timeout: float = TIMEOUT,
         good: Sequence[int] = (0,),
         all_settings: bool = False,
+        hold: Sequence[int] = (),
     ) -> GitOutput:
         """Run git and return at most ``limit`` bytes of its output; raises GitError with git's own message.
 
         ``all_settings``: in the repository itself, with its whole configuration, which is needed to write its index or
-        HEAD. Otherwise only allowed settings apply.
+        HEAD. Otherwise only allowed settings apply. ``hold`` are descriptors of locks, which git inherits.
         """
         if not self.has_repository:  # outside of a repository, git diff would compare any two files
             raise GitError("the workspace is not a git repository")
         until = time.monotonic() + timeout
         private = {} if all_settings else self._private_environment()
         with memory_file(stdin) as source:
-            process = self._start(arguments, source, {**private, **(environment or {})})
+            process = self._start(arguments, source, {**private, **(environment or {})}, hold)
         output, errors = CappedOutput(process.stdout, limit), CappedOutput(process.stderr, -_ERROR_BYTES)
         try:
             truncated = not read_outputs([output, errors], until)
@@ -313,7 +314,7 @@ class WorkspaceGit:
         return self.run("config", "--list", "-z", all_settings=True).fields
 
     def _start(
-        self, arguments: Sequence[str], stdin: IO[bytes], environment: Mapping[str, str]
+        self, arguments: Sequence[str], stdin: IO[bytes], environment: Mapping[str, str], hold: Sequence[int] = ()
     ) -> subprocess.Popen[bytes]:
         built = spawning.build_environment(
             {
@@ -340,6 +341,7 @@ class WorkspaceGit:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
+                pass_fds=tuple(hold),
                 **spawning.child_user_arguments(),
             )
         except (OSError, ValueError) as error:
