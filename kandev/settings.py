@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from csp.constants import NONE, SELF
+from django.conf import global_settings
 
 from executors_app import __version__
 from executors_app.machine import crash_points
@@ -160,7 +161,9 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "kandev.request_slots.remember_user_middleware",
+    "sessions_app.accounts.password_hasher.TooManyPasswordsMiddleware",
 ]
+PASSWORD_HASHERS = ["sessions_app.accounts.password_hasher.LimitedPBKDF2", *global_settings.PASSWORD_HASHERS[1:]]
 
 ROOT_URLCONF = "kandev.urls"
 ASGI_APPLICATION = "kandev.asgi.application"

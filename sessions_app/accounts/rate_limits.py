@@ -110,6 +110,8 @@ class LoginAttempt:
     browser: str = ""
     is_last: bool = False
     """If this attempt fails, the next one from this network has to wait."""
+    is_known: bool = False
+    """The user has logged in with this browser before."""
     _counted: list[tuple[AttemptLimit, str]] = field(default_factory=list)
 
     def count_and_check(self) -> bool:
@@ -121,6 +123,7 @@ class LoginAttempt:
         """
         known = _read_known_browser(self.browser, self.name)
         if known and self._counts(_browser_limit, known):
+            self.is_known = True
             return True
         network = network_of_address(self.address)
         if not self._counts(_address_limit, network):
@@ -132,8 +135,8 @@ class LoginAttempt:
             _strangers_per_name_limit, self.name
         )
 
-    def succeeded(self) -> None:
-        """Uncount the attempt, because the password was right."""
+    def uncount(self) -> None:
+        """Uncount the attempt, because the password was right or was not checked."""
         for limit, who in self._counted:
             limit.forgive(who)
 

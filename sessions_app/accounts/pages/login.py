@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Final
 
 from django.conf import settings
@@ -18,6 +19,7 @@ from django.views.decorators.http import require_http_methods
 from sessions_app.accounts.client_address import network_of_address
 from sessions_app.accounts.models import LoginLink
 from sessions_app.accounts.pages.settings import remember_appearance
+from sessions_app.accounts.password_hasher import TooManyPasswords, known_caller
 from sessions_app.accounts.rate_limits import (
     KNOWN_BROWSER_MAX_AGE,
     LOGIN_WAIT,
@@ -44,7 +46,14 @@ class LoginView(auth_views.LoginView):
         """Check the password, unless there were too many wrong ones from this network or for this name."""
         name, browser = request.POST.get("username", "")[:200], request.COOKIES.get(KNOWN_BROWSER_COOKIE, "")
         self.attempt = LoginAttempt(name, client_address(request), browser)
-        return super().post(request, *args, **kwargs) if self.attempt.count_and_check() else _too_many_attempts(request)
+        if not self.attempt.count_and_check():
+            return _too_many_attempts(request)
+        try:
+            with known_caller() if self.attempt.is_known else nullcontext():
+                return super().post(request, *args, **kwargs)
+        except TooManyPasswords:
+            self.attempt.uncount()
+            raise
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         """Report a wrong password, or that there were too many."""
@@ -52,7 +61,7 @@ class LoginView(auth_views.LoginView):
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """Log in, and apply the user's theme and time zone."""
-        self.attempt.succeeded()
+        self.attempt.uncount()
         response = super().form_valid(form)
         _remember_browser(response, form.get_user())
         return response

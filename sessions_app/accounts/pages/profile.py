@@ -25,6 +25,7 @@ from sessions_app.accounts.pages.settings import (
     remember_appearance,
     render_settings,
 )
+from sessions_app.accounts.password_hasher import TooManyPasswords, known_caller
 from sessions_app.accounts.rate_limits import LOGIN_WAIT, AttemptLimit
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.services.errors import Conflict, NotFound
@@ -68,11 +69,16 @@ def change_password(request: UserHttpRequest) -> HttpResponse:
         said = f"Too many wrong passwords. Nothing was changed; try again in {LOGIN_WAIT // 60} minutes."
         return _render_password_page(request, _password_form(request, None), said, 429)
     # Counted before the check, so that concurrent requests cannot exceed the limit; only wrong passwords stay counted.
-    if not form.is_valid():
-        if "old_password" not in form.errors:
-            _password_change_limit.forgive(str(request.user.pk))
-        return _render_password_page(request, form, status=422)
-    _set_password(request, form)
+    try:
+        with known_caller():
+            if not form.is_valid():
+                if "old_password" not in form.errors:
+                    _password_change_limit.forgive(str(request.user.pk))
+                return _render_password_page(request, form, status=422)
+            _set_password(request, form)
+    except TooManyPasswords:
+        _password_change_limit.forgive(str(request.user.pk))
+        raise
     messages.success(request, "Your password is changed. You are logged out everywhere else.")
     return redirect("settings-password")
 
