@@ -17,8 +17,9 @@ from sessions_app.events.base import Event, Inbox
 
 NAME_PREFIX: Final = "session.prompt."
 _SETTLEMENT_LABELS: Final[Mapping[str, str]] = {
-    "continued": "An unfinished prompt was continued with a new one",
-    "resent": "An unfinished prompt was sent again as a new one",
+    "continued_by_itself": "Kandev asks the agent to continue the unfinished prompt",
+    "continued": "A user continued the unfinished prompt with a new one",
+    "resent": "A user sent an unfinished prompt again, as a new one",
 }
 
 
@@ -91,10 +92,16 @@ class PromptInterrupted(
     PromptEvent,
     name="session.prompt.interrupted",
     recorded_by="an interruption: the agent received it and did not finish",
-    timeline=Label("The prompt of that turn is unfinished and not sent again automatically. You decide", "ask"),
+    timeline=Label("The agent did not finish this prompt. The same text is not sent again automatically", "ask"),
     quotes_prompt=True,
 ):
     """The agent did not finish a prompt."""
+
+    @classmethod
+    def open_label(cls) -> Label:
+        """Return the text while nobody has settled the prompt."""
+        assert cls.timeline is not None  # noqa: S101 - declared above
+        return Label(f"{cls.timeline.text}: you decide whether to continue it", cls.timeline.tone)
 
 
 class PromptDismissed(
@@ -108,7 +115,10 @@ class PromptDismissed(
 
     @classmethod
     def settlement_label(cls, settled_by: str) -> Label:
-        """Return the text of a prompt that was ``continued`` or ``resent``; empty: a user dismissed it."""
+        """Return the text of a prompt that was ``continued``, by a user or ``continued_by_itself``, or ``resent``.
+
+        Without either, a user dismissed it.
+        """
         assert cls.timeline is not None  # noqa: S101 - declared above
         return Label(_SETTLEMENT_LABELS.get(settled_by, cls.timeline.text), cls.timeline.tone)
 

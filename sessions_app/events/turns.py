@@ -19,6 +19,14 @@ _INTERRUPTION_CAUSES: Final[Mapping[str, str]] = {
     "wait_timeout": "Nobody answered in time, so the wait ended",
     "agent_gone": "The agent’s process ended in the middle of the turn",
 }
+_RESUMED_LABELS: Final[Mapping[str, Label]] = {
+    "resolved": Label("The agent’s request was answered, and the turn continued", "busy"),
+    "completed": Label("The agent’s question was settled, and the turn continued", "busy"),
+    "timeout": Label("Nobody answered in time, so the agent’s request was cancelled, and the turn continued", "ask"),
+    "withdrawn": Label("The agent withdrew its request, and the turn continued", "busy"),
+    "turn_cancelled": Label("The agent’s request was closed with its turn", "off"),
+    "result": Label("The external result arrived, and the session continued", "busy"),
+}
 
 
 class RunEvent(Event):
@@ -91,9 +99,14 @@ class RunResumed(
     RunMoved,
     name="session.run.resumed",
     recorded_by="ingest, when the run no longer waits; the request that ends a wait with its key",
-    timeline=Label("The wait ended; the turn continued", "busy"),
+    timeline=Label("The wait ended", "busy"),
 ):
-    """A run continues after a wait."""
+    """A run no longer waits."""
+
+    def timeline_label(self) -> Label:
+        """Say how the wait ended; only an answer, a result or a deadline lets the turn continue for certain."""
+        assert self.timeline is not None  # noqa: S101 - declared above
+        return _RESUMED_LABELS.get(self.reason, self.timeline)
 
     @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:

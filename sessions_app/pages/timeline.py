@@ -16,9 +16,10 @@ from django.views.decorators.http import require_safe
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.recovery import RULES
 from sessions_app.domain.situation_facts import Label, humanize_code
+from sessions_app.domain.states import PromptState
 from sessions_app.events import EVENT_CLASSES, event_label
 from sessions_app.events.execution import ReceiptWritten
-from sessions_app.events.prompts import PromptDismissed
+from sessions_app.events.prompts import PromptDismissed, PromptInterrupted
 from sessions_app.events.turns import RunEvent
 from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession
 from sessions_app.pages.activity_chart import ActivityChart, draw_activity_chart
@@ -134,13 +135,15 @@ def _event_label(event: SessionEvent, receipt: ContinuityReceipt | None, prompt:
         return receipt_label_in_history(receipt)
     if event.name == PromptDismissed.name and prompt is not None:
         return PromptDismissed.settlement_label(_replacement_prompts(prompt))
+    if event.name == PromptInterrupted.name and prompt is not None and prompt.state == PromptState.INTERRUPTED:
+        return PromptInterrupted.open_label()
     return event_label(event.name, event.payload)
 
 
 def _replacement_prompts(prompt: Prompt) -> str:
-    """Return how an unfinished prompt was settled: ``continued``, ``resent``, or empty if a user dismissed it."""
-    if prompt.continued_by_id:
-        return "continued"
+    """Return how an unfinished prompt was settled, for ``settlement_label``; empty if a user dismissed it."""
+    if prompt.continued_by is not None:
+        return "continued" if prompt.continued_by.by_id else "continued_by_itself"
     return "resent" if prompt.resent_as_id else ""
 
 

@@ -110,7 +110,7 @@ def _uuid(value: Any) -> uuid.UUID | None:
 
 def _prompts(session: TaskSession, events: Sequence[SessionEvent]) -> dict[str, Prompt]:
     ids = {str(event.payload["message_id"]) for event in events if event.payload.get("message_id")}
-    rows = session.prompts.filter(message_id__in=ids)
+    rows = session.prompts.filter(message_id__in=ids).select_related("continued_by")
     return {row.message_id: row for row in rows}
 
 

@@ -353,7 +353,7 @@ def _resume_run(transaction: SessionTransaction, token: ResumeToken, payload: An
     if run is None or run.id != token.run_id:
         raise TokenRevoked
     text = _payload_text(run, payload)
-    transaction.move_run("resume")
+    transaction.move_run("resume", reason="result")
     prepare_for_prompt(transaction, None)
     transaction.queue_prompt(run.message_id, text, kind=PromptKind.WAIT)
 

@@ -48,6 +48,12 @@ WORDS: list[tuple[str, dict[str, Any], str, str]] = [
     ("session.run.waiting", {"wait_kind": "external", "reason": "the build"}, "external result: the build", "ask"),
     ("session.run.retrying", {"attempt": 2, "of": 5}, "retried (attempt 2 of 5)", "ask"),
     ("session.run.cancelled", {"reason": "new_message"}, "The turn was cancelled: new message", "off"),
+    ("session.run.resumed", {"reason": ""}, "The wait ended", "busy"),
+    ("session.run.resumed", {"reason": "resolved"}, "was answered, and the turn continued", "busy"),
+    ("session.run.resumed", {"reason": "result"}, "The external result arrived, and the session continued", "busy"),
+    ("session.run.resumed", {"reason": "timeout"}, "Nobody answered in time", "ask"),
+    ("session.run.resumed", {"reason": "withdrawn"}, "The agent withdrew its request", "busy"),
+    ("session.run.resumed", {"reason": "turn_cancelled"}, "was closed with its turn", "off"),
     ("session.prompt.held", {}, "not sent again automatically", "ask"),
     ("session.something.never_seen", {}, "Never seen", "calm"),
 ]
@@ -97,6 +103,40 @@ def test_interrupted_and_resumed_turn_is_shown_in_order(ada: Client, world: Worl
     assert "“Look at the tests.”" in html
     assert "<dt>replayed</dt><dd>4</dd>" in html
     assert f'href="{path_of(session)}?before=' in html
+
+
+def test_agent_that_dies_while_a_permission_waits_continues_nothing(ada: Client, world: World) -> None:
+    session = world.running_session()
+    closed = {"kind": "permission.cancelled", "permission_id": "p1", "reason": "agent_gone"}
+    ingest_lines(session, asks(), closed, {"kind": "agent.exited", "exit_code": -9, "expected": False})
+    told = entries(ada, session)
+    assert not [one for one in told if "turn continued" in one or "wait ended" in one]
+    assert any("The turn was interrupted" in one for one in told)
+    assert not session.events.filter(name="session.run.resumed").exists()
+
+
+def lose_agent_in_its_turn(session: TaskSession) -> None:
+    """Let the agent die after it has received its prompt."""
+    ExecutorRunning.objects.update(resume_token="t")
+    delivered = {"kind": "prompt.delivered", "message_id": first_prompt(session).message_id}
+    ingest_lines(session, delivered, {"kind": "agent.exited", "exit_code": -9, "expected": False})
+
+
+def test_continuation_by_kandev_asks_nobody_to_decide(ada: Client, world: World) -> None:
+    session = world.running_session()
+    lose_agent_in_its_turn(session)
+    told = entries(ada, session)
+    assert "Kandev asks the agent to continue the unfinished prompt." in told
+    assert not [one for one in told if "you decide" in one.lower()]
+
+
+def test_unfinished_prompt_that_nobody_has_settled_asks_for_a_decision(ada: Client, world: World) -> None:
+    session = world.running_session()
+    TaskSession.objects.update(policy="manual")
+    lose_agent_in_its_turn(session)
+    assert any("you decide whether to continue it" in one for one in entries(ada, session))
+    ada.post(f"{path_of(session)}dismiss/", {"message_id": first_prompt(session).message_id})
+    assert not [one for one in entries(ada, session) if "you decide" in one]
 
 
 def write_event(session: TaskSession, name: str, **payload: Any) -> None:
@@ -202,8 +242,8 @@ def test_idle_agent_that_a_sweep_found_dead_is_shown_as_dead(ada: Client, world:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("continue", "An unfinished prompt was continued with a new one"),
-        ("resend", "An unfinished prompt was sent again as a new one"),
+        ("continue", "A user continued the unfinished prompt with a new one"),
+        ("resend", "A user sent an unfinished prompt again, as a new one"),
         ("dismiss", "An unfinished prompt was dismissed"),
     ],
 )

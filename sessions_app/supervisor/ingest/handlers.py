@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from executors_app.agents import COMMON_FAILURE_MESSAGES, USAGE_LIMIT, FailureMessage
 from executors_app.plugins import agent_types
@@ -348,11 +348,16 @@ def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLin
         waits.revoke_tokens(transaction, str(line.get("reason") or state), wait_id=request.id)
         if (
             transaction.open_turn is not None
+            and request.reason not in AGENT_ENDED_REASONS
             and not transaction.session.permissions.filter(state=PermissionState.PENDING).exists()
         ):
-            transaction.move_run("resume")
+            transaction.move_run("resume", reason=request.reason or state)
 
     return settle
+
+
+AGENT_ENDED_REASONS: Final = frozenset({"agent_gone", "stopped"})
+"""Reasons for which agentctl closes a request just before it reports the agent's end, which ends the turn too."""
 
 
 EMPTY_TURN_REASONS: dict[str, str] = {
