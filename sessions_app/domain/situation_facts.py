@@ -229,6 +229,8 @@ class SituationFacts:
     """A supervisor is alive, or nothing waits for one."""
     starting: bool = False
     """A start is requested."""
+    opens_workspace: bool = False
+    """The start in progress opens the workspace alone, without an agent."""
     load_limit: float = 0.0
     """Seconds that the agent has to load its conversation in the start that is in progress; 0: it loads none."""
     load_since: datetime | None = None

@@ -255,6 +255,9 @@ def stalled(f: Facts) -> Situation:
 
 def starting(f: Facts) -> Situation:
     """Describe an agent that is being started, and how long it may take to load its conversation."""
+    if f.opens_workspace or not f.has_agent:
+        text = "The workspace is being opened. No agent starts in it."
+        return Situation(Code.STARTING, "info", text, "", "", IdleReason.STARTING, LABELS[Code.STARTING])
     text, step = "The agent is starting.", "Prompts you send now are queued."
     if f.load_limit:
         text = "The agent is loading its conversation…"

@@ -10,8 +10,7 @@ from executors_app.agent_capabilities import CapabilityStanding
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.recovery_facts import UNREACHABLE, Policy
-from sessions_app.domain.session_status import SessionStatus
-from sessions_app.domain.situation_facts import LABELS, NOT_STARTED_LABEL, Code, Label, humanize_code
+from sessions_app.domain.situation_facts import LABELS, NOT_STARTED_LABEL, Code, Label, SituationFacts, humanize_code
 from sessions_app.domain.states import DerivedStatus, TaskState, WorkState
 from sessions_app.models import ContinuityReceipt
 
@@ -214,13 +213,17 @@ def decision_label(action: str, strategy: str) -> str:
     return f"{words} ({strategy})" if strategy else words
 
 
-def agent_label(status: SessionStatus) -> Label:
-    """Return the label that says whether a session's agent is running, as far as its status shows."""
-    if status.recovering:
+def agent_label(facts: SituationFacts) -> Label:
+    """Return the label that says whether a session's agent is running, from the facts that the banner uses too."""
+    if facts.recovering:
         return LABELS[Code.RECOVERING]
-    if status.error_code == UNREACHABLE:
+    if facts.error_code == UNREACHABLE:
         return LABELS[Code.UNREACHABLE]
-    return Label("Running", "good") if status.is_agent_running else Label("Not running", "off")
+    if facts.agent_running:
+        return Label("Running", "good")
+    if facts.is_starting and facts.has_agent and not facts.opens_workspace:
+        return LABELS[Code.START_QUEUE if facts.start_reason else Code.STARTING]
+    return Label("Not running", "off")
 
 
 def execution_label(status: str, reason: str, *, error_code: str = "", recovering: bool = False) -> Label:

@@ -269,7 +269,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
             error_code=status.error_code,
             recovering=status.recovering,
         ),
-        "agent_label": agent_label(status),
+        "agent_label": agent_label(facts),
         "situation": shown,
         "usage": usage.usage_lines(session.usage),
         **_setup_context(session, shown, facts),

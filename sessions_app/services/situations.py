@@ -17,7 +17,7 @@ from sessions_app.domain import restart_rules
 from sessions_app.domain.attention import AttentionKind, excerpt
 from sessions_app.domain.recovery_choices import OFFERING_ACTIONS, recovery_choices
 from sessions_app.domain.restart_rules import WaitReason
-from sessions_app.domain.resumability import Assessment, Strategy
+from sessions_app.domain.resumability import Assessment, Mode, Strategy
 from sessions_app.domain.session_status import IdleStatus, RetryStatus, SessionStatus, StartWaitStatus
 from sessions_app.domain.situation_facts import SituationFacts
 from sessions_app.domain.situations import idle_situation, situation
@@ -224,9 +224,13 @@ def load_facts(session: TaskSession, status: SessionStatus, assessment: Assessme
 
 
 def _load_progress(session: TaskSession) -> dict[str, Any]:
-    """Return ``load_limit`` and ``load_since`` of the start in progress; nothing if it loads no conversation."""
+    """Return what is known of the start in progress: that it opens a workspace alone, or how long a load may take."""
     start = Intent.objects.filter(session=session, kind=IntentKind.START, done_at=None).first()
-    if start is None or start.payload.get("strategy") != Strategy.NATIVE:
+    if start is None:
+        return {}
+    if start.payload.get("mode") == Mode.WORKSPACE_ONLY:
+        return {"opens_workspace": True}
+    if start.payload.get("strategy") != Strategy.NATIVE:
         return {}
     limit = agent_type(session.agent_profile.agent_type).load_limit(settings.KANDEV_START_TIMEOUT)
     return {"load_limit": limit, "load_since": _parse_time(start.payload.get(AGENT_AWAITED_SINCE))}

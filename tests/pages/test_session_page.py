@@ -219,6 +219,16 @@ def test_page_says_how_long_a_load_may_take(strategy: str, says: str, ada: Clien
     html = page(ada, session)
     assert says in html
     assert ("up to 240 s" in html) is (strategy == "native")
+    assert '<dt>Agent</dt><dd><span class="pill busy">Starting</span>' in html
+
+
+def test_start_of_the_workspace_alone_announces_no_agent(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    ada.post(f"{path_of(session)}resume/", {"mode": "workspace_only"})
+    html = page(ada, session)
+    assert "The workspace is being opened. No agent starts in it." in html
+    assert "The agent is starting" not in html
+    assert '<dt>Agent</dt><dd><span class="pill off">Not running</span>' in html
 
 
 @pytest.mark.parametrize(
