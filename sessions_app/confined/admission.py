@@ -24,11 +24,13 @@ class Admission:
     """Admits requests. Owners that wait take turns, whatever number of requests each of them has.
 
     ``running`` requests run at the same time, ``running_per_owner`` of each owner. ``waiting_per_owner`` more of each
-    owner may wait; None: any number.
+    owner may wait; None: any number. ``reserved`` places are kept for owners of whom no request runs yet: a few owners
+    with long requests leave them to the others.
     """
 
-    def __init__(self, *, running: int, waiting_per_owner: int | None, running_per_owner: int = 1):
+    def __init__(self, *, running: int, waiting_per_owner: int | None, running_per_owner: int = 1, reserved: int = 0):
         self._most_running = running
+        self._reserved = reserved
         self._running_per_owner = running_per_owner
         self._waiting_per_owner = waiting_per_owner
         self._lock = threading.Lock()
@@ -36,6 +38,11 @@ class Admission:
         self._running_of: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[Ticket]] = OrderedDict()
         """Requests that wait, by owner; the owner whose turn is next comes first."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a request would have to wait, whoever its owner is."""
+        return len(self._running) >= self._most_running
 
     def enter(self, owner: str) -> Ticket:
         """Return a ticket of a request, which may have to wait. Raises TooManyWaiting. ``leave`` must follow."""
@@ -66,7 +73,7 @@ class Admission:
         while len(self._running) < self._most_running and passed < len(self._waiting):
             owner = next(iter(self._waiting))
             self._waiting.move_to_end(owner)
-            if self._running_of[owner] >= self._running_per_owner:
+            if not self._has_room(owner):
                 passed += 1
                 continue
             ticket = self._take_next(owner)
@@ -78,6 +85,13 @@ class Admission:
             self._running.add(ticket)
             self._running_of[owner] += 1
             ticket.admitted.set_result(None)
+
+    def _has_room(self, owner: str) -> bool:
+        """Whether another request of this owner may run, if there is a free place at all."""
+        running = self._running_of.get(owner, 0)
+        if not running:
+            return True
+        return running < self._running_per_owner and len(self._running) < self._most_running - self._reserved
 
     def _take_next(self, owner: str) -> Ticket | None:
         """Return the owner's first request that still waits; None if all have been cancelled and are about to leave."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from executors_app import capacity
 from executors_app.models import Executor, ExecutorRunning
+from sessions_app.confined.admission import Admission, Ticket
 from sessions_app.domain import restart_rules
 from sessions_app.domain.restart_rules import Applicant, QueuedSession, WaitReason
 from sessions_app.domain.states import ENDED_STATES, DesiredState
@@ -54,16 +55,29 @@ conversation, and must not keep other sessions from starting."""
 
 
 class StartGate:
-    """Limits how many starts are carried out at the same time; those that take long do not count."""
+    """Limits how many starts are carried out at the same time; those that take long do not count.
+
+    Executors whose starts wait take turns: however many starts wait for one that does not answer, those of another
+    executor begin with the next place that is free.
+    """
 
     def __init__(self, limit: int, slots: StartSlots):
-        self._places, self._slots = asyncio.Semaphore(limit), slots
+        self._turns = Admission(running=limit, running_per_owner=limit, waiting_per_owner=None)
+        self._slots = slots
 
     @asynccontextmanager
-    async def place(self, session_id: uuid.UUID) -> AsyncIterator[None]:
-        """Hold a place for at most ``BUSY_SECONDS``; the block itself may take longer."""
-        await self._places.acquire()
-        timer = asyncio.get_running_loop().call_later(BUSY_SECONDS, self._give_up_place, session_id)
+    async def place(self, session_id: uuid.UUID, load_executor: Callable[[], Awaitable[str]]) -> AsyncIterator[None]:
+        """Hold a place for at most ``BUSY_SECONDS``; the block itself may take longer.
+
+        ``load_executor`` returns the executor of the session. It is not called as long as places are free.
+        """
+        ticket = self._turns.enter(await load_executor() if self._turns.is_full else "")
+        try:
+            await asyncio.wrap_future(ticket.admitted)
+        except BaseException:
+            self._turns.leave(ticket)
+            raise
+        timer = asyncio.get_running_loop().call_later(BUSY_SECONDS, self._give_up_place, session_id, ticket)
         try:
             yield
         finally:
@@ -71,11 +85,16 @@ class StartGate:
             if session_id in self._slots.waiting:
                 self._slots.waiting.discard(session_id)
             else:
-                self._places.release()
+                self._turns.leave(ticket)
 
-    def _give_up_place(self, session_id: uuid.UUID) -> None:
+    def _give_up_place(self, session_id: uuid.UUID, ticket: Ticket) -> None:
         self._slots.waiting.add(session_id)
-        self._places.release()
+        self._turns.leave(ticket)
+
+
+def load_executor_id(session_id: uuid.UUID) -> str:
+    """Return the id of a session's executor; empty if the session is gone."""
+    return str(TaskSession.objects.filter(id=session_id).values_list("executor_id", flat=True).first() or "")
 
 
 @dataclass

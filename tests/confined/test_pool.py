@@ -221,6 +221,13 @@ class TestOwners:
         admission.leave(tickets[0])
         assert tickets[2].admitted.done()
 
+    def test_reserved_places_are_for_owners_without_a_request(self) -> None:
+        admission = Admission(running=4, waiting_per_owner=None, running_per_owner=3, reserved=2)
+        tickets = [admission.enter(owner) for owner in ("ada", "ada", "ada", "bea", "bea", "ida", "eva")]
+        assert [ticket.admitted.done() for ticket in tickets] == [True, True, False, True, False, True, False]
+        admission.leave(tickets[0])
+        assert [ticket.admitted.done() for ticket in tickets[2:]] == [False, True, False, True, True]
+
     def test_cancelled_request_is_passed_over(self) -> None:
         admission = Admission(running=1, waiting_per_owner=1)
         first, second, third = (admission.enter(owner) for owner in ("ada", "bea", "ida"))

@@ -16,13 +16,17 @@ from tests.waiting import eventually_async
 HANGING, QUICK, THIRD = (uuid.uuid4() for _ in range(3))
 
 
+async def any_executor() -> str:
+    return "executor"
+
+
 async def test_hanging_start_gives_its_place_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "BUSY_SECONDS", 0.05)
     slots, release, begun = StartSlots(), asyncio.Event(), list[uuid.UUID]()
     gate = StartGate(1, slots)
 
     async def start(session_id: uuid.UUID) -> None:
-        async with gate.place(session_id):
+        async with gate.place(session_id, any_executor):
             begun.append(session_id)
             if session_id == HANGING:
                 await release.wait()
@@ -41,14 +45,33 @@ async def test_place_is_given_up_only_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(admission, "BUSY_SECONDS", 0.05)
     slots = StartSlots()
     gate = StartGate(1, slots)
-    async with gate.place(HANGING):
+    async with gate.place(HANGING, any_executor):
         await eventually_async(lambda: slots.waiting == {HANGING})
-    second = gate.place(QUICK)
+    second = gate.place(QUICK, any_executor)
     await second.__aenter__()
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01), gate.place(THIRD):
+        async with asyncio.timeout(0.01), gate.place(THIRD, any_executor):
             pytest.fail("one place was given twice")
     await second.__aexit__(None, None, None)
+
+
+async def test_executors_whose_starts_wait_take_turns() -> None:
+    gate, begun, ends = StartGate(1, StartSlots()), list[str](), asyncio.Event()
+
+    async def start(executor: str) -> None:
+        async def load_executor() -> str:
+            return executor
+
+        async with gate.place(uuid.uuid4(), load_executor):
+            begun.append(executor)
+            await ends.wait()
+
+    starts = [asyncio.create_task(start(executor)) for executor in ("silent",) * 20 + ("works",) * 2]
+    await eventually_async(lambda: begun == ["silent"])
+    ends.set()
+    async with asyncio.timeout(30):
+        await asyncio.gather(*starts)
+    assert begun[:5] == ["silent", "silent", "works", "silent", "works"]
 
 
 async def test_quick_starts_stay_limited() -> None:
@@ -58,7 +81,7 @@ async def test_quick_starts_stay_limited() -> None:
 
     async def start() -> None:
         nonlocal running, most
-        async with gate.place(uuid.uuid4()):
+        async with gate.place(uuid.uuid4(), any_executor):
             running += 1
             most = max(most, running)
             await asyncio.sleep(0)

@@ -54,6 +54,15 @@ async def test_functions_of_one_team_leave_threads_to_other_teams(hanging: Hangi
     assert await asyncio.gather(*calls) == [{"value": "hang"}] * 40
 
 
+async def test_functions_of_several_teams_leave_threads_to_another_team(hanging: HangingSandbox) -> None:
+    calls = [call(team, "hang") for _ in range(20) for team in (1, 2, 3)]
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(call(4, "ends"), timeout=30) == {"value": "ends"}
+    assert not any(each.done() for each in calls)
+    hanging.is_released.set()
+    assert await asyncio.gather(*calls) == [{"value": "hang"}] * 60
+
+
 async def test_cancelled_calls_leave_their_turns_to_others(hanging: HangingSandbox) -> None:
     calls = [call(1, "hang") for _ in range(40)]
     await asyncio.sleep(0)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from django.conf import settings
@@ -23,6 +24,7 @@ from sessions_app.models import Lease, LeaseLost, session_transaction
 from sessions_app.services import prompt_context
 from sessions_app.services.agent_login import login_limit
 from sessions_app.supervisor import execution_registry, leases, prepared_histories
+from sessions_app.supervisor.admission import load_executor_id
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.executions import SESSION_RELATED
@@ -66,26 +68,26 @@ TIMEOUT_MARGIN = 10
 
 async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
     """Carry out one start intent; return when it is settled, or left open for another try or another supervisor."""
-    async with registry.starts.place(session_id):
-        try:
+    try:
+        async with registry.starts.place(session_id, partial(registry.database, load_executor_id, session_id)):
             async with asyncio.timeout(settings.KANDEV_START_TIMEOUT) as limit:
                 with registry.changes.urgent():
                     await _start(registry, session_id, intent_id, limit)
-        except LeaseLost:
-            log.info("session %s: another supervisor carries out its start", session_id)
-        except TimeoutError:
-            limit_text = f"{settings.KANDEV_START_TIMEOUT:g} seconds (KANDEV_START_TIMEOUT)"
-            message = f"The start took longer than {limit_text}. The time of a login in it is not counted."
-            await _write_failure(registry, session_id, intent_id, None, StartFailure("start_timeout", message))
-        except ExecutorError as error:
-            failure = start_failure_from(error, executor_failed=False)
-            await _write_failure(registry, session_id, intent_id, None, failure)
-        except (OperationalError, InterfaceError) as error:  # the database is unavailable: the intent stays open
-            log.warning("session %s: its start could not be written: %s", session_id, error)
-        except Exception as error:  # one bad session never stops the others
-            log.exception("session %s: its start failed", session_id)
-            failure = StartFailure("internal_error", f"The start failed: {type(error).__name__}")
-            await _write_failure(registry, session_id, intent_id, None, failure)
+    except LeaseLost:
+        log.info("session %s: another supervisor carries out its start", session_id)
+    except TimeoutError:
+        limit_text = f"{settings.KANDEV_START_TIMEOUT:g} seconds (KANDEV_START_TIMEOUT)"
+        message = f"The start took longer than {limit_text}. The time of a login in it is not counted."
+        await _write_failure(registry, session_id, intent_id, None, StartFailure("start_timeout", message))
+    except ExecutorError as error:
+        failure = start_failure_from(error, executor_failed=False)
+        await _write_failure(registry, session_id, intent_id, None, failure)
+    except (OperationalError, InterfaceError) as error:  # the database is unavailable: the intent stays open
+        log.warning("session %s: its start could not be written: %s", session_id, error)
+    except Exception as error:  # one bad session never stops the others
+        log.exception("session %s: its start failed", session_id)
+        failure = StartFailure("internal_error", f"The start failed: {type(error).__name__}")
+        await _write_failure(registry, session_id, intent_id, None, failure)
 
 
 async def _start(

@@ -112,10 +112,17 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _MOST_CALLS: Final = 8
 _MOST_CALLS_PER_TEAM: Final = 4
+_RESERVED_CALLS: Final = 3
+"""Calls that are kept for teams without one: however long those of two or three teams take, others begin at once."""
 _SANDBOX_THREADS: Final = ThreadPoolExecutor(_MOST_CALLS, thread_name_prefix="sandbox")
 """What users wrote decides how long a call takes: it must not take the threads that the whole supervisor works in."""
-_turns: Final = Admission(running=_MOST_CALLS, running_per_owner=_MOST_CALLS_PER_TEAM, waiting_per_owner=None)
-"""Teams take turns, so that the functions of one delay those of another by one call at most."""
+_turns: Final = Admission(
+    running=_MOST_CALLS,
+    running_per_owner=_MOST_CALLS_PER_TEAM,
+    waiting_per_owner=None,
+    reserved=_RESERVED_CALLS,
+)
+"""Teams take turns, so that the functions of some delay those of another by one call at most."""
 
 
 async def in_sandbox_thread(team_id: int, function: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs) -> _T:
