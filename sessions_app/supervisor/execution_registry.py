@@ -34,6 +34,7 @@ from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.supervisor.execution_stream import ExecutionStream, SessionListener
 from sessions_app.supervisor.executions import Takeover, TakeoverRequest, load_execution_facts, take_over_executions
 from sessions_app.supervisor.ingest.writer import TROUBLE_MESSAGES, JournalWriter
+from sessions_app.supervisor.place_threads import in_place_thread
 from sessions_app.supervisor.stream_news import News
 
 
@@ -263,7 +264,7 @@ async def read_log_tail(registry: ExecutionRegistry, session_id: uuid.UUID) -> s
             return ""
         seq, epoch = await registry.database(_cursor, facts.id)
         async with asyncio.timeout(READ_TIMEOUT):
-            found = await asyncio.to_thread(_read, facts, max(seq - LOOKBACK, 0), epoch)
+            found = await in_place_thread(facts, _read, facts, max(seq - LOOKBACK, 0), epoch)
     except (ExecutorError, DatabaseError, OSError, ValueError, TimeoutError) as error:
         log.info("session %s: the end of its agent's log cannot be read: %s", session_id, error)
         return ""

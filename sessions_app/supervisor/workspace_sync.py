@@ -28,6 +28,7 @@ from sessions_app.services.metric_counters import METRICS_BUFFER
 from sessions_app.services.workspace import is_transfer_due, is_transfer_overdue, push_runtimes
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.executions import load_session
+from sessions_app.supervisor.place_threads import place_of
 
 log = logging.getLogger(__name__)
 _STATE = (
@@ -251,7 +252,7 @@ class WorkspaceSync:
         assert isinstance(place, SupportsPush)  # noqa: S101  (asked when it became due)
         async with (
             self._repositories[facts.repository_path],
-            self._gates[f"{facts.runtime} {sorted(facts.config.items(), key=repr)}"],
+            self._gates[place_of(facts)],
         ):
             try:
                 await place.push_work(facts)

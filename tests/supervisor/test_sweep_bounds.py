@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,14 +13,16 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from executors_app.wire.executions import Observation, Observed
+from executors_app import plugins
+from executors_app.models import Executor
+from executors_app.wire.executions import ExecutionFacts, Observation, Observed
 from sessions_app.models import Intent, Message, Prompt, RecoverySweep, Supervisor, SweepOutcome, TaskSession
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import loop, sweep_reports
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.sweep import candidates
-from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
-from tests.supervisor.journals import Journal, ingest
+from sessions_app.supervisor.sweep.sweep_pass import MAX_CONCURRENT_ACTIONS, SweepRun, SweepScope, run_sweep
+from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime, lost_session, sweep_once, with_registry
 from tests.supervisor.rows import NO_LEASE, change, execution_of, fresh, names, running_session
@@ -109,6 +113,37 @@ def test_sessions_with_work_are_started_first(runtime: RecordingRuntime, monkeyp
     monkeypatch.setattr("sessions_app.supervisor.sweep.sweep_pass.MAX_CONCURRENT_ACTIONS", 1)
     sweep_once()
     assert Intent.objects.filter(done_at=None).order_by("created_at")[0].session_id == last.id
+
+
+class SilentMachine(RecordingRuntime):
+    """A runtime with a machine that answers only after a session of another machine was read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent: set[str] = set()
+        self.other_was_read = threading.Event()
+        self.waits: list[bool] = []
+
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Line]:
+        """Wait if the execution was on the silent machine."""
+        if execution.session_id in self.silent:
+            self.waits.append(self.other_was_read.wait(60))
+        else:
+            self.other_was_read.set()
+        return super().unread_journal(execution, after, epoch)
+
+
+def test_silent_machine_delays_no_session_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = SilentMachine()
+    known = {**plugins.runtimes(), runtime.name: runtime}
+    monkeypatch.setattr(plugins, "runtimes", lambda: known)
+    for _ in range(2 * MAX_CONCURRENT_ACTIONS):
+        runtime.silent.add(str(lost_session(runtime).id))
+    other = lost_session(runtime)
+    machine = Executor.objects.create(name="other", runtime=runtime.name, config={"host": "other"})
+    change(execution_of(other), executor=machine)
+    sweep_once()
+    assert runtime.waits == [True] * len(runtime.silent)
 
 
 def test_session_whose_action_fails_does_not_affect_others(runtime: RecordingRuntime) -> None:

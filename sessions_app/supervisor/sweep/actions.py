@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import Collection, Sequence
@@ -50,6 +49,7 @@ from sessions_app.supervisor.interrupted_turns import (
     withdraw_continuation,
 )
 from sessions_app.supervisor.outcomes import explain_agent_deaths
+from sessions_app.supervisor.place_threads import in_place_thread
 from sessions_app.supervisor.sweep.candidates import Candidate
 
 log = logging.getLogger(__name__)
@@ -188,9 +188,8 @@ async def _drain_dead(registry: ExecutionRegistry, row: Candidate, lease: Lease)
     place = runtime(row.place.runtime)
     epoch, seq = row.stored.journal_epoch, row.stored.journal_seq
     try:
-        # In a thread: reading blocks, and the files may be on another machine.
-        token = await asyncio.to_thread(place.resume_token, row.place)
-        lines = list(await asyncio.to_thread(place.unread_journal, row.place, seq, epoch))
+        token = await in_place_thread(row.place, place.resume_token, row.place)
+        lines = list(await in_place_thread(row.place, place.unread_journal, row.place, seq, epoch))
     except (OSError, ValueError, ExecutorError) as error:
         log.warning("session %s: what its agentctl left cannot be read: %s", row.stored.session_id, error)
         return

@@ -31,6 +31,7 @@ from sessions_app.services.metric_counters import METRICS_BUFFER
 from sessions_app.supervisor import admission
 from sessions_app.supervisor.database_outage import is_database_outage
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.place_threads import place_of
 from sessions_app.supervisor.sweep import candidates
 from sessions_app.supervisor.sweep.actions import ActionOutcome, ReattachExecutor, act_on_decision, write_reattachments
 from sessions_app.supervisor.sweep.candidates import Candidate
@@ -131,12 +132,13 @@ async def _run_sweep(
 
 
 class _ActionRunner:
-    """Acts on decisions with a limit shared by all runtimes, and reports progress."""
+    """Acts on decisions with a limit for each machine, and reports progress."""
 
     def __init__(self, registry: ExecutionRegistry, result: SweepRun, total: int, progress: ProgressCallback):
         self.registry, self.result = registry, result
         self._total, self._progress, self._done = total, progress, 0
-        self._acting = asyncio.Semaphore(MAX_CONCURRENT_ACTIONS)
+        self._acting = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MAX_CONCURRENT_ACTIONS))
+        """By the machine of the execution, because an action may wait for it."""
         self._attaching = asyncio.Semaphore(MAX_CONCURRENT_ATTACHES)
         self._tell = BatchExecutor(registry.database, write_reattachments)
         progress(0, total)
@@ -153,7 +155,8 @@ class _ActionRunner:
         await asyncio.gather(*map(self._run_one, order))
 
     async def _run_one(self, item: DecidedRow) -> None:
-        async with self._attaching if item.decision.agent_action == "reattach" else self._acting:
+        reattaches = item.decision.agent_action == "reattach"
+        async with self._attaching if reattaches else self._acting[place_of(item.row.place)]:
             outcome = self.result.outcomes[item.facts.session_id] = await _act_safely(self.registry, self._tell, item)
         if is_start_decision(item.decision):
             if not item.facts.start_in_flight:
