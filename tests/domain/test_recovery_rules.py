@@ -23,8 +23,8 @@ from scripts.documents.examples import (
     example_assessment,
     observed_alive,
 )
-from sessions_app.domain.recovery import decide, explain_decision
-from sessions_app.domain.recovery_facts import UNREACHABLE, Policy, policy_wants_agent
+from sessions_app.domain.recovery import decide, explain_decision, is_start_decision
+from sessions_app.domain.recovery_facts import UNREACHABLE, Case, Policy, policy_wants_agent
 from sessions_app.domain.resumability import Assessment, Strategy, assess
 from sessions_app.domain.states import DesiredState, SessionState, WorkState
 from tests.domain.sweeps import GIVEN_UP, GONE, LEFT_BEHIND, NO_AGENT, STARTING, UNREACHABLE_ROW, decision_for
@@ -263,9 +263,27 @@ def test_explanation_names_the_rule_and_its_consequences() -> None:
     lines = dict(explain_decision(SWEEP, LEFT_BEHIND, decision))
     assert lines["rule"].startswith("dead_resume_now: ")
     assert lines["observed"] == "dead process_gone"
+    assert lines["resumable"] == "row 8: agent_not_running, native"
     assert lines["decision"] == (
         "executor launch; session start; agent resume native; interrupt the open run; end leftovers"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "creates_start"),
+    [({}, True), ({"assessment": LOST}, True), (STOPPED, False), (BY_HAND, False), ({"attempts": 5}, False)],
+    ids=["resume", "workspace alone", "stopped", "by hand", "given up"],
+)
+def test_start_is_created_for_an_agent_or_a_workspace(changes: dict[str, Any], creates_start: bool) -> None:
+    assert is_start_decision(decision_for(DEAD, **changes)) is creates_start
+
+
+@pytest.mark.parametrize(
+    ("policy", "starts"), [(Policy.AUTO, True), (Policy.WORKING, True), (Policy.ON_OPEN, True), (Policy.MANUAL, False)]
+)
+def test_workspace_without_an_agent_starts_unless_its_policy_is_manual(policy: Policy, starts: bool) -> None:
+    facts = replace(SWEEP, has_agent=False, policy=policy, work_state=WorkState.IDLE, boot=False)
+    assert Case(facts, DEAD, NOW).does_policy_start is starts
 
 
 def test_agent_of_a_later_launch_is_distinguished() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from executors_app.wire.executions import ExecutorStatus as E
 from scripts.documents.states import state_diagram
 from sessions_app.domain.states import (
     EXECUTOR,
@@ -14,16 +15,18 @@ from sessions_app.domain.states import (
     RUN,
     SESSION,
     TERMINAL_STATES,
+    WORK,
     IllegalMove,
     Machine,
     PromptState,
     RunState,
     SessionState,
     TaskState,
+    WorkState,
     task_state,
 )
 
-S, T = SessionState, TaskState
+S, T, W = SessionState, TaskState, WorkState
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -45,6 +48,28 @@ def test_move_outside_the_table_is_refused(machine: Machine, state: str, move: s
     assert not machine.allows(state, move)
     with pytest.raises(IllegalMove, match=move):
         machine.next_state(state, move)
+
+
+LIVE = {S.STARTING, S.RUNNING, S.WAITING_FOR_INPUT, S.ERROR}
+
+
+@pytest.mark.parametrize(
+    ("machine", "move", "sources"),
+    [
+        (SESSION, "start", LIVE | {S.CREATED, S.FAILED}),
+        (SESSION, "ready", LIVE),
+        (SESSION, "turn_started", LIVE),
+        (SESSION, "turn_ended", LIVE),
+        (SESSION, "fail", LIVE | {S.CREATED}),
+        (EXECUTOR, "ready", {E.STARTING, E.READY, E.ERROR}),
+        (WORK, "begin", {W.IDLE, W.WORKING, W.DONE}),
+        (WORK, "rest", {W.IDLE, W.WORKING}),
+        (RUN, "interrupt", {RunState.RUNNING, RunState.WAITING}),
+    ],
+)
+def test_move_leaves_these_states_alone(machine: Machine, move: str, sources: set[str]) -> None:
+    every_state = {state for kind in (S, E, W, RunState) for state in kind}
+    assert {state for state in every_state if machine.allows(state, move)} == sources
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_STATES))

@@ -6,7 +6,14 @@ import pytest
 
 from executors_app.agents import COMMON_FAILURE_MESSAGES, FailureMessage
 from executors_app.plugins import agent_types
-from sessions_app.domain.turn_ends import TEXT_LIMIT, early_stop_sentence, find_failure_message, is_agent_command
+from sessions_app.domain.turn_ends import (
+    NO_STOP_REASON,
+    TEXT_LIMIT,
+    early_stop_sentence,
+    find_failure_message,
+    is_agent_command,
+    recorded_stop_reason,
+)
 
 OF_TYPES = [failure for kind in agent_types().values() for failure in kind.failure_messages]
 FAILURES = [*OF_TYPES, *COMMON_FAILURE_MESSAGES]
@@ -66,6 +73,14 @@ def test_early_end_of_a_turn_is_said(reason: str, said: str) -> None:
     sentence = early_stop_sentence(reason)
     assert said in sentence
     assert bool(sentence) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("reason", "recorded"),
+    [(None, NO_STOP_REASON), ("", NO_STOP_REASON), (" \n", NO_STOP_REASON), (" end_turn ", "end_turn"), (3, "3")],
+)
+def test_end_without_a_reason_is_recorded_as_such(reason: object, recorded: str) -> None:
+    assert recorded_stop_reason(reason) == recorded
 
 
 @pytest.mark.parametrize(
