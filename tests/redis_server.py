@@ -46,7 +46,7 @@ class RedisServer:
                 start_new_session=True,
                 preexec_fn=end_with_us,  # noqa: PLW1509 - nothing else runs yet
             )
-        eventually(self.answers, timeout=30, describe="Redis answers")
+        eventually(self.answers, describe="Redis answers")
 
     def answers(self) -> bool:
         """Return whether the server answers."""

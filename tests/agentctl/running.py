@@ -21,7 +21,7 @@ from executors_app.wire.line_format import journal_directory, read_lines
 from executors_app.wire.protocol import GENERATION_HEADER
 from tests.agentctl.fakes import DELIVERED, Obedient
 from tests.agentctl.journals import QUICK
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 TOKEN = "a-token-of-some-length"
 
@@ -126,7 +126,7 @@ async def next_lines(socket: aiohttp.ClientWebSocketResponse, count: int) -> lis
     """Return the next lines of an event stream, at least ``count`` of them."""
     lines: list[dict[str, Any]] = []
     while len(lines) < count:
-        message = await socket.receive(timeout=10)
+        message = await socket.receive(timeout=PATIENCE)
         assert message.type == aiohttp.WSMsgType.TEXT, message
         lines += [orjson.loads(raw) for raw in message.data.split("\n")]
     return lines

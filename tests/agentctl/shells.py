@@ -11,6 +11,7 @@ import aiohttp
 import orjson
 
 from tests.agentctl.running import Running
+from tests.waiting import PATIENCE
 
 QUICK = aiohttp.ClientWSTimeout(ws_close=0.5)
 
@@ -50,7 +51,7 @@ class Typist:
         return next((one["exit"] for one in self.told if "exit" in one), None)
 
     async def _next(self) -> bool:
-        message = await self.socket.receive(timeout=20)
+        message = await self.socket.receive(timeout=PATIENCE)
         if message.type == aiohttp.WSMsgType.BINARY:
             self.heard += message.data
         elif message.type == aiohttp.WSMsgType.TEXT:
@@ -68,4 +69,4 @@ async def shell(running: Running, name: str = "main", **size: int) -> AsyncItera
     async with running.http.ws_connect(
         url, params=params, headers=running.headers, max_msg_size=0, timeout=QUICK
     ) as socket:
-        yield Typist(socket, orjson.loads(await socket.receive_str(timeout=20)))
+        yield Typist(socket, orjson.loads(await socket.receive_str(timeout=PATIENCE)))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.agentctl.running import Running, agentctl, holds
+from tests.waiting import PATIENCE
 
 
 async def test_start_returns_and_journals_the_conversation(running: Running) -> None:
@@ -158,7 +159,7 @@ async def test_abandoned_agentctl_ends_by_itself(running: Running) -> None:
     attached = iter([True, False])
     running.sidecar.last_contact = time.monotonic()
 
-    await asyncio.wait_for(running.sidecar.end_when_abandoned(lambda: next(attached), after=0.05), 5)
+    await asyncio.wait_for(running.sidecar.end_when_abandoned(lambda: next(attached), after=0.05), PATIENCE)
 
     assert running.sidecar.ended.is_set()
     assert next(attached, "asked twice") == "asked twice"

@@ -11,7 +11,7 @@ import pytest
 from executors_app.agentctl.journal.journal import JournalLimits
 from executors_app.wire.protocol import CLOSE_STALE_GENERATION, JournalKind
 from tests.agentctl.running import Running, agentctl, next_lines
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 
 async def test_stored_lines_are_followed_by_live_ones(started: Running) -> None:
@@ -84,7 +84,7 @@ async def test_newer_generation_closes_older_streams_and_refuses_new_ones(starte
         await next_lines(twin, 4)
         async with started.events(generation=4) as new:
             for overtaken in (old, twin):
-                message = await overtaken.receive(timeout=10)
+                message = await overtaken.receive(timeout=PATIENCE)
                 assert message.type == aiohttp.WSMsgType.CLOSE
                 assert overtaken.close_code == CLOSE_STALE_GENERATION
             await next_lines(new, 4)
@@ -102,7 +102,7 @@ async def test_command_of_a_newer_generation_closes_older_streams(started: Runni
         await next_lines(socket, 4)
         started.generation = 2
         await started.prompt("hello")
-        while (await socket.receive(timeout=10)).type == aiohttp.WSMsgType.TEXT:
+        while (await socket.receive(timeout=PATIENCE)).type == aiohttp.WSMsgType.TEXT:
             pass
         assert socket.close_code == CLOSE_STALE_GENERATION
 
@@ -149,5 +149,5 @@ async def test_slow_consumer_uses_no_memory_and_blocks_nobody(running: Running) 
             seen = (await next_lines(reading, 1))[-1]["seq"]
 
         assert min(stream.sent for stream in running.streams._open) < last / 2
-        assert (await asyncio.wait_for(running.get("/status"), 5))["journal"]["last_seq"] == last
+        assert (await asyncio.wait_for(running.get("/status"), PATIENCE))["journal"]["last_seq"] == last
         assert (await next_lines(idle, 1))[0]["seq"] == 1

@@ -18,7 +18,7 @@ from executors_app.agentctl.journal import store
 from executors_app.agentctl.state_files import write_all
 from executors_app.wire.protocol import JournalKind
 from tests.agentctl.running import Running, agentctl
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 
 class Disk:
@@ -73,7 +73,7 @@ async def test_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path, 
         assert (await running.get("/status"))["journal"]["trouble"] == "disk_full"
         status, answer = await running.prompt("more", "m2")
         assert (status, answer["code"]) in [(503, "journal_full"), (409, "busy")]
-        await asyncio.wait_for(running.agent.driver.cancelled.wait(), 5)
+        await asyncio.wait_for(running.agent.driver.cancelled.wait(), PATIENCE)
 
         disk.room = float("inf")
 
@@ -107,5 +107,5 @@ async def test_acknowledging_lines_frees_a_disk_filled_by_the_journal(tmp_path: 
         journal.append(JournalKind.LOG, text="y")
         await eventually_async(lambda: journal.first_seq > first, describe="acknowledged lines have been deleted")
         disk.room = float("inf")
-        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), 5)
+        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), PATIENCE)
         assert [line["seq"] for line in running.lines()][-1] == journal.last_seq

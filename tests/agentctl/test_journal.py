@@ -15,7 +15,7 @@ from executors_app.agentctl.journal.journal import Journal, JournalLimits
 from executors_app.wire.line_format import ASIDE, META_FILE, list_segments, read_epoch, read_lines
 from executors_app.wire.protocol import JournalKind
 from tests.agentctl.journals import last_segment, opened, seqs, shown, write_lines
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 FLOOD = """
 import asyncio, sys
@@ -105,7 +105,7 @@ async def test_pieces_of_text_share_one_sync_which_is_made_for_whoever_waits(tmp
             await journal.wait_for_lines(number)
         assert synced == []
 
-        await asyncio.wait_for(journal.wait_until_durable(5), 5)
+        await asyncio.wait_for(journal.wait_until_durable(5), PATIENCE)
 
         assert synced == [5]
 
@@ -115,7 +115,7 @@ async def test_much_text_is_synced_without_a_delay(tmp_path: Path) -> None:
         for _ in range(20):
             journal.append(JournalKind.MESSAGE_AGENT, text="x" * 40_000)
 
-        await asyncio.wait_for(journal.wait_for_room(), 5)
+        await asyncio.wait_for(journal.wait_for_room(), PATIENCE)
         assert journal.shown_seq > 0
 
 
@@ -260,7 +260,7 @@ async def test_full_journal_blocks_the_agent_until_lines_are_acknowledged(tmp_pa
 
         journal.ack(journal.shown_seq)
 
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, PATIENCE)
         await eventually_async(lambda: "has room again" in list(shown(journal, journal.first_seq - 1))[-1]["text"])
 
 
@@ -275,7 +275,7 @@ async def test_too_many_lines_not_yet_durable_block_the_agent(tmp_path: Path, mo
         assert not waiting.done()
 
         release.set()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, PATIENCE)
 
 
 async def test_reader_from_any_position_gets_exactly_the_rest(tmp_path: Path) -> None:

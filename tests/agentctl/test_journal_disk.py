@@ -16,7 +16,7 @@ import pytest
 from executors_app.agentctl.journal.journal import Journal
 from executors_app.wire.protocol import JournalKind
 from tests.agentctl.journals import opened, seqs, shown
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ async def test_full_disk_is_waited_out(small_disk: Path) -> None:
 
         filler.unlink()
 
-        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), 10)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), PATIENCE)
+        await asyncio.wait_for(waiting, PATIENCE)
         lines = list(shown(journal))
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert lines[said - 1]["kind"] == JournalKind.TURN_COMPLETED
@@ -68,7 +68,9 @@ async def test_last_lines_fit_into_the_reserve(small_disk: Path) -> None:
         (small_disk / "filler").write_bytes(b"x" * (1 << 20))
         await _write_until_it_fails(journal)
 
-        await asyncio.wait_for(journal.wait_until_durable(journal.append(JournalKind.AGENT_EXITED, exit_code=0)), 5)
+        await asyncio.wait_for(
+            journal.wait_until_durable(journal.append(JournalKind.AGENT_EXITED, exit_code=0)), PATIENCE
+        )
 
 
 async def test_file_size_limit_is_waited_out(tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ async def test_file_size_limit_is_waited_out(tmp_path: Path) -> None:
         with _file_size_limit(200_000):
             await _write_until_it_fails(journal)
 
-        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), 10)
+        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), PATIENCE)
         lines = list(shown(journal))
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert lines[-1]["text"] == "the journal is written again"
@@ -109,7 +111,7 @@ async def test_failed_sync_is_never_repeated_on_the_same_file(
             await journal.wait_until_durable(journal.append(JournalKind.LOG, text="before"))
         monkeypatch.setattr(os, "fdatasync", fails_once)
         last = journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
-        await asyncio.wait_for(journal.wait_until_durable(last + 1), 5)
+        await asyncio.wait_for(journal.wait_until_durable(last + 1), PATIENCE)
         assert [line["seq"] for line in shown(journal)][:last] == list(range(1, last + 1))
 
     os.close(failed[0])
@@ -134,7 +136,7 @@ async def test_lines_shown_before_a_failed_sync_are_written_again(
             await journal.wait_for_lines(number)
         monkeypatch.setattr(os, "fdatasync", fails_once)
         last = journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
-        await asyncio.wait_for(journal.wait_until_durable(last), 5)
+        await asyncio.wait_for(journal.wait_until_durable(last), PATIENCE)
         assert [line["seq"] for line in shown(journal)][:last] == list(range(1, last + 1))
 
     assert seqs(tmp_path)[:last] == list(range(1, last + 1))

@@ -19,11 +19,11 @@ from executors_app.machine.git.worktrees import Seed, write_seed
 from tests.agentctl.fakes import DELIVERED
 from tests.agentctl.processes import ROOT, Place
 from tests.executors.repositories import make_repository
-from tests.waiting import eventually, eventually_async
+from tests.waiting import PATIENCE, eventually, eventually_async
 
 
 def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, capture_output=True, text=True, timeout=20, cwd=ROOT, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, check=False)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import json
 import sys
@@ -12,16 +13,18 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from executors_app.agentctl.drivers import Driver, StartRequest
+from executors_app.agentctl.drivers import Driver, StartFailed, StartRequest
 from executors_app.agentctl.drivers.acp import create
 from executors_app.agentctl.process.guard_process import PR_SET_CHILD_SUBREAPER
 from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agents import scripts
 from tests.agents.driver_contract import AGENTS, Agent, Talk
 from tests.agents.hosts import RecordingHost
+from tests.waiting import PATIENCE, eventually_async, pass_time
 
 ROOT = Path(__file__).resolve().parents[2]
 MakeRequest = Callable[..., StartRequest]
+ReadByAgent = Callable[[], list[dict[str, Any]]]
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +53,7 @@ def request_for(tmp_path: Path) -> MakeRequest:
     def make(what: str | scripts.Script = "demo", *options: str, **changes: Any) -> StartRequest:
         argv = [sys.executable, *_command(what, tmp_path), *options]
         env = {"PYTHONPATH": str(ROOT), "KANDEV_DEMO_AGENT_HOME": str(tmp_path / "home")}
-        told = {"launch_id": "launch-1", "strategy": "fresh", "timeout": 10.0, **changes}
+        told = {"launch_id": "launch-1", "strategy": "fresh", "timeout": PATIENCE, **changes}
         return StartRequest(argv=argv, env=env, cwd=str(tmp_path), **told)
 
     return make
@@ -69,9 +72,24 @@ def _command(what: str | scripts.Script, directory: Path) -> list[str]:
 
 
 @pytest.fixture
-def read_by_agent(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
+def read_by_agent(tmp_path: Path) -> ReadByAgent:
     """Return a function that returns what the scripted agent has read so far."""
-    return lambda: [json.loads(line) for line in (tmp_path / "script.json.read").read_bytes().splitlines()]
+
+    def read() -> list[dict[str, Any]]:
+        path = tmp_path / "script.json.read"
+        return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+    return read
+
+
+async def hang(driver: Driver, request: StartRequest, method: str, read_by_agent: ReadByAgent) -> StartFailed:
+    """Start a scripted agent that does not answer ``method``, let its limit pass, and return the failure."""
+    starting = asyncio.create_task(driver.start(request))
+    await eventually_async(lambda: method in [line.get("method") for line in read_by_agent()])
+    pass_time(request.timeout + request.load_timeout)
+    with pytest.raises(StartFailed) as failed:
+        await starting
+    return failed.value
 
 
 @pytest.fixture(params=AGENTS, ids=lambda agent: agent.name)

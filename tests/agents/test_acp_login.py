@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from executors_app.agentctl.drivers import Driver, LoginRequest, StartFailed
 from executors_app.agentctl.drivers.json_rpc import RpcError
 from executors_app.wire.agent_settings import parse_auth_methods
-from tests.agents.conftest import MakeRequest
+from tests.agents.conftest import MakeRequest, ReadByAgent, hang
 from tests.agents.scripts import agent, result
+from tests.waiting import PATIENCE, eventually_async, pass_time
 
 
 def login(method: str = "demo", timeout: float = 60) -> LoginRequest:
@@ -82,15 +84,24 @@ async def test_failed_login_has_a_reason(
 
 
 async def test_login_has_its_own_limit_beside_that_of_the_handshake(driver: Driver, logged_out: MakeRequest) -> None:
-    with pytest.raises(StartFailed, match=r"the login failed: the agent did not finish within 4.5 s"):
-        await driver.start(logged_out("--login-hangs", login=login(timeout=4.5), timeout=4.0))
+    request = logged_out("--login-hangs", login=login(timeout=2 * PATIENCE), timeout=PATIENCE)
+    starting = asyncio.create_task(driver.start(request))
+    await eventually_async(lambda: driver._step == "login")  # type: ignore[attr-defined]
+    pass_time(1.5 * PATIENCE)
+    await asyncio.wait([starting], timeout=0.1)
+    assert not starting.done()
+    pass_time(PATIENCE)
+    with pytest.raises(StartFailed, match=r"the login failed: the agent did not finish within 120 s"):
+        await starting
 
 
-async def test_session_setup_after_a_login_is_still_limited(driver: Driver, request_for: MakeRequest) -> None:
+async def test_session_setup_after_a_login_is_still_limited(
+    driver: Driver, request_for: MakeRequest, read_by_agent: ReadByAgent
+) -> None:
     opened = {"protocolVersion": 1, "authMethods": [{"id": "a", "name": "A"}]}
     script = agent(initialize=[result(opened)], authenticate=[result({})], session_new=[])
-    with pytest.raises(StartFailed, match="did not complete session setup within 3 s"):
-        await driver.start(request_for(script, login=login("a"), timeout=3.0))
+    failed = await hang(driver, request_for(script, login=login("a")), "session/new", read_by_agent)
+    assert "did not complete session setup within 60 s" in failed.message
 
 
 async def test_agent_that_ends_during_the_login_has_failed_it(driver: Driver, request_for: MakeRequest) -> None:

@@ -16,7 +16,7 @@ from executors_app.agentctl.drivers import Host, acp
 from executors_app.agentctl.drivers.acp import AcpDriver
 from tests.agentctl.running import Running, agentctl
 from tests.agents.conftest import ROOT
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 BORN = """
 for earlier in $(cat born 2>/dev/null); do kill -0 "$earlier" 2>/dev/null && echo "$earlier" >> beside; done
@@ -64,7 +64,7 @@ async def running(tmp_path: Path, unending: list[Unending]) -> AsyncIterator[Run
 async def start(running: Running, launch_id: str, behaviour: str = "honest", *, deaf: bool = False, **more: Any) -> Any:
     agent = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour, "--home", "home"]
     argv = ["/bin/sh", "-c", f'{BORN}{IGNORES_TERM if deaf else ""}exec "$@"', "sh", *agent]
-    told = {"argv": argv, "env": {"PYTHONPATH": str(ROOT)}, "driver": "acp", "timeout": 20, **more}
+    told = {"argv": argv, "env": {"PYTHONPATH": str(ROOT)}, "driver": "acp", "timeout": PATIENCE, **more}
     status, body = await running.start(launch_id, **told)
     return status, body.get("code", "")
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from executors_app.agentctl.drivers import Driver, StartFailed, acp_session_setup
-from tests.agents.conftest import MakeRequest
+from tests.agents.conftest import MakeRequest, ReadByAgent, hang
 from tests.agents.hosts import RecordingHost
 from tests.agents.scripts import SESSION, Script, agent, chunk, error, result
-
-ReadByAgent = Callable[[], list[dict[str, Any]]]
+from tests.waiting import eventually_async, pass_time
 
 MODES = {"modes": {"currentModeId": "build", "availableModes": [{"id": "plan-1", "name": "Plan"}]}}
 MODELS = {"models": {"currentModelId": "small", "availableModels": [{"modelId": "big-2", "name": "Big"}]}}
@@ -64,7 +63,7 @@ async def test_mode_can_be_a_configuration_option(
         ({}, [], "the agent does not offer it"),
         ({"modes": "none", "models": []}, [], "the agent does not offer it"),
         (OFFERS, [error(-32603, "not now")], "not now"),
-        (OFFERS, [], "the agent did not answer within 0.5 s"),
+        (OFFERS, [], "the agent did not answer within 10 s"),
     ],
     ids=["not offered", "offered in an invalid way", "refused", "no answer"],
 )
@@ -75,11 +74,16 @@ async def test_unavailable_model_or_mode_is_logged_and_conversation_stays_open(
     driver: Driver,
     host: RecordingHost,
     request_for: MakeRequest,
+    read_by_agent: ReadByAgent,
 ) -> None:
     script = agent(session_new=[result({"sessionId": SESSION, **offers})])
     told = {**script, "session/set_mode": [answer], "session/set_model": [answer]}
 
-    started = await driver.start(request_for(told, model="big", mode="plan", timeout=3.0))
+    starting = asyncio.create_task(driver.start(request_for(told, model="big", mode="plan")))
+    for method in ("session/set_model", "session/set_mode") if offers is OFFERS and not answer else ():
+        await eventually_async(lambda method=method: method in [line.get("method") for line in read_by_agent()])  # type: ignore[misc]
+        pass_time(10)
+    started = await starting
 
     assert started.resume_token == SESSION
     assert host.logs() == [f"model big was not selected: {reason}", f"mode plan was not selected: {reason}"]
@@ -239,19 +243,21 @@ LOAD_LIMIT_HINT = "; KANDEV_START_TIMEOUT, or load_timeout of its agent type, se
 
 
 @pytest.mark.parametrize(
-    ("script", "changes", "step"),
+    ("script", "changes", "step", "method"),
     [
-        (agent(initialize=[]), {}, "the agent did not complete initialize within 0.75 s"),
-        (agent(session_new=[]), {}, "the agent did not complete session setup within 1 s"),
+        (agent(initialize=[]), {}, "the agent did not complete initialize within 45 s", "initialize"),
+        (agent(session_new=[]), {}, "the agent did not complete session setup within 60 s", "session/new"),
         (
             agent(load=True, session_load=[chunk("user", "old")]),
-            {"strategy": "native", "resume_token": SESSION, "load_timeout": 2.0},
-            f"the agent did not load its conversation within 2 s{LOAD_LIMIT_HINT}",
+            {"strategy": "native", "resume_token": SESSION, "load_timeout": 90.0},
+            f"the agent did not load its conversation within 90 s{LOAD_LIMIT_HINT}",
+            "session/load",
         ),
         (
             agent(resume=True, session_resume=[]),
             {"strategy": "native", "resume_token": SESSION},
-            f"the agent did not load its conversation within 1 s{LOAD_LIMIT_HINT}",
+            f"the agent did not load its conversation within 60 s{LOAD_LIMIT_HINT}",
+            "session/resume",
         ),
     ],
     ids=["initialize", "new", "a load that stops in its replay", "resume"],
@@ -260,14 +266,15 @@ async def test_hanging_step_is_named_and_the_token_stays_valid(
     script: Script,
     changes: dict[str, Any],
     step: str,
+    method: str,
     driver: Driver,
     host: RecordingHost,
     request_for: MakeRequest,
+    read_by_agent: ReadByAgent,
 ) -> None:
-    with pytest.raises(StartFailed) as failed:
-        await driver.start(request_for(script, timeout=1.0, **changes))
+    failed = await hang(driver, request_for(script, **changes), method, read_by_agent)
 
-    assert (failed.value.code, failed.value.message) == ("start_timeout", step)
-    assert failed.value.token_valid
-    assert not failed.value.permanent
+    assert (failed.code, failed.message) == ("start_timeout", step)
+    assert failed.token_valid
+    assert not failed.permanent
     assert (driver.pid, len(host.exits), host.tokens, host.said()) == (None, 1, [], "")

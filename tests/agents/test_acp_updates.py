@@ -14,7 +14,7 @@ from executors_app.agentctl.drivers.acp_updates import UpdateRouter
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
 from tests.agents.scripts import SESSION, Action, agent, chunk, request, result, update
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 ReadByAgent = Callable[[], list[dict[str, Any]]]
 CHILD = "a-sub-agents-id"
@@ -213,7 +213,7 @@ async def test_endless_replay_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> 
 
     flooding = asyncio.create_task(flood())
     try:
-        replay = await asyncio.wait_for(updates.settle(None, 5), 10)
+        replay = await asyncio.wait_for(updates.settle(None, 5), PATIENCE)
     finally:
         flooding.cancel()
     assert replay.messages == 1

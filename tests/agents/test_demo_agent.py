@@ -15,6 +15,7 @@ import pytest
 
 from sessions_app.domain.continuation import Interruption, continue_prompt
 from tests.agents.conftest import ROOT
+from tests.waiting import PATIENCE
 
 SCRIPT = ROOT / "executors_app" / "demo_agent"
 
@@ -271,7 +272,7 @@ def test_closed_input_ends_the_agent_during_work(connect: Callable[[], Client]) 
     assert client.process.stdin
     client.process.stdin.close()
 
-    assert client.process.wait(10) == 0
+    assert client.process.wait(PATIENCE) == 0
     assert client.process.stdout
     client.process.stdout.close()
     client.process.stdin = client.process.stdout = None

@@ -8,7 +8,7 @@ import pytest
 
 from executors_app.agentctl.drivers import StartFailed, TurnFailed
 from tests.agents.driver_contract import UNKNOWN, Talk
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 
 async def test_turn_records_text_tool_call_and_usage(talk: Talk) -> None:
@@ -152,7 +152,7 @@ async def test_cancel_ends_the_turn_and_the_next_one_works(talk: Talk) -> None:
 
     await talk.driver.cancel()
 
-    assert await asyncio.wait_for(turn, 10) == "cancelled"
+    assert await asyncio.wait_for(turn, PATIENCE) == "cancelled"
     assert talk.host.exits == []
     if talk.agent.process_per_turn:
         assert talk.driver.pid is None

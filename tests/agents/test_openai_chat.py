@@ -16,7 +16,7 @@ from executors_app.agentctl.drivers.openai_chat import ChatDriver
 from sessions_app.domain.transient_errors import retry_after_hint, transient_trouble
 from tests.agents.chat_server import DONE, KEY, ChatServer, Handler, answer_of, chat_server, event, refuses, says
 from tests.agents.hosts import RecordingHost
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 Start = Callable[..., Any]
 
@@ -237,7 +237,7 @@ async def test_cancel_aborts_the_answer_and_keeps_its_text(
     await driver.cancel()
 
     assert await turn == "cancelled"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await provider.hung_up.wait()
     await ask(driver, "m2", "shorter")
     assert provider.texts() == [("user", "tell me all"), ("assistant", "First, "), ("user", "shorter")]
@@ -269,7 +269,7 @@ async def test_endless_answer_is_cut_off(
 
     assert len(host.said()) == 2 * 600
     assert host.logs() == ["the answer was cut off: it is too long"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await provider.hung_up.wait()
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.waiting import PATIENCE
+
 
 @dataclass
 class Receiver:
@@ -58,7 +60,7 @@ def receiving(secure: ssl.SSLContext | None = None) -> Iterator[Receiver]:
             headers = {name.lower(): value for name, value in self.headers.items()}
             receiver.requests.append(({**headers, ":path": self.path}, body))
             if receiver.hangs is not None:
-                receiver.hangs.wait(20)
+                receiver.hangs.wait(PATIENCE)
             self.send_response(receiver.status)
             for name, value in receiver.headers.items():
                 self.send_header(name, value)

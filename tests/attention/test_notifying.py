@@ -26,7 +26,7 @@ from sessions_app.tasks.notifications import give, notify
 from tests.api.world import World, client_of
 from tests.attention.raising import backdate, raise_item_of, resolve_items_of
 from tests.attention.receiver import Receiver, is_genuine, receiving
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -380,7 +380,7 @@ def test_receivers_that_do_not_answer_delay_no_other_receiver(
         called_at_once = list[int]()
 
         def answer_later() -> None:
-            eventually(lambda: receiver.requests and silent.requests, timeout=30, describe="both are called")
+            eventually(lambda: receiver.requests and silent.requests, describe="both are called")
             called_at_once.append(len(silent.requests))
             hangs.set()
 
@@ -427,7 +427,7 @@ def test_members_of_one_team_leave_calls_to_other_teams(
 
         def answer_later() -> None:
             try:
-                eventually(lambda: receiver.requests and silent.requests, timeout=10, describe="both are called")
+                eventually(lambda: receiver.requests and silent.requests, timeout=PATIENCE, describe="both are called")
                 called_at_once.append(len(silent.requests))
             finally:
                 hangs.set()

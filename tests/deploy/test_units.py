@@ -18,7 +18,7 @@ from kandev.environment import read_environment
 from tests.drills.deployment import Deployment
 from tests.network import free_port
 from tests.services import ROOT, require
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 SUFFIXES = {".service", ".socket", ".slice", ".timer"}
 UNITS = sorted(path for path in (ROOT / "deploy").iterdir() if path.suffix in SUFFIXES)
@@ -188,7 +188,7 @@ def test_host_daemon_starts_as_in_its_unit(tmp_path: Path) -> None:
     try:
         eventually(ready.exists, timeout=60, describe="agentctl is ready")
         assert json.loads(ready.read_text())["url"].startswith("https://")
-        with socket.create_connection(("127.0.0.1", port), timeout=10):
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE):
             pass
     finally:
         process.terminate()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.docker.remote_engine import ADDRESS
 from tests.network import free_port
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 SEARCHED = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
 
@@ -54,7 +54,7 @@ class SshServer:
     def close(self) -> None:
         """End the server."""
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(PATIENCE)
 
     def _listens(self) -> bool:
         with socket.socket() as probe:

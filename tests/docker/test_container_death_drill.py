@@ -36,7 +36,7 @@ def test_killed_container_returns_and_its_turn_continues_once(deployment: Docker
     session.prompt("work 60")
     wait_until_talking(session)
     kill_container(deployment, session)
-    eventually(lambda: "session.run.interrupted" in session.names(), timeout=30, describe="the death is noticed")
+    eventually(lambda: "session.run.interrupted" in session.names(), describe="the death is noticed")
     eventually(
         lambda: [row["state"] in ("delivered", "done") for row in continue_prompts(session)] == [True],
         timeout=90,

@@ -13,7 +13,7 @@ import pytest
 from tests.docker import machine_image
 from tests.docker.engine import Engine, build
 from tests.services import require
-from tests.waiting import WaitTimeout, eventually
+from tests.waiting import PATIENCE, WaitTimeout, eventually
 
 TAG: Final = "kandev:test"
 NETWORK: Final = "kandev-image-test"
@@ -102,7 +102,7 @@ def status_of(url: str, host: str = SITE) -> int:
     """Return the status of a page requested with the site's host name; 0 without a response."""
     request = urllib.request.Request(url, headers={"Host": host})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         error.close()

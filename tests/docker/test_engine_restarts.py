@@ -32,7 +32,7 @@ def lasting_processes(session: Session) -> list[ProcessIdentity]:
         found = session.processes()
         return found if len(found) == 3 else None
 
-    found = eventually(three, timeout=30, describe="only agentctl, guard and agent run")
+    found = eventually(three, describe="only agentctl, guard and agent run")
     assert found is not None
     return found
 
@@ -121,7 +121,7 @@ def test_sessions_return_after_an_engine_restart_without_live_restore(deployment
     session.wait_for("RUNNING")
 
     engine.stop()
-    eventually(lambda: not session.processes(), timeout=30, describe="the container stops with the engine")
+    eventually(lambda: not session.processes(), describe="the container stops with the engine")
     engine.start()
 
     eventually(lambda: has_resumed(session), timeout=90, describe="the agent has resumed its conversation")

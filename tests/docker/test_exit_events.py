@@ -15,7 +15,7 @@ from executors_app.runtimes.containers.sites import container_name
 from executors_app.wire.executions import ExitEvent, LaunchSpec
 from tests.docker.harness import DockerHarness
 from tests.executors.harness import row_of, spec_for
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 NOTICED_WITHIN = 2.0
 
@@ -52,7 +52,7 @@ async def listening_to_exits(harness: DockerHarness) -> AsyncIterator[ReceivedEx
     task = asyncio.create_task(listen())
     await eventually_async(
         lambda: any("/events" in call for call in harness.engine.calls()[calls:]),
-        timeout=20,
+        timeout=PATIENCE,
         describe="the engine is asked for events",
     )
     try:

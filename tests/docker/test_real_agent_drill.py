@@ -99,9 +99,9 @@ def test_container_removed_in_mid_turn_keeps_the_conversation(drill: RealAgentDr
 def test_removed_container_of_stopped_agent_resumes_on_prompt(drill: RealAgentDrill, engine: Engine) -> None:
     held = drill.hold("on")
     drill.model.release()
-    eventually(lambda: drill.session.prompts()[-1]["state"] == "done", timeout=30, describe="the turn has ended")
+    eventually(lambda: drill.session.prompts()[-1]["state"] == "done", describe="the turn has ended")
     drill.deployment.api("POST", f"{drill.session.path}/stop/", {})
-    eventually(lambda: drill.session.execution["status"] == "stopped", timeout=30, describe="the session is stopped")
+    eventually(lambda: drill.session.execution["status"] == "stopped", describe="the session is stopped")
     removed = remove_container(engine, drill.session)
     check_memory(drill, held)
     assert remove_container(engine, drill.session) != removed, "a new container was created"

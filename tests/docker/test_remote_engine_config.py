@@ -13,6 +13,7 @@ from executors_app.wire.executions import Observed
 from tests.docker.certificates import CLIENT, Authority
 from tests.docker.remote_engine import RemoteEngineHarness
 from tests.executors.harness import observe_one, row_of, spec_for
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -112,6 +113,6 @@ async def test_unreachable_engine_does_not_affect_other_engines(remote_harness: 
         spec_for(remote_harness),
         config={**remote_harness.config, "docker_host": "tcp://127.0.0.3:1"},
     )
-    seen = await remote_harness.runtime.observe([away, row], timeout=10, concurrency=5)
+    seen = await remote_harness.runtime.observe([away, row], timeout=PATIENCE, concurrency=5)
     assert seen[row.id].observed is Observed.ALIVE
     assert (seen[away.id].observed, seen[away.id].reason) == (Observed.UNKNOWN, "runtime_unavailable")

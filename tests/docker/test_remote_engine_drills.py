@@ -52,7 +52,6 @@ def test_workspace_of_a_lost_volume_is_rebuilt_from_the_archive(
     row = session.row
     eventually(
         lambda: "kept.txt" in arrived_files(deployment.repository, session.id),
-        timeout=30,
         describe="the file has arrived",
     )
     deployment.kill_server()

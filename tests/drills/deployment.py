@@ -27,7 +27,7 @@ from tests.environment import DATABASE_URL
 from tests.executors.repositories import make_repository
 from tests.migrated_database import copy_migrated
 from tests.preloaded import PreloadedProcess
-from tests.waiting import eventually, settled
+from tests.waiting import PATIENCE, eventually, settled
 
 ROOT = Path(__file__).resolve().parents[2]
 MANAGE = ROOT / "manage.py"
@@ -176,7 +176,7 @@ class Deployment:
     def is_ready(self) -> bool:
         """Return whether ``/readyz`` answers 200."""
         try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=PATIENCE) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -199,7 +199,7 @@ class Deployment:
         assert self.server.stdout is not None
         self.server.stdout.close()
         self.server = None
-        eventually(lambda: not members(groups), timeout=30, describe="the server has ended")
+        eventually(lambda: not members(groups), describe="the server has ended")
 
     # --- the API ---
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tests.drills import kandev_processes
 from tests.drills.deployment import MANAGE, Deployment, Session
 from tests.preloaded import PreloadedProcess
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 class SupervisorProcess:
@@ -67,7 +67,7 @@ class Fleet:
         for process in self._started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+            process.wait(PATIENCE)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from executors_app.machine.process import identity
 from tests.drills.deployment import MANAGE, Deployment
 from tests.preloaded import PreloadedProcess
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def end(process: PreloadedProcess) -> None:
     if process.poll() is None and identity.identify(process.pid) is not None:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(20)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(PATIENCE)

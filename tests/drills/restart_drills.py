@@ -101,7 +101,6 @@ class RestartDrills:
         session.prompt("what was the word?")
         eventually(
             lambda: "walrus" in session.agent_text().rpartition("tick")[2],
-            timeout=30,
             describe="the agent knows the word",
         )
 
@@ -194,7 +193,7 @@ class StoppedSessionDrill:
         deployment.serve()
         session = start_idle_session(deployment)
         deployment.api("POST", f"{session.path}/stop/", {})
-        eventually(lambda: session.execution["status"] == "stopped", timeout=30, describe="the session is stopped")
+        eventually(lambda: session.execution["status"] == "stopped", describe="the session is stopped")
         eventually(lambda: not session.processes(), describe="no process of the session runs")
         deployment.kill_server()
         deployment.recover()

@@ -25,7 +25,7 @@ def test_drill_b_chat_killed_in_mid_answer_keeps_its_conversation(deployment: De
         session = deployment.start_session("remember the word walrus, answer ok", profile)
         wait_for_first_turn(session)
         session.prompt("HOLD on")
-        eventually(lambda: model.holding, timeout=30, describe="the model holds the request")
+        eventually(lambda: model.holding, describe="the model holds the request")
         eventually(lambda: session.prompts()[-1]["state"] == "delivered", describe="the prompt is delivered")
         deployment.kill_server()
         session.kill_everything()

@@ -17,7 +17,7 @@ import pytest
 
 from tests.drills.deployment import ROOT, ApiError, Deployment, Session
 from tests.drills.kandev_processes import served_by
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 CALLERS = 50
 AGENT = str(ROOT / "executors_app" / "demo_agent")
@@ -145,7 +145,7 @@ def leave_after_asking(session: Session, url: str, message_id: str) -> None:
     address = urlsplit(url)
     assert address.hostname
     assert address.port
-    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE) as connection:
         connection.sendall(head.encode() + body)
 
 
@@ -156,7 +156,7 @@ async def test_requests_of_a_socket_that_closes_are_still_carried_out(shared: De
     headers = {"Authorization": f"Token {shared.seeded['token']}"}
     url = f"{shared.urls[1]}/ws/sessions/{session.id}/"
     async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers) as connection:
-        await connection.receive(20)
+        await connection.receive(PATIENCE)
         for one in asked:
             await connection.send_json({"type": "request", "id": 1, "action": "task.session.prompt", "payload": one})
 

@@ -15,7 +15,7 @@ from tests import postgresql
 from tests.drills import kandev_processes
 from tests.drills.deployment import ApiError, Deployment
 from tests.environment import DATABASE_URL
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.postgresql
 KNOWN = {"Cookie": "kandev_session=0123456789abcdef0123456789abcdef"}
@@ -77,7 +77,7 @@ async def close_code(web: Deployment, headers: dict[str, str]) -> int | None:
     """Return the code with which a socket is closed."""
     url = f"{web.url}/ws/sessions/00000000-0000-4000-8000-000000000000/"
     async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers) as socket:
-        await socket.receive(20)
+        await socket.receive(PATIENCE)
         return socket.close_code
 
 

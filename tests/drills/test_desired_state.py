@@ -85,4 +85,4 @@ def test_agent_that_dies_at_every_start_is_given_up_after_five_starts(deployment
     good.wait_for("WAITING_FOR_INPUT", timeout=30)
     assert len(bad.receipts()) == 6, "there is no further automatic start"
     deployment.api("POST", f"{bad.path}/resume/", {"mode": "auto"})
-    eventually(lambda: len(bad.receipts()) >= 7, timeout=30, describe="the user's start is tried")
+    eventually(lambda: len(bad.receipts()) >= 7, describe="the user's start is tried")

@@ -73,7 +73,6 @@ def test_full_disk_of_agentctl_stops_the_turn_until_space_is_free(deployment: De
         assert "Free some space" in failed["error_message"]
         status = eventually(
             lambda: (told := session.status())["error_code"] == "disk_full" and told,
-            timeout=30,
             describe="the full disk is shown",
         )
         assert "Free some space" in status["error_message"]
@@ -131,7 +130,6 @@ def test_log_catches_up_after_a_full_database_disk(
 
     eventually(
         lambda: "the database does not accept events" in deployment.log(),
-        timeout=30,
         describe="the log says that events cannot be stored",
     )
     with pytest.raises(ApiError) as refused:
@@ -147,4 +145,4 @@ def test_log_catches_up_after_a_full_database_disk(
     assert session.agent_text() == session.agent_log()
     assert {"session.journal_gap", "session.journal_skipped"}.isdisjoint(session.names())
     assert session.names().count("session.run.interrupted") == 0
-    eventually(deployment.is_ready, timeout=30, describe="/readyz answers 200")
+    eventually(deployment.is_ready, describe="/readyz answers 200")

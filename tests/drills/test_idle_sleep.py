@@ -17,7 +17,7 @@ def test_idle_session_sleeps_through_a_restart_until_a_prompt_wakes_it(deploymen
     deployment.serve()
     session = deployment.start_session("remember heron")
     eventually(lambda: session.status()["asleep"], timeout=60, describe="the session is asleep")
-    eventually(lambda: not session.processes(), timeout=30, describe="no process of the session runs")
+    eventually(lambda: not session.processes(), describe="no process of the session runs")
     status = session.status()
     assert (status["state"], status["desired_state"], status["executor_status"]) == (
         "WAITING_FOR_INPUT",

@@ -29,7 +29,7 @@ def _block_in_tool_call(session: Session) -> None:
     wait_for_first_turn(session)
     os.mkfifo(Path(session.row["worktree_path"]) / "pipe")
     session.prompt("write pipe hello")
-    eventually(lambda: '"tool.call"' in session.journal(), timeout=30, describe="the agent is in its tool call")
+    eventually(lambda: '"tool.call"' in session.journal(), describe="the agent is in its tool call")
 
 
 def _change_files(session: Session) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.drills import chatty_agent
 from tests.drills.deployment import ROOT, Deployment, Session
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 UPDATES = 5_000
 """``make bench`` uses ten times as many."""
@@ -72,6 +72,6 @@ def test_stalled_log_reader_does_not_grow_the_write_ahead_log(deployment: Deploy
     with reading(session):
         check_caught_up(session)
         assert wal.stat().st_size < SMALL_LOG
-        with closing(sqlite3.connect(database, timeout=10)) as connection:
+        with closing(sqlite3.connect(database, timeout=PATIENCE)) as connection:
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         assert not busy  # no read transaction is open

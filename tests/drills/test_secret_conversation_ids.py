@@ -68,7 +68,6 @@ def test_conversation_id_appears_nowhere_in_plain_text(deployment: Deployment) -
     record = deployment.data / "sessions" / f"{session.id}.messages.jsonl"
     eventually(
         lambda: record.exists() and "stork" in record.read_text(),
-        timeout=30,
         describe="the portable record contains the answer",
     )
     told = session_data_locations.texts_of(session)

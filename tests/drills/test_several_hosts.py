@@ -120,7 +120,6 @@ async def test_postgresql_outage_interrupts_no_turn(deployment: Deployment, redi
             server.stop()
             eventually(
                 lambda: not deployment.is_ready(),
-                timeout=30,
                 describe="the web process reports that the database is gone",
             )
             await asyncio.to_thread(server.start)

@@ -71,7 +71,6 @@ def test_supervisor_that_is_stopped_hands_over_without_new_events(deployment: De
         session.prompt("work 1")
         eventually(
             lambda: session.names().count("session.run.completed") == 2,
-            timeout=30,
             describe="the second turn has completed",
         )
         assert session.names()[len(before)] == "session.prompt.queued"
@@ -100,12 +99,10 @@ def test_supervisor_frozen_past_its_lease_can_neither_write_nor_command(deployme
 
         eventually(
             lambda: last_heartbeat(deployment, slept) > before["lease_expires_at"],
-            timeout=30,
             describe="the first supervisor is back",
         )
         eventually(
             lambda: any(word in first.log for word in FENCED),
-            timeout=30,
             describe="the first supervisor knows that it lost its lease",
         )
         assert prompt_with_generation(session, old) == (409, "stale_generation")
@@ -152,7 +149,7 @@ def test_execution_on_another_machine_is_left_to_its_own_supervisor(deployment: 
         assert stranger.holds(busy)
 
         deployment.change(moved, here, session.execution["id"])
-        eventually(lambda: [row["state"] for row in session.prompts()] == ["done", "done"], timeout=30)
+        eventually(lambda: [row["state"] for row in session.prompts()] == ["done", "done"])
 
 
 def test_two_supervisors_start_each_session_once(deployment: Deployment) -> None:

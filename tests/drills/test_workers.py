@@ -43,7 +43,7 @@ def test_worker_has_no_other_process_once_its_job_is_done(deployment: Deployment
     queue_sleep(deployment, 0)
     with working(deployment) as worker:
         eventually(lambda: queued(deployment) == 0, timeout=60, describe="the job is done")
-        eventually(lambda: not descendants(worker.pid), timeout=30, describe="the job's process has ended")
+        eventually(lambda: not descendants(worker.pid), describe="the job's process has ended")
         worker.terminate()
         assert worker.wait(30) == 0
 
@@ -57,5 +57,5 @@ def test_killed_worker_takes_its_jobs_with_it_and_leaves_them_queued(deployment:
         family = descendants(worker.pid)
         worker.kill()
         worker.wait(30)
-        eventually(lambda: all(map(has_ended, family)), timeout=30, describe="all processes have ended")
+        eventually(lambda: all(map(has_ended, family)), describe="all processes have ended")
     assert queued(deployment) == 3

@@ -29,7 +29,7 @@ from tests.executors.harness import (
     start_agent,
 )
 from tests.executors.repositories import run_git
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 
 class RuntimeContract:
@@ -178,7 +178,7 @@ class RuntimeContract:
             row_of(harness, spec_for(harness), agentctl_url=url, state=state, repository_path="/nonexistent")
             for url, state in (("http://127.0.0.1:x", {}), ("\0", {"process": 3}), ("", {"process": {}}))
         ]
-        found = await harness.runtime.observe([*bad, row_of(harness, spec, launched)], timeout=10, concurrency=2)
+        found = await harness.runtime.observe([*bad, row_of(harness, spec, launched)], timeout=PATIENCE, concurrency=2)
         assert found[spec.execution_id].observed is Observed.ALIVE
         assert all(found[one.id].observed is not Observed.ALIVE for one in bad)
 
@@ -215,7 +215,9 @@ class RuntimeContract:
         launched = await harness.runtime.launch(spec)
         await start_agent(harness, spec, launched, "first")
         before = await client_of(spec, launched).status()
-        found = await type(harness.runtime)().observe([row_of(harness, spec, launched)], timeout=10, concurrency=5)
+        found = await type(harness.runtime)().observe(
+            [row_of(harness, spec, launched)], timeout=PATIENCE, concurrency=5
+        )
         report = found[spec.execution_id].report
         assert report is not None
         assert report["agent"] == before["agent"]

@@ -17,7 +17,7 @@ from executors_app.wire.launch_tokens import bearer_token
 from executors_app.wire.protocol import Job
 from tests.executors.launches import TOKEN
 from tests.executors.repositories import run_git
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 
 class RuntimeHarness(Protocol):
@@ -128,7 +128,7 @@ def row_of(
     return replace(facts, **changes)
 
 
-async def observe_one(harness: RuntimeHarness, facts: ExecutionFacts, timeout: float = 10.0) -> Observation:
+async def observe_one(harness: RuntimeHarness, facts: ExecutionFacts, timeout: float = PATIENCE) -> Observation:
     """Observe one execution."""
     return (await harness.runtime.observe([facts], timeout=timeout, concurrency=5))[facts.id]
 

@@ -12,6 +12,7 @@ from executors_app.machine.process import identity, spawning
 from executors_app.runtimes.local_standalone.runtime import RUNTIME
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation
 from executors_app.wire.protocol import EXECUTION_MARKER
+from tests.waiting import PATIENCE
 
 TOKEN = "a-token-that-is-long-enough"
 
@@ -42,7 +43,7 @@ def row(spec: LaunchSpec, launched: Launched | None = None, **changes: Any) -> E
     return replace(facts, **changes)
 
 
-async def observe(facts: ExecutionFacts, timeout: float = 5.0) -> Observation:
+async def observe(facts: ExecutionFacts, timeout: float = PATIENCE) -> Observation:
     return (await RUNTIME.observe([facts], timeout=timeout, concurrency=5))[facts.id]
 
 

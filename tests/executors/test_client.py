@@ -21,6 +21,7 @@ from executors_app.wire.errors import (
 )
 from executors_app.wire.protocol import CLOSE_STALE_GENERATION, GENERATION_HEADER
 from tests.support import fake_agentctl
+from tests.waiting import PATIENCE
 
 TOKEN = "the-token"
 EXECUTION = "execution-1"
@@ -255,7 +256,7 @@ async def test_each_frame_of_the_event_stream_is_a_batch_of_lines() -> None:
             batches.append(batch)
             if len(batches) == 3:
                 await stream.ack(6)
-                assert await asyncio.wait_for(agentctl.acks.get(), 5) == {"ack": 6}
+                assert await asyncio.wait_for(agentctl.acks.get(), PATIENCE) == {"ack": 6}
     assert [[line.get("seq") for line in batch] for batch in batches] == [[4, 5], [6], [None]]
     assert batches[0][0]["text"] == "a\nb"
     assert batches[2] == [{"type": "truncated", "first_seq": 9}]

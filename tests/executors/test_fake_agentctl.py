@@ -16,6 +16,7 @@ from executors_app.client import AgentctlClient, StatusTarget, poll_statuses
 from executors_app.wire.errors import AgentctlForeign
 from tests.services import ROOT
 from tests.support.fake_agentctl import FakeFleet, plan_fleet
+from tests.waiting import PATIENCE
 
 
 def test_fleet_command_prints_members_answers_and_exits() -> None:
@@ -38,7 +39,7 @@ def test_fleet_command_prints_members_answers_and_exits() -> None:
             seen = asyncio.run(poll_statuses(targets, 5, 5))
         finally:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
     assert [one["behaviour"] for one in fleet] == ["answers"] * 4 + ["refuses"]
     assert sum(isinstance(answer, dict) for answer in seen.values()) == 4
 
@@ -56,7 +57,7 @@ def test_demo_agent_starts_in_any_directory(tmp_path: Path) -> None:
     hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}})
     argv = plugins.agent_type("demo").argv
     done = subprocess.run(
-        argv, cwd=tmp_path, input=hello + "\n", capture_output=True, text=True, env={}, timeout=20, check=False
+        argv, cwd=tmp_path, input=hello + "\n", capture_output=True, text=True, env={}, timeout=PATIENCE, check=False
     )
     assert done.stderr == ""
     assert json.loads(done.stdout)["result"]["protocolVersion"] == 1

@@ -26,6 +26,7 @@ from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.executors.foreign_processes import as_root, other_user, process_of_another_user, recording
 from tests.executors.launches import client_of, kill, observe, row
 from tests.support.fake_agentctl import refusing_url
+from tests.waiting import PATIENCE
 
 
 async def test_token_is_not_sent_to_a_port_of_this_machine(spec: LaunchSpec) -> None:
@@ -67,6 +68,7 @@ async def test_launch_listens_in_a_private_directory(launched: Launched, directo
 
 _ASKS = """
 import socket, sys
+from tests.waiting import PATIENCE
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect(sys.argv[1])
     connection.sendall(b"GET /health HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n")
@@ -82,9 +84,9 @@ def test_agentctl_serves_no_process_of_another_user(directory: StateDirectory, l
     try:
         link.chmod(0o666)
         asked = [sys.executable, "-I", "-S", "-c", _ASKS, str(link)]
-        done = subprocess.run(other_user(asked), capture_output=True, text=True, cwd="/", timeout=20, check=True)
+        done = subprocess.run(other_user(asked), capture_output=True, text=True, cwd="/", timeout=PATIENCE, check=True)
         assert done.stdout.split()[1] == "403"
-        own = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
+        own = subprocess.run(asked, capture_output=True, text=True, timeout=PATIENCE, check=True)
         assert own.stdout.split()[1] == "200"
     finally:
         link.unlink()

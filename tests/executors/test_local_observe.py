@@ -17,7 +17,7 @@ from executors_app.wire.executions import Launched, LaunchSpec, Observed, Worksp
 from tests.executors.launches import agentctl_of, kill, leave_a_marked_process, observe, row
 from tests.executors.repositories import run_git
 from tests.support import fake_agentctl
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 async def test_live_agentctl_is_alive_with_its_status(spec: LaunchSpec, launched: Launched) -> None:
@@ -122,7 +122,7 @@ async def test_bad_row_does_not_affect_others(spec: LaunchSpec, launched: Launch
             (fake_agentctl.refusing_url(), {"process": {}}),
         )
     ]
-    seen = await RUNTIME.observe([*bad, row(spec, launched)], timeout=2, concurrency=2)
+    seen = await RUNTIME.observe([*bad, row(spec, launched)], timeout=PATIENCE, concurrency=2)
     assert seen[spec.execution_id].observed is Observed.ALIVE
     assert [seen[one.id].observed for one in bad] == [Observed.DEAD] * 3
 
@@ -134,7 +134,7 @@ async def test_silent_agentctl_is_ended_with_all_its_processes(
     child = leave_a_marked_process(spec.execution_id)
     identity.send_signal(agentctl_of(launched), signal.SIGSTOP)
     assert await RUNTIME.end(row(spec, launched)) is True
-    assert child.wait(5) == -signal.SIGKILL
+    assert child.wait(PATIENCE) == -signal.SIGKILL
     assert not identity.is_alive(agentctl_of(launched))
     assert await RUNTIME.end(row(spec, launched)) is True
 
@@ -152,7 +152,7 @@ async def test_leftovers_of_a_dead_agentctl_are_counted_and_ended(spec: LaunchSp
         )
         assert (await observe(row(spec, launched))).leftovers == 1
         assert await RUNTIME.end_leftovers(row(spec, launched)) == 1
-        assert child.wait(5) == -signal.SIGKILL
+        assert child.wait(PATIENCE) == -signal.SIGKILL
         assert other.poll() is None, "the other process is not of this execution"
         assert await RUNTIME.end_leftovers(row(spec, launched)) == 0
     finally:

@@ -14,7 +14,7 @@ from executors_app.runtimes.local_standalone.runtime import RUNTIME
 from executors_app.wire.executions import LaunchSpec
 from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.executors.launches import leave_a_marked_process
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 class _CountedLock:
@@ -81,7 +81,7 @@ async def test_agentctl_that_may_have_leftovers_ends_them(spec: LaunchSpec) -> N
 
     launched = await RUNTIME.launch(spec)
 
-    assert child.wait(5) != 0
+    assert child.wait(PATIENCE) != 0
     assert not _has_no_leftovers(launched.pid)
 
 

@@ -170,7 +170,7 @@ async def test_any_line_leaves_the_conversation_working(lines: list[bytes], cut:
         record=lambda *args, **fields: None,
     )
     wire.start_reading()
-    await eventually_async(wire.closed.is_set, timeout=30, describe="all input is handled")
+    await eventually_async(wire.closed.is_set, describe="all input is handled")
     await wire.close()
     assert told[-1] == "at/last"
     assert all(isinstance(orjson.loads(one), dict) for one in mouth.heard)

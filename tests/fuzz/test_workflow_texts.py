@@ -20,7 +20,7 @@ WORDS = (
     *("version", "nodes", "edges", "id", "type", "agent", "loop", "shell", "gate", "config", "source", "target"),
     *("prompt", "input", "output", "session", "body", "handle", "function", "condition", "{{ input }}", "{{"),
 )
-LONGEST = 30.0
+LONGEST = 120.0
 """Seconds, on any machine."""
 
 

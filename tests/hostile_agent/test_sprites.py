@@ -32,6 +32,7 @@ from tests.hostile_agent.tampering import BROKEN, MILD, settings_text
 from tests.repositories.attacks import Trap
 from tests.sprites.conftest import harness, repository, sprites_api  # noqa: F401 - fixtures
 from tests.sprites.harness import SpritesHarness
+from tests.waiting import PATIENCE
 
 CONTROL_PLANE_HOME = "HOME=/nonexistent"
 """Identifies the environment of the control plane's git."""
@@ -75,7 +76,7 @@ async def test_tampered_sprite_reaches_no_other_session(
         for action in (
             client_of(spec, launched).snapshot(),
             harness.runtime.push_work(row),
-            harness.runtime.observe([row], timeout=10, concurrency=1),
+            harness.runtime.observe([row], timeout=PATIENCE, concurrency=1),
         ):
             with suppress(ExecutorError):
                 await action
@@ -162,7 +163,7 @@ class Sprite:
         for action in [*alive, runtime.push_work(row)]:
             await self.attempt(action)
         self.harness.kill(self.spec)
-        await runtime.observe([row], timeout=10, concurrency=1)
+        await runtime.observe([row], timeout=PATIENCE, concurrency=1)
         dead: list[Awaitable[Any]] = [
             asyncio.to_thread(runtime.unread_journal, row, 0, ""),
             asyncio.to_thread(runtime.resume_token, row),

@@ -13,7 +13,7 @@ import pytest
 
 from sessions_app.management.child_processes import ChildProcess, supervise_children
 from tests.services import ROOT
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 LONG_LIVED = "import time, pathlib, os; pathlib.Path(str(os.getpid())).touch(); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + LONG_LIVED
@@ -73,7 +73,7 @@ def test_delays_between_quick_deaths_grow_to_a_limit(tmp_path: Path) -> None:
     for _ in range(10):
         failing.start(now)
         assert failing.process
-        failing.process.join(10)
+        failing.process.join(PATIENCE)
         failing.restart_if_ended(now)
         pauses.append(failing.starts_at - now)
         now = failing.starts_at

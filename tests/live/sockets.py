@@ -17,7 +17,7 @@ from sessions_app.accounts.models import ApiToken
 from sessions_app.models import TaskSession, session_transaction
 from sessions_app.services.database_threads import run_in_database
 from tests.raw_events import record_raw_event
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 ORIGIN = "http://localhost"
 Wire: Any = ApplicationCommunicator
@@ -56,9 +56,9 @@ class Socket:
     async def accepted(self) -> None:
         """Complete the handshake."""
         await self.wire.send_input({"type": "websocket.connect"})
-        assert (await self.wire.receive_output(5))["type"] == "websocket.accept"
+        assert (await self.wire.receive_output(PATIENCE))["type"] == "websocket.accept"
 
-    async def frame(self, timeout: float = 5) -> dict[str, Any]:
+    async def frame(self, timeout: float = PATIENCE) -> dict[str, Any]:
         """Return the next frame, which must be JSON."""
         message = await self.wire.receive_output(timeout)
         assert message["type"] == "websocket.send", message
@@ -69,7 +69,7 @@ class Socket:
         """Return the ``seq`` of each of the next ``count`` events."""
         return [(await self.frame())["seq"] for _ in range(count)]
 
-    async def close_code(self, timeout: float = 5) -> int:
+    async def close_code(self, timeout: float = PATIENCE) -> int:
         """Return the code with which the server closes, dropping the frames before that."""
         while (message := await self.wire.receive_output(timeout))["type"] == "websocket.send":
             pass
@@ -104,7 +104,7 @@ async def connected(path: str, headers: Headers) -> AsyncIterator[Socket]:
         yield socket
     finally:
         await socket.wire.send_input({"type": "websocket.disconnect", "code": 1000})
-        await socket.wire.wait(5)
+        await socket.wire.wait(PATIENCE)
 
 
 def path_of(session: TaskSession, query: str = "") -> str:

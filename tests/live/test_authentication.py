@@ -19,7 +19,7 @@ from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.errors import NotFound
 from tests.api.world import World
 from tests.live.sockets import ORIGIN, Headers, Socket, connected, of_page, of_program, path_of
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 OPEN = "hello"
 CLOSED = 4401
@@ -28,7 +28,7 @@ CLOSED = 4401
 async def outcome(path: str, headers: Headers) -> Any:
     """Return the close code, or the type of the first frame."""
     async with connected(path, headers) as socket:
-        message = await socket.wire.receive_output(5)
+        message = await socket.wire.receive_output(PATIENCE)
         return message["code"] if message["type"] == "websocket.close" else OPEN
 
 
@@ -168,7 +168,7 @@ async def test_slow_greetings_of_one_user_delay_no_other_user(world: World, slow
     async with AsyncExitStack() as sockets:
         for _ in range(8):
             await sockets.enter_async_context(unfinished(f"/ws/tasks/{world.task.id}/", headers))
-        await eventually_async(lambda: slow_greetings["greetings"], timeout=30, describe="a greeting has begun")
+        await eventually_async(lambda: slow_greetings["greetings"], describe="a greeting has begun")
         assert await outcome(path_of(world.session), colleague) == OPEN
         assert slow_greetings["greetings"] == 1
 
@@ -179,7 +179,7 @@ async def test_sockets_that_wait_for_their_greeting_count(
     monkeypatch.setattr(hubs, "MAX_SUBSCRIPTIONS", 2)
     headers, path = await run_in_database(of_page, world.member), f"/ws/tasks/{world.task.id}/"
     async with unfinished(path, headers), unfinished(path, headers):
-        await eventually_async(lambda: slow_greetings["greetings"], timeout=30, describe="a greeting has begun")
+        await eventually_async(lambda: slow_greetings["greetings"], describe="a greeting has begun")
         assert await outcome(path, headers) == 4429
 
 

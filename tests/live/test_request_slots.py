@@ -15,6 +15,7 @@ from kandev.request_slots import RequestSlots, RequestSlotsMiddleware, credentia
 from tests.drills.conftest import deployment, pytest_runtest_makereport  # noqa: F401
 from tests.drills.deployment import Deployment
 from tests.hostile_load.attackers import Request, send
+from tests.waiting import PATIENCE
 
 CROWD = 220
 SCOPE: dict[str, Any] = {"type": "http", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}
@@ -251,7 +252,7 @@ def test_crowd_of_one_user_takes_no_connection_and_no_time_from_others(
     crowd: Counter[int],
 ) -> None:
     for _ in range(5):
-        with urllib.request.urlopen(f"{deployment.url}/login/", timeout=20) as answer:
+        with urllib.request.urlopen(f"{deployment.url}/login/", timeout=PATIENCE) as answer:
             assert answer.status == 200
     assert deployment.is_ready()
     assert crowd[200], "the crowd was served meanwhile"

@@ -11,6 +11,7 @@ from sessions_app.live.hub import AckWindow
 from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World
 from tests.live.sockets import Headers, connected, of_page, path_of, say, wait_until
+from tests.waiting import PATIENCE
 
 ONE, OTHER = uuid.uuid4(), uuid.uuid4()
 
@@ -42,7 +43,7 @@ async def test_client_that_never_acknowledges_is_closed_at_a_full_window(
         await say(world.session, 10)
         assert await socket.seqs(10) == list(range(41, 51))
         await say(world.session, 10)
-        assert (await socket.wire.receive_output(5)) == {"type": "websocket.close", "code": 4408}
+        assert (await socket.wire.receive_output(PATIENCE)) == {"type": "websocket.close", "code": 4408}
         await say(world.session, 10)
         assert await socket.is_silent()
 
@@ -55,7 +56,9 @@ async def test_long_backlog_is_cut_and_continues_after_reconnecting(
     for _ in range(3):
         async with connected(path_of(world.session, f"?after={len(seen)}"), member) as socket:
             await socket.frame()
-            while (message := await socket.wire.receive_output(5))["type"] == "websocket.send" and len(seen) < 450:
+            while (message := await socket.wire.receive_output(PATIENCE))["type"] == "websocket.send" and len(
+                seen
+            ) < 450:
                 seen.append(int(message["text"].partition('"seq":')[2].partition(",")[0]))
     assert seen == list(range(1, 451))
 

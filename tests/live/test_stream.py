@@ -18,6 +18,7 @@ from sessions_app.models import SessionEvent
 from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World, client_of
 from tests.live.sockets import Headers, Wire, connected, of_page, of_program, path_of, say, wait_until
+from tests.waiting import PATIENCE
 
 
 class Listener:
@@ -43,14 +44,14 @@ class Listener:
     async def open(self) -> None:
         """Send the request and read the response head."""
         await self.wire.send_input({"type": "http.request"})
-        head = await self.wire.receive_output(5)
+        head = await self.wire.receive_output(PATIENCE)
         self.status = head["status"]
         self.headers = {name.decode().lower(): value.decode() for name, value in head["headers"]}
 
     async def block(self) -> str:
         """Return the next block of the stream; raise EOFError at its end."""
         while "\n\n" not in self._text:
-            message = await self.wire.receive_output(5)
+            message = await self.wire.receive_output(PATIENCE)
             self._text += message.get("body", b"").decode()
             if not message.get("more_body"):
                 raise EOFError(self._text)
@@ -86,7 +87,7 @@ async def listening(world: World, headers: Headers, query: str = "") -> AsyncIte
         yield listener
     finally:
         await listener.wire.send_input({"type": "http.disconnect"})
-        await listener.wire.wait(5)
+        await listener.wire.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ async def test_invalid_cursor_is_rejected(world: World, member: Headers, query: 
     headers = member if last is None else {**member, "Last-Event-ID": last}
     async with listening(world, headers, query) as listener:
         assert listener.status == 400
-        assert json.loads((await listener.wire.receive_output(5))["body"])["code"] == "validation_error"
+        assert json.loads((await listener.wire.receive_output(PATIENCE))["body"])["code"] == "validation_error"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ async def test_strangers_get_404_and_anonymous_clients_401(world: World) -> None
     ):
         async with listening(world, headers) as listener:
             assert listener.status == status
-            assert json.loads((await listener.wire.receive_output(5))["body"])["code"] == code
+            assert json.loads((await listener.wire.receive_output(PATIENCE))["body"])["code"] == code
 
 
 async def test_quiet_stream_sends_heartbeats(world: World, member: Headers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +203,7 @@ async def test_streams_and_sockets_share_one_limit(
         await socket.frame()
         async with listening(world, member) as listener:
             assert listener.status == 429
-            assert json.loads((await listener.wire.receive_output(5))["body"])["code"] == "throttled"
+            assert json.loads((await listener.wire.receive_output(PATIENCE))["body"])["code"] == "throttled"
     async with listening(world, member) as listener:
         assert listener.status == 200
 

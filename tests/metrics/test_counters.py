@@ -167,12 +167,14 @@ def test_giving_up_counts_once_and_not_after_a_rollback(settings: Any) -> None:
     assert shown("kandev_reconciler_given_up_total") == {(): 1}
 
 
-def test_measurements_of_two_supervisors_are_added_up() -> None:
+def test_measurements_of_two_supervisors_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = MetricsBuffer(), MetricsBuffer()
     one.swept("reconcile", 0.2, [("local_standalone", "alive"), ("local_standalone", "dead")])
     other.swept("boot", 70.0, [("local_standalone", "alive")])
-    other.written(time.time() - 3)
-    other.written(time.time() + 60)  # the clock was set back
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    other.written(now - 3)
+    other.written(now + 60)  # the clock was set back
     one.flush("one")
     other.flush("other")
     one.flush("one")

@@ -17,12 +17,14 @@ from sessions_app.models.event import AppendOnlyError
 from tests.databases import url_of_test_database
 from tests.services import ROOT
 from tests.supervisor.rows import fresh, make_session
+from tests.waiting import PATIENCE
 
 WRITE_SOME = """
 import sys, django
 django.setup()
 from django.db import transaction
 from sessions_app.models import NewEvent, append_events
+from tests.waiting import PATIENCE
 who, session_id = sys.argv[1:]
 sys.stdin.readline()
 for number in range(20):
@@ -123,7 +125,7 @@ def test_concurrent_writers_leave_no_gap_and_repeat_no_number() -> None:
 
     def writer(_: int) -> list[int]:
         try:
-            begin.wait(10)
+            begin.wait(PATIENCE)
             return [write(session, 3) for _ in range(10)]
         finally:
             connection.close()

@@ -16,7 +16,7 @@ from sessions_app.models.pubsub import CHANNEL, Relay
 from tests.databases import url_of_test_database
 from tests.models.test_wakeups import count_wakeups
 from tests.supervisor.rows import make_session
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -85,7 +85,7 @@ def test_many_wakeups_do_not_block_and_become_few_notifications(elsewhere: psyco
     relay.start()
     assert heard(elsewhere, 10) == 1
     relay.end()
-    relay.join(10)
+    relay.join(PATIENCE)
     assert len(list(elsewhere.notifies(timeout=0.1))) < 5
 
 

@@ -49,7 +49,7 @@ def listener(server: RedisServer) -> Iterator[socket.socket]:
     """Yield a listener on this host, once its relay is listening."""
     made = wakeups.open_listener()
     try:
-        eventually(lambda: server.subscribers() == 1, timeout=30, describe="the relay listens")
+        eventually(lambda: server.subscribers() == 1, describe="the relay listens")
         count_wakeups(made)
         yield made
     finally:
@@ -69,7 +69,7 @@ def elsewhere(server: RedisServer) -> Iterator[socket.socket]:
     relay.here = "another host"
     relay.start()
     with bell, hammer:
-        eventually(lambda: count_wakeups(bell), timeout=30, describe="the relay listens and sends its first wake-up")
+        eventually(lambda: count_wakeups(bell), describe="the relay listens and sends its first wake-up")
         yield bell
         relay.end()
         relay.join(30)
@@ -80,7 +80,7 @@ def test_another_host_wakes_every_listener_here(listener: socket.socket) -> None
     other = wakeups.open_listener()
     RedisPubSub().tell("another host")
     for one in (listener, other):
-        eventually(lambda one=one: count_wakeups(one), timeout=30, describe="woken")  # type: ignore[misc]
+        eventually(lambda one=one: count_wakeups(one), describe="woken")  # type: ignore[misc]
     wakeups.close_listener(other)
 
 
@@ -93,14 +93,14 @@ def test_write_on_this_host_wakes_another_host_by_redis_alone(
         with transaction.atomic():
             count_wakeups(listener)
             append_events(session.id, [NewEvent("tick")])
-        eventually(lambda: count_wakeups(elsewhere), timeout=30, describe="the other host is woken")
+        eventually(lambda: count_wakeups(elsewhere), describe="the other host is woken")
         assert not list(database.notifies(timeout=0.1))
     assert count_wakeups(listener) == 1, "woken by the socket, not by its own message"
 
 
 def test_process_that_only_writes_wakes_another_host_without_a_relay(elsewhere: socket.socket) -> None:
     wakeups.notify()
-    eventually(lambda: count_wakeups(elsewhere), timeout=30, describe="the other host is woken")
+    eventually(lambda: count_wakeups(elsewhere), describe="the other host is woken")
 
 
 @pytest.mark.parametrize("trouble", ["kill", "freeze"])
@@ -122,14 +122,14 @@ def test_hosts_wake_each_other_again_after_an_outage(
 ) -> None:
     server.kill()
     wakeups.notify()
-    eventually(lambda: "polling instead" in caplog.text, timeout=30, describe="the outage is logged")
+    eventually(lambda: "polling instead" in caplog.text, describe="the outage is logged")
     server.start()
     eventually(lambda: server.subscribers() == 2, timeout=60, describe="both relays listen again")
     count_wakeups(elsewhere)
     wakeups.notify()
-    eventually(lambda: count_wakeups(elsewhere), timeout=30, describe="the other host is woken")
+    eventually(lambda: count_wakeups(elsewhere), describe="the other host is woken")
     RedisPubSub().tell("a third host")
-    eventually(lambda: count_wakeups(listener), timeout=30, describe="this host is woken")
+    eventually(lambda: count_wakeups(listener), describe="this host is woken")
     for relay_line in ("polling instead", "arrive again"):
         assert caplog.text.count(relay_line) <= 2, "each of the two relays says it once"
     assert "arrive again" in caplog.text
@@ -137,10 +137,10 @@ def test_hosts_wake_each_other_again_after_an_outage(
 
 def test_last_listener_ends_the_subscription(server: RedisServer) -> None:
     two = [wakeups.open_listener(), wakeups.open_listener()]
-    eventually(lambda: server.subscribers() == 1, timeout=30, describe="both share one subscription")
+    eventually(lambda: server.subscribers() == 1, describe="both share one subscription")
     for one in two:
         wakeups.close_listener(one)
-    eventually(lambda: server.subscribers() == 0, timeout=30, describe="the subscription has ended")
+    eventually(lambda: server.subscribers() == 0, describe="the subscription has ended")
 
 
 def test_configured_channel_layer_is_used(server: RedisServer) -> None:

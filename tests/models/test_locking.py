@@ -15,6 +15,7 @@ from django.db.transaction import atomic
 from sessions_app.models import TaskSession, locking, session_transaction
 from tests.raw_events import record_raw_event
 from tests.supervisor.rows import MINE, names, running_session
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -45,7 +46,7 @@ def held_by_another(session: TaskSession) -> Iterator[threading.Event]:
 
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(hold)
-        assert has.wait(10)
+        assert has.wait(PATIENCE)
         try:
             yield let_go
         finally:

@@ -50,7 +50,6 @@ def test_drill_a_open_page_loses_and_duplicates_nothing(place: Place, picture: P
         expect(reconnecting(page)).to_be_visible()
         eventually(
             lambda: "permission.requested" in session.journal(),
-            timeout=30,
             describe="the permission request is in the journal",
         )
         place.serve()
@@ -175,7 +174,7 @@ def test_two_tabs_start_an_idle_agent_once_and_agree(place: Place) -> None:
     session = place.start("remember walrus", policy="on_open")
     wait_for_first_turn(session)
     session.kill_everything()
-    eventually(lambda: session.status()["needs_resume"], timeout=30, describe="the agent's death is noticed")
+    eventually(lambda: session.status()["needs_resume"], describe="the agent's death is noticed")
     with place.visiting() as me:
         tabs = [me.page, me.tab()]
         for tab in tabs:
@@ -274,7 +273,7 @@ def test_losing_membership_or_login_closes_the_open_page(place: Place) -> None:
             page.on("request", lambda request: asked.append(request.url))
             page.on("websocket", lambda socket: asked.append(socket.url))
         session.prompt("work 1")
-        eventually(lambda: len(session.prompts()) == 2 and session.row["state"] == "WAITING_FOR_INPUT", timeout=30)
+        eventually(lambda: len(session.prompts()) == 2 and session.row["state"] == "WAITING_FOR_INPUT")
         assert asked == [], "a stopped page requests nothing more"
 
 

@@ -55,7 +55,7 @@ def test_page_reloads_itself_after_a_failed_asset(part: str, visit: Any, world: 
     session, page = world.running_session(), visit().page
     loads, asked = loads_of(page), failing(page, part, lambda number: number == 0)
     page.goto(path_of(session))
-    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 2, timeout=30, describe="the page reloads")
+    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 2, describe="the page reloads")
     ingest_lines(session, {"kind": "message.agent", "text": "Here I am."})
     expect(page.get_by_text("Here I am.")).to_be_visible()
     expect(page.get_by_text(LACKING)).to_be_hidden()
@@ -73,7 +73,7 @@ def test_persistently_failing_asset_is_reported_after_a_few_reloads(visit: Any, 
         describe="the page makes all its attempts",
     )
     expect(page.get_by_role("alert")).to_contain_text(LACKING)
-    eventually(lambda: page.evaluate("sessionStorage.length") == 0, timeout=30, describe="the page gives up")
+    eventually(lambda: page.evaluate("sessionStorage.length") == 0, describe="the page gives up")
     page.get_by_role("button", name="Reload").click()
     ingest_lines(session, {"kind": "message.agent", "text": "Here I am."})
     expect(page.get_by_text("Here I am.")).to_be_visible()
@@ -89,13 +89,12 @@ def test_page_waits_for_a_server_that_disappeared_while_loading(visit: Any, worl
     page.goto(path_of(session))
     eventually(
         lambda: page.wait_for_timeout(50) or len(looks) >= 2,
-        timeout=30,
         describe="the page checks whether the server answers",
     )
     assert everything
     assert len(loads) == 1, "the page does not reload while the server is away"
     away = False
-    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 2, timeout=30, describe="the page reloads")
+    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 2, describe="the page reloads")
     ingest_lines(session, {"kind": "message.agent", "text": "Here I am."})
     expect(page.get_by_text("Here I am.")).to_be_visible()
 

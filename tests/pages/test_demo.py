@@ -14,7 +14,7 @@ from pathlib import Path
 from executors_app.machine.process import identity
 from sessions_app.management.temporary_deployment import TemporaryDeployment
 from tests.services import ROOT
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 @contextmanager
@@ -70,5 +70,5 @@ def test_processes_started_during_the_kill_are_ended_too() -> None:
     demonstration = TemporaryDeployment()
     child = subprocess.Popen(["sleep", "600"], env={"KANDEV_DATA_DIR": str(demonstration.data)}, start_new_session=True)
     demonstration.close()
-    assert child.wait(timeout=10) == -signal.SIGKILL
+    assert child.wait(timeout=PATIENCE) == -signal.SIGKILL
     assert not demonstration.home.exists()

@@ -124,7 +124,7 @@ def test_link_in_the_terminal_opens_only_after_its_address_is_confirmed(place: P
         assert box is not None
         page.mouse.move(box["x"] + 40, box["y"] + box["height"] / 2, steps=3)
         page.mouse.click(box["x"] + 40, box["y"] + box["height"] / 2)
-        eventually(lambda: bool(told), timeout=30, describe="the address is shown")
+        eventually(lambda: bool(told), describe="the address is shown")
         assert "https://evil.example/path" in told[0]
         assert len(me.context.pages) == 1, "nothing was opened"
         assert page.title() == title

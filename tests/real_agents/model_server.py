@@ -32,6 +32,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from tests.real_agents.model_tools import ToolCall, offered_tools, wanted_call
+from tests.waiting import PATIENCE
 
 Json = Mapping[str, Any]
 
@@ -112,7 +113,7 @@ def running_model(address: str = "127.0.0.1") -> Iterator[ModelServer]:
     finally:
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(PATIENCE)
         loop.close()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from executors_app.machine.process import execution_processes, identity
 from tests.services import ROOT
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 TOKEN = "a-token-of-the-host-itself"
 ADDRESS = "127.0.0.2"
@@ -85,7 +85,7 @@ class Machine:
                 start_new_session=True,
             )
         try:
-            self.ready = eventually(self._read_ready_file, timeout=30, describe="the host is ready")
+            self.ready = eventually(self._read_ready_file, describe="the host is ready")
         except BaseException:
             self.stop()
             raise
@@ -104,7 +104,7 @@ class Machine:
         """End the daemon alone, by default with SIGKILL, as when it is out of memory."""
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.wait(20)
+            self._process.wait(PATIENCE)
             self._process = None
 
     def freeze(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -13,9 +14,9 @@ from tests.drills.session_steps import wait_for_first_turn
 from tests.executors.harness import observe_one, row_of
 from tests.remote.deployment import RemoteDeployment
 from tests.remote.harness import RemoteHarness
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
-LOADED = 5.0
+LOADED = PATIENCE
 """Additional seconds for a busy machine."""
 
 
@@ -26,14 +27,12 @@ async def test_silent_host_is_reported_within_the_timeout(
     facts = row_of(harness, spec, launched)
     told = harness.runtime.exit_events(harness.runtime.exit_event_source(facts))
     harness.machine.freeze()
-    begun = time.monotonic()
-    assert await anext(told) == ExitEvent("", silent=True)
-    assert time.monotonic() - begun < 2.0 + LOADED
+    async with asyncio.timeout(2.0 + LOADED):
+        assert await anext(told) == ExitEvent("", silent=True)
 
-    begun = time.monotonic()
-    seen = await observe_one(harness, facts, timeout=30.0)
-    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
-    assert time.monotonic() - begun < LOADED, "a host that is known to be silent is not asked again"
+    async with asyncio.timeout(LOADED):
+        seen = await observe_one(harness, facts, timeout=3600)
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout"), "a host that is silent is not asked again"
 
     harness.machine.thaw()
     assert await anext(told) == ExitEvent("")
@@ -51,7 +50,7 @@ def test_frozen_host_makes_only_its_sessions_unreachable(deployment: RemoteDeplo
 
     deployment.machine.freeze()
     begun = time.monotonic()
-    eventually(lambda: session.status()["error_code"] == "unreachable", timeout=30, describe="the host is unreachable")
+    eventually(lambda: session.status()["error_code"] == "unreachable", describe="the host is unreachable")
     assert time.monotonic() - begun < limit + LOADED
     begun = time.monotonic()
     with pytest.raises(ApiError) as refused:

@@ -98,7 +98,7 @@ def test_killed_host_loses_nothing_of_a_working_session(deployment: RemoteDeploy
 
     session.wait_for("WAITING_FOR_INPUT", timeout=90)
     wait_for_first_turn(session)
-    eventually(lambda: session.agent_text() == session.agent_log(), timeout=30, describe="the event log has all output")
+    eventually(lambda: session.agent_text() == session.agent_log(), describe="the event log has all output")
     assert session.lasting_pids() == before
     assert session.names().count("session.run.started") == 1
     assert session.names().count("session.run.completed") == 1

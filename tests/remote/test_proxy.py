@@ -10,6 +10,7 @@ from executors_app.wire.errors import AgentctlRefused, StaleGeneration
 from executors_app.wire.executions import Launched, LaunchSpec
 from tests.executors.harness import client_of, start_agent
 from tests.remote.harness import RemoteHarness
+from tests.waiting import PATIENCE
 
 LARGE = bytes(range(256)) * 8000
 
@@ -38,7 +39,7 @@ async def test_unusual_file_names_are_passed_unchanged(spec: LaunchSpec, launche
 
 async def test_shell_works_through_the_host(spec: LaunchSpec, launched: Launched) -> None:
     said = b""
-    async with asyncio.timeout(20), client_of(spec, launched).shell("main", 80, 24) as shell:
+    async with asyncio.timeout(PATIENCE), client_of(spec, launched).shell("main", 80, 24) as shell:
         await shell.type(b"echo $((40 + 2))-from-there\n")
         async for piece in shell:
             said += piece if isinstance(piece, bytes) else b""
@@ -52,7 +53,7 @@ async def test_newer_generation_closes_older_streams_and_refuses_their_commands(
 ) -> None:
     await start_agent(harness, spec, launched, "first")
     old, new = client_of(spec, launched, 1), client_of(spec, launched, 2)
-    async with asyncio.timeout(20), old.events(0, "") as older:
+    async with asyncio.timeout(PATIENCE), old.events(0, "") as older:
         assert await anext(aiter(older))
         async with new.events(0, "") as newer:
             assert await anext(aiter(newer))

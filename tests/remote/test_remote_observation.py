@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.executors.harness import client_of, observe_one, row_of, spec_for
 from tests.remote.harness import RemoteHarness
 from tests.remote.machines import Machine
 from tests.support import fake_agentctl
+from tests.waiting import PATIENCE
 
 OTHER_PIN = "sha256:" + "ab" * 32
 
@@ -37,17 +37,17 @@ async def test_hanging_host_makes_only_its_own_sessions_unknown(
     elsewhere = await harness.runtime.launch(remote_spec)
     rows = [row_of(harness, spec, launched), row_of(harness, remote_spec, elsewhere, config=remote_spec.config)]
     second.freeze()
-    begun = time.monotonic()
-    seen = await harness.runtime.observe(rows, timeout=2.0, concurrency=5)
-    took = time.monotonic() - begun
+    for timeout in (2.0, 8.0, 32.0):
+        seen = await harness.runtime.observe(rows, timeout=timeout, concurrency=5)
+        if seen[spec.execution_id].reason != "timeout":
+            break  # otherwise the machine is too busy for this host to answer in time
     assert seen[spec.execution_id].observed is Observed.ALIVE
     assert (seen[remote_spec.execution_id].observed, seen[remote_spec.execution_id].reason) == (
         Observed.UNKNOWN,
         "timeout",
     )
-    assert took < 3.0
     second.thaw()
-    assert (await Remote().observe(rows, timeout=5.0, concurrency=5))[
+    assert (await Remote().observe(rows, timeout=PATIENCE, concurrency=5))[
         remote_spec.execution_id
     ].observed is Observed.ALIVE
 
@@ -66,7 +66,7 @@ async def test_observing_many_executions_of_a_host_takes_one_request(harness: Re
     async with server:
         config = harness.config | {"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
         rows = [row_of(harness, spec_for(harness), config=config) for _ in range(100)]
-        seen = await harness.runtime.observe(rows, timeout=5.0, concurrency=5)
+        seen = await harness.runtime.observe(rows, timeout=PATIENCE, concurrency=5)
     assert [line.partition(b"?")[0] for line in asked] == [b"GET /instances"]
     assert {one.observed for one in seen.values()} == {Observed.DEAD}
 
@@ -75,9 +75,8 @@ async def test_unanswering_host_is_not_polled_during_backoff(harness: RemoteHarn
     facts = row_of(harness, spec_for(harness))
     harness.machine.freeze()
     assert (await observe_one(harness, facts, timeout=0.3)).reason == "timeout"
-    begun = time.monotonic()
-    assert (await observe_one(harness, facts, timeout=5.0)).reason == "timeout"
-    assert time.monotonic() - begun < 2, "the execution is observed again immediately"
+    async with asyncio.timeout(PATIENCE):
+        assert (await observe_one(harness, facts, timeout=3600)).reason == "timeout"
     harness.machine.thaw()
     await harness.runtime.check_availability(harness.config)
     assert (await observe_one(harness, facts)).observed is Observed.DEAD, "a host that answers is asked again"

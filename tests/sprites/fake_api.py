@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from aiohttp import WSMsgType, web
 
 from tests.sprites.machine import Machine, Service
+from tests.waiting import PATIENCE
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class FakeSpritesApi:
             for runner in runners:
                 self.do(runner.cleanup())
             self._loop.call_soon_threadsafe(self._loop.stop)
-            thread.join(10)
+            thread.join(PATIENCE)
             self._loop.close()
             self.socket.unlink(missing_ok=True)
             self.socket.parent.rmdir()

@@ -18,6 +18,7 @@ from tests.executors.harness import client_of, known, observe_one, row_of, seen,
 from tests.executors.repositories import commit, run_git
 from tests.sprites.harness import SpritesHarness
 from tests.sprites.machine import Machine
+from tests.waiting import PATIENCE
 
 
 async def test_unreachable_api_proves_nothing_and_gets_no_commands(harness: SpritesHarness) -> None:
@@ -51,7 +52,7 @@ async def test_observing_many_sprites_lists_once_and_wakes_none(harness: Sprites
         name = organisation.sprite_name(spec.execution_id)
         harness.sprites_api.machines[name] = Machine(name, [organisation.deployment_label()])
     rows = [row_of(harness, spec, worktree_path="/somewhere", worktree_branch="b") for spec in specs]
-    found = await harness.runtime.observe(rows, timeout=20, concurrency=10)
+    found = await harness.runtime.observe(rows, timeout=PATIENCE, concurrency=10)
     assert {(one.observed, one.reason) for one in found.values()} == {(Observed.DEAD, "sprite_cold")}
     assert harness.sprites_api.calls == ["GET /v1/sprites"] * 3
 

@@ -97,7 +97,7 @@ def test_sprite_of_stopped_agent_sleeps_until_next_prompt(deployment: SpritesDep
     session = start_idle_session(deployment)
     assert isinstance(session, SpriteSession)
     deployment.api("POST", f"{session.path}/stop/", {})
-    eventually(lambda: session.execution["status"] == "stopped", timeout=30, describe="the session is stopped")
+    eventually(lambda: session.execution["status"] == "stopped", describe="the session is stopped")
     eventually(lambda: not session.machine.tasks, describe="nothing keeps the sprite awake")
     deployment.kill_server()
     machine = session.machine

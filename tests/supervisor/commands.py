@@ -50,7 +50,7 @@ class Running:
 
     def wait_for_output(self, text: str) -> None:
         """Wait until its output contains ``text``."""
-        eventually(lambda: text in self.log, timeout=30, describe=f"{text!r} in {self.log!r}")
+        eventually(lambda: text in self.log, describe=f"{text!r} in {self.log!r}")
 
     def ends(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; return its exit status."""

@@ -23,6 +23,7 @@ from sessions_app.supervisor.start import agent_start, claims
 from tests.agents.scripts import SESSION, Script
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
+from tests.waiting import PATIENCE, eventually_async, pass_time
 
 ASKED = "write the parser"
 TOKEN = SESSION
@@ -41,8 +42,11 @@ class Resume:
         self.home, self.session = home, fresh(session)
         change(session.agent_profile, agent_type=agent_type)
 
-    def run(self, script: Script | str | None, timeout: float = 20.0, mode: str = "auto") -> TaskSession:
-        """Resume and return the session; a string names a test agent's behaviour, None a missing program."""
+    def run(self, script: Script | str | None, mode: str = "auto", hangs_in: str = "") -> TaskSession:
+        """Resume and return the session; a string names a test agent's behaviour, None a missing program.
+
+        If the agent does not answer the method ``hangs_in``, the limit of the start passes once it has read it.
+        """
         change(self.session.agent_profile, command=self._command(script), env={"PYTHONPATH": str(_ROOT)})
         intent = Intent.objects.create(session=self.session, kind="start", payload={"mode": mode})
         plan = claims.claim_start(self.session.id, intent.id, MINE.owner, lives=None)
@@ -51,7 +55,8 @@ class Resume:
         order = agent_start.prepare_agent_start(plan, plan.lease, found="")
         assert order is not None
         try:
-            answer = asyncio.run(_ask(self.home, {**order.body, "timeout": timeout, "load_timeout": timeout}))
+            body = {**order.body, "timeout": PATIENCE, "load_timeout": PATIENCE}
+            answer = asyncio.run(self._ask(body, hangs_in))
         except AgentctlRefused as error:
             failure = start_failure_from(error, executor_failed=False)
             write_start_failure(self.session.id, plan.intent_id, plan.lease, failure)
@@ -69,6 +74,13 @@ class Resume:
         path = self.home / "script.json"
         path.write_text(json.dumps(script or {}))
         return [sys.executable, str(_AGENT), str(path)] if script is not None else ["/no/such/agent"]
+
+    async def _ask(self, body: Mapping[str, Any], hangs_in: str) -> dict[str, Any]:
+        asking = asyncio.create_task(_post(self.home, body))
+        if hangs_in:
+            await eventually_async(lambda: hangs_in in self.methods())
+            pass_time(PATIENCE)
+        return await asking
 
     def methods(self) -> list[str]:
         """Return the methods called on the agent, in order."""
@@ -96,7 +108,7 @@ def _launched(home: Path) -> Launched:
     )
 
 
-async def _ask(home: Path, body: Mapping[str, Any]) -> dict[str, Any]:
+async def _post(home: Path, body: Mapping[str, Any]) -> dict[str, Any]:
     """Send ``POST /agent/start`` to a new agentctl, and end it afterwards; return the response."""
     state = home / "state"
     state.mkdir(exist_ok=True)
@@ -109,7 +121,7 @@ async def _ask(home: Path, body: Mapping[str, Any]) -> dict[str, Any]:
     await web.SockSite(runner, listener).start()
     try:
         client = AgentctlClient(f"http://127.0.0.1:{port}", _BEARER, "execution", generation=1)
-        return await client.start_agent(body, timeout=60)
+        return await client.start_agent(body, timeout=10 * PATIENCE)
     finally:
         await sidecar.stop_for_good()
         await runner.cleanup()

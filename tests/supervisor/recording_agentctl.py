@@ -19,6 +19,7 @@ from executors_app.wire import socket_urls
 from sessions_app.models import TaskSession
 from tests.supervisor.journals import Line
 from tests.supervisor.rows import change, execution_of
+from tests.waiting import PATIENCE
 
 
 class RecordingAgentctl:
@@ -144,12 +145,12 @@ def recording_agentctl(
     told = threading.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(agentctl.serve(told)))
     thread.start()
-    assert told.wait(10)
+    assert told.wait(PATIENCE)
     state = {"process": identity.identify_self().to_json()}
     change(agentctl.execution, agentctl_url=agentctl.url, auth_token="token", state=state)
     try:
         yield agentctl
     finally:
         loop.call_soon_threadsafe(agentctl.end)
-        thread.join(10)
+        thread.join(PATIENCE)
         loop.close()

@@ -14,6 +14,7 @@ import pytest
 from sessions_app.domain import actor_context
 from sessions_app.services import database_threads
 from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
+from tests.waiting import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Work:
         self.let.set()
 
     def __call__(self, requests: Sequence[Request]) -> list[str | Exception]:
-        assert self.let.wait(10)
+        assert self.let.wait(PATIENCE)
         self.calls.append(list(requests))
         if any(request.word == self.raises for request in requests):
             raise OSError("all of it")
@@ -65,7 +66,7 @@ def thread() -> Iterator[DatabaseThread]:
 
 def run_batches(thread: DatabaseThread, work: Work, what: Callable[[Executor], Awaitable[Any]]) -> Any:
     async def run() -> Any:
-        return await asyncio.wait_for(what(BatchExecutor(thread, work)), 10)
+        return await asyncio.wait_for(what(BatchExecutor(thread, work)), PATIENCE)
 
     return asyncio.run(run())
 

@@ -14,6 +14,7 @@ from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.supervisor.stream_news import News
 from sessions_app.workflows.driver.driver import WorkflowDriver
+from tests.waiting import PATIENCE
 
 ELSEWHERE = {"exit events", "export", "workflows"}
 """Jobs whose steps are methods of other classes."""
@@ -95,7 +96,7 @@ async def test_work_that_arrives_during_a_dispatch_is_dispatched_next(monkeypatc
 
     monkeypatch.setattr(supervisor.dispatcher, "wake_pending", wake_pending)
     try:
-        await asyncio.wait_for(supervisor._dispatch_pending_work(), 5)
+        await asyncio.wait_for(supervisor._dispatch_pending_work(), PATIENCE)
     finally:
         await close_unstarted(supervisor)
 

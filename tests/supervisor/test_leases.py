@@ -21,7 +21,7 @@ from sessions_app.supervisor import leases
 from sessions_app.supervisor.dispatcher import load_pending_sessions, next_start_intent
 from tests.supervisor.recording_runtime import RecordingRuntime
 from tests.supervisor.rows import change, execution_of, fresh, running_session
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 NOW = timezone.now()
 LATER, EARLIER = NOW + timedelta(days=1), NOW - timedelta(seconds=1)
@@ -199,7 +199,7 @@ def test_concurrent_acquisition_grants_one_lease() -> None:
 
         def acquire(name: str, begin: Barrier = begin) -> Lease | None:
             try:
-                begin.wait(10)
+                begin.wait(PATIENCE)
                 return leases.acquire_lease(target.id, name)
             finally:
                 connection.close()

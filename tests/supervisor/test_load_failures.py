@@ -168,7 +168,11 @@ FAILURES: dict[str, tuple[str, Script | None, str, Outcome]] = {
     "an empty conversation": ("codex", load(result({})), "context_mismatch", USER_DECIDES),
     "without its user": ("codex", load(chunk("agent", "Hello!"), result(None)), "context_mismatch", USER_DECIDES),
 }
-SILENT = {name for name in FAILURES if name.startswith("silent")}
+HANGS_IN = {
+    "silent from the start": "initialize",
+    "silent in the load": "session/load",
+    "silent after a replay": "session/load",
+}
 
 
 def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
@@ -187,7 +191,7 @@ def test_failed_load_has_the_expected_result(name: str, tmp_path: Path) -> None:
     if name == "gemini twice":
         said_at = timezone.now() - OFTEN_ERRS
         change(resume.session, metadata={**resume.session.metadata, REPORTED_GONE: said_at.isoformat()})
-    session = resume.run(script, timeout=1.5 if name in SILENT else 20)
+    session = resume.run(script, hangs_in=HANGS_IN.get(name, ""))
 
     receipt = session.receipts.get()
     assert (receipt.kind, receipt.verified, receipt.reason) == ("failed", "none", code)

@@ -9,6 +9,7 @@ import pytest
 
 from sessions_app.supervisor import recheck_queue
 from sessions_app.supervisor.recheck_queue import RecheckQueue
+from tests.waiting import PATIENCE
 
 FIRST, SECOND = uuid.uuid4(), uuid.uuid4()
 
@@ -48,7 +49,7 @@ async def test_session_with_an_unknown_result_is_rechecked_a_few_times(
     looks = [await queue.take()]
     queue.record_result(looks[0], {FIRST})
     for _ in recheck_queue.RETRY_UNKNOWN_AFTER:
-        looks.append(await asyncio.wait_for(queue.take(), 5))
+        looks.append(await asyncio.wait_for(queue.take(), PATIENCE))
         queue.record_result(looks[-1], {FIRST})
     assert looks == [{FIRST, SECOND}, {FIRST}, {FIRST}]
     waiting = asyncio.create_task(queue.take())

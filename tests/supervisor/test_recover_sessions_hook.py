@@ -190,8 +190,8 @@ def test_without_a_supervisor_later_restarts_are_not_awaited(runtime: RecordingR
     session = lost_session(runtime, start_attempts=2)
     change(session, next_restart_at=timezone.now() + timedelta(minutes=5))
     began = time.monotonic()
-    code, document, _ = run_command("--strict", "--wait", "60")
-    assert time.monotonic() - began < 30
+    code, document, _ = run_command("--strict", "--wait", "600")
+    assert time.monotonic() - began < 300
     assert (code, document["unfinished"]) == (3, [str(session.id)])
 
 

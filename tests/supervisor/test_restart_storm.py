@@ -19,7 +19,7 @@ from sessions_app.services.status import session_status
 from tests.supervisor import commands, fake_agentctl_server, supervisor_process
 from tests.supervisor.fake_agentctl_server import FakeAgentctlRuntime
 from tests.supervisor.rows import make_task, running_session
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 MANY = 24
@@ -51,7 +51,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def counts(url: str) -> dict[str, Any]:
     """Return the counts of the fake agentctls."""
-    with urllib.request.urlopen(f"{url}/counts", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/counts", timeout=PATIENCE) as answer:
         told: dict[str, Any] = json.loads(answer.read())
     return told
 
@@ -83,7 +83,7 @@ def test_supervisor_killed_in_mid_storm_is_replaced_without_duplicates(url: str,
     with supervisor_process.supervising(url, tmp_path / "first.log", environment(tmp_path)) as first:
         eventually(lambda: int(counts(url)["up"]) >= 3, timeout=60, describe="three sessions run")
         first.send_signal(signal.SIGKILL)
-        first.wait(10)
+        first.wait(PATIENCE)
     dead, began = set(ExecutorRunning.objects.exclude(owner="").values_list("owner", flat=True)), time.monotonic()
     assert len(dead) == 1
     with supervisor_process.supervising(url, tmp_path / "second.log", environment(tmp_path)):

@@ -24,8 +24,8 @@ WAITS, SUPERVISES = "another supervisor is using this database; waiting until it
 def test_second_supervisor_waits_says_so_once_and_takes_over(tmp_path: Path) -> None:
     env = environment(tmp_path / "data")
     with supervising(env, tmp_path / "first") as first, supervising(env, tmp_path / "second") as second:
-        eventually(lambda: SUPERVISES in first.log + second.log, timeout=30, describe="one supervisor has the role")
-        eventually(lambda: WAITS in first.log + second.log, timeout=30, describe="the other supervisor waits")
+        eventually(lambda: SUPERVISES in first.log + second.log, describe="one supervisor has the role")
+        eventually(lambda: WAITS in first.log + second.log, describe="the other supervisor waits")
         holder, waiter = (first, second) if SUPERVISES in first.log else (second, first)
         assert [row.process["pid"] for row in Supervisor.objects.all()] == [holder.process.pid]
 
@@ -43,7 +43,7 @@ def test_second_supervisor_waits_says_so_once_and_takes_over(tmp_path: Path) -> 
 def test_waiting_supervisor_ends_on_sigterm(tmp_path: Path) -> None:
     env = environment(tmp_path / "data")
     with supervising(env, tmp_path / "first") as first, supervising(env, tmp_path / "second") as second:
-        eventually(lambda: WAITS in first.log + second.log, timeout=30, describe="one supervisor waits")
+        eventually(lambda: WAITS in first.log + second.log, describe="one supervisor waits")
         waiter = first if WAITS in first.log else second
         assert waiter.ends() == 0
         assert SUPERVISES not in waiter.log

@@ -23,6 +23,7 @@ from sessions_app.supervisor.ingest.line_buffer import LineBuffer
 from sessions_app.supervisor.ingest.writer import COMMIT_INTERVAL, JournalWriter
 from tests.supervisor.journals import Journal
 from tests.supervisor.rows import MINE, conversation, names, running_session
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -212,7 +213,7 @@ def test_writer_waits_for_an_unwritable_database(
     async def write_concurrently() -> list[IngestResult]:
         write = JournalWriter(thread)
         given = [write(session.id, MINE, lines, None) for session, lines in batches_of(sessions)]
-        return await asyncio.wait_for(asyncio.gather(*given), 10)
+        return await asyncio.wait_for(asyncio.gather(*given), PATIENCE)
 
     done = asyncio.run(write_concurrently())
     assert [one.seq for one in done] == [5, 5, 5]

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -198,6 +199,8 @@ class FakeFleet:
 
     def __init__(self, members: Sequence[FakeAgentctl]):
         self.members = members
+        self.hanging: list[asyncio.BaseTransport] = []
+        """Connections to members that never answer."""
         self._servers: list[asyncio.Server] = []
 
     async def __aenter__(self) -> Self:
@@ -206,7 +209,7 @@ class FakeFleet:
             if member.behaviour == "refuses":
                 continue
             listener = _listener(member.url)
-            served = _Hanging if member.behaviour == "hangs" else _answering(member)
+            served = partial(_Hanging, self.hanging) if member.behaviour == "hangs" else _answering(member)
             self._servers.append(await loop.create_server(served, sock=listener, backlog=_BACKLOG))
         return self
 
@@ -217,6 +220,13 @@ class FakeFleet:
 
 class _Hanging(asyncio.Protocol):
     """Accepts connections and never answers."""
+
+    def __init__(self, connections: list[asyncio.BaseTransport]):
+        self._connections = connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the connection."""
+        self._connections.append(transport)
 
 
 class _Answering(asyncio.Protocol):

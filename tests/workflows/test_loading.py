@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -255,14 +254,11 @@ def test_longest_chain_is_loaded_in_order() -> None:
 
 def test_doubling_components_are_counted_without_expansion() -> None:
     parts: dict[str, Any] = {"c0": {"interface": {}, **body([node("x", "wire")])}}
-    for level in range(1, 15):
+    for level in range(1, 41):
         twice = [node(name, "component", componentRef=f"c{level - 1}") for name in ("x", "y")]
         parts[f"c{level}"] = {"interface": {}, **body(twice)}
-    begun = time.monotonic()
-    assert errors(load_workflow(workflow([node("all", "component", componentRef="c14")], components=parts))) == [
-        "too_many"
-    ]
-    assert time.monotonic() - begun < 5
+    top = workflow([node("all", "component", componentRef="c40")], components=parts)
+    assert errors(load_workflow(top)) == ["too_many"]
 
 
 def test_component_files_outside_the_project_are_refused(tmp_path: Path) -> None:

@@ -257,4 +257,4 @@ def test_ctrl_c_cancels_run_and_its_processes(deployment: Deployment) -> None:
         said = run.communicate(timeout=60)[0].decode()
     assert run.returncode == 1, said
     assert "Waits: cancelled" in said
-    eventually(lambda: not identity.find_marked(execution.name), timeout=30, describe="no process of the run is left")
+    eventually(lambda: not identity.find_marked(execution.name), describe="no process of the run is left")

@@ -17,6 +17,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app import shell_consumer
 from sessions_app.services.database_threads import run_in_database
 from tests.live.sockets import Headers, Socket, connected, of_page, of_program
+from tests.waiting import PATIENCE
 from tests.workspace.served import Served
 
 READY = "echo ready-$((1+1))\n"
@@ -35,7 +36,7 @@ class Screen:
         await self.socket.wire.send_input({"type": "websocket.receive", "bytes": text.encode()})
 
     async def next(self) -> bool:
-        message = await self.socket.wire.receive_output(20)
+        message = await self.socket.wire.receive_output(PATIENCE)
         if message["type"] == "websocket.close":
             self.code = message["code"]
             return False
@@ -180,7 +181,7 @@ class TestShellRights:
             await screen.type(READY)
             await screen.shows("ready-2")
             await run_in_database(take_away)
-            code = await screen.socket.close_code(timeout=5)
+            code = await screen.socket.close_code(timeout=PATIENCE)
             assert code == {"membership": 4404, "right": 4403, "account": 4401}[what]
 
 

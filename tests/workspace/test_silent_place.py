@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from executors_app.client import AgentctlClient
 from executors_app.wire.errors import AgentctlUnreachable
 from sessions_app.services.workspace import _while_it_answers
 from tests.support import fake_agentctl
+from tests.waiting import PATIENCE
 
 JSON = "Content-Type: application/json"
 
@@ -54,9 +54,7 @@ async def test_slow_answer_is_waited_for_while_agentctl_is_healthy(settings: Any
 
 async def test_silent_agentctl_is_not_waited_for(settings: Any) -> None:
     settings.KANDEV_SWEEP_TIMEOUT = 0.5
-    begun = time.monotonic()
-    async with fake_agentctl.hanging_server() as url:
+    async with fake_agentctl.hanging_server() as url, asyncio.timeout(PATIENCE):
         with pytest.raises(AgentctlUnreachable) as refused:
             await _while_it_answers(AgentctlClient(url, "token", "execution"), lambda one: one.list_files(""))
-        assert time.monotonic() - begun < 10
     assert refused.value.details["reason"] == "timeout"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from executors_app.machine.git.workspace_git import GitError
 from executors_app.machine.git.worktrees import Worktree
 from tests.drills.process_groups import has_ended
 from tests.executors.repositories import commit, run_git
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 from tests.workspace.trees import REF, SESSION, git_of, make_six, snapshot_tree, state_of
 
 
@@ -159,13 +158,11 @@ def test_hanging_filter_is_ended_with_its_children(repository: Path, worktree: W
     run_git(repository, "config", "filter.stuck.clean", f"echo $$ > {pid_file}; sleep 600")
     (worktree.path / ".gitattributes").write_text("*.stuck filter=stuck\n")
     (worktree.path / "a.stuck").write_text("x")
-    began = time.monotonic()
 
     with pytest.raises(GitError, match="did not finish within"):
         snapshot_tree(worktree.path, SnapshotLimits(seconds=1.0))
 
-    assert time.monotonic() - began < 10
-    eventually(lambda: has_ended(int(pid_file.read_text())), timeout=30, describe="the killed process has ended")
+    eventually(lambda: has_ended(int(pid_file.read_text())), describe="the killed process has ended")
 
 
 def test_killed_snapshot_does_not_hinder_the_next(worktree: Worktree) -> None:
@@ -181,7 +178,7 @@ def test_git_processes_end_when_their_owner_closes(worktree: Worktree) -> None:
     process = subprocess.Popen(["sleep", "600"], start_new_session=True)
     git._live.add(process)
     git.close()
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(PATIENCE) == -signal.SIGKILL
     assert os.getpgid(0) != process.pid
 
 
