@@ -78,6 +78,13 @@ def test_expired_link_or_inactive_user_cannot_log_in(spoil: Any, link: str, worl
     assert not is_logged_in(client)
 
 
+@pytest.mark.parametrize("path", ["/login/", "/login/never-existed/"])
+def test_page_without_a_valid_link_names_every_way_to_a_new_one(path: str, db: None) -> None:
+    html = Client().get(path).text
+    for way in ("People", "make run", "manage.py create_demo", "manage.py login_link USER", "--port"):
+        assert way in html, way
+
+
 def test_invented_link_is_refused(world: World) -> None:
     assert Client().post("/login/invented/").status_code == 410
 

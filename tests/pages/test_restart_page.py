@@ -145,7 +145,9 @@ def test_first_steps_offer_a_restart_and_then_disappear(staff: Client, world: Wo
     task.title = DEMO_TASK
     task.save()
     page = staff.get("/").text
-    assert "It has started" in page
+    assert "The agent has started" in page
+    session.runs.update(ended_at=timezone.now(), state="completed")
+    assert "The agent is not counting any more; first <a" in staff.get("/").text
     assert 'formaction="/restart/"' in page
     restarts.RestartOrders(loopback=True).done(["web"])
     fake_serve(data)
