@@ -283,12 +283,12 @@ def explain_capability(row: AgentCapability) -> str:
         return f"{who} does not support {what}."
     if is_broken(row) and row.broken_at is not None:
         how = _HOW.get(row.broken_how, "it did not do so")
-        return f"{who} claims to support {what}, but it failed on {_day(row.broken_at)}: {how}."
+        return f"{who} announces {what}, but it failed on {_day(row.broken_at)}: {how}."
     if row.kept_at is not None and row.kept_proof in _NO_PROOF:
-        return f"{who} claims to support {what} and reported success on {_day(row.kept_at)}, but nothing has proven it."
+        return f"{who} reported success with {what} on {_day(row.kept_at)}, which nothing could verify."
     if row.kept_at is not None:
         return f"{who} supports {what}, as observed on {_day(row.kept_at)}."
-    return f"{who} claims to support {what}; it has not been tried."
+    return f"{who} announces {what}. No restart has needed it yet."
 
 
 def agent_title(name: str) -> str:

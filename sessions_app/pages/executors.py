@@ -32,7 +32,7 @@ from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
 from sessions_app.pages.agent_setup import place_label
 from sessions_app.pages.labels import capability_label, execution_label
 from sessions_app.pages.session_summary import retry_buttons
-from sessions_app.services.agent_setup import AgentPlace, agent_places
+from sessions_app.services.agent_setup import AgentPlace, ProgramState, agent_places
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.catalogue import (
     LIVE_STATUSES,
@@ -45,10 +45,12 @@ from sessions_app.services.errors import Throttled
 
 MAX_VERSIONS_SHOWN: Final = 60
 """Capability rows on the page, the most recently seen ones."""
+SEARCH_LIMIT: Final = 100
 MAX_PROFILES_SHOWN: Final = 200
 MAX_EXECUTORS_SHOWN: Final = 10
 """Maximum number of executors for which the page shows what each agent type lacks there."""
-_RESUMES_LABEL: Final = Label("Resumes", "good")
+_RESUMES_LABEL: Final = Label("Resumes")
+"""Without the tone of a success: that belongs to what was observed."""
 _HISTORY_LABEL: Final = Label("Gets the history", "ask")
 _NEW_CONVERSATION_LABEL: Final = Label("Starts over", "off")
 
@@ -56,12 +58,12 @@ _NEW_CONVERSATION_LABEL: Final = Label("Starts over", "off")
 @never_cache
 @require_safe
 def list_agents(request: UserHttpRequest) -> HttpResponse:
-    """Show the agent profiles of the user's teams, and the agent types."""
-    return render(request, "agents.html", agents_context(request.user))
+    """Show the agent profiles of the user's teams, and the agent types whose name contains ``?q=``."""
+    return render(request, "agents.html", agents_context(request.user, request.GET.get("q", "")))
 
 
-def agents_context(user: User) -> dict[str, Any]:
-    """Return profiles with their numbers of sessions, and every agent type with its capabilities.
+def agents_context(user: User, text: str = "") -> dict[str, Any]:
+    """Return profiles with their numbers of sessions, and every agent type that contains ``text``, with capabilities.
 
     The number of queries is constant.
     """
@@ -71,7 +73,8 @@ def agents_context(user: User) -> dict[str, Any]:
     profiles = list(visible_profiles(user).select_related("team").defer("env", "mcp_servers")[:MAX_PROFILES_SHOWN])
     sessions = TaskSession.objects.visible_to(user).order_by().values_list("agent_profile_id")
     used = dict(sessions.annotate(Count("id")))
-    listed = listed_agent_types()
+    wanted = text.strip()[:SEARCH_LIMIT]
+    listed = [(kind, missing) for kind, missing in listed_agent_types() if _is_named(kind, wanted)]
     places = agent_places(user, [kind for kind, _ in listed], list(Executor.objects.all()[:MAX_EXECUTORS_SHOWN]))
     kinds: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
@@ -88,6 +91,7 @@ def agents_context(user: User) -> dict[str, Any]:
         "kinds": kinds,
         "others": others,
         "gone": [_capability_context(row) for row in gone],
+        "wanted": wanted,
         "is_staff": user.is_staff,
     }
 
@@ -122,12 +126,18 @@ def _agent_type_context(
     return {
         "kind": kind,
         "places": [(one.executor, place_label(one)) for one in places],
+        "unchecked": [one.executor for one in places if one.program is ProgramState.UNKNOWN],
         "missing": missing,
         "resume": _resume_label(resumes=kind.supports_session_resume, gets_history=kind.history_context_injection),
         "then": _resume_summary(kind),
         "notes": f"{kind.notes} {kind.setup_notes}".strip().replace("`", ""),
         "claims": [_capability_context(row) for row in seen],
     }
+
+
+def _is_named(kind: AgentType, text: str) -> bool:
+    """Return whether the title or name of an agent type contains ``text``, in any case."""
+    return text.casefold() in f"{kind.title} {kind.name}".casefold()
 
 
 def _is_within_reach(context: dict[str, Any]) -> bool:

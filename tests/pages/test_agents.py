@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ def test_each_agent_type_explains_what_a_restart_means(ada: Client, world: World
     assert first.count(restores) + first.count(cannot) == first.count('id="kind-')
     labels = others.count(">Resumes<") + others.count(">Gets the history<") + others.count(">Starts over<")
     assert labels == others.count('id="kind-')
+    assert '<span class="pill' not in others, "nothing is claimed of a program that is not there"
+    assert '<span class="pill good">Resumes' not in html, "nothing was observed yet"
 
 
 def test_agents_that_can_run_come_before_those_that_are_not_installed(
@@ -42,7 +45,15 @@ def test_agents_that_can_run_come_before_those_that_are_not_installed(
     first, others = ada.get("/agents/").text.split('id="others-title"')
     assert 'id="kind-demo"' in first
     assert 'id="kind-codex"' in others
-    assert "Not installed" in others
+    assert "Agents that are not installed yet" in others
+    assert '<details data-key="others"><summary>' in others, "folded, so that the page stays short"
+
+
+def test_search_finds_agents_by_name_and_unfolds_them(ada: Client, world: World) -> None:
+    html = ada.get("/agents/?q=CODEX").text
+    assert re.findall(r'id="kind-([^"]+)"', html) in (["codex", "codex_cli"], ["codex_cli", "codex"])
+    assert '<details data-key="others"><summary>' not in html
+    assert "no agent whose name contains “&lt;b&gt;”" in ada.get("/agents/?q=<b>").text
 
 
 def test_profile_shows_resume_support_and_number_of_sessions(ada: Client, bob: Client, world: World) -> None:
@@ -80,11 +91,11 @@ def test_query_count_does_not_grow_with_profiles_and_capabilities(ada: Client, w
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"claimed": True}, "Demo agent 1.2 claims to support session/load; it has not been tried."),
+        ({"claimed": True}, "Demo agent 1.2 announces session/load. No restart has needed it yet."),
         ({"claimed": True, "kept_at": NOVEMBER}, "Demo agent 1.2 supports session/load, as observed on 3 Nov 2026."),
         (
             {"claimed": True, "broken_at": NOVEMBER, "broken_how": "error", "broken_said": "no <b>such</b> row"},
-            "Demo agent 1.2 claims to support session/load, but it failed on 3 Nov 2026: it answered with an error.",
+            "Demo agent 1.2 announces session/load, but it failed on 3 Nov 2026: it answered with an error.",
         ),
     ],
 )
@@ -100,4 +111,4 @@ def test_capabilities_are_shown_to_their_team_without_agents_errors(
 
 def test_removed_agent_type_is_shown_by_its_name(ada: Client, world: World) -> None:
     observe(world, agent_type="<dismantled>")
-    assert "&lt;dismantled&gt; claims to support session/load" in ada.get("/agents/").text
+    assert "&lt;dismantled&gt; announces session/load" in ada.get("/agents/").text

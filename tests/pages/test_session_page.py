@@ -33,7 +33,7 @@ def composer_is_open(html: str) -> bool:
 
 
 HERE, ANEW = "Start fresh in this workspace", "Create new session"
-NOTE = "Demo agent 1.2 claims to support session/load, but it failed on 3 Nov 2026: it does not support the request."
+NOTE = "Demo agent 1.2 announces session/load, but it failed on 3 Nov 2026: it does not support the request."
 
 
 def plain(session: TaskSession) -> None:

@@ -128,8 +128,7 @@ def test_load_that_answers_with_an_error_is_retried() -> None:
     assert assess_session(session).cause.strategy is Strategy.NATIVE
     day = timezone.now()
     assert session_status(session)["capability_note"] == (
-        "Demo agent 1.2 claims to support session/load, but it failed on "
-        f"{day.day} {day:%b %Y}: it answered with an error."
+        f"Demo agent 1.2 announces session/load, but it failed on {day.day} {day:%b %Y}: it answered with an error."
     )
 
 

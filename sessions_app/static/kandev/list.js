@@ -30,10 +30,13 @@ function follow(place) {
 document.querySelectorAll("main [data-live]").forEach(follow);
 showLocalTimes(document);
 
-// A link to a form opens it.
+// A link to a form, or to something in a folded list, opens it.
 function openTarget() {
   const target = location.hash && document.getElementById(location.hash.slice(1));
-  if (target?.tagName === "DETAILS") target.open = true;
+  const folded = target?.closest?.("details:not([open])");
+  if (!folded) return;
+  folded.open = true;
+  target.scrollIntoView();
 }
 window.addEventListener("hashchange", openTarget);
 openTarget();
