@@ -112,7 +112,7 @@ class RestartOrdered(
     name="session.restart_ordered",
     recorded_by="the sweep; no user requested this start",
     audited=True,
-    timeline=Label("It restarts automatically", "busy"),
+    timeline=Label("Kandev starts the agent again", "busy"),
 ):
     """A sweep starts the session again."""
 

@@ -18,6 +18,11 @@ from sessions_app.events.base import Event, Inbox, with_reason
 _INTERRUPTION_CAUSES: Final[Mapping[str, str]] = {
     "wait_timeout": "Nobody answered in time, so the wait ended",
     "agent_gone": "The agent’s process ended in the middle of the turn",
+    "agent_exited": "The agent’s process ended in the middle of the turn",
+    "agentctl_gone": "The agent and its agentctl were gone in the middle of the turn",
+    "out_of_memory": "The system ended the agent in the middle of the turn, because memory ran out",
+    "stopped": "The turn ended because the agent was stopped",
+    "closed": "The turn ended because the session was closed",
 }
 _RESUMED_LABELS: Final[Mapping[str, Label]] = {
     "resolved": Label("The agent’s request was answered, and the turn continued", "busy"),

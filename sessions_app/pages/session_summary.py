@@ -54,6 +54,7 @@ def session_chips(row: SessionRow) -> dict[str, Any]:
     return {
         "session": session,
         "chips": chips,
+        "processes": row.facts.background_process_count,
         "needy": bool(needs)
         or getattr(session, "raised", False)
         or (

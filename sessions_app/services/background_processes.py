@@ -37,7 +37,7 @@ def processes_json(session: TaskSession, *, is_running: bool) -> dict[str, Any]:
     known = session.metadata.get(_KEY)
     if not is_running or not isinstance(known, dict) or known.get("launch_id") != session.launch_id:
         return {"background_processes": [], "background_process_count": 0}
-    return {"background_processes": known["processes"], "background_process_count": known["count"]}
+    return {"background_processes": known.get("processes", []), "background_process_count": known.get("count", 0)}
 
 
 def _parse_process(reported: Any) -> dict[str, str] | None:

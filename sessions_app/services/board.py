@@ -23,6 +23,7 @@ from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Prompt,
 from sessions_app.services import attention
 from sessions_app.services.assessment import is_running
 from sessions_app.services.attention import has_unseen
+from sessions_app.services.background_processes import processes_json
 from sessions_app.services.catalogue import SECRET_FIELDS
 from sessions_app.services.status import CLAIMS_TO_RUN, SessionRunState, is_asleep, load_run_states
 from sessions_app.workflows.models import WorkflowRun
@@ -211,11 +212,13 @@ def session_rows(sessions: Sequence[TaskSession]) -> dict[uuid.UUID, SessionRow]
 def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[str, SituationFacts]:
     """Return the derived status and the facts that lists know, from a session of ``annotate_needs``."""
     run, execution = state.run, state.execution
+    runs = is_running(session, execution)
     facts = SituationFacts(
         session_state=session.state,
         desired_state=session.desired_state,
         work_state=session.work_state,
-        agent_running=is_running(session, execution),
+        agent_running=runs,
+        background_process_count=processes_json(session, is_running=runs)["background_process_count"],
         has_agent=session.has_agent,
         task_end=session.task.end,
         error_code=session.error_code,

@@ -42,8 +42,9 @@ from sessions_app.models import (
     waits,
     wakeups,
 )
-from sessions_app.services.assessment import assess_session, refuse_lost_worktree
+from sessions_app.services.assessment import assess_session, execution_of, is_running, refuse_lost_worktree
 from sessions_app.services.attachments import store_files
+from sessions_app.services.background_processes import processes_json
 from sessions_app.services.catalogue import visible_sessions
 from sessions_app.services.errors import (
     Conflict,
@@ -342,6 +343,8 @@ class BulkOutcome:
     """None: the user can see no such session."""
     code: str = ""
     message: str = ""
+    processes: int = 0
+    """How many processes of its agent were still running, which a stop ends."""
 
     @property
     def ok(self) -> bool:
@@ -382,4 +385,9 @@ def _request_one(
         return BulkOutcome(
             session_id, row, UNEXPECTED_ERROR, "Something went wrong for this session. The server log has the details."
         )
-    return BulkOutcome(session_id, row)
+    return BulkOutcome(session_id, row, processes=_processes_to_end(row) if action == "stop" else 0)
+
+
+def _processes_to_end(row: TaskSession) -> int:
+    count: int = processes_json(row, is_running=is_running(row, execution_of(row)))["background_process_count"]
+    return count

@@ -35,6 +35,17 @@ def test_selected_sessions_are_stopped(ada: Client, world: World) -> None:
     assert [open_orders(one) for one in sessions] == [["stop"], ["stop"]]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_stopping_many_sessions_names_the_processes_that_it_ends(count: int, ada: Client, world: World) -> None:
+    session, other = world.running_session(), world.running_session()
+    known = {"launch_id": session.launch_id, "processes": [], "count": count}
+    TaskSession.objects.filter(id=session.id).update(metadata={"background_processes": known})
+    assert f'value="{session.id}" data-processes="{count}"' in ada.get("/").text
+    html = ada.post("/sessions/bulk/", {"action": "stop", "session": ids(session, other)}).text
+    assert html.count("that the agent has left running") == 1
+    assert f"This ends {count} process{'es' if count > 1 else ''} that" in html
+
+
 def test_one_failing_session_does_not_stop_the_others(
     ada: Client, bob: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,8 @@ WORDS: list[tuple[str, dict[str, Any], str, str]] = [
     ("session.journal_skipped", {"count": 3}, "3 damaged lines", "bad"),
     ("session.run.interrupted", {"reason": "agent_gone"}, "ended in the middle of the turn", "bad"),
     ("session.run.interrupted", {"reason": "wait_timeout"}, "Nobody answered in time", "bad"),
+    ("session.run.interrupted", {"reason": "agent_exited"}, "process ended in the middle of the turn", "bad"),
+    ("session.run.interrupted", {"reason": "stopped"}, "because the agent was stopped", "bad"),
     ("session.run.interrupted", {"reason": "a_new_reason"}, "The turn was interrupted: a new reason", "bad"),
     ("session.run.waiting", {"wait_kind": "permission"}, "asked for permission", "ask"),
     ("session.run.waiting", {"wait_kind": "external", "reason": "the build"}, "external result: the build", "ask"),
@@ -111,7 +113,7 @@ def test_agent_that_dies_while_a_permission_waits_continues_nothing(ada: Client,
     ingest_lines(session, asks(), closed, {"kind": "agent.exited", "exit_code": -9, "expected": False})
     told = entries(ada, session)
     assert not [one for one in told if "turn continued" in one or "wait ended" in one]
-    assert any("The turn was interrupted" in one for one in told)
+    assert any("ended in the middle of the turn" in one for one in told)
     assert not session.events.filter(name="session.run.resumed").exists()
 
 

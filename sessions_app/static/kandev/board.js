@@ -42,8 +42,10 @@ if (filters) {
 const boxes = () => [...place.querySelectorAll("input[name=session]")];
 
 function count() {
-  const chosen = boxes().filter((box) => box.checked).length;
-  document.getElementById("bulk-count").textContent = chosen ? `${chosen} selected` : "";
+  const chosen = boxes().filter((box) => box.checked);
+  const processes = chosen.reduce((sum, box) => sum + Number(box.dataset.processes ?? 0), 0);
+  const ends = processes ? `; stopping ends ${processes} ${processes === 1 ? "process" : "processes"} that agents have left running` : "";
+  document.getElementById("bulk-count").textContent = chosen.length ? `${chosen.length} selected${ends}` : "";
 }
 
 place.addEventListener("change", count);
