@@ -6,6 +6,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -42,6 +43,25 @@ def supervisor(boot_id: str, *, lives: bool, host_id: str = "") -> None:
         started_at=NOW,
         beat_at=NOW,
     )
+
+
+def open_descriptors() -> set[Path]:
+    """Return what this process has open, without the descriptor of the listing itself."""
+    return {path for path in Path("/proc/self/fd").iterdir() if path.exists()}
+
+
+@pytest.mark.embedded
+def test_lock_of_an_embedded_database_is_free_after_its_holder_and_leaves_nothing_open(
+    tmp_path: Path, settings: Any
+) -> None:
+    settings.KANDEV_DATA_DIR = tmp_path
+    open_before = open_descriptors()
+    with leases.SupervisorLock("supervise") as held:
+        assert held.take()
+        assert not leases.SupervisorLock("sweep").take()
+    with leases.SupervisorLock("sweep") as next_holder:
+        assert next_holder.take()
+    assert open_descriptors() == open_before
 
 
 @pytest.mark.django_db
