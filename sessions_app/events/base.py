@@ -193,21 +193,11 @@ class Event(BaseModel):
         """Raise and resolve the attention items that follow from it."""
 
     @classmethod
-    def changes_inbox(cls) -> bool:
-        """Whether attention items follow from this event."""
-        return cls.update_inbox is not Event.update_inbox
-
-    @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
         """Change the rows of an imported session as this event did. Raises ValueError if it is inconsistent.
 
         The payload is foreign: it may lack fields, and its values may have any type.
         """
-
-    @classmethod
-    def is_rebuilt(cls) -> bool:
-        """Whether an import changes rows for this event."""
-        return cls.rebuild.__func__ is not Event.rebuild.__func__  # type: ignore[attr-defined]
 
     @classmethod
     def foreign_ids(cls, line: LogEvent) -> Mapping[str, tuple[str, object]]:

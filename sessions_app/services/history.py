@@ -110,13 +110,6 @@ def store(request: HistoryRequest, built: Injection) -> None:
         )
 
 
-def prepare_history(session: TaskSession) -> None:
-    """Build and store the history unless it is current. Raises PoolUnavailable. Never call it in a transaction."""
-    request = load_request(session)
-    if request is not None:
-        store(request, build(request))
-
-
 def _told_messages(session: TaskSession) -> QuerySet[Message]:
     return session.messages.filter(role__in=HISTORY_ROLES)
 

@@ -14,11 +14,11 @@ from django.test import Client
 from executors_app.client import parse_frame
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import TaskSession
-from sessions_app.services.history import prepare_history
 from sessions_app.services.portable.snapshot import build_snapshot
 from sessions_app.services.status import session_status
 from tests.entrances.shapes import SIZES, many_fields, mixture, nested
 from tests.growth import measure_growth
+from tests.supervisor.histories import prepare_history
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import running_session
 

@@ -29,6 +29,8 @@ from sessions_app.events.turns import RUN_EVENTS, OutputLimited
 
 EVENTS = sorted(EVENT_CLASSES.values(), key=lambda event: event.name)
 NAMES = [event.name for event in EVENTS]
+THAT_CHANGE_THE_INBOX = [event for event in EVENTS if event.update_inbox is not Event.update_inbox]
+THAT_AN_IMPORT_REBUILDS = [event for event in EVENTS if event.rebuild.__func__ is not Event.rebuild.__func__]  # type: ignore[attr-defined]
 STRANGE_VALUES: tuple[Any, ...] = (None, True, -1, 0.5, "", "x" * 5000, "\x00<script>", [], [1], ["x"], {}, {"a": [{}]})
 
 
@@ -151,7 +153,7 @@ def test_every_state_that_is_moved_to_has_an_event() -> None:
         assert event.name == f"session.prompt.{state}"
 
 
-@pytest.mark.parametrize("event", [event for event in EVENTS if event.changes_inbox()], ids=lambda event: event.name)
+@pytest.mark.parametrize("event", THAT_CHANGE_THE_INBOX, ids=lambda event: event.name)
 def test_event_raises_only_the_items_that_it_declares(event: type[Event]) -> None:
     raised = set()
     for values in ({}, {"kind": "fresh", "reason": "lost"}, {"kind": "loaded", "verified": "unproven"}):
@@ -202,7 +204,7 @@ def test_reattach_does_not_change_the_status() -> None:
     assert not AgentctlReady.read({**ready, "reason": "reattached"}).may_change_status()
 
 
-@pytest.mark.parametrize("event", [event for event in EVENTS if event.is_rebuilt()], ids=lambda event: event.name)
+@pytest.mark.parametrize("event", THAT_AN_IMPORT_REBUILDS, ids=lambda event: event.name)
 def test_import_refuses_a_foreign_payload_or_reads_it(event: type[Event]) -> None:
     fields = [field.name for field in event.payload_fields]
     for value in STRANGE_VALUES:

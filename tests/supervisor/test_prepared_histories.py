@@ -15,11 +15,12 @@ from sessions_app.domain.history import RULES_VERSION, Injection
 from sessions_app.events.turns import RunHeardAgain
 from sessions_app.models import Message, MessagePart, PreparedHistory, TaskSession, session_transaction
 from sessions_app.services import history
-from sessions_app.services.history import current_history, prepare_history
+from sessions_app.services.history import current_history
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import execution_registry, prepared_histories
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.prompts import HistoryOutdated, claim_next_prompt, send_next_prompt
+from tests.supervisor.histories import prepare_history
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.recording_runtime import with_registry

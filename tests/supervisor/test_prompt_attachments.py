@@ -10,8 +10,9 @@ from sessions_app.domain.attachments import AttachedFile
 from sessions_app.models import Attachment, Prompt, TaskSession, session_transaction
 from sessions_app.pages.conversation import attached_files
 from sessions_app.services.attachments import store_files
-from sessions_app.services.history import current_history, prepare_history
+from sessions_app.services.history import current_history
 from sessions_app.supervisor.prompts import PromptDelivery, claim_next_prompt
+from tests.supervisor.histories import prepare_history
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, prompt_states, running_session
 

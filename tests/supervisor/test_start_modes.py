@@ -11,11 +11,11 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.situations import situation
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.services.assessment import assess_session, execution_of
-from sessions_app.services.history import prepare_history
 from sessions_app.services.situations import load_facts
 from sessions_app.services.status import load_status, session_status
 from sessions_app.supervisor.prompts import claim_next_prompt
 from sessions_app.supervisor.start import agent_start
+from tests.supervisor.histories import prepare_history
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, fresh, prompt_states, running_session
 from tests.supervisor.start_claims import claim_start

@@ -131,8 +131,6 @@ def read_head(git_directory: Path, name: str = "HEAD") -> Head:
     return parse_head(read_git_file(path))
 
 
-_BRANCH_FILES: Final = ("rebase-merge/head-name", "rebase-apply/head-name")
-"""During a rebase HEAD names no branch; git keeps the branch's name in these files."""
 _OPERATIONS: Final = {
     "rebase-merge": "rebase",
     "rebase-apply/applying": "am",
@@ -144,12 +142,6 @@ _OPERATIONS: Final = {
 }
 OPERATION_NAMES: Final = frozenset(_OPERATIONS.values())
 """What ``operation_in_progress`` may return."""
-
-
-def rebased_branch(git_directory: Path) -> str:
-    """Return the full name of the branch that is being rebased; empty for none."""
-    named = [read_head(git_directory, name).ref for name in _BRANCH_FILES]
-    return next((ref for ref in named if is_branch_ref(ref)), "")
 
 
 def operation_in_progress(git_directory: Path) -> str:
