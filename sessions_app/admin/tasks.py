@@ -99,7 +99,7 @@ def _request_stop(session: TaskSession, user: Any) -> str:
 RELATED_MODELS = (
     "intent",
     "prompt",
-    "run",
+    "turn",
     "sessionevent",
     "message",
     "permissionrequest",

@@ -41,6 +41,13 @@ class RunRow:
     since_seq: int = 0
     reason: str = ""
     ended_at: datetime | None = None
+    origin: str | None = None
+    first_seq: int | None = None
+    last_seq: int | None = None
+    stop_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    snapshot_before: str | None = None
+    snapshot_after: str | None = None
 
 
 @dataclass(slots=True)
@@ -108,6 +115,8 @@ class SessionRebuild:
     told_status: str = ""
     expected: str = ""
     """Message id of the prompt whose text is expected as the user's next message."""
+    snapshot: str = ""
+    """The newest snapshot of the workspace."""
     asked: str = ""
     """Message id of the user's newest prompt in the conversation."""
 
@@ -118,6 +127,10 @@ class SessionRebuild:
             message_id = text_value(event.payload, "message_id") or self.asked
             self.runs[key] = RunRow(key, message_id[:KEY_LIMIT], event.at)
         return self.runs[key]
+
+    def newest_run(self) -> RunRow | None:
+        """Return the run that began last."""
+        return next(reversed(self.runs.values()), None)
 
 
 def text_value(values: Mapping[str, Any], name: str) -> str:

@@ -86,6 +86,25 @@ class PromptKind(StrEnum):
     """Asks a restarted agent for its last request (``memory_check``)."""
 
 
+class TurnOrigin(StrEnum):
+    """Who began a turn."""
+
+    PROMPT = "prompt"
+    """A prompt of a user or a program, or the result of a wait."""
+    KANDEV = "kandev"
+    """Kandev itself: it continues, retries or checks without a request."""
+    AGENT = "agent"
+    """The agent, without a prompt."""
+
+
+_UNASKED_PROMPT_KINDS: Final = frozenset({PromptKind.CONTINUE, PromptKind.RETRY, PromptKind.CHECK})
+
+
+def turn_origin(kind: str, *, by_user: bool) -> TurnOrigin:
+    """Return who begins the turn of a prompt of this kind; ``by_user``: a user asked for it, such as to continue."""
+    return TurnOrigin.KANDEV if kind in _UNASKED_PROMPT_KINDS and not by_user else TurnOrigin.PROMPT
+
+
 class RequestKind(StrEnum):
     """What an agent waits for: permission to act, or the answer to a question."""
 

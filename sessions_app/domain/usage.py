@@ -28,6 +28,14 @@ def parse_usage(reported: Mapping[str, Any]) -> dict[str, Any]:
     return found | _cost(reported)
 
 
+def parse_stored_usage(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of ``parse_usage`` as another installation has stored them; what is invalid is left out."""
+    counts = {name: int(stored[name]) for name in _COUNTS if _is_number(stored.get(name))}
+    if not _is_number(stored.get("cost")):
+        return counts
+    return {**counts, "cost": float(stored["cost"]), "currency": str(stored.get("currency") or "USD")[:8]}
+
+
 def _cost(reported: Mapping[str, Any]) -> dict[str, Any]:
     if _is_number(reported.get("total_cost_usd")):
         return {"cost": float(reported["total_cost_usd"]), "currency": "USD"}

@@ -261,6 +261,15 @@ def after_first_turn(
     return Verified.FIRST_TURN if names_conversation else Verified.UNPROVEN
 
 
+ANSWER_LIMIT: Final = 256 * 1024
+"""Characters of the longest answer that gets a digest, because an agent decides how long its answers are."""
+
+
+def answer_digest(text: str) -> str | None:
+    """Return the digest of an agent's answer; None if it is too long."""
+    return text_digest(text) if len(text) <= ANSWER_LIMIT else None
+
+
 MEMORY_CHECK_PREFIX: Final = "check:"
 """Prefix of a memory check's message id; the launch that it checks follows."""
 MEMORY_CHECK_PROMPT: Final = (

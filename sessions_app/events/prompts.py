@@ -64,6 +64,14 @@ class PromptAccepted(
 class PromptDelivered(PromptEvent, name="session.prompt.delivered", recorded_by="ingest: the agent has received it"):
     """The agent has a prompt."""
 
+    @classmethod
+    def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
+        """Also note with which snapshot of the workspace its turn began."""
+        super().rebuild(rows, line)
+        turn = rows.newest_run()
+        if turn is not None and turn.ended_at is None and turn.message_id == text_value(line.payload, "message_id"):
+            turn.snapshot_before = rows.snapshot
+
 
 class PromptDone(PromptEvent, name="session.prompt.done", recorded_by="ingest: its turn has ended"):
     """The turn of a prompt has ended."""

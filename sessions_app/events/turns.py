@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import Field
 
@@ -12,7 +12,8 @@ from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.portable_lines import LogEvent
 from sessions_app.domain.portable_rebuild import KEY_LIMIT, SessionRebuild, text_value
 from sessions_app.domain.situation_facts import Label, humanize_code
-from sessions_app.domain.states import CANCELLED_BY_AGENT, RunState
+from sessions_app.domain.states import CANCELLED_BY_AGENT, RunState, TurnOrigin
+from sessions_app.domain.usage import parse_stored_usage
 from sessions_app.events.base import Event, Inbox, with_reason
 
 _INTERRUPTION_CAUSES: Final[Mapping[str, str]] = {
@@ -53,12 +54,18 @@ class RunStarted(
 
     run_id: str
     message_id: str
+    origin: str | None = Field(
+        default=None, description="who began the turn: `prompt`, `kandev` or `agent`; absent for an external wait"
+    )
 
     @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
         """Add the run; the user's next message is its prompt."""
         rows.expected = text_value(line.payload, "message_id")[:KEY_LIMIT]
-        rows.run(line)
+        run = rows.run(line)
+        run.first_seq = line.seq
+        origin = text_value(line.payload, "origin")
+        run.origin = origin if origin in set(TurnOrigin) else None
 
 
 class RunMoved(RunEvent):
@@ -124,6 +131,11 @@ class RunEnded(RunMoved):
 
     end_state: ClassVar[RunState]
 
+    stop_reason: str | None = Field(default=None, description="why the agent stopped, in its own words")
+    usage: dict[str, Any] | None = Field(
+        default=None, description="the figures that the agent reported in this turn: tokens, `cost` and `currency`"
+    )
+
     def update_inbox(self, inbox: Inbox) -> None:
         """Drop the notice that the agent ignored a cancel: its turn has ended."""
         inbox.forget_ignored_cancel(self.run_id)
@@ -135,6 +147,10 @@ class RunEnded(RunMoved):
         run.waited = run.state == RunState.WAITING
         run.state, run.ended_at = cls.end_state, line.at
         run.reason = text_value(line.payload, "reason")[:64]
+        run.last_seq = line.seq
+        run.stop_reason = text_value(line.payload, "stop_reason")[:64] or None
+        usage = line.payload.get("usage")
+        run.usage = parse_stored_usage(usage) if isinstance(usage, Mapping) else None
 
 
 class RunCompleted(

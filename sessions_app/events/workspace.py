@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field
 
+from sessions_app.domain.portable_lines import LogEvent
+from sessions_app.domain.portable_rebuild import SessionRebuild, text_value
 from sessions_app.domain.situation_facts import Label
 from sessions_app.events.base import Event, with_reason
+
+AFTER_TURN: Final = "turn_end"
+"""Reason of the snapshot that is taken when a turn has ended."""
 
 
 class WorkspaceChanged(
@@ -26,6 +31,14 @@ class WorkspaceChanged(
         description="what the snapshot does not contain, as at most 20 pairs of `path` and `reason`"
     )
     left_out_count: int
+
+    @classmethod
+    def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
+        """Note the newest snapshot, which may be that after the last turn."""
+        rows.snapshot = text_value(line.payload, "commit")[:64]
+        turn = rows.newest_run()
+        if turn is not None and turn.ended_at is not None and line.payload.get("reason") == AFTER_TURN:
+            turn.snapshot_after = rows.snapshot
 
 
 class WorkspaceTransferFailed(Event, audited=True):

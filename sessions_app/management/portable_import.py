@@ -259,10 +259,10 @@ def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dr
         session = rows_in.write_session(session_id, snapshot, rows, places, last_seq)
         rows_in.write_chosen_settings(session, snapshot)
         rows_in.write_events(session_id, events)
-        rows_in.write_runs(session, snapshot, rows)
-        rows_in.write_conversation(session, rows)
         for problem in write_prompts(session, snapshot, rows, last_seq):
             reader.report(reader.stem + SNAPSHOT_SUFFIX, 0, problem)
+        rows_in.write_runs(session, snapshot, rows)
+        rows_in.write_conversation(session, rows)
         write_attachments(session, reader.contents())
         write_receipts(session, snapshot, rows)
         write_tokens(session, SnapshotValues(reader.tokens()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -15,6 +16,8 @@ from executors_app.mcp_servers import MAX_SERVERS
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type, agent_types, runtimes
 from executors_app.wire.agent_settings import MAX_SETTINGS, is_identifier
+from executors_app.wire.replayed_texts import text_digest
+from sessions_app.domain import verification
 from sessions_app.domain.portable_lines import LogEvent
 from sessions_app.domain.portable_rebuild import MessageRow, PermissionRow, RunRow, SessionRebuild
 from sessions_app.domain.recovery_facts import Policy
@@ -37,10 +40,10 @@ from sessions_app.models import (
     NewEvent,
     PermissionRequest,
     Repository,
-    Run,
     SessionEvent,
     Task,
     TaskSession,
+    Turn,
     write_numbered_events,
 )
 from sessions_app.models.agents import APPLIED, WAITING
@@ -302,11 +305,42 @@ def write_runs(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebu
         if earlier.state in OPEN_RUN_STATES:
             earlier.state, earlier.reason = RunState.INTERRUPTED, IMPORTED_ERROR_CODE
             earlier.ended_at = earlier.started_at
-    Run.objects.bulk_create(_run_row(session, one, told.get(one.id, SnapshotValues(None))) for one in runs)
+    prompts = dict(session.prompts.values_list("message_id", "id"))
+    texts = _texts_of_turns(runs, list(rows.messages.values()))
+    Turn.objects.bulk_create(
+        _run_row(session, one, told.get(one.id, SnapshotValues(None)), prompts.get(one.message_id), texts[one.id])
+        for one in runs
+    )
 
 
-def _run_row(session: TaskSession, row: RunRow, told: SnapshotValues) -> Run:
-    return Run(
+@dataclass
+class _TurnTexts:
+    """What was asked in a turn, and what the agent said last."""
+
+    request: MessageRow | None = None
+    answer: MessageRow | None = None
+
+
+def _texts_of_turns(runs: Sequence[RunRow], messages: Sequence[MessageRow]) -> dict[uuid.UUID, _TurnTexts]:
+    """Return the texts of each turn whose beginning is in the log."""
+    found = {run.id: _TurnTexts() for run in runs}
+    turns = {run.first_seq: run for run in runs if run.first_seq is not None}
+    starts = sorted(turns)
+    for message in sorted(messages, key=lambda one: one.seq):
+        place = bisect_left(starts, message.seq) - 1
+        if place < 0:
+            continue
+        turn = turns[starts[place]]
+        if message.role == "user" and message.key == turn.message_id:
+            found[turn.id].request = message
+        elif message.role == "agent" and (turn.last_seq is None or message.seq < turn.last_seq):
+            found[turn.id].answer = message
+    return found
+
+
+def _run_row(session: TaskSession, row: RunRow, told: SnapshotValues, prompt_id: int | None, texts: _TurnTexts) -> Turn:
+    request, answer = texts.request, texts.answer if row.state == RunState.COMPLETED else None
+    return Turn(
         id=row.id,
         session=session,
         message_id=row.message_id,
@@ -321,6 +355,16 @@ def _run_row(session: TaskSession, row: RunRow, told: SnapshotValues) -> Run:
         since_seq=row.since_seq or told.number("since_seq"),
         started_at=told.time("started_at") or row.started_at,
         ended_at=row.ended_at,
+        origin=row.origin,
+        prompt_id=prompt_id,
+        first_seq=row.first_seq,
+        last_seq=row.last_seq,
+        stop_reason=row.stop_reason,
+        usage=row.usage,
+        request_digest=None if request is None else text_digest("".join(request.pieces)),
+        answer_digest=None if answer is None else verification.answer_digest("".join(answer.pieces)),
+        snapshot_before=row.snapshot_before,
+        snapshot_after=row.snapshot_after,
     )
 
 

@@ -25,7 +25,9 @@ from sessions_app.models.message import (
     MessageDraft,
     MessagePart,
     append_texts,
+    first_parts,
     leading_texts,
+    newest_answer,
     newest_tool,
     open_tool_sizes,
     open_tools,
@@ -58,7 +60,6 @@ from sessions_app.models.runs import (
     IntentKind,
     PermissionRequest,
     Prompt,
-    Run,
 )
 from sessions_app.models.session import CANCEL_IGNORED, INTERRUPTED_WAIT, Repository, Task, TaskSession, TeamPolicy
 from sessions_app.models.side_effects import SIDE_EFFECTS
@@ -71,6 +72,7 @@ from sessions_app.models.transactions import (
     session_transaction,
     session_transactions,
 )
+from sessions_app.models.turns import Run, Turn
 from sessions_app.models.waits import ResumeToken
 
 register_side_effects(SIDE_EFFECTS)

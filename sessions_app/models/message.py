@@ -251,6 +251,18 @@ _NEWEST_TOOL = PreparedQuery(
 )
 
 
+def newest_answer(session_id: uuid.UUID, since: int) -> MessageDraft | None:
+    """Return the last message of the agent after the event ``since``; None if there is none."""
+    row = _rows(session_id=session_id, role="agent", seq__gt=since).order_by("-seq").first()
+    return MessageDraft(*row) if row else None
+
+
+def first_parts(message_id: uuid.UUID, limit: int) -> list[str]:
+    """Return the parts of a message's text from its beginning, only as many as show whether it exceeds ``limit``."""
+    parts = MessagePart.objects.filter(message_id=message_id).order_by("number").values_list("text", flat=True)
+    return list(parts[: limit // PART_LIMIT + 1])
+
+
 def write_messages(new: Sequence[MessageDraft], changed: Sequence[MessageDraft]) -> None:
     """Insert new messages and update the variable fields of others; one statement each."""
     insert_rows(Message, _COLUMNS, list(map(attrgetter(*_COLUMNS), new)))

@@ -1,12 +1,12 @@
 """Requests to a session and their results.
 
-Intents, prompts, runs, permission requests and continuity receipts.
+Intents, prompts, permission requests and continuity receipts.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
@@ -14,14 +14,15 @@ from django.db import models
 from django.utils import timezone
 
 from executors_app.encryption import EncryptedJSONField
-from executors_app.orm import ListField, ObjectField, PreparedQuery
+from executors_app.orm import ListField, ObjectField
 from executors_app.wire import questions
 from executors_app.wire.protocol import WITHDRAWN
 from sessions_app.accounts.team_scope import TeamModel, TeamQuerySet
-from sessions_app.domain.states import PermissionState, PromptKind, PromptState, QuestionStatus, RequestKind, RunState
+from sessions_app.domain.states import PermissionState, PromptKind, PromptState, QuestionStatus, RequestKind
 from sessions_app.domain.tool_calls import is_unknown_action, offered_options
 from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.models.session import TaskSession, choices
+from sessions_app.models.turns import Turn
 
 
 class IntentKind(models.TextChoices):
@@ -135,69 +136,6 @@ class Prompt(TeamModel):
         return f"prompt {self.message_id} ({self.state})"
 
 
-class Run(TeamModel):
-    """A turn of the agent, or an external wait, which has no agent process. Ends exactly once."""
-
-    team_path = "session__task__team"
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="runs")
-    message_id = models.CharField(max_length=128)
-    state = models.CharField(max_length=12, choices=choices(RunState), default=RunState.RUNNING)
-    has_process = models.BooleanField(default=True)
-    """True for a turn. An external wait becomes one when the agent accepts the wait's result."""
-    wait_kind = models.CharField(max_length=16, blank=True, default="")
-    wait_id = models.CharField(max_length=128, blank=True, default="")
-    """Id of the newest wait: the permission's, or the external wait's."""
-    wait_reason = models.TextField(blank=True, default="")
-    deadline_at = models.DateTimeField(null=True, blank=True)
-    """When the newest wait expires; None: never."""
-    waited = models.BooleanField(default=False)
-    """Whether it was waiting when it ended, which tells an interrupted wait from an interrupted turn."""
-    reason = models.CharField(max_length=64, blank=True, default="")
-    since_seq = models.BigIntegerField(default=0)
-    """``seq`` of the event with which the newest wait began."""
-    started_at = models.DateTimeField()
-    ended_at = models.DateTimeField(null=True, blank=True)
-
-    class Meta(TeamModel.Meta):
-        db_table = "session_runs"
-        ordering = ("started_at", "id")
-        constraints = (
-            models.UniqueConstraint(
-                fields=("session",),
-                condition=models.Q(state__in=["running", "waiting"]),
-                name="one_open_run_per_session",
-            ),
-        )
-        indexes = (models.Index(fields=("reason",), name="run_interrupted", condition=models.Q(state="interrupted")),)
-
-    def __str__(self) -> str:
-        return f"run {str(self.id)[:8]} ({self.state})"
-
-
-_NEWEST_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key).order_by("-started_at", "-id")[:1])
-
-
-def newest_run(session: TaskSession) -> Run | None:
-    """Return the session's run with the latest start, from which its derived status follows."""
-    return attach_session(session, _NEWEST_RUN.first(session.id))
-
-
-def newest_runs(sessions: Collection[uuid.UUID]) -> dict[uuid.UUID, Run]:
-    """Return the run with the latest start of each session that has one, by session; one query."""
-    mine = Run.objects.filter(session=models.OuterRef("session")).order_by("-started_at", "-id")
-    found = Run.objects.filter(session__in=sessions, id=models.Subquery(mine.values("id")[:1]))
-    return {run.session_id: run for run in found}
-
-
-def attach_session(session: TaskSession, run: Run | None) -> Run | None:
-    """Let a run that was read by its session's id use the session object that the caller already has."""
-    if run is not None:
-        run.session = session
-    return run
-
-
 class PermissionRequest(TeamModel):
     """An agent's request for an answer: a permission or a question; open in agentctl until answered or cancelled."""
 
@@ -206,7 +144,7 @@ class PermissionRequest(TeamModel):
     id = models.CharField(primary_key=True, max_length=64)
     """Created by agentctl and never reused, so that a repeated answer changes nothing."""
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="permissions")
-    run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="permissions")
+    run = models.ForeignKey(Turn, models.CASCADE, null=True, blank=True, related_name="permissions")
     tool_call = ObjectField(default=dict)
     options = ListField(default=list)
     state = models.CharField(max_length=10, choices=choices(PermissionState), default=PermissionState.PENDING)
@@ -266,7 +204,7 @@ class ReceiptQuerySet(TeamQuerySet["ContinuityReceipt"]):
         """Add ``is_first``, whether the session had no receipt before, and ``said_before``, whether it had a turn."""
         same_session = models.Q(session=models.OuterRef("session"))
         receipts = ContinuityReceipt.objects.filter(same_session, created_at__lt=models.OuterRef("created_at"))
-        turns = Run.objects.filter(same_session, started_at__lt=models.OuterRef("created_at"))
+        turns = Turn.objects.filter(same_session, started_at__lt=models.OuterRef("created_at"))
         return self.annotate(is_first=~models.Exists(receipts), said_before=models.Exists(turns))
 
 

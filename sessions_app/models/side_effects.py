@@ -39,9 +39,10 @@ from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_st
 from sessions_app.events.session import StatusDerived
 from sessions_app.models.attention_rules import update_attention
 from sessions_app.models.event import NewEvent
-from sessions_app.models.runs import PermissionRequest, Run
+from sessions_app.models.runs import PermissionRequest
 from sessions_app.models.session import TaskSession
 from sessions_app.models.transactions import SessionTransaction, SideEffects
+from sessions_app.models.turns import Run
 from sessions_app.models.waits import ResumeToken, end_run_of_lost_prompt, revoke_tokens_of_run
 
 log = logging.getLogger(__name__)

@@ -33,8 +33,9 @@ from sessions_app.models.attention import AttentionItem
 from sessions_app.models.bulk import insert_row, update_row, update_rows
 from sessions_app.models.event import NewEvent, append_all_events
 from sessions_app.models.locking import lock_session, lock_timeout
-from sessions_app.models.runs import ContinuityReceipt, Prompt, Run, attach_session, newest_run
+from sessions_app.models.runs import ContinuityReceipt, Prompt
 from sessions_app.models.session import Task, TaskSession
+from sessions_app.models.turns import Run, Turn, attach_session, newest_run
 
 _EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key))
 _OPEN_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])
@@ -85,6 +86,8 @@ class SessionTransaction:
     at: datetime = field(default_factory=timezone.now)
     actor: actor_context.ActorContext = field(default_factory=actor_context.current_context)
     """Who makes the changes, and why."""
+    noted_turns: dict[uuid.UUID, tuple[Turn, set[str]]] = field(default_factory=dict)
+    """Turns with the names of the fields that ``note_turn`` has set and that are not written yet."""
 
     @cached_property
     def execution(self) -> ExecutorRunning | None:
@@ -112,6 +115,11 @@ class SessionTransaction:
         """The open run if it is a turn, that is, if an agent process works on it; None for an external wait."""
         run = self.open_run
         return run if run is not None and run.has_process else None
+
+    @property
+    def newest_seq(self) -> int:
+        """The ``seq`` that the newest event of this transaction gets: its session is locked, so none comes between."""
+        return self.session.last_seq + len(self.events)
 
     def record_event(self, event: Event, once: str | None = None) -> NewEvent:
         """Append an event to the session's log when the block ends.
@@ -215,33 +223,62 @@ class SessionTransaction:
         """Record that a prompt is queued."""
         self.record_event(PromptQueued(message_id=row.message_id, kind=row.kind, state=row.state))
 
-    def accept_run(self, message_id: str) -> Run:
-        """Return the run of a prompt that the agent has accepted.
+    def accept_run(self, message_id: str, **begun: Any) -> Run:
+        """Return the run of a prompt that the agent has accepted; ``begun`` are further fields of the turn.
 
         The result of an external wait continues the wait's own run; any other prompt ends the open run and starts one.
         """
         run = self.open_run
         if run is not None and not run.has_process and run.message_id == message_id:
-            run.has_process = True
-            update_row(run, ["has_process"])
+            self.note_turn(run, has_process=True, **begun)
+            self._write_noted(run)
             return run
         if run is not None:
             self.move_run("complete" if run.has_process else "cancel", reason="superseded")
-        return self.start_run(message_id)
+        return self.start_run(message_id, **begun)
 
-    def start_run(self, message_id: str, *, has_process: bool = True) -> Run:
-        """Start a run: a turn, or an external wait, which has no agent process."""
-        run = Run.objects.create(
-            session=self.session, message_id=message_id, started_at=self.at, has_process=has_process
+    def start_run(self, message_id: str, *, has_process: bool = True, **begun: Any) -> Run:
+        """Start a run: a turn, or an external wait, which has no agent process; ``begun`` are further fields."""
+        run = Run(
+            session=self.session,
+            message_id=message_id,
+            started_at=self.at,
+            has_process=has_process,
+            first_seq=self.newest_seq + 1,
+            **begun,
         )
+        run.save(force_insert=True)
         self.open_run = self.newest_run = run
-        self.record_event(RunStarted(run_id=str(run.id), message_id=message_id))
+        self.record_event(RunStarted(run_id=str(run.id), message_id=message_id, origin=run.origin))
         return run
 
-    def move_run(self, move: str, *, reason: str = "", once: str | None = None, **details: Any) -> Run | None:
+    def note_turn(self, turn: Turn, **values: Any) -> None:
+        """Set fields of a turn on which no decision depends: they are written when it moves, or the block ends."""
+        changed = {name for name, value in values.items() if getattr(turn, name) != value}
+        for name in changed:
+            setattr(turn, name, values[name])
+        if changed:
+            self.noted_turns.setdefault(turn.id, (turn, set()))[1].update(changed)
+
+    def _write_noted(self, turn: Turn, *moved: str) -> None:
+        """Write the fields of a turn that were noted, and those that a move has changed, in one statement."""
+        _, noted = self.noted_turns.pop(turn.id, (turn, set()))
+        if names := {*moved, *noted}:
+            update_row(turn, names)
+
+    def move_run(
+        self,
+        move: str,
+        *,
+        reason: str = "",
+        stop_reason: str | None = None,
+        once: str | None = None,
+        **details: Any,
+    ) -> Run | None:
         """Move the open run and return it; None if no run is open. A run ends exactly once.
 
-        ``details`` are the further fields of the event that records the move.
+        ``stop_reason`` is why the agent itself stopped, if it said so. ``details`` are the further fields of the event
+        that records the move.
         """
         run = self.open_run
         if run is None:
@@ -256,8 +293,10 @@ class SessionTransaction:
             self.__dict__.pop("newest_run", None)
             self.set_fields(stalled_since=None)
             _side_effects.run_ended(self, run, reason or move)
+            self.note_turn(run, last_seq=self.newest_seq + 1, stop_reason=stop_reason)
+            details |= {"stop_reason": stop_reason, "usage": dict(run.usage or {}) or None}
         run.state, run.reason = after, reason
-        update_row(run, ["state", "reason", "waited", "ended_at", "wait_kind"])
+        self._write_noted(run, "state", "reason", "waited", "ended_at", "wait_kind")
         kind = RUN_EVENTS[after]
         self.record_event(kind(run_id=str(run.id), message_id=run.message_id, reason=reason, **details), once)
         return run
@@ -281,7 +320,7 @@ class SessionTransaction:
             kind=kind,
             verified=verified,
             launch_id=launch_id,
-            after_seq=self.session.last_seq + len(self.events),
+            after_seq=self.newest_seq,
             created_at=timezone.now(),
             **values,
         )
@@ -300,6 +339,8 @@ class SessionTransaction:
     def write_rows(self) -> None:
         """Run the hooks on what has changed and write all rows but the log."""
         _side_effects.before_write(self)
+        for turn, _ in list(self.noted_turns.values()):
+            self._write_noted(turn)
         if self.changed_fields:
             update_row(self.session, self.changed_fields)
         if "state" in self.changed_fields:
@@ -400,7 +441,7 @@ def session_transactions(
         write_changes(transactions.values())
 
 
-_SESSION_FOR_OUTPUT: Final = ("agent_execution_id", "stalled_since", "work_state", "state", "launch_id")
+_SESSION_FOR_OUTPUT: Final = ("agent_execution_id", "stalled_since", "work_state", "state", "launch_id", "last_seq")
 _EXECUTION_FOR_OUTPUT: Final = (
     "session_id",
     "owner",
@@ -414,6 +455,7 @@ _EXECUTION_FOR_OUTPUT: Final = (
     "turn_output_allowed",
     "output_left_out",
     "output_limit",
+    "snapshot_announced",
 )
 
 

@@ -25,9 +25,10 @@ from sessions_app.domain.wait_tokens import (
     token_state,
 )
 from sessions_app.events.waits import TokenConsumed, TokenExpired, TokenMinted, TokenRevoked
-from sessions_app.models.runs import Prompt, Run
+from sessions_app.models.runs import Prompt
 from sessions_app.models.session import INTERRUPTED_WAIT, TaskSession, choices
 from sessions_app.models.transactions import SessionTransaction
+from sessions_app.models.turns import Run
 
 
 class TokenQuerySet(TeamQuerySet["ResumeToken"]):

@@ -32,7 +32,7 @@ from sessions_app.domain.states import (
 from sessions_app.domain.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION, is_rejection
 from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.models import PermissionRequest, ResumeToken, TaskSession
-from sessions_app.models.runs import newest_run
+from sessions_app.models.turns import newest_run
 from sessions_app.pages.agent_settings import agent_settings_context, login_context, wants_login
 from sessions_app.pages.conversation import attached_files, review_context
 from sessions_app.pages.labels import (

@@ -36,7 +36,7 @@ from sessions_app.events.execution import AgentExited
 from sessions_app.events.turns import RunFailed
 from sessions_app.models import IntentKind, Message, ReportedAgent, Run, Task, TaskSession
 from sessions_app.models.message import texts_of
-from sessions_app.models.runs import newest_run
+from sessions_app.models.turns import newest_run
 from sessions_app.services.catalogue import SECRET_FIELDS, profiles_of, scratch_repository, scratch_root
 from sessions_app.services.errors import Invalid, ReadOnly, SessionsError
 from sessions_app.services.intents import request_resume, request_stop

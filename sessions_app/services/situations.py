@@ -33,7 +33,7 @@ from sessions_app.models import (
     Supervisor,
     TaskSession,
 )
-from sessions_app.models.runs import newest_run
+from sessions_app.models.turns import newest_run
 from sessions_app.services.assessment import can_be_taken_over, execution_of
 from sessions_app.services.attention import open_kinds
 

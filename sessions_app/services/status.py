@@ -48,8 +48,8 @@ from sessions_app.models import (
     Supervisor,
     TaskSession,
 )
-from sessions_app.models.runs import newest_run, newest_runs
 from sessions_app.models.side_effects import derived_status
+from sessions_app.models.turns import newest_run, newest_runs
 from sessions_app.services.assessment import (
     DAMAGED_ROW,
     assess_session,

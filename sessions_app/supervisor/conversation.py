@@ -14,7 +14,7 @@ from typing import Any, Final
 from executors_app.orm import PreparedQuery
 from executors_app.wire import questions
 from executors_app.wire.questions import choices_of, fields_of, is_recorded
-from sessions_app.domain import attention
+from sessions_app.domain import attention, verification
 from sessions_app.domain.json_size import json_size
 from sessions_app.domain.states import PermissionState, QuestionStatus
 from sessions_app.events.conversation import MessageAdded, MessageEvent, MessageUpdated
@@ -25,8 +25,11 @@ from sessions_app.models import (
     PermissionRequest,
     Run,
     SessionTransaction,
+    Turn,
     append_texts,
+    first_parts,
     leading_texts,
+    newest_answer,
     newest_tool,
     open_tool_sizes,
     open_tools,
@@ -293,6 +296,26 @@ class ConversationUpdate:
         prompt_seq = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first() or 0
         before = leading_texts(messages.filter(role="agent", seq__gt=prompt_seq), RECENT_CHARS)
         return "".join([*before, *now])
+
+    def answer_digest(self, turn: Turn) -> str | None:
+        """Return the digest of the agent's last message in the open turn; None without one, or if it is too long."""
+        message = self._last_answer(turn)
+        if message is None:
+            return None
+        parts = first_parts(message.id, verification.ANSWER_LIMIT) if message.seq else []
+        pieces = [piece for change in self._changes if change.message is message for piece in change.pieces]
+        return verification.answer_digest("".join([*parts, *pieces]))
+
+    def _last_answer(self, turn: Turn) -> MessageDraft | None:
+        for change in reversed(self._changes):
+            message = change.message
+            if message.role == "agent":
+                return message
+            if message.role == "user" and message.key == turn.message_id:
+                return None  # the turn began in this batch
+        if self._growing is not None and self._growing.role == "agent":
+            return self._growing
+        return None if turn.first_seq is None else newest_answer(self.transaction.session.id, turn.first_seq)
 
     def finish(self, tool_status: str = LEFT_OPEN) -> None:
         """Complete all messages at the end of a turn.

@@ -126,7 +126,7 @@ def test_index_lists_the_models(root: Client) -> None:
         assert words in told
 
 
-@pytest.mark.parametrize("model", ["sessionevent", "intent", "prompt", "message", "run", "continuityreceipt"])
+@pytest.mark.parametrize("model", ["sessionevent", "intent", "prompt", "message", "turn", "continuityreceipt"])
 def test_session_rows_are_found_by_id_with_or_without_dashes(root: Client, model: str) -> None:
     session, _ = make_set("0"), make_set("1")
     url = reverse(f"admin:sessions_app_{model}_changelist")

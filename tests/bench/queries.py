@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from executors_app.orm import Key, PreparedQuery
-from sessions_app.models import Message, MessagePart, Run, TaskSession, locking, message, runs, transactions
+from sessions_app.models import Message, MessagePart, Run, TaskSession, locking, message, transactions, turns
 from sessions_app.supervisor import conversation
 from sessions_app.supervisor.sweep import candidates, selection
 from tests.bench.figures import Figure
@@ -42,7 +42,7 @@ def _queries() -> dict[str, tuple[PreparedQuery[Any], tuple[Key, ...]]]:
         "session, locked": (locking._SESSION, (session.id,)),
         "execution, locked": (transactions._EXECUTION, (execution.id,)),
         "open run": (transactions._OPEN_RUN, (session.id,)),
-        "newest run": (runs._NEWEST_RUN, (session.id,)),
+        "newest run": (turns._NEWEST_RUN, (session.id,)),
         "unfinished messages": (message._UNFINISHED.of_one, (session.id,)),
         "open tool calls": (message._OPEN_TOOLS, (session.id,)),
         "sizes of open tool calls": (message._OPEN_TOOL_SIZES, (session.id,)),

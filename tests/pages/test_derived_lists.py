@@ -10,8 +10,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from sessions_app.models import ResumeToken, Run, TaskSession
-from sessions_app.models.runs import newest_run
 from sessions_app.models.side_effects import derived_status
+from sessions_app.models.turns import newest_run
 from sessions_app.services.assessment import execution_of
 from sessions_app.services.status import load_run_states
 from tests.pages.world import World, asks, ingest_lines

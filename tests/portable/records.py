@@ -54,7 +54,8 @@ def session_with_history() -> TaskSession:
     Prompt.objects.create(session=session, message_id="second", text="second ☃", state="queued")
     for row in Prompt.objects.filter(session=session):
         Prompt.objects.filter(id=row.id).update(state="sending", journal_epoch=journal.epoch)
-    ingest(session, [*journal.turn_begins(first.message_id, "first"), *journal.says("one ", "two\u2028", "drei 🎈\n")])
+    ingest(session, [journal.snapshot("a" * 40, "asked"), *journal.turn_begins(first.message_id, "first")])
+    ingest(session, journal.says("one ", "two\u2028", "drei 🎈\n"))
     ingest(session, [*journal.says(" and on"), journal.tool("call-1", title="ls", tool_kind="read")])
     ingest(
         session,
@@ -67,7 +68,9 @@ def session_with_history() -> TaskSession:
     ingest(
         session, [journal.line("plan", entries=[{"content": "x", "status": "pending"}]), *journal.says("x" * 70_000)]
     )
-    ingest(session, [journal.completes(first.message_id), *journal.turn_begins("second", "second ☃")])
+    ingest(session, [journal.line("usage", usage={"input_tokens": 7, "cost": {"amount": 0.25}})])
+    ingest(session, [journal.completes(first.message_id), journal.snapshot("b" * 40, "turn_end")])
+    ingest(session, journal.turn_begins("second", "second ☃"))
     ingest(session, [*journal.says("done"), journal.completes("second")])
     return TaskSession.objects.get(id=session.id)
 
@@ -95,7 +98,11 @@ def everything_of(session: TaskSession) -> dict[str, Any]:
     """Return everything that a record must contain."""
     messages = session.messages.order_by("seq").values_list("id", "seq", "updated_seq", "role", "key", "created_at")
     prompts = session.prompts.order_by("id").values_list("message_id", "text", "kind", "by__username", "created_at")
-    run_fields = ("id", "state", "wait_kind", "wait_id", "waited", "reason", "since_seq", "started_at", "ended_at")
+    run_fields = (
+        *("id", "state", "wait_kind", "wait_id", "waited", "reason", "since_seq", "started_at", "ended_at"),
+        *("origin", "prompt__message_id", "first_seq", "last_seq", "stop_reason", "usage"),
+        *("request_digest", "answer_digest", "snapshot_before", "snapshot_after"),
+    )
     token_fields = ("id", "wait_kind", "wait_id", "secret_hash", "consumed_at", "created_at")
     task = session.task
     return {

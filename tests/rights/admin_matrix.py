@@ -84,7 +84,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/preparedhistory": RECORD,
     "sessions_app/renderedtext": RECORD,
     "sessions_app/resumetoken": RECORD,
-    "sessions_app/run": RECORD,
+    "sessions_app/turn": RECORD,
     "sessions_app/sessionevent": RECORD,
     "sessions_app/supervisor": RECORD,
     "sessions_app/sweepoutcome": RECORD,

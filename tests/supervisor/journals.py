@@ -51,6 +51,10 @@ class Journal:
         """Return the line of a completed turn."""
         return self.line(JournalKind.TURN_COMPLETED, message_id=message_id, stop_reason="end_turn")
 
+    def snapshot(self, commit: str, reason: str) -> Line:
+        """Return the line of a new snapshot of the workspace."""
+        return self.line(JournalKind.WORKSPACE_SNAPSHOT, commit=commit, reason=reason, dirty=True)
+
     def exits(self, message_id: str | None = None, *, expected: bool = False) -> Line:
         """Return the line with which the agent process ends."""
         return self.line(JournalKind.AGENT_EXITED, exit_code=1, expected=expected, message_id=message_id)

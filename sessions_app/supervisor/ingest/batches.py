@@ -38,7 +38,7 @@ from sessions_app.models import (
     update_rows,
 )
 from sessions_app.models.locking import LockTimer, is_too_long, lock_on_first_write
-from sessions_app.models.runs import attach_session, newest_runs
+from sessions_app.models.turns import attach_session, newest_runs
 from sessions_app.supervisor.continuity import store_reported_token
 from sessions_app.supervisor.conversation import schedule_writes
 from sessions_app.supervisor.ingest.folding import OUTPUT_KINDS, CursorFilter, JournalLine, PreparedLines, fold_texts

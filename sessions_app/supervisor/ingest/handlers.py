@@ -13,6 +13,7 @@ from executors_app.wire import questions
 from executors_app.wire.protocol import JournalKind
 from executors_app.wire.questions import recorded_answer
 from executors_app.wire.questions.schema import parse_stored_question
+from executors_app.wire.replayed_texts import text_digest
 from sessions_app.domain import turn_ends, verification
 from sessions_app.domain.json_size import json_size
 from sessions_app.domain.states import (
@@ -25,13 +26,14 @@ from sessions_app.domain.states import (
     RunState,
     SessionState,
     WorkState,
+    turn_origin,
 )
 from sessions_app.domain.tool_calls import key_of_tool
 from sessions_app.domain.usage import parse_usage
 from sessions_app.events.execution import AgentctlAbandoned, AgentExited
 from sessions_app.events.journal import JournalSkipped
 from sessions_app.events.permissions import PermissionRequested, PermissionResolved
-from sessions_app.events.workspace import WorkspaceChanged
+from sessions_app.events.workspace import AFTER_TURN, WorkspaceChanged
 from sessions_app.models import MessageDraft, PermissionRequest, Prompt, SessionTransaction, waits
 from sessions_app.models.bulk import update_row
 from sessions_app.services import workspace_notes
@@ -187,9 +189,12 @@ def _on_prompt_accepted(applier: LineApplier, line: JournalLine) -> None:
     transaction, message_id = applier.transaction, str(line["message_id"])
     row = applier.find_prompt(line)
     applier.conversation.begin_turn()
-    transaction.accept_run(message_id)
     kind = row.kind if row else str(line.get("prompt_kind", "user"))
     text = row.text if row else str(line.get("text", ""))  # the row's text has no injected history before it
+    by_user = row is not None and row.by_id is not None
+    transaction.accept_run(
+        message_id, origin=turn_origin(kind, by_user=by_user), prompt=row, request_digest=text_digest(text)
+    )
     files = row.attachments if row else line.get("attachments", [])
     applier.conversation.add_message(
         "user", text, key=message_id, kind=kind, **({"attachments": files} if files else {})
@@ -203,6 +208,9 @@ def _on_prompt_delivered(applier: LineApplier, line: JournalLine) -> None:
     row = applier.find_prompt(line)
     if row is not None and PROMPT.allows(row.state, "deliver"):
         applier.transaction.move_prompt(row, "deliver")
+    turn, execution = applier.transaction.open_turn, applier.transaction.execution
+    if turn is not None and turn.message_id == line.get("message_id") and execution is not None:
+        applier.transaction.note_turn(turn, snapshot_before=execution.snapshot_announced)
     continuity.mark_history_delivered(applier.transaction, str(line.get("message_id")))
 
 
@@ -274,8 +282,10 @@ def _tool_key_of_request(line: JournalLine) -> str:
 
 def _on_usage(applier: LineApplier, line: JournalLine) -> None:
     """Merge the agent's usage figures: a figure that it no longer reports keeps its last value."""
-    transaction = applier.transaction
-    transaction.set_fields(usage={**transaction.session.usage, **parse_usage(line.get("usage", {}))})
+    transaction, figures = applier.transaction, parse_usage(line.get("usage", {}))
+    transaction.set_fields(usage={**transaction.session.usage, **figures})
+    if (turn := transaction.open_turn) is not None:
+        transaction.note_turn(turn, usage={**(turn.usage or {}), **figures})
 
 
 def _on_permission_requested(applier: LineApplier, line: JournalLine) -> None:
@@ -422,6 +432,12 @@ def _failure_messages() -> Sequence[FailureMessage]:
     return [*of_types, *COMMON_FAILURE_MESSAGES]
 
 
+def _agent_stop_reason(line: JournalLine) -> str | None:
+    """Return why the agent ended its turn, as it said; None if it did not end it itself."""
+    reason = line.get("agent_stop_reason", line.get("stop_reason"))
+    return None if reason is None else str(reason)[:64]
+
+
 def _text(value: object) -> str | None:
     """Return a value of a line as text; None if the line lacks it."""
     return None if value is None else str(value)
@@ -442,7 +458,10 @@ def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]
         failure = {}
         if move == "fail":
             failure = {"error_code": _text(line.get("code")), "error_message": _text(line.get("message"))}
-        transaction.move_run(move, reason=str(line.get("code") or line.get("stop_reason") or "")[:64], **failure)
+        if move == "complete":
+            transaction.note_turn(run, answer_digest=applier.conversation.answer_digest(run))
+        reason = str(line.get("code") or line.get("stop_reason") or "")[:64]
+        transaction.move_run(move, reason=reason, stop_reason=_agent_stop_reason(line), **failure)
         if move != "cancel" and line.get("code") not in CODES_WITHOUT_PROOF:
             continuity.settle_pending_receipt(transaction, failed=move == "fail")
         retry = None
@@ -482,6 +501,9 @@ def _on_unstorable(applier: LineApplier, line: JournalLine) -> None:
 def _on_snapshot(applier: LineApplier, line: JournalLine) -> None:
     """Record a new snapshot of the working tree, which ``WorkspaceSync`` then transfers to the archive."""
     _announce_snapshot(applier.transaction, str(line.get("commit", "")))
+    turn = applier.transaction.newest_run
+    if turn is not None and turn.ended_at is not None and line.get("reason") == AFTER_TURN:
+        applier.transaction.note_turn(turn, snapshot_after=str(line.get("commit", ""))[:64])
     about = workspace_notes.record_snapshot(applier.transaction, line)
     applier.transaction.record_event(
         WorkspaceChanged(

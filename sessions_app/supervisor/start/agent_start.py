@@ -40,7 +40,7 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.models.agents import changes_to_start_with
-from sessions_app.models.runs import newest_run
+from sessions_app.models.turns import newest_run
 from sessions_app.services import agent_login, prompt_context
 from sessions_app.services.agent_settings import order_waiting_changes
 from sessions_app.services.assessment import assess_start, history_allowed
