@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.workspace.snapshots import SnapshotLimits
+from executors_app.agentctl.workspace.working_tree import SnapshotLimits
 from executors_app.agentctl.workspace.workspace import WorkspacePreparation
 from tests.agentctl.running import Running, agentctl
 from tests.executors.repositories import commit, run_git

@@ -12,7 +12,8 @@ import pytest
 from django.utils import timezone
 
 from executors_app import cleanup
-from executors_app.agentctl.workspace.snapshots import SnapshotLimits, take_snapshot
+from executors_app.agentctl.workspace.snapshots import take_snapshot
+from executors_app.agentctl.workspace.working_tree import SnapshotLimits
 from executors_app.machine.git.workspace_git import WorkspaceGit
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.git import GitFailed

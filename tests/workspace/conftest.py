@@ -12,9 +12,9 @@ from rest_framework.test import APIClient
 from executors_app.machine.git import worktrees
 from executors_app.machine.git.worktrees import Worktree
 from tests.api.world import client_of, make_world
-from tests.executors.repositories import make_repository
+from tests.executors.repositories import commit, make_repository
 from tests.workspace.served import REAL, Place, Served, make_repository_in, point_at
-from tests.workspace.trees import SESSION
+from tests.workspace.trees import SESSION, add_submodule, start_session
 
 HERE = Path(__file__).parent
 
@@ -36,6 +36,20 @@ def worktree(tmp_path: Path, repository: Path) -> Worktree:
     place = worktrees.session_worktree(tmp_path / "data", SESSION)
     worktrees.make_worktree(repository, "", place, existed=False)
     return place
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    made = make_repository(tmp_path / "library", "f.txt", "lib\n")
+    commit(made, "g.txt", "lib\n")
+    return made
+
+
+@pytest.fixture
+def place(repository: Path, library: Path, tmp_path: Path) -> Worktree:
+    """Return a session's worktree with a submodule ``sub``, filled from the repository's own copy."""
+    add_submodule(repository, library)
+    return start_session(repository, tmp_path)
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 from django.contrib.auth.models import Permission
 from rest_framework.test import APIClient
 
-from executors_app.agentctl.workspace.snapshots import SnapshotLimits, take_snapshot
+from executors_app.agentctl.workspace.snapshots import take_snapshot
+from executors_app.agentctl.workspace.working_tree import SnapshotLimits
 from tests.agentctl.test_workspace_attacks import ATTACKS, Attack, add_secret_and_links, everything
 from tests.api.world import World, client_of, make_world
 from tests.executors.repositories import run_git

@@ -265,21 +265,6 @@ def test_head_that_names_no_branch_is_called_detached(worktree: Worktree, name: 
     assert snapshot_tree(worktree.path).branch == ""
 
 
-def test_commit_of_a_submodule_that_exists_nowhere_else_is_named(
-    repository: Path, worktree: Worktree, tmp_path: Path
-) -> None:
-    library = make_repository(tmp_path / "library")
-    add = ("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "sub")
-    run_git(worktree.path, *add)
-    run_git(worktree.path, "commit", "--quiet", "-m", "with sub")
-    assert snapshot_tree(worktree.path).left_out == []
-    commit(worktree.path / "sub", "README", "precious\n")
-    run_git(worktree.path, "commit", "--quiet", "--all", "-m", "newer sub")
-    taken = snapshot_tree(worktree.path)
-    assert taken.left_out == ["sub/"]
-    assert "commits inside a submodule" in taken.left_out_reasons[0]
-
-
 def test_submodule_from_the_teams_copy_is_not_called_left_out(repository: Path, tmp_path: Path) -> None:
     library = make_repository(tmp_path / "library")
     add = ("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "sub")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.workspace.snapshots import SnapshotLimits
+from executors_app.agentctl.workspace.working_tree import SnapshotLimits
 from executors_app.machine.git.workspace_git import GitError
 from executors_app.machine.git.worktrees import Worktree
 from tests.drills.process_groups import has_ended

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from executors_app.agentctl.workspace.snapshots import SnapshotLimits, take_snapshot
+from executors_app.agentctl.workspace.snapshots import take_snapshot
+from executors_app.agentctl.workspace.working_tree import SnapshotLimits
 from executors_app.machine.git import worktrees
 from executors_app.machine.git.recovery_snapshots import session_recovery_ref
 from executors_app.machine.git.worktrees import Worktree

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from executors_app.agentctl.workspace.snapshots import Snapshot, SnapshotLimits, take_snapshot
+from executors_app.agentctl.workspace.agent_preparation import prepare_workspace
+from executors_app.agentctl.workspace.snapshots import Snapshot, take_snapshot
+from executors_app.agentctl.workspace.working_tree import SnapshotLimits
+from executors_app.machine.git import worktrees
 from executors_app.machine.git.workspace_git import WorkspaceGit
+from executors_app.machine.git.worktrees import Worktree
 from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.executors.repositories import run_git
 
@@ -24,6 +28,24 @@ def git_of(root: Path) -> WorkspaceGit:
 def snapshot_tree(root: Path, limits: SnapshotLimits = SnapshotLimits()) -> Snapshot:  # noqa: B008
     """Take a recovery snapshot, as agentctl does."""
     return take_snapshot(git_of(root), SESSION, root.parent / f"{root.name}.copy", "turn_end", limits)
+
+
+LOCAL = ("-c", "protocol.file.allow=always")
+"""Options with which git fetches a submodule from another directory."""
+
+
+def add_submodule(repository: Path, library: Path, name: str = "sub") -> None:
+    """Add a submodule and commit it."""
+    run_git(repository, *LOCAL, "submodule", "--quiet", "add", str(library), name)
+    run_git(repository, "commit", "--quiet", "-m", "with a submodule")
+
+
+def start_session(repository: Path, directory: Path) -> Worktree:
+    """Create a session's worktree, as agentctl prepares it for an agent."""
+    made = worktrees.session_worktree(directory / "data", SESSION)
+    worktrees.make_worktree(repository, "", made, existed=False)
+    prepare_workspace(git_of(made.path), "")
+    return made
 
 
 RunGit = Callable[..., str]

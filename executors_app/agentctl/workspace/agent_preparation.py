@@ -12,21 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from executors_app.agentctl.workspace.index_listing import (
-    Submodule,
-    SubmoduleCopy,
-    is_empty_submodule,
-    parse_index_listing,
-    submodule_copies,
-)
+from executors_app.agentctl.workspace.index_listing import parse_index_listing
 from executors_app.machine.git import git_directory
 from executors_app.machine.git.git_directory import BRANCH_PREFIX
+from executors_app.machine.git.submodules import fill_from_copy, is_empty_submodule, submodule_copies
 from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
 
 _LISTING_LIMIT: Final = 64 << 20
 _MAX_SUBMODULES: Final = 50
 _MAX_NAMED: Final = 10
-_SUBMODULE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +146,9 @@ def _fill_submodules(git: WorkspaceGit) -> list[Notice]:
         return []
     copies = submodule_copies(git)
     for submodule in empty:
-        if copy := copies.get(os.fsdecode(submodule.path)):
-            _initialise_from_copy(git, submodule, copy)
+        path = os.fsdecode(submodule.path)
+        if copy := copies.get(path):
+            fill_from_copy(git, path, copy)
     left = [os.fsdecode(each.path) for each in empty if is_empty_submodule(git.root, each)]
     return [Notice("submodules_empty", _empty_sentence(left))] if left else []
 
@@ -165,17 +160,3 @@ def _empty_sentence(paths: Sequence[str]) -> str:
         f"These submodules are empty: {shown}{more}. Kandev fetches nothing from the addresses that a repository "
         "names. In a terminal, git submodule update --init fetches them with the agent’s own access."
     )
-
-
-def _initialise_from_copy(git: WorkspaceGit, submodule: Submodule, copy: SubmoduleCopy) -> None:
-    """Check out a submodule from the copy in the team's repository, if that has its commit."""
-    name = copy.name
-    settings = (
-        *("-c", "protocol.file.allow=always"),
-        *("-c", f"submodule.{name}.url={copy.path}"),
-        *("-c", f"submodule.{name}.active=true"),
-        *("-c", f"submodule.{name}.update=checkout"),
-    )
-    path = os.fsdecode(submodule.path)
-    arguments = ("submodule", "--quiet", "update", "--init", "--checkout", "--", path)
-    git.run(*settings, *arguments, all_settings=True, timeout=_SUBMODULE_SECONDS, good=(0, 1, 128))

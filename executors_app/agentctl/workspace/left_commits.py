@@ -25,7 +25,7 @@ MAX_KEPT: Final = 50
 """Maximum number of refs of a session; a backup contains no more."""
 MAX_KEPT_BYTES: Final = 100 << 20
 """Maximum size of the objects that one snapshot sets aside."""
-_REFLOG_BYTES: Final = 64 << 10
+REFLOG_BYTES: Final = 64 << 10
 _MAX_REFS: Final = 500
 _MAX_COMMITS: Final = 5000
 _LEFT: Final = re.compile(
@@ -69,13 +69,13 @@ def keep_left_commits(git: RunGit, own: Path, head: str, session_id: str, memory
         session_id: The session that owns the workspace.
         memory: What was seen at the last snapshot; updated.
     """
-    reflog = git_directory.read_file_end(own / "logs" / "HEAD", _REFLOG_BYTES) or b""
+    reflog = git_directory.read_file_end(own / "logs" / "HEAD", REFLOG_BYTES) or b""
     refs = _list_refs(git) if memory.owns_repository else {}
     before = (memory.refs, memory.reflog)
     if before == (refs, reflog):
         return LeftCommits()
     memory.refs, memory.reflog = refs, reflog
-    candidates = _left_in_reflog(reflog)
+    candidates = left_in_reflog(reflog)
     refs_before = before[0]
     if refs_before is not None:
         candidates |= {commit: name for name, commit in refs.items() if refs_before.get(name) != commit}
@@ -103,7 +103,7 @@ def _list_refs(git: RunGit) -> dict[str, str]:
     return {name: commit for commit, name in reversed(pairs)}
 
 
-def _left_in_reflog(reflog: bytes) -> dict[str, str]:
+def left_in_reflog(reflog: bytes) -> dict[str, str]:
     """Return the commits at which the agent left a branch, with the name of that branch."""
     found = [_LEFT.match(line) for line in reflog.splitlines()]
     return {match["commit"].decode(): match["name"].decode("utf-8", "replace") for match in found if match}

@@ -26,12 +26,18 @@ _LINE: Final = re.compile(r"^Kandev-(Head|Index|Session): ([A-Za-z0-9][\w-]*)$",
 """An agent can write such a commit, too: no value may look like an option of git."""
 _REF_LINE: Final = re.compile(r"^Kandev-Ref: (\S+)$", re.MULTILINE)
 _QUOTED_REF_LINE: Final = re.compile(r"^Kandev-Quoted-Ref: (\S+)$", re.MULTILINE)
+_SUBMODULES_LINE: Final = re.compile(r"^Kandev-Submodules: ([0-9a-f]{40,64})$", re.MULTILINE | re.ASCII)
 _OPERATION_LINE: Final = re.compile(r"^Kandev-Operation: (\S+)$", re.MULTILINE)
 NO_INDEX: Final = "none"
 IGNORED_FILES_NOTE: Final = (
     "Files that .gitignore names and empty directories are in no snapshot: those that were in the workspace are not "
     "restored."
 )
+IDENTITY: Final = {
+    **{f"GIT_{role}_NAME": "Kandev" for role in ("AUTHOR", "COMMITTER")},
+    **{f"GIT_{role}_EMAIL": "kandev@localhost" for role in ("AUTHOR", "COMMITTER")},
+}
+"""The environment for commits of Kandev's own."""
 _NAMES_PER_CALL: Final = 200
 _EVERY_FILE: Final = ("-c", "core.sparseCheckout=false")
 """An agent may also change files that are outside of a sparse checkout."""
@@ -56,6 +62,8 @@ class RecoverySnapshot:
     """The full name of the branch that was checked out; empty for a detached HEAD; None: unknown."""
     operation: str = ""
     """What git was in the middle of (``merge``, ``rebase``); empty for nothing."""
+    submodules: str = ""
+    """The commit with the work inside submodules (``saved_submodules``); empty if there is none."""
 
 
 def session_recovery_ref(session_id: str) -> str:
@@ -74,6 +82,7 @@ def recovery_message(recovery: RecoverySnapshot, reason: str, branch: str) -> st
         f"Kandev-Index: {recovery.index}\n"
         f"{_ref_line(recovery.ref or NO_INDEX)}\n"
         f"Kandev-Operation: {recovery.operation or NO_INDEX}\n"
+        + (f"Kandev-Submodules: {recovery.submodules}\n" if recovery.submodules else "")
     )
 
 
@@ -95,7 +104,8 @@ def find_recovery(git: RunGit, revision: str) -> RecoverySnapshot | None:
         return None
     head = "" if trailers["Head"] == NO_INDEX else trailers["Head"]
     about = (trailers["Index"], trailers["Session"], _parse_ref(body), _parse_operation(body))
-    return RecoverySnapshot(found, head, *about)
+    submodules = _SUBMODULES_LINE.findall(body)
+    return RecoverySnapshot(found, head, *about, submodules[-1] if submodules else "")
 
 
 def _parse_ref(body: str) -> str | None:
@@ -205,12 +215,12 @@ def restore_uncommitted_work(worktree: Path, recovery: RecoverySnapshot, held: i
     restore_recovery(partial(run_git, worktree, timeout=_TIMEOUT, hold=(held,)), recovery)
 
 
-def overlay_uncommitted_work(draft: Path, where: Sequence[str], recovery: RecoverySnapshot, held: int) -> None:
+def overlay_uncommitted_work(run: RunGit, draft: Path, recovery: RecoverySnapshot) -> None:
     """Restore over the files of an index that survived and stays unchanged.
 
-    Files that were staged after the snapshot are newer than it, so they stay unchanged too.
+    ``run`` takes a file as ``index``, too. Files that were staged after the snapshot are newer than it, so they stay
+    unchanged too.
     """
-    run = partial(run_git, draft, *where, timeout=_TIMEOUT, hold=(held,))
     # A file with a conflict is in no tree, and one that was only announced (git add -N) has no content in the index.
     unmerged = {entry.split("\t", 1)[1] for entry in _split_names(run("ls-files", "--unmerged", "-z"))}
     staged = ("diff-index", "--cached", "--ita-invisible-in-index", "--name-only", "--no-renames", "-z")
@@ -245,7 +255,7 @@ def _write_conflicts(run: RunGit, names: Sequence[str]) -> list[str]:
     for name in names:
         try:
             run("--literal-pathspecs", "checkout", "--quiet", "--merge", "--", name)
-        except RepositoryUnusable:
+        except (RepositoryUnusable, ApiError):
             left.append(name)
     return left
 

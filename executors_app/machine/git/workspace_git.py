@@ -8,7 +8,9 @@ execution's. The control plane has a module of its own, ``executors_app.reposito
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -62,6 +64,10 @@ _ERROR_BYTES: Final = 1000
 _UMASK: Final = 0o022
 """Umask for files in a work tree: other users of a sandbox must be able to read them, as with anyone's git."""
 _WRITE_TIMEOUT: Final = 600.0
+_SUBMODULE_SETTING: Final = re.compile(
+    rb"(?:core\.(?:filemode|symlinks)|extensions\..+|remote\..+\.(?:promisor|partialclonefilter))(?:\n|$)", re.DOTALL
+)
+"""What applies of a submodule's own settings. No filter: its program would run with the agent's rights."""
 
 
 class RepositoryGitFailed(RepositoryUnusable):
@@ -223,11 +229,15 @@ class GitOutput:
 
 
 class WorkspaceGit:
-    """Runs git in one workspace; ``marker`` marks its processes as this execution's."""
+    """Runs git in one workspace; ``marker`` marks its processes as this execution's.
 
-    def __init__(self, root: Path, marker: Mapping[str, str]):
+    ``hold`` are descriptors of locks, which git inherits. Of the settings in a submodule's own files, only those apply
+    that say which objects it has and what its file system can do.
+    """
+
+    def __init__(self, root: Path, marker: Mapping[str, str], *, hold: Sequence[int] = (), is_submodule: bool = False):
         self.root = root
-        self._marker = marker
+        self._marker, self._hold, self._is_submodule = marker, tuple(hold), is_submodule
         self._live: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self.private = PrivateGitDirectory(root, self._list_settings)
@@ -241,7 +251,7 @@ class WorkspaceGit:
     def run(
         self,
         *arguments: str,
-        stdin: bytes = b"",
+        stdin: bytes | IO[bytes] = b"",
         environment: Mapping[str, str] | None = None,
         limit: int = OUTPUT_LIMIT,
         timeout: float = TIMEOUT,
@@ -258,7 +268,7 @@ class WorkspaceGit:
             raise GitError("the workspace is not a git repository")
         until = time.monotonic() + timeout
         private = {} if all_settings else self._private_environment()
-        with memory_file(stdin) as source:
+        with memory_file(stdin) if isinstance(stdin, bytes) else contextlib.nullcontext(stdin) as source:
             process = self._start(arguments, source, {**private, **(environment or {})}, hold)
         output, errors = CappedOutput(process.stdout, limit), CappedOutput(process.stderr, -_ERROR_BYTES)
         try:
@@ -293,9 +303,32 @@ class WorkspaceGit:
         """``run``, and return the output as text."""
         return self.run(*arguments, **options).text
 
+    def pipe(
+        self,
+        arguments: Sequence[str],
+        target: WorkspaceGit,
+        target_arguments: Sequence[str],
+        *,
+        stdin: bytes,
+        timeout: float,
+    ) -> None:
+        """Pass the output of git here to a git in ``target``; raises GitError."""
+        with memory_file(stdin) as source:
+            process = self._start(arguments, source, self._private_environment())
+        try:
+            assert process.stdout is not None  # noqa: S101
+            target.run(*target_arguments, stdin=process.stdout, timeout=timeout)
+            if code := process.wait(timeout):
+                raise GitError(f"git {subcommand(arguments)} failed: exit code {code}", code)
+        except subprocess.TimeoutExpired:
+            raise GitError(f"git {subcommand(arguments)} did not finish within {timeout:g} s") from None
+        finally:
+            end_process(process)
+            self._live.discard(process)
+
     def inside(self, root: Path) -> WorkspaceGit:
-        """Return git for a repository inside this workspace; the caller closes it."""
-        return WorkspaceGit(root, self._marker)
+        """Return git for a submodule inside this workspace; the caller closes it."""
+        return WorkspaceGit(root, self._marker, hold=self._hold, is_submodule=True)
 
     def close(self) -> None:
         """Kill every git that still runs."""
@@ -311,7 +344,13 @@ class WorkspaceGit:
             raise GitError(f"the workspace is not a git repository that can be read: {error.strerror}") from error
 
     def _list_settings(self) -> list[bytes]:
-        return self.run("config", "--list", "-z", all_settings=True).fields
+        fields = self.run("config", "--list", "-z", "--show-scope", all_settings=True).fields
+        pairs = zip(fields[::2], fields[1::2], strict=False)
+        return [entry for scope, entry in pairs if self._may_apply(scope, entry)]
+
+    def _may_apply(self, scope: bytes, entry: bytes) -> bool:
+        is_own = scope in (b"local", b"worktree")
+        return not (self._is_submodule and is_own) or _SUBMODULE_SETTING.match(entry) is not None
 
     def _start(
         self, arguments: Sequence[str], stdin: IO[bytes], environment: Mapping[str, str], hold: Sequence[int] = ()
@@ -341,7 +380,7 @@ class WorkspaceGit:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
-                pass_fds=tuple(hold),
+                pass_fds=(*self._hold, *hold),
                 **spawning.child_user_arguments(),
             )
         except (OSError, ValueError) as error:

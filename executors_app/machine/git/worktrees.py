@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -35,7 +36,14 @@ from executors_app.machine.git.git_directory import (
 )
 from executors_app.machine.git.rebuild_plan import RebuildPlan, RepositoryLookup, is_restorable_head, plan_rebuild
 from executors_app.machine.git.recovery_snapshots import RecoverySnapshot
-from executors_app.machine.git.workspace_git import RepositoryGitFailed, common_directory, resolve_commit, run_git
+from executors_app.machine.git.saved_submodules import SubmoduleRestorer
+from executors_app.machine.git.workspace_git import (
+    RepositoryGitFailed,
+    WorkspaceGit,
+    common_directory,
+    resolve_commit,
+    run_git,
+)
 from executors_app.wire.errors import RepositoryUnusable, WorkspaceGone
 from executors_app.wire.executions import WorkspaceState
 
@@ -261,8 +269,8 @@ class _Making:
         found = recovery_snapshots.find_session_recovery(self.repository.text, path.name)
         if record and is_restorable_head(self.repository, read_head(record), own, found):
             is_lost = not _is_occupied(path)
-            _restore_directory(self.repository, record, path, found, held)
-            return recovery_snapshots.IGNORED_FILES_NOTE if is_lost else ""
+            note = _restore_directory(self.repository, record, path, found, held)
+            return f"{recovery_snapshots.IGNORED_FILES_NOTE} {note}".strip() if is_lost else ""
         if _is_occupied(path):
             raise WorkspaceGone(f"The directory {path} is no longer a worktree of {self.repository.path}.")
         force = ("--force", "--force") if record else ()
@@ -293,6 +301,7 @@ class _Making:
         path = self.worktree.path
         recovery = recovery_snapshots.uncommitted_work_on(self.repository.text, plan.snapshot, plan.commit)
         names_branch = _is_usable_name(plan)
+        note = plan.note
         # Marked as unfinished, the way git does it, until branch and uncommitted work are restored too.
         unfinished = bool(recovery) or not names_branch
         lock = ("--lock", "--reason", _INITIALIZING) if unfinished else ()
@@ -302,6 +311,7 @@ class _Making:
                 self._attach_head(plan, held)
             if recovery:
                 recovery_snapshots.restore_uncommitted_work(path, recovery, held)
+                note = f"{note} {self._restore_submodules(recovery, held)}".strip()
             if unfinished:
                 self._git("worktree", "unlock", str(path), hold=held)
         except RepositoryGitFailed:
@@ -309,7 +319,10 @@ class _Making:
             raise
         # Without a snapshot, no agent has worked here: the worktree is made for the first time.
         ignored = recovery_snapshots.IGNORED_FILES_NOTE if plan.snapshot else ""
-        return f"{ignored} {plan.note}".strip()  # first: a name in the plan's note can be long
+        return f"{ignored} {note}".strip()  # first: a name in the plan's note can be long
+
+    def _restore_submodules(self, recovery: RecoverySnapshot, held: int) -> str:
+        return restore_submodules(self.repository, self.worktree.path, recovery, held)
 
     def _attach_head(self, plan: RebuildPlan, held: int) -> None:
         """Point the HEAD of a worktree that was added without a branch at the plan's branch."""
@@ -370,11 +383,11 @@ def resolve_start_commit(repository: Path, base: str) -> str:
 
 def _restore_directory(
     repository: OwnedRepository, record: Path, path: Path, found: RecoverySnapshot | None, held: int
-) -> None:
+) -> str:
     """Restore a deleted directory from the record that git still has: HEAD, and the index with all staged work.
 
     Unstaged work comes from the last snapshot. If only the pointer to the record (``.git``) is missing, nothing else is
-    changed.
+    changed. Returns what could not be restored, as sentences.
     """
     if _is_occupied(path):
         if (path / ".git").is_dir():
@@ -385,7 +398,7 @@ def _restore_directory(
         pointer = path.with_name(f".{path.name}.pointer")
         pointer.write_text(f"gitdir: {record}\n")
         pointer.rename(path / ".git")
-        return
+        return ""
     temporary = path.with_name(f".{path.name}.draft")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(mode=0o700)
@@ -395,11 +408,30 @@ def _restore_directory(
         run_git(temporary, *bare, "read-tree", "HEAD", hold=(held,))
     run_git(temporary, *bare, "checkout-index", "--all", "--quiet", timeout=_CHECKOUT_SECONDS, hold=(held,))
     if recovery := recovery_snapshots.uncommitted_work_on(repository.text, found, head):
-        recovery_snapshots.overlay_uncommitted_work(temporary, bare, recovery, held)
-    # Pointer and rename come last: a crash before them leaves only a draft, which the next call deletes.
+        run = partial(run_git, temporary, *bare, timeout=_CHECKOUT_SECONDS, hold=(held,))
+        recovery_snapshots.overlay_uncommitted_work(run, temporary, recovery)
     (temporary / ".git").write_text(f"gitdir: {record}\n")
+    # What submodules contain has a HEAD of its own, whatever happened to the one of the worktree.
+    note = restore_submodules(repository, temporary, found, held, draft=True) if found else ""
+    # The rename comes last: a crash before it leaves only a draft, which the next call deletes.
     (record / "gitdir").write_text(f"{path.parent.resolve() / path.name / '.git'}\n")
     temporary.rename(path)
+    return note
+
+
+def restore_submodules(
+    repository: OwnedRepository, path: Path, snapshot: RecoverySnapshot, held: int, *, draft: bool = False
+) -> str:
+    """Restore the work inside submodules; return what could not be, as sentences, and keep the snapshot for that."""
+    git = WorkspaceGit(path, {}, hold=(held,))
+    try:
+        problems = SubmoduleRestorer(git, snapshot, rebuilt=True, draft=draft).restore()
+    finally:
+        git.close()
+    if not problems:
+        return ""
+    aside = recovery_snapshots.set_recovery_aside(repository.text, snapshot)
+    return f"{' '.join(problems)} The snapshot is kept at {aside}."
 
 
 def _is_present(path: Path) -> bool:

@@ -1,0 +1,327 @@
+"""Save the work inside the submodules of a workspace with its snapshot, and name what cannot be saved.
+
+The objects are copied into the repository of the workspace, checked and within limits; ``saved_submodules`` describes
+the form. A submodule without work of its own is not saved: its commit can be fetched again, or the team's repository
+has it. A failure costs only that submodule.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from executors_app.agentctl.workspace.left_commits import REFLOG_BYTES, left_in_reflog
+from executors_app.agentctl.workspace.working_tree import MAX_REASON, SnapshotLimits, TreeStatus, WorkingTree
+from executors_app.machine.git import git_directory
+from executors_app.machine.git.git_directory import is_branch_ref
+from executors_app.machine.git.private_git_directory import common_directory_of
+from executors_app.machine.git.recovery_snapshots import KEPT_PREFIX
+from executors_app.machine.git.saved_submodules import (
+    MAX_COMMIT_BYTES,
+    MAX_COMMITS,
+    MAX_OBJECTS,
+    MAX_SUBMODULES,
+    STASH,
+    SavedSubmodule,
+    copy_objects,
+    missing_objects,
+)
+from executors_app.machine.git.submodules import Submodule, SubmoduleCopy, is_empty_submodule, submodule_copies
+from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
+
+_MAX_DEPTH: Final = 100
+"""Slashes in the path of a submodule that is examined."""
+_MAX_NAMED: Final = 10
+"""Maximum number of changed files that are named in each submodule that cannot be saved."""
+_MAX_REFS: Final = 500
+_MAX_OBJECT: Final = 200 << 20
+"""Bytes of one object; a transfer accepts little more."""
+_LIMIT: Final = 64 << 20
+_SHARE: Final = 0.5
+"""Part of a snapshot's time that submodules may use."""
+
+
+class _CannotSaveError(Exception):
+    """The work in one submodule cannot be saved; the message is the reason."""
+
+
+@dataclass(slots=True)
+class SubmoduleWork:
+    """What was saved, and what was not."""
+
+    tree: str = ""
+    """A tree with a directory for each submodule that has work of its own; empty if none has."""
+    left_out: dict[bytes, str] = field(default_factory=dict)
+    """Why a snapshot lacks something, by path from the root of the workspace."""
+    unreadable: dict[bytes, str] = field(default_factory=dict)
+    """The same for submodules that git cannot add to an index, either."""
+
+
+@dataclass(slots=True)
+class _Examined:
+    """One submodule with its repository."""
+
+    path: bytes
+    """From the root of the workspace."""
+    submodule: Submodule
+    tree: WorkingTree
+    status: TreeStatus
+    own: Path
+    modules: str
+    own_commits: Sequence[str]
+    """Commits that exist only here, newest first."""
+    known: Mapping[str, Sequence[str]]
+    """The parents of these."""
+    refs: Mapping[str, str]
+    has_work: bool
+    around: _Examined | None = None
+    failed: str = ""
+
+
+class SubmoduleSaver:
+    """Saves the submodules of one workspace; ``copy`` is a path for the copied index of each in turn.
+
+    ``earlier`` is the tree of the last snapshot's submodules, which the repository of the workspace has; empty for
+    none.
+    """
+
+    def __init__(self, git: WorkspaceGit, copy: Path, limits: SnapshotLimits, earlier: str):
+        self._git, self._copy, self._limits, self._earlier = git, copy, limits, earlier
+        self._deadline = time.monotonic() + limits.seconds * _SHARE
+        self._room = limits.total
+        self._work = SubmoduleWork()
+        self._opened: list[WorkspaceGit] = []
+
+    def save(self, submodules: Sequence[Submodule]) -> SubmoduleWork:
+        """Save what is in these submodules, and in those inside them; raises GitError, OSError."""
+        present = [each for each in submodules if not is_empty_submodule(self._git.root, each)]
+        try:
+            examined = self._examine_all(present) if present else []
+            for each in reversed(examined):
+                if each.has_work and each.around:
+                    each.around.has_work = True  # a nested one can be restored only into the one around it
+            stored = [entry for each in examined if each.has_work and (entry := self._store_or_name(each))]
+        finally:
+            for inner in self._opened:
+                inner.close()
+        if stored:
+            self._work.tree = self._make_tree([("040000", "tree", tree, f"{n:03}") for n, tree in enumerate(stored)])
+        return self._work
+
+    def _examine_all(self, present: Sequence[Submodule]) -> list[_Examined]:
+        # The team's repository has copies of its own submodules alone, not of those inside them.
+        copies = submodule_copies(self._git)
+        examined: list[_Examined] = []
+        waiting: deque[tuple[_Examined | None, Submodule]] = deque((None, each) for each in present)
+        while waiting:
+            around, submodule = waiting.popleft()
+            path = around.path + b"/" + submodule.path if around else submodule.path
+            if len(examined) >= MAX_SUBMODULES or path.count(b"/") > _MAX_DEPTH:
+                self._work.left_out[path + b"/"] = f"only {MAX_SUBMODULES} submodules are checked for changes"
+                continue
+            copy = None if around else copies.get(os.fsdecode(submodule.path))
+            try:
+                found, nested = self._examine(path, submodule, around, copy)
+            except _CannotSaveError as error:
+                self._name_unreadable(path, around, str(error))
+                continue
+            except GitError as error:
+                reason = f"it is a submodule that cannot be read: {error.message[:MAX_REASON]}"
+                self._name_unreadable(path, around, reason)
+                continue
+            examined.append(found)
+            waiting += ((found, each) for each in nested if not is_empty_submodule(found.tree.git.root, each))
+        return examined
+
+    def _name_unreadable(self, path: bytes, around: _Examined | None, reason: str) -> None:
+        if around is None:
+            self._work.unreadable[path + b"/"] = reason
+        else:
+            around.tree.left_out[path[len(around.path) + 1 :] + b"/"] = reason
+            self._work.left_out[path + b"/"] = reason
+
+    def _examine(
+        self, path: bytes, submodule: Submodule, around: _Examined | None, copy: SubmoduleCopy | None
+    ) -> tuple[_Examined, Sequence[Submodule]]:
+        """Look for work in one submodule; return it, and the submodules in it. Raises _CannotSaveError, GitError."""
+        outer = around.tree.git if around else self._git
+        own, modules = self._find_repository(outer, submodule)
+        inner = self._git.inside(outer.root / os.fsdecode(submodule.path))
+        self._opened.append(inner)
+        tree = WorkingTree(inner, self._copy, self._limits, self._deadline)
+        try:
+            listing = tree.read_listing()
+            status = tree.read_status(listing)
+        finally:
+            tree.close()
+        if not status.head:
+            if status.changed:
+                raise _CannotSaveError("it is a submodule without a commit")
+            refs: Mapping[str, str] = {}
+            return _Examined(path, submodule, tree, status, own, modules, (), {}, refs, False, around), ()
+        refs = _own_refs(tree, own)
+        commits, parents = _own_commits(tree, status.head, refs, copy)
+        is_at_commit = status.head == submodule.commit
+        has_work = bool(status.changed or commits or tree.left_out) or not is_at_commit
+        found = _Examined(path, submodule, tree, status, own, modules, commits, parents, refs, has_work, around)
+        return found, listing.submodules
+
+    def _find_repository(self, outer: WorkspaceGit, submodule: Submodule) -> tuple[Path, str]:
+        """Return the git directory of a submodule, and its place in the one of the repository around it.
+
+        Neither it nor the submodule may be outside of the workspace, whatever links or pointers say.
+        """
+        place = outer.root / os.fsdecode(submodule.path)
+        if place.resolve() != outer.root.resolve() / os.fsdecode(submodule.path):
+            raise _CannotSaveError("it is a submodule behind a symbolic link")
+        own = git_directory.git_directory_of(place)
+        around = git_directory.git_directory_of(outer.root)
+        if own is None or around is None or not (own / "HEAD").is_file():
+            raise _CannotSaveError("it is a submodule whose repository cannot be read")
+        resolved, modules = own.resolve(), around.resolve() / "modules"
+        if resolved == place.resolve() / ".git":
+            return own, ""
+        if resolved.is_relative_to(modules):
+            return own, str(resolved.relative_to(around.resolve()))
+        raise _CannotSaveError("it is a submodule whose repository is outside of the workspace")
+
+    def _store_or_name(self, found: _Examined) -> str:
+        """Store one submodule, and return its directory's tree; empty if that is not possible, which is then named."""
+        try:
+            if found.around and found.around.failed:
+                raise _CannotSaveError("the submodule around it cannot be saved")
+            stored = self._store(found)
+        except (_CannotSaveError, GitError, OSError) as error:
+            why = error.message if isinstance(error, GitError) else str(error)
+            found.failed = f"this work inside a submodule cannot be saved: {why[:MAX_REASON]}"
+            for name, reason in _name_changed_files(found.status.changed, found.failed).items():
+                self._work.left_out[found.path + b"/" + name] = reason
+            return ""
+        for name, reason in found.tree.left_out.items():
+            self._work.left_out[found.path + b"/" + name] = reason
+        if len(found.own_commits) > MAX_COMMITS:
+            self._work.left_out[found.path + b"/"] = f"only {MAX_COMMITS} commits of a submodule are saved"
+        return stored
+
+    def _store(self, found: _Examined) -> str:
+        tree, head = found.tree, found.status.head
+        try:
+            # The index was copied to the same place for other submodules since.
+            again = WorkingTree(tree.git, self._copy, self._limits, self._deadline)
+            again.left_out = tree.left_out
+            status = again.read_status(again.read_listing())
+            index, files = again.write(status, again.text("rev-parse", f"{head}^{{tree}}"))
+        finally:
+            again.close()
+        own = found.own_commits[:MAX_COMMITS]
+        ends = {parent for commit in own for parent in found.known[commit]}
+        commits = list(dict.fromkeys([head, *own, *sorted(ends)]))
+        stored = {name: set(commits if is_branch_ref(name) else own) for name in found.refs}
+        names = "".join(f"{commit}\n" for commit in commits).encode()
+        output = tree.run("cat-file", "--batch", stdin=names, limit=MAX_COMMIT_BYTES)
+        if output.truncated:
+            raise _CannotSaveError("its commits are too large")
+        tips = "".join(f"{commit}^{{tree}}\n" for commit in commits).encode()
+        trees = tree.text("cat-file", "--batch-check=%(objectname)", stdin=tips).split("\n")
+        saved = SavedSubmodule(
+            found.path,
+            head,
+            f"{git_directory.BRANCH_PREFIX}{branch}" if (branch := git_directory.read_head(found.own).branch) else "",
+            files,
+            index,
+            {name: commit for name, commit in found.refs.items() if commit in stored[name]},
+            found.modules,
+            output.data,
+            tuple(trees),
+        )
+        self._copy_trees(tree, (files, index, *trees))
+        return self._make_directory(saved, commits)
+
+    def _copy_trees(self, tree: WorkingTree, roots: Sequence[str]) -> None:
+        """Copy the trees with everything in them into the repository of the workspace, within the limits."""
+        own = git_directory.git_directory_of(self._git.root)
+        assert own is not None, "it is the repository in which git has just run"  # noqa: S101
+        both = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(common_directory_of(own) / "objects")}
+        without = ("--not", self._earlier) if self._earlier else ()
+        arguments = ("rev-list", "--objects", "--no-object-names", *dict.fromkeys(roots), *without)
+        listed = tree.run(*arguments, environment=both, limit=_LIMIT)
+        names = missing_objects(self._git, listed.text.splitlines())
+        if listed.truncated or len(names) > MAX_OBJECTS:
+            raise _CannotSaveError(f"it has more than {MAX_OBJECTS} files")
+        if not names:
+            return
+        lines = "".join(f"{name}\n" for name in names).encode()
+        told = tree.text("cat-file", "--batch-check=%(objectsize)", stdin=lines, limit=_LIMIT).split("\n")
+        sizes = [int(size) for size in told if size.isdecimal()]
+        if len(sizes) != len(names):
+            raise _CannotSaveError("its repository is not complete")
+        if max(sizes) > _MAX_OBJECT:
+            raise _CannotSaveError(f"a file in it is larger than {_MAX_OBJECT >> 20} MiB")
+        if sum(sizes) > self._room:
+            raise _CannotSaveError(f"submodules contain more than {self._limits.total >> 20} MiB")
+        self._room -= sum(sizes)
+        copy_objects(tree.git, self._git, names, max(0.1, self._deadline - time.monotonic()))
+
+    def _make_directory(self, saved: SavedSubmodule, commits: Sequence[str]) -> str:
+        about, texts = (self._make_blob(content) for content in (saved.describe(), saved.commits))
+        pairs = zip(saved.trees, commits, strict=True)
+        trees = self._make_tree([("040000", "tree", tree, commit) for tree, commit in pairs])
+        directories = (("files", saved.files), ("index", saved.index), ("trees", trees))
+        blobs = (("about", about), ("commits", texts))
+        return self._make_tree(
+            [
+                *(("100644", "blob", name, label) for label, name in blobs),
+                *(("040000", "tree", name, label) for label, name in directories),
+            ]
+        )
+
+    def _make_blob(self, content: bytes) -> str:
+        return self._git.run("hash-object", "-w", "--stdin", stdin=content).text
+
+    def _make_tree(self, entries: Sequence[tuple[str, str, str, str]]) -> str:
+        lines = "".join(f"{mode} {kind} {name}\t{label}\n" for mode, kind, name, label in entries)
+        return self._git.run("mktree", stdin=lines.encode()).text
+
+
+def _own_refs(tree: WorkingTree, own: Path) -> dict[str, str]:
+    """Return branches, the stash, and commits that were left, by the name under which each is saved."""
+    options = (f"--count={_MAX_REFS}", "--sort=-committerdate", "--format=%(objectname) %(refname)")
+    lines = tree.text("for-each-ref", *options, git_directory.BRANCH_PREFIX, STASH).splitlines()
+    named = {name: commit for commit, name in (line.split(" ", 1) for line in lines)}
+    reflog = git_directory.read_file_end(own / "logs" / "HEAD", REFLOG_BYTES) or b""
+    left = list(left_in_reflog(reflog))[-_MAX_REFS:]
+    return {**{f"{KEPT_PREFIX}{commit[:16]}": commit for commit in left}, **named}
+
+
+def _own_commits(
+    tree: WorkingTree, head: str, refs: Mapping[str, str], copy: SubmoduleCopy | None
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the commits that cannot be fetched again, newest first, with their parents.
+
+    The others are on a remote branch, or in the team's copy. One more than can be saved is returned.
+    """
+    arguments = ("rev-list", "--ignore-missing", "--topo-order", "--parents", f"--max-count={MAX_COMMITS + 1}")
+    tips = dict.fromkeys([head, *refs.values()])
+    listed = tree.run(*arguments, *tips, "--not", "--remotes", "--", limit=_LIMIT).text.splitlines()
+    parents = {line.split(" ")[0]: line.split(" ")[1:] for line in listed}
+    if copy is None or not parents:
+        return list(parents), parents
+    lines = "".join(f"{commit}\n" for commit in parents).encode()
+    objects = {"GIT_OBJECT_DIRECTORY": str(copy.path / "objects")}
+    told = tree.text("cat-file", "--batch-check=%(objectname)", stdin=lines, environment=objects).split("\n")
+    own = [line.split(" ")[0] for line in told if line.endswith(" missing")]
+    return own, parents
+
+
+def _name_changed_files(paths: Sequence[bytes], reason: str) -> dict[bytes, str]:
+    """Return each changed file with the reason; of many, the first ones, and the submodule for the others."""
+    named = dict.fromkeys(paths[:_MAX_NAMED], reason)
+    rest = len(paths) - len(named)
+    if not paths:
+        return {b"": reason}
+    return {**named, b"": f"{reason} ({rest} more)"} if rest > 0 else named

@@ -1,0 +1,263 @@
+"""Write the index and the files of a working tree as trees, on a copy of its index, so that its own never changes.
+
+What git refuses is left out, with the reason. Used for a workspace, and for each submodule in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app.agentctl.workspace.index_listing import IndexListing, parse_index_listing, path_of_entry
+from executors_app.agentctl.workspace.ref_locks import move_ref
+from executors_app.machine.git import git_directory, git_failures
+from executors_app.machine.git.private_git_directory import common_directory_of
+from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit
+from executors_app.machine.process import spawning
+
+_LISTING_LIMIT: Final = 64 << 20
+_UNMERGED: Final = 128
+_EVERY_FILE: Final = ("-c", "core.sparseCheckout=false")
+"""An agent may have changed files outside of a sparse checkout: git refuses to add them, and lists no flags of them."""
+_ADD: Final = (*_EVERY_FILE, "add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul")
+_MAX_ADDS: Final = 100
+"""Attempts to add files of which git refuses some."""
+MAX_REASON: Final = 200
+"""Characters of git's message in a reason."""
+_UNREADABLE_DIRECTORY: Final = re.compile(r"^warning: could not open directory '([^'\n]+)'", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """Limits of one snapshot: sizes in bytes, times in seconds."""
+
+    file: int = 50 << 20
+    """Larger files are left out and listed."""
+    total: int = 500 << 20
+    """Total of all changed files; beyond it the largest are left out. As much again for what submodules contain."""
+    seconds: float = 60.0
+    turn_waits: float = 5.0
+    """Maximum wait before a turn; a slower snapshot continues during the turn."""
+    end_waits: float = 20.0
+    """Maximum wait before agentctl ends."""
+
+
+DEFAULT_LIMITS: Final = SnapshotLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class TreeStatus:
+    """What git reports about index and working tree."""
+
+    head: str
+    """The checked-out commit; empty before the first."""
+    is_staged: bool
+    """Whether the index may differ from the commit."""
+    unstaged: Sequence[bytes]
+    """Paths of modified and untracked files, and of nested repositories, which end with a slash."""
+    changed: Sequence[bytes]
+    """Paths of all files that differ from the commit, staged or not."""
+
+    @classmethod
+    def parse(cls, fields: Sequence[bytes]) -> TreeStatus:
+        """Parse ``git status --porcelain=v2 -z --branch --no-renames``."""
+        headers = dict(field.decode("utf-8", "replace").split(" ")[1:3] for field in fields if field.startswith(b"# "))
+        head = headers.get("branch.oid", "")
+        entries = [field for field in fields if not field.startswith(b"#")]
+        unstaged = [path_of_entry(entry) for entry in entries if entry.startswith((b"?", b"u")) or entry[3:4] != b"."]
+        is_staged = any(entry.startswith(b"u") or entry[2:3] != b"." for entry in entries if entry[:1] != b"?")
+        changed = [path_of_entry(entry) for entry in entries]
+        return cls("" if head == "(initial)" else head, is_staged, unstaged, changed)
+
+
+class WorkingTree:
+    """One working tree that is being written; ``copy`` is a path for the copied index.
+
+    Each git process takes milliseconds, and turns and restarts wait for snapshots, so there are few.
+    """
+
+    def __init__(self, git: WorkspaceGit, copy: Path, limits: SnapshotLimits, deadline: float):
+        self.git, self._copy, self._limits, self._deadline = git, copy, limits, deadline
+        self.left_out: dict[bytes, str] = {}
+        """Paths that are not stored, with the reasons."""
+        self._has_copy = False
+
+    def run(self, *arguments: str, **options: Any) -> GitOutput:
+        """Run git within the remaining time; a ref is moved even if a killed git has left its lock file."""
+        git = partial(self.git.run, *arguments, timeout=self._remaining(), **options)
+        own = git_directory.git_directory_of(self.git.root) if arguments[0] == "update-ref" else None
+        return move_ref(git, common_directory_of(own), arguments[1]) if own else git()
+
+    def text(self, *arguments: str, **options: Any) -> str:
+        """``run``, and return the output as text."""
+        return self.run(*arguments, **options).text
+
+    def _remaining(self) -> float:
+        return max(0.1, self._deadline - time.monotonic())
+
+    def read_listing(self) -> IndexListing:
+        """Read what the index says about files beyond their content."""
+        arguments = (*_EVERY_FILE, "ls-files", "-z", "-v", "--stage")
+        return parse_index_listing(self.run(*arguments, limit=_LISTING_LIMIT).data)
+
+    def read_status(self, listing: IndexListing) -> TreeStatus:
+        """Compare files, index and commit, with those that flags in the index hide."""
+        if listing.assumed_unchanged or listing.not_checked_out:
+            self._show_hidden(listing)
+        return self._status()
+
+    def write(self, status: TreeStatus, committed: str) -> tuple[str, str]:
+        """Write index and files into the object store, and return their trees; ``committed`` is that of the commit."""
+        if not status.is_staged and not status.unstaged:
+            return committed, committed
+        self._copy_index()
+        index = self._index_tree(committed) if status.is_staged else committed
+        self._leave_out_large(status.unstaged)
+        self._add(status.unstaged)
+        return index, self._on_copy("write-tree").text
+
+    def as_agent(self, *command: str | Path) -> None:
+        """Run a command with the agent's rights, on paths that the agent could replace by links; raises GitError."""
+        try:
+            subprocess.run(
+                command, check=True, capture_output=True, timeout=self._remaining(), **spawning.child_user_arguments()
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise GitError(f"{command[0]} failed in the repository of the workspace") from error
+
+    def close(self) -> None:
+        """Remove the copied index."""
+        self._copy.unlink(missing_ok=True)
+
+    def _status(self) -> TreeStatus:
+        # Whatever .gitmodules says, everything that ``git add`` would take is listed.
+        which = ("--untracked-files=all", "--ignore-submodules=dirty", "--no-renames")
+        arguments = ("status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind", *which)
+        index = {"GIT_INDEX_FILE": str(self._copy)} if self._has_copy else {}
+        output = self.git.compare(*arguments, environment=index, limit=_LISTING_LIMIT, timeout=self._remaining())
+        for name in _UNREADABLE_DIRECTORY.findall(output.errors):
+            self.left_out[os.fsencode(name)] = "the directory cannot be read"
+        return TreeStatus.parse(output.fields)
+
+    def _show_hidden(self, listing: IndexListing) -> None:
+        """Clear the flags, on the copy, with which an agent can hide its changes of files from git.
+
+        A file that is not checked out is not deleted.
+        """
+        present = [path for path in listing.not_checked_out if self._size(path) is not None]
+        self._copy_index()
+        names = b"".join(path + b"\0" for path in (*listing.assumed_unchanged, *present))
+        for option in ("--no-assume-unchanged", "--no-skip-worktree"):
+            self._on_copy("update-index", option, "-z", "--stdin", stdin=names)
+
+    def _on_copy(self, *arguments: str, **options: Any) -> GitOutput:
+        """Run git on the copied index."""
+        return self.run(*arguments, environment={"GIT_INDEX_FILE": str(self._copy)}, **options)
+
+    def _copy_index(self) -> None:
+        if self._has_copy:
+            return
+        own = git_directory.git_directory_of(self.git.root)
+        if own is None:
+            raise GitError("the workspace is not a git repository")
+        index = own / "index"
+        for stale in (self._copy, self._copy.with_name(f"{self._copy.name}.lock")):
+            stale.unlink(missing_ok=True)
+        if index.is_file():
+            self.as_agent("cp", "--preserve=timestamps", "--no-target-directory", "--", index, self._copy)
+        self._has_copy = True
+
+    def _index_tree(self, committed: str) -> str:
+        """Return the index as a tree; during a merge, when it has none, HEAD's tree."""
+        try:
+            return self._on_copy("write-tree").text
+        except GitError as error:
+            if error.exit_code != _UNMERGED:
+                raise
+            return committed
+
+    def _leave_out_large(self, paths: Sequence[bytes]) -> None:
+        for path in paths:
+            if path.endswith(b"/"):
+                self.left_out[path] = "it is a repository of its own"
+        sizes = sorted((size, path) for path in set(paths) if (size := self._size(path)) is not None)
+        total = 0
+        for size, path in sizes:
+            total += size
+            if size > self._limits.file:
+                self.left_out[path] = f"it is larger than {self._limits.file >> 20} MiB"
+            elif total > self._limits.total:
+                self.left_out[path] = f"all changed files together are larger than {self._limits.total >> 20} MiB"
+
+    def _size(self, path: bytes) -> int | None:
+        try:
+            return (self.git.root / path.decode("utf-8", "surrogateescape")).lstat().st_size
+        except OSError:
+            return None
+
+    def _add(self, paths: Sequence[bytes]) -> None:
+        """Add every change that git accepts to the copied index, and leave out the rest, with the reason."""
+        names = {path.rstrip(b"/") for path in self.left_out}
+        excluded = b"".join(b":(exclude,top,literal)" + name + b"\0" for name in sorted(names))
+        try:
+            added = self._on_copy(*_ADD, "--ignore-errors", stdin=b".\0" + excluded, good=(0, 1))
+        except GitError as error:
+            if error.exit_code is None:
+                raise
+            self._add_in_parts([path for path in paths if path not in self.left_out])
+        else:
+            if added.exit_code:
+                self._leave_out_unstored(added.errors)
+
+    def _add_in_parts(self, paths: list[bytes]) -> None:
+        """Add what git accepts, after it refused everything because of one file: halve until that file is alone.
+
+        Files with the same filter are tried together, because most often it is a filter that fails.
+        """
+        groups = list(self._by_filter(paths).values())
+        for _ in range(_MAX_ADDS):
+            if not groups:
+                return
+            group = groups.pop(0)
+            try:
+                self._add_literally(group)
+            except GitError as error:
+                if error.exit_code is None:
+                    raise
+                if len(group) == 1:
+                    self.left_out[group[0]] = f"git refuses it: {_reason_of(error)}"
+                    continue
+                middle = len(group) // 2
+                groups += [group[:middle], group[middle:]]
+        for path in (path for group in groups for path in group):
+            self.left_out[path] = "git refuses too many files"
+
+    def _by_filter(self, paths: Sequence[bytes]) -> dict[bytes, list[bytes]]:
+        names = b"".join(path + b"\0" for path in paths)
+        fields = self._on_copy("check-attr", "-z", "--stdin", "filter", stdin=names, limit=_LISTING_LIMIT).fields
+        groups: dict[bytes, list[bytes]] = {}
+        for path, value in zip(fields[::3], fields[2::3], strict=False):
+            groups.setdefault(value, []).append(path)
+        return groups
+
+    def _add_literally(self, paths: Sequence[bytes]) -> None:
+        names = b"".join(path + b"\0" for path in paths)
+        self._on_copy("--literal-pathspecs", *_ADD, stdin=names)
+
+    def _leave_out_unstored(self, errors: str) -> None:
+        """Leave out what still differs from the copied index: git could not read it."""
+        why = errors.splitlines()[-1][:MAX_REASON] if errors else "it cannot be read"
+        for path in self._status().unstaged:
+            self.left_out.setdefault(path, f"git refuses it: {why}")
+
+
+def _reason_of(error: GitError) -> str:
+    known = git_failures.explain_failure(error.message)
+    return (known.cause if known else error.message)[:MAX_REASON]

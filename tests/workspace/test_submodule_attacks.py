@@ -1,0 +1,304 @@
+"""Nothing that a submodule or a forged snapshot says leads out of the workspace, runs a program or fetches anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_from_bytes
+
+import pytest
+
+from executors_app.machine.git import worktrees
+from executors_app.machine.git.saved_submodules import parse_description, split_commits
+from executors_app.machine.git.worktrees import Worktree
+from tests.executors.repositories import commit, make_repository, run_git
+from tests.workspace.trees import LOCAL, REF, snapshot_tree
+
+
+def _traps(sub: Path, trap: Path) -> None:
+    """Set a trap in every setting by which git runs a program, and in every hook."""
+    own = Path(run_git(sub, "rev-parse", "--absolute-git-dir"))
+    script = own / "trap"
+    script.write_text(f"#!/bin/sh\ntouch {trap}\ncat\n")
+    script.chmod(0o755)
+    (own / "hooks").mkdir(exist_ok=True)
+    for hook in ("reference-transaction", "post-index-change", "post-checkout", "pre-auto-gc", "fsmonitor-watchman"):
+        shutil.copy(script, own / "hooks" / hook)
+    (own / "info").mkdir(exist_ok=True)
+    (own / "info" / "attributes").write_text("* filter=evil diff=evil merge=evil\n")
+    settings = {
+        "core.hooksPath": str(own / "hooks"),
+        "core.fsmonitor": str(script),
+        "core.sshCommand": str(script),
+        "core.alternateRefsCommand": str(script),
+        "filter.evil.clean": str(script),
+        "filter.evil.smudge": str(script),
+        "filter.evil.process": str(script),
+        "filter.evil.required": "true",
+        "diff.evil.textconv": str(script),
+        "diff.external": str(script),
+        "uploadpack.packObjectsHook": str(script),
+        "gpg.program": str(script),
+        "commit.gpgSign": "true",
+        "core.excludesFile": str(own / "everything"),
+        "remote.origin.promisor": "true",
+        "remote.origin.url": f"ext::{script}",
+    }
+    (own / "everything").write_text("*\n")
+    for key, value in settings.items():
+        run_git(sub, "-c", "core.fsmonitor=false", "config", key, value)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_no_setting_and_no_hook_of_a_submodule_applies(
+    repository: Path,
+    place: Worktree,
+    tmp_path: Path,
+    lost: bool,
+) -> None:
+    sub, trap = place.path / "sub", tmp_path / "ran"
+    commit(sub, "f.txt", "precious\n")
+    (sub / "new").write_text("precious\n")
+    _traps(sub, trap)
+    trap.unlink(missing_ok=True)
+    taken = snapshot_tree(place.path)
+    assert taken.left_out == []
+    shutil.rmtree(place.path)
+    if lost:
+        run_git(repository, "worktree", "prune")
+    worktrees.make_worktree(repository, "", place, existed=True)
+    assert [(sub / name).read_text() for name in ("f.txt", "new")] == ["precious\n"] * 2
+    assert not trap.exists()
+
+
+def _forge(repository: Path, root: Path, change: Mapping[str, Any]) -> None:
+    """Replace the session's snapshot by one whose description of its submodule is changed."""
+    taken = snapshot_tree(root).commit
+    carrier = run_git(repository, "rev-parse", f"{taken}^3")
+    about = json.loads(run_git(repository, "cat-file", "blob", f"{carrier}:000/about"))
+    (root.parent / "about").write_text(json.dumps({**about, **change}))
+    blob = run_git(repository, "hash-object", "-w", str(root.parent / "about"))
+    entries = run_git(repository, "ls-tree", f"{carrier}:000").splitlines()
+    forged = [f"100644 blob {blob}\tabout" if entry.endswith("\tabout") else entry for entry in entries]
+    tree = _make_tree(repository, root, forged)
+    _replace_carrier(repository, root, taken, _make_tree(repository, root, [f"040000 tree {tree}\t000"]))
+
+
+def _make_tree(repository: Path, root: Path, entries: list[str]) -> str:
+    listed = root.parent / "entries"
+    listed.write_text("".join(f"{entry}\n" for entry in entries))
+    return run_git(repository, "mktree", stdin=listed)
+
+
+def _replace_carrier(repository: Path, root: Path, taken: str, tree: str, *, is_parent: bool = True) -> None:
+    carrier = run_git(repository, "rev-parse", f"{taken}^3")
+    forged = run_git(repository, "commit-tree", tree, "-m", "x")
+    text = run_git(repository, "cat-file", "commit", taken).replace(f"Submodules: {carrier}", f"Submodules: {forged}")
+    if is_parent:
+        text = text.replace(f"parent {carrier}", f"parent {forged}")
+    (root.parent / "text").write_text(text + "\n")
+    made = run_git(repository, "hash-object", "-t", "commit", "-w", "--literally", str(root.parent / "text"))
+    run_git(repository, "update-ref", REF, made)
+
+
+HOSTILE_PATHS = [
+    b"../evil",
+    b"/tmp/evil",
+    b"sub/../../evil",
+    b".git/hooks",
+    b"sub/.GIT/x",
+    b"./sub",
+    b"sub//x",
+    b"",
+    b"README",
+    b"nowhere",
+    b"sub\0x",
+]
+
+
+def _tree_of(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if "worktrees" not in path.parts}
+
+
+@pytest.mark.parametrize("path", HOSTILE_PATHS)
+@pytest.mark.parametrize("lost", [False, True])
+def test_path_in_a_forged_snapshot_leads_to_nothing_but_its_submodule(
+    repository: Path,
+    place: Worktree,
+    tmp_path: Path,
+    path: bytes,
+    lost: bool,
+) -> None:
+    (place.path / "sub" / "f.txt").write_text("precious\n")
+    (place.path / "beside").write_text("kept\n")
+    _forge(repository, place.path, {"path": quote_from_bytes(path)})
+    shutil.rmtree(place.path)
+    if lost:
+        run_git(repository, "worktree", "prune")
+    before = _tree_of(tmp_path / "data")
+    note = worktrees.make_worktree(repository, "", place, existed=True)
+    assert "not restored" in note.replace("are not restored", "")
+    assert (place.path / "beside").read_text() == "kept\n"
+    assert _tree_of(tmp_path / "data") == before
+    assert not (place.path / "nowhere").exists()
+    assert not Path("/tmp/evil").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"modules": "modules/../../evil"},
+        {"modules": "../../../evil"},
+        {"modules": "/tmp"},
+        {"modules": "modules/missing"},
+    ],
+)
+def test_git_directory_in_a_forged_snapshot_is_not_used(
+    repository: Path,
+    place: Worktree,
+    change: Mapping[str, str],
+) -> None:
+    sub = place.path / "sub"
+    (sub / "f.txt").write_text("precious\n")
+    _forge(repository, place.path, change)
+    shutil.rmtree(place.path)
+    worktrees.make_worktree(repository, "", place, existed=True)
+    assert (sub / "f.txt").read_text() == "precious\n"
+    assert (sub / ".git").is_dir(), "a repository of its own was made"
+
+
+INVALID: list[dict[str, Any]] = [
+    {"head": "HEAD"},
+    {"head": "--all"},
+    {"head": None},
+    {"ref": "refs/tags/x"},
+    {"ref": "--upload-pack=x"},
+    {"refs": {"HEAD": "0" * 40}},
+    {"refs": {"refs/heads/../../x": "0" * 40}},
+    {"refs": {"refs/heads/x": "main"}},
+    {"refs": []},
+    {"path": 1, "modules": None, "refs": None},
+]
+
+
+@pytest.mark.parametrize("change", INVALID, ids=str)
+def test_invalid_description_is_refused_and_everything_else_returns(
+    repository: Path,
+    place: Worktree,
+    change: Mapping[str, Any],
+) -> None:
+    (place.path / "sub" / "f.txt").write_text("precious\n")
+    (place.path / "beside").write_text("kept\n")
+    _forge(repository, place.path, change)
+    shutil.rmtree(place.path)
+    note = worktrees.make_worktree(repository, "", place, existed=True)
+    assert "The work inside submodules was not restored" in note
+    assert (place.path / "beside").read_text() == "kept\n"
+
+
+def test_snapshot_that_names_another_sessions_work_is_refused(repository: Path, place: Worktree) -> None:
+    (place.path / "sub" / "f.txt").write_text("precious\n")
+    taken = snapshot_tree(place.path).commit
+    tree = run_git(repository, "rev-parse", f"{taken}^3^{{tree}}")
+    _replace_carrier(repository, place.path, taken, tree, is_parent=False)
+    shutil.rmtree(place.path)
+    assert "not its own" in worktrees.make_worktree(repository, "", place, existed=True)
+
+
+@pytest.mark.parametrize(
+    "batch", [b"garbage", b"x blob 1\nx\n", b"x commit 5\nabc", b"x commit 99999999999\n", b"x commit -1\n", b"\n"]
+)
+def test_commits_that_cannot_be_read_are_refused(batch: bytes) -> None:
+    with pytest.raises(ValueError, match="submodule"):
+        split_commits(batch)
+
+
+def test_garbage_instead_of_a_description_is_refused() -> None:
+    for text in (b"", b"[]", b"null", b"{}", b"\xff"):
+        with pytest.raises(ValueError, match="description"):
+            parse_description(text)
+
+
+def _link_to_outside(sub: Path, outside: Path) -> None:
+    shutil.rmtree(sub)
+    sub.symlink_to(outside)
+
+
+def _pointer_to_outside(sub: Path, outside: Path) -> None:
+    (sub / ".git").write_text(f"gitdir: {outside / '.git'}\n")
+
+
+def _git_directory_that_is_a_link(sub: Path, outside: Path) -> None:
+    (sub / ".git").unlink()
+    (sub / ".git").symlink_to(outside / ".git")
+
+
+def _moved_modules(sub: Path, outside: Path) -> None:
+    modules = Path(run_git(sub, "rev-parse", "--absolute-git-dir"))
+    shutil.rmtree(modules)
+    modules.symlink_to(outside / ".git")
+
+
+@pytest.mark.parametrize(
+    "redirect", [_link_to_outside, _pointer_to_outside, _git_directory_that_is_a_link, _moved_modules]
+)
+def test_repository_outside_of_the_workspace_is_not_read(
+    repository: Path,
+    place: Worktree,
+    tmp_path: Path,
+    redirect: Callable[[Path, Path], None],
+) -> None:
+    outside = make_repository(tmp_path / "outside", "secret", "secret\n")
+    (outside / "secret").write_text("newer secret\n")
+    redirect(place.path / "sub", outside)
+    (place.path / "beside").write_text("kept\n")
+    before = {str(path) for path in outside.rglob("*")}
+    taken = snapshot_tree(place.path)
+    assert run_git(repository, "show", f"{taken.commit}:beside") == "kept"
+    assert "Kandev-Submodules" not in run_git(repository, "log", "-1", "--format=%B", REF)
+    assert redirect is _link_to_outside or "sub/" in taken.left_out
+    assert {str(path) for path in outside.rglob("*")} == before
+
+
+@pytest.mark.parametrize("url", ["ext::sh -c touch% {trap}", "-u./trap", "{outside}", "../outside"])
+def test_address_in_gitmodules_is_never_fetched_from(
+    repository: Path,
+    place: Worktree,
+    tmp_path: Path,
+    url: str,
+) -> None:
+    outside = make_repository(tmp_path / "outside", "secret", "secret\n")
+    trap = tmp_path / "trap"
+    text = url.format(trap=trap, outside=outside)
+    settings = f"path = sub\n\turl = {text}\n\tupdate = !touch {trap}\n"
+    (place.path / ".gitmodules").write_text(f'[submodule "sub"]\n\t{settings}')
+    (place.path / "sub" / "f.txt").write_text("precious\n")
+    snapshot_tree(place.path)
+    shutil.rmtree(place.path)
+    run_git(repository, "worktree", "prune")
+    worktrees.make_worktree(repository, "", place, existed=True)
+    assert (place.path / "sub" / "f.txt").read_text() == "precious\n"
+    assert not trap.exists()
+    assert "secret" not in os.listdir(place.path / "sub")  # noqa: PTH208
+
+
+def test_submodule_whose_files_a_transfer_would_refuse_is_named(
+    repository: Path,
+    place: Worktree,
+    tmp_path: Path,
+) -> None:
+    sub = place.path / "sub"
+    (sub / ".gitmodules").write_text('[submodule "x"]\n\tpath = x\n\turl = -u./evil\n\tupdate = !evil\n')
+    (place.path / "beside").write_text("kept\n")
+    taken = snapshot_tree(place.path)
+    assert taken.left_out == ["sub/.gitmodules"]
+    assert "cannot be saved" in taken.left_out_reasons[0]
+    head = run_git(repository, "rev-parse", REF)
+    target = tmp_path / "target"
+    run_git(tmp_path, "init", "--quiet", "--bare", str(target))
+    run_git(target, *LOCAL, "-c", "fetch.fsckObjects=true", "fetch", "--quiet", str(repository), f"{REF}:{REF}")
+    assert run_git(target, "rev-parse", REF) == head

@@ -1,0 +1,254 @@
+"""Work inside submodules is part of a snapshot, and returns into them after the loss of the directory."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl.workspace.agent_preparation import prepare_workspace
+from executors_app.agentctl.workspace.working_tree import SnapshotLimits
+from executors_app.machine.git import worktrees
+from executors_app.machine.git.worktrees import Worktree
+from tests.executors.repositories import commit, make_repository, run_git
+from tests.workspace.trees import LOCAL, REF, add_submodule, git_of, snapshot_tree, start_session, state_of
+
+Change = Callable[[Path], None]
+"""Changes a submodule that has the committed files f.txt and g.txt."""
+
+
+def _edit(sub: Path) -> None:
+    (sub / "f.txt").write_text("precious\n")
+
+
+def _everything(sub: Path) -> None:
+    _edit(sub)
+    (sub / "g.txt").unlink()
+    (sub / "folder").mkdir()
+    (sub / "folder" / "new").write_text("precious\n")
+    (sub / "staged").write_text("first\n")
+    run_git(sub, "add", "staged")
+    (sub / "staged").write_text("second\n")
+
+
+def _commit(sub: Path) -> None:
+    commit(sub, "f.txt", "precious\n")
+
+
+def _branch(sub: Path) -> None:
+    run_git(sub, "switch", "--quiet", "-c", "work")
+    commit(sub, "f.txt", "one\n")
+    commit(sub, "new", "two\n")
+    (sub / "g.txt").write_text("and more\n")
+
+
+def _merge_commit(sub: Path) -> None:
+    _branch(sub)
+    run_git(sub, "stash", "--quiet")
+    run_git(sub, "switch", "--quiet", "-c", "other", "HEAD~2")
+    commit(sub, "beside", "x\n")
+    run_git(sub, "merge", "--quiet", "--no-edit", "work")
+
+
+def _left_commit(sub: Path) -> None:
+    base = run_git(sub, "rev-parse", "HEAD")
+    _commit(sub)
+    run_git(sub, "checkout", "--quiet", base)
+
+
+def _conflict(sub: Path) -> None:
+    run_git(sub, "switch", "--quiet", "-c", "one")
+    commit(sub, "f.txt", "one\n")
+    run_git(sub, "switch", "--quiet", "-c", "two", "HEAD~1")
+    commit(sub, "f.txt", "two\n")
+    with pytest.raises(Exception, match="merge"):
+        run_git(sub, "merge", "one")
+
+
+def _own_git_directory(sub: Path) -> None:
+    """Replace the repository by one inside the submodule, as ``git clone`` makes it."""
+    source = run_git(sub, "rev-parse", "--absolute-git-dir")
+    head = run_git(sub, "rev-parse", "HEAD")
+    shutil.rmtree(sub)
+    run_git(sub.parent, "clone", "--quiet", source, "sub")
+    run_git(sub, "switch", "--quiet", "--detach", head)
+    _everything(sub)
+
+
+CHANGES: dict[str, Change] = {
+    "edit": _edit,
+    "everything": _everything,
+    "commit": _commit,
+    "branch": _branch,
+    "merge commit": _merge_commit,
+    "conflict": _conflict,
+    "a git directory of its own": _own_git_directory,
+}
+
+
+def _position(sub: Path) -> tuple[str, ...]:
+    return (
+        run_git(sub, "rev-parse", "HEAD"),
+        run_git(sub, "rev-parse", "--symbolic-full-name", "HEAD"),
+        run_git(sub, "log", "-3", "--format=%H %an %s"),
+    )
+
+
+def _lose(repository: Path, place: Worktree, how: str) -> None:
+    shutil.rmtree(place.path)
+    if how != "directory":
+        run_git(repository, "worktree", "prune")
+    if how == "copy":
+        shutil.rmtree(repository / ".git" / "modules")
+
+
+@pytest.mark.parametrize("lost", ["directory", "record", "copy"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_work_inside_a_submodule_returns(repository: Path, place: Worktree, change: Change, lost: str) -> None:
+    sub = place.path / "sub"
+    change(sub)
+    (place.path / "beside").write_text("kept\n")
+    status, files = state_of(place.path)
+    inner, position = state_of(sub)[0], _position(sub)
+    taken = snapshot_tree(place.path)
+    assert taken.dirty
+    assert taken.left_out == []
+    assert not snapshot_tree(place.path).changed
+    _lose(repository, place, lost)
+
+    note = worktrees.make_worktree(repository, "", place, existed=True)
+
+    assert "not restored: " not in note
+    assert state_of(place.path) == (status, files)
+    if change is not _conflict or lost == "directory":
+        assert state_of(sub)[0] == inner
+    if lost == "copy" or (lost == "directory" and change is _own_git_directory):  # the history was only in there
+        assert _position(sub)[:2] == position[:2]
+    else:
+        assert _position(sub) == position
+    assert prepare_workspace(git_of(place.path), "") == []
+    assert snapshot_tree(place.path).left_out == []
+    run_git(sub, "fsck")
+
+
+@pytest.mark.parametrize("change", [_left_commit, _merge_commit])
+@pytest.mark.parametrize("lost", ["record", "copy"])
+def test_commits_beside_the_head_of_a_submodule_return(
+    repository: Path, place: Worktree, change: Change, lost: str
+) -> None:
+    sub = place.path / "sub"
+    change(sub)
+    ref = "HEAD@{1}" if change is _left_commit else "refs/stash"
+    wanted = run_git(sub, "rev-parse", ref)
+    assert snapshot_tree(place.path).left_out == []
+    _lose(repository, place, lost)
+    worktrees.make_worktree(repository, "", place, existed=True)
+    assert wanted in run_git(sub, "for-each-ref", "--format=%(objectname)")
+    assert run_git(sub, "cat-file", "-t", wanted) == "commit"
+
+
+@pytest.mark.parametrize("lost", ["directory", "record"])
+@pytest.mark.parametrize("change", [_edit, _everything, _commit])
+def test_work_inside_a_nested_submodule_returns(
+    repository: Path, library: Path, tmp_path: Path, change: Change, lost: str
+) -> None:
+    outer = make_repository(tmp_path / "outer", "o.txt", "outer\n")
+    add_submodule(outer, library, "deep/er")
+    add_submodule(repository, outer)
+    place = start_session(repository, tmp_path)
+    run_git(place.path / "sub", *LOCAL, "submodule", "--quiet", "update", "--init")
+    nested = place.path / "sub" / "deep" / "er"
+    change(nested)
+    state, inner = state_of(place.path), state_of(nested)
+    assert snapshot_tree(place.path).left_out == []
+    _lose(repository, place, lost)
+    note = worktrees.make_worktree(repository, "", place, existed=True)
+    assert "not restored: " not in note
+    assert state_of(place.path) == state
+    assert state_of(nested) == inner
+
+
+def test_clean_submodule_is_not_stored(place: Worktree) -> None:
+    taken = snapshot_tree(place.path)
+    assert not taken.dirty
+    assert "Kandev-Submodules" not in run_git(place.path, "log", "-1", "--format=%B", REF)
+
+
+def test_newer_commit_of_the_superproject_names_a_commit_of_the_submodule(repository: Path, place: Worktree) -> None:
+    sub = place.path / "sub"
+    _commit(sub)
+    run_git(place.path, "commit", "--quiet", "--all", "-m", "newer sub")
+    head = run_git(sub, "rev-parse", "HEAD")
+    assert snapshot_tree(place.path).left_out == []
+    _lose(repository, place, "copy")
+    worktrees.make_worktree(repository, "", place, existed=True)
+    assert run_git(sub, "rev-parse", "HEAD") == head
+    assert run_git(place.path, "status", "--porcelain") == ""
+
+
+def test_commit_of_a_submodule_after_the_last_snapshot_is_not_undone(repository: Path, place: Worktree) -> None:
+    sub = place.path / "sub"
+    _edit(sub)
+    snapshot_tree(place.path)
+    head = commit(sub, "later", "later\n")
+    _lose(repository, place, "directory")
+    note = worktrees.make_worktree(repository, "", place, existed=True)
+    assert "new commits since the last snapshot" in note
+    assert run_git(sub, "rev-parse", "HEAD") == head
+    assert (sub / "later").exists()
+    kept = run_git(sub, "for-each-ref", "--format=%(refname)", "refs/kandev/kept/")
+    assert run_git(sub, "show", f"{kept}:f.txt") == "precious"
+
+
+def test_snapshot_grows_only_by_what_has_changed(repository: Path, place: Worktree) -> None:
+    _edit(place.path / "sub")
+    first = snapshot_tree(place.path).commit
+    (place.path / "sub" / "g.txt").write_text("another\n")
+    second = snapshot_tree(place.path).commit
+    new = run_git(repository, "rev-list", "--objects", "--no-object-names", second, "--not", first).split()
+    assert len(new) < 15
+
+
+LARGE = b"x" * 200
+
+
+@pytest.mark.parametrize(
+    ("limits", "named", "why"),
+    [
+        (SnapshotLimits(file=100), "sub/large", "larger than"),
+        (SnapshotLimits(total=100), "sub/f.txt", "submodules contain more than"),
+    ],
+)
+def test_what_is_too_large_inside_a_submodule_is_named(
+    place: Worktree, limits: SnapshotLimits, named: str, why: str
+) -> None:
+    _edit(place.path / "sub")
+    if limits.file == 100:
+        (place.path / "sub" / "large").write_bytes(LARGE)
+    else:
+        commit(place.path / "sub", "large", LARGE.decode())
+    (place.path / "beside").write_text("kept\n")
+    taken = snapshot_tree(place.path, limits)
+    assert named in taken.left_out
+    assert why in taken.left_out_reasons[taken.left_out.index(named)]
+    assert run_git(place.path, "show", f"{taken.commit}:beside") == "kept"
+
+
+def test_damaged_repository_of_a_submodule_costs_nothing_else(place: Worktree) -> None:
+    sub = place.path / "sub"
+    _edit(sub)
+    (place.path / "beside").write_text("kept\n")
+    (Path(run_git(sub, "rev-parse", "--absolute-git-dir")) / "HEAD").write_text("garbage\n")
+    taken = snapshot_tree(place.path)
+    assert taken.left_out == ["sub/"]
+    assert run_git(place.path, "show", f"{taken.commit}:beside") == "kept"
+
+
+def test_many_changes_that_cannot_be_saved_are_counted(place: Worktree) -> None:
+    for number in range(25):
+        (place.path / "sub" / f"n{number:02}").write_text("precious\n")
+    taken = snapshot_tree(place.path, SnapshotLimits(total=20))
+    assert "sub/n00" in taken.left_out
+    assert any("(15 more)" in reason for reason in taken.left_out_reasons)
