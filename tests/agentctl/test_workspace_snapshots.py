@@ -10,8 +10,9 @@ import pytest
 from executors_app.agentctl.workspace.working_tree import SnapshotLimits
 from executors_app.agentctl.workspace.workspace import WorkspacePreparation
 from tests.agentctl.running import Running, agentctl
-from tests.executors.repositories import commit, run_git
+from tests.executors.repositories import commit, make_repository, run_git
 from tests.waiting import eventually_async
+from tests.workspace.trees import add_submodule
 
 REF = "refs/kandev/recovery/session-1"
 
@@ -138,6 +139,30 @@ async def test_snapshot_is_restored_and_the_replaced_state_is_kept(running: Runn
     assert [(repository / name).read_text() for name in ("README", "new")] == ["good\n", "good\n"]
     assert run_git(repository, "status", "--porcelain") == "M README\n?? new"
     assert run_git(repository, "show", f"{answer['kept']}:README") == "bad"
+
+
+@pytest.mark.parametrize("moved", [False, True])
+async def test_restoring_a_snapshot_restores_what_is_inside_submodules(
+    running: Running, repository: Path, tmp_path: Path, moved: bool
+) -> None:
+    library = make_repository(tmp_path / "library", "f.txt", "lib\n")
+    add_submodule(repository, library)
+    (repository / "sub" / "f.txt").write_text("good\n")
+    (repository / "sub" / "new").write_text("good\n")
+    _, good = await running.post("/snapshot")
+    (repository / "sub" / "f.txt").write_text("bad\n")
+    (repository / "sub" / "new").unlink()
+    if moved:
+        commit(repository / "sub", "f.txt", "committed\n")
+
+    assert (await running.post("/snapshot/restore", commit=good["commit"]))[0] == 200
+
+    if moved:
+        assert (repository / "sub" / "f.txt").read_text() == "committed\n"
+        assert "new commits since the last snapshot" in (await running.line("log"))["text"]
+    else:
+        assert [(repository / "sub" / name).read_text() for name in ("f.txt", "new")] == ["good\n", "good\n"]
+        assert run_git(repository / "sub", "status", "--porcelain") == "M f.txt\n?? new"
 
 
 async def test_restoring_the_newest_snapshot_of_the_present_state_changes_nothing(

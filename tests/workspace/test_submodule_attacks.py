@@ -243,9 +243,27 @@ def _moved_modules(sub: Path, outside: Path) -> None:
     modules.symlink_to(outside / ".git")
 
 
-@pytest.mark.parametrize(
-    "redirect", [_link_to_outside, _pointer_to_outside, _git_directory_that_is_a_link, _moved_modules]
+def _common_directory(sub: Path, outside: Path) -> None:
+    (Path(run_git(sub, "rev-parse", "--absolute-git-dir")) / "commondir").write_text(f"{outside / '.git'}\n")
+
+
+def _objects_that_are_a_link(sub: Path, outside: Path) -> None:
+    objects = Path(run_git(sub, "rev-parse", "--absolute-git-dir")) / "objects"
+    shutil.rmtree(objects)
+    objects.symlink_to(outside / ".git" / "objects")
+
+
+REDIRECTS = (
+    _link_to_outside,
+    _pointer_to_outside,
+    _git_directory_that_is_a_link,
+    _moved_modules,
+    _common_directory,
+    _objects_that_are_a_link,
 )
+
+
+@pytest.mark.parametrize("redirect", REDIRECTS)
 def test_repository_outside_of_the_workspace_is_not_read(
     repository: Path,
     place: Worktree,

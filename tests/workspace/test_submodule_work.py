@@ -252,3 +252,31 @@ def test_many_changes_that_cannot_be_saved_are_counted(place: Worktree) -> None:
     taken = snapshot_tree(place.path, SnapshotLimits(total=20))
     assert "sub/n00" in taken.left_out
     assert any("(15 more)" in reason for reason in taken.left_out_reasons)
+
+
+def test_files_of_a_submodule_without_a_repository_are_named(place: Worktree) -> None:
+    sub = place.path / "sub"
+    (sub / ".git").unlink()
+    taken = snapshot_tree(place.path)
+    assert (taken.dirty, taken.left_out) == (True, ["sub/"])
+    assert "without a repository" in taken.left_out_reasons[0]
+    shutil.rmtree(sub)
+    sub.mkdir()
+    assert snapshot_tree(place.path).left_out == []
+
+
+def test_submodule_of_another_object_format_is_named(
+    repository: Path, library: Path, place: Worktree, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    run_git(other, "init", "--quiet", "--object-format=sha256")
+    commit(other, "f.txt", "x\n")
+    pointer = place.path / "sub" / ".git"
+    pointer.unlink()
+    (other / ".git").rename(pointer)
+    _edit(place.path / "sub")
+    (place.path / "beside").write_text("kept\n")
+    taken = snapshot_tree(place.path)
+    assert any(path.startswith("sub/") for path in taken.left_out)
+    assert run_git(place.path, "show", f"{taken.commit}:beside") == "kept"

@@ -99,7 +99,7 @@ class SubmoduleSaver:
 
     def save(self, submodules: Sequence[Submodule]) -> SubmoduleWork:
         """Save what is in these submodules, and in those inside them; raises GitError, OSError."""
-        present = [each for each in submodules if not is_empty_submodule(self._git.root, each)]
+        present = self._find_present(self._git, b"", submodules)
         try:
             examined = self._examine_all(present) if present else []
             for each in reversed(examined):
@@ -135,8 +135,19 @@ class SubmoduleSaver:
                 self._name_unreadable(path, around, reason)
                 continue
             examined.append(found)
-            waiting += ((found, each) for each in nested if not is_empty_submodule(found.tree.git.root, each))
+            waiting += ((found, each) for each in self._find_present(found.tree.git, path + b"/", nested))
         return examined
+
+    def _find_present(self, outer: WorkspaceGit, prefix: bytes, submodules: Sequence[Submodule]) -> list[Submodule]:
+        """Return those that have a repository; name those that have files without one, which git overlooks."""
+        present = []
+        for each in submodules:
+            place = outer.root / os.fsdecode(each.path)
+            if not is_empty_submodule(outer.root, each):
+                present.append(each)
+            elif not place.is_symlink() and _has_entries(place):
+                self._work.left_out[prefix + each.path + b"/"] = "its files are in a submodule without a repository"
+        return present
 
     def _name_unreadable(self, path: bytes, around: _Examined | None, reason: str) -> None:
         if around is None:
@@ -184,6 +195,8 @@ class SubmoduleSaver:
         if own is None or around is None or not (own / "HEAD").is_file():
             raise _CannotSaveError("it is a submodule whose repository cannot be read")
         resolved, modules = own.resolve(), around.resolve() / "modules"
+        if common_directory_of(own) != own or (own / "objects").is_symlink() or (own / "refs").is_symlink():
+            raise _CannotSaveError("it is a submodule that shares the repository of another one")
         if resolved == place.resolve() / ".git":
             return own, ""
         if resolved.is_relative_to(modules):
@@ -286,6 +299,14 @@ class SubmoduleSaver:
     def _make_tree(self, entries: Sequence[tuple[str, str, str, str]]) -> str:
         lines = "".join(f"{mode} {kind} {name}\t{label}\n" for mode, kind, name, label in entries)
         return self._git.run("mktree", stdin=lines.encode()).text
+
+
+def _has_entries(directory: Path) -> bool:
+    try:
+        with os.scandir(directory) as entries:
+            return next(entries, None) is not None
+    except OSError:
+        return False
 
 
 def _own_refs(tree: WorkingTree, own: Path) -> dict[str, str]:
