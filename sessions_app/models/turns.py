@@ -61,7 +61,7 @@ class Turn(TeamModel):
     answer_digest = models.CharField(max_length=32, null=True, blank=True)
     """``text_digest`` of the agent's last message; only of a completed turn, and not of a very long message."""
     snapshot_before = models.CharField(max_length=64, null=True, blank=True)
-    """The newest snapshot of the workspace when the agent got the prompt; empty if there was none."""
+    """The newest snapshot of the workspace when the agent got the prompt; empty if none was known."""
     snapshot_after = models.CharField(max_length=64, null=True, blank=True)
     """The snapshot that was taken at its end; unknown if nothing had changed since the one before."""
 

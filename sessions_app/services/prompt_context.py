@@ -15,7 +15,7 @@ from sessions_app.domain.continuation import (
 from sessions_app.domain.states import PromptKind, PromptState
 from sessions_app.events.prompts import PromptDelivered
 from sessions_app.events.workspace import WorkspaceChanged
-from sessions_app.models import INTERRUPTED_WAIT, Prompt, Run, SessionTransaction, TaskSession
+from sessions_app.models import INTERRUPTED_WAIT, Prompt, SessionTransaction, TaskSession, Turn
 from sessions_app.services import workspace_notes
 
 INTERRUPTION_KEY: Final = "interruption"
@@ -29,7 +29,7 @@ DELIVERED_EVENT: Final = PromptDelivered.name
 SNAPSHOT_EVENT: Final = WorkspaceChanged.name
 
 
-def note_interruption(transaction: SessionTransaction, run: Run, tools: Sequence[str]) -> None:
+def note_interruption(transaction: SessionTransaction, run: Turn, tools: Sequence[str]) -> None:
     """Store what the log knows about a turn that was interrupted."""
     known = {
         "message_id": run.message_id,
@@ -40,8 +40,13 @@ def note_interruption(transaction: SessionTransaction, run: Run, tools: Sequence
     transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
 
 
-def _snapshot_before(transaction: SessionTransaction, run: Run) -> str:
-    """Return the commit with the working tree at the start of the turn; empty if there is none, or the turn is long."""
+def _snapshot_before(transaction: SessionTransaction, turn: Turn) -> str:
+    """Return the commit with the working tree at the start of the turn; empty if there is none, or it is unknown."""
+    return turn.snapshot_before or _logged_snapshot(transaction, turn)
+
+
+def _logged_snapshot(transaction: SessionTransaction, run: Turn) -> str:
+    """Return the snapshot before a turn from the log, for a row that has none, as one that release 1.0.0 has begun."""
     oldest = transaction.session.last_seq - SEARCHED_EVENTS
     log = transaction.session.events.filter(seq__gt=oldest).order_by("-seq")
     began = log.filter(name=DELIVERED_EVENT, payload__message_id=run.message_id).first()

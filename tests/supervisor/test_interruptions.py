@@ -11,6 +11,7 @@ from sessions_app.services import intents, prompt_context
 from sessions_app.supervisor.interrupted_turns import interrupt_turn
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
+    change,
     conversation,
     fresh,
     last_payload,
@@ -162,15 +163,22 @@ def snapshot(journal: Journal, commit: str) -> dict[str, Any]:
     return journal.line("workspace.snapshot", commit=commit, ref="r", reason="turn_start", dirty=True)
 
 
+BY_RELEASE_1_0: dict[str, Any] = {"first_seq": None, "origin": None, "prompt": None, "snapshot_before": None}
+"""What the row of a turn does not know that release 1.0.0 has begun."""
+
+
+@pytest.mark.parametrize("turn", [{}, BY_RELEASE_1_0], ids=["ours", "begun by release 1.0.0"])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_changes_are_counted_from_the_snapshot_before_the_turn(at_once: bool) -> None:
+def test_changes_are_counted_from_the_snapshot_before_the_turn(at_once: bool, turn: dict[str, Any]) -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     accepted, delivered = journal.accepted("p1"), "a" * 40
     lines = [accepted, snapshot(journal, delivered), journal.line("prompt.delivered", message_id="p1")]
-    lines += [snapshot(journal, "b" * 40), journal.exits("p1")]
+    lines.append(snapshot(journal, "b" * 40))
     for batch in [lines] if at_once else [[line] for line in lines]:
         ingest(session, batch)
+    change(session.runs.get(), **turn)
+    ingest(session, [journal.exits("p1")])
     known = prompt_context.unfinished_of(fresh(session))
     assert known is not None
     assert known["since"] == "a" * 40
@@ -194,9 +202,23 @@ def test_cancelled_turn_whose_agent_dies_is_not_continued() -> None:
     assert prompt_context.unfinished_of(fresh(session)) is None
 
 
-@pytest.mark.parametrize(("searched", "since"), [(1_000, "a" * 40), (3, "")])
-def test_beginning_of_a_turn_is_searched_for_in_the_newest_events(
-    searched: int, since: str, monkeypatch: pytest.MonkeyPatch
+def test_changes_are_counted_for_a_turn_within_one_batch() -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
+    lines = [snapshot(journal, "a" * 40), *journal.turn_begins("p1"), snapshot(journal, "b" * 40), journal.exits("p1")]
+    ingest(session, lines)
+    known = prompt_context.unfinished_of(fresh(session))
+    assert known is not None
+    assert known["since"] == "a" * 40
+
+
+@pytest.mark.parametrize(
+    ("turn", "searched", "since"),
+    [({}, 3, "a" * 40), (BY_RELEASE_1_0, 1_000, "a" * 40), (BY_RELEASE_1_0, 3, "")],
+    ids=["known by its row", "of release 1.0.0", "of release 1.0.0, begun long ago"],
+)
+def test_beginning_of_an_older_turn_is_searched_for_in_the_newest_events(
+    turn: dict[str, Any], searched: int, since: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
@@ -204,6 +226,7 @@ def test_beginning_of_a_turn_is_searched_for_in_the_newest_events(
     monkeypatch.setattr(prompt_context, "SEARCHED_EVENTS", searched)
     for number in range(4):
         ingest(session, [journal.tool(f"call {number}"), snapshot(journal, "b" * 40)])
+    change(session.runs.get(), **turn)
     ingest(session, [journal.exits("p1")])
     known = prompt_context.unfinished_of(fresh(session))
     assert known is not None
