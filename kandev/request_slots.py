@@ -31,7 +31,10 @@ _MAX_REMEMBERED: Final = 10_000
 """Credentials whose users are remembered."""
 _API_PATH: Final = "/api/"
 """Where tokens count; everywhere else only the session cookie does."""
-_EXEMPT_PATHS: Final = frozenset({"/healthz", "/metrics"})
+_PROBE_PATHS: Final = frozenset({"/healthz", "/metrics"})
+"""Paths that do not wait for pages and the API: they have slots of their own, in which networks take turns."""
+MAX_PROBES: Final = 4
+MAX_PROBES_PER_NETWORK: Final = 2
 _REMEMBER: Final = "kandev.remember_user"
 _REFUSAL: Final = b'{"code":"throttled","message":"There are too many requests at once. Try again.","details":{}}'
 
@@ -101,19 +104,22 @@ class RequestSlotsMiddleware:
 
     def __init__(self, inner: Application, session_cookie: str, slots: RequestSlots | None = None):
         self._inner, self._slots = inner, slots or RequestSlots()
+        self._probe_slots = RequestSlots(MAX_PROBES, MAX_PROBES_PER_NETWORK)
         self._cookie = session_cookie
         self._users: OrderedDict[bytes, bytes] = OrderedDict()
         """Users by credential: one may have many tokens and logins, and is still one caller."""
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or scope["path"] in _EXEMPT_PATHS:
+        if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
-        credential = credential_of(scope, self._cookie)
+        is_probe = scope["path"] in _PROBE_PATHS
+        slots = self._probe_slots if is_probe else self._slots
+        credential = b"" if is_probe else credential_of(scope, self._cookie)
         user = self._users.get(credential)
         caller = user or _network_of(scope)
-        if not await self._slots.acquire(caller, MAX_WAITING if user else MAX_WAITING_UNKNOWN):
+        if not await slots.acquire(caller, MAX_WAITING if user else MAX_WAITING_UNKNOWN):
             await _refuse(send)
             return
         is_held = True
@@ -122,7 +128,7 @@ class RequestSlotsMiddleware:
             nonlocal is_held
             if is_held:
                 is_held = False
-                self._slots.release(caller)
+                slots.release(caller)
 
         async def send_and_release(message: Scope) -> None:
             release()

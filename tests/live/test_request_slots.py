@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kandev.request_slots import RequestSlots, RequestSlotsMiddleware, credential_of
+from kandev.request_slots import MAX_PROBES_PER_NETWORK, RequestSlots, RequestSlotsMiddleware, credential_of
 from tests.drills.conftest import deployment, pytest_runtest_makereport  # noqa: F401
 from tests.drills.deployment import Deployment
 from tests.hostile_load.attackers import Request, send
@@ -108,6 +108,26 @@ async def test_stream_holds_no_slot_and_health_needs_none() -> None:
     ends.set()
     for answer in await asyncio.gather(*streams, health):
         assert answer[0]["status"] == 200
+
+
+async def test_flood_of_probes_runs_few_at_once_and_delays_no_other_network() -> None:
+    running, most, ends = Counter[str](), Counter[str](), asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        client = scope["client"][0]
+        running[client] += 1
+        most[client] = max(most[client], running[client])
+        await (ends.wait() if client == "192.0.2.1" else settle())
+        running[client] -= 1
+
+    middleware = RequestSlotsMiddleware(application, "sessionid", RequestSlots(most=1))
+    flood = [asyncio.create_task(serve(middleware, path="/healthz")) for _ in range(40)]
+    await settle()
+    await asyncio.wait_for(serve(middleware, path="/healthz", client=("192.0.2.2", 1)), timeout=30)
+    await asyncio.wait_for(serve(middleware, client=("192.0.2.2", 1)), timeout=30)
+    assert most["192.0.2.1"] == MAX_PROBES_PER_NETWORK
+    ends.set()
+    await asyncio.gather(*flood)
 
 
 async def test_credentials_of_one_user_count_as_one_caller() -> None:
