@@ -94,6 +94,13 @@ def _read_attachments(prompt: SnapshotValues) -> list[dict[str, Any]]:
     ]
 
 
+def named_files(session: TaskSession) -> set[str]:
+    """Return the digests of the files that the session's prompts name."""
+    return {
+        file["sha256"] for files in session.prompts.values_list("attachments", flat=True).iterator() for file in files
+    }
+
+
 def write_attachments(session: TaskSession, contents: Iterable[bytes]) -> None:
     """Write the files of the session's prompts."""
     for content in contents:
@@ -196,6 +203,8 @@ class ImportResult:
     messages: int = 0
     held: int = 0
     findings: list[Finding] = field(default_factory=list)
+    unlisted: int = 0
+    """Problems beyond the listed ones."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -232,6 +241,7 @@ def _import_safely(reader: RecordReader, team: str, *, dry_run: bool) -> ImportR
         reader.report(
             reader.stem, 0, f"the database rejected it: {str(error).splitlines()[0] if str(error) else error!r}"
         )
+    result.unlisted = reader.unlisted
     return result
 
 
@@ -263,7 +273,7 @@ def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dr
             reader.report(reader.stem + SNAPSHOT_SUFFIX, 0, problem)
         rows_in.write_runs(session, snapshot, rows)
         rows_in.write_conversation(session, rows)
-        write_attachments(session, reader.contents())
+        write_attachments(session, reader.contents(named_files(session)))
         write_receipts(session, snapshot, rows)
         write_tokens(session, SnapshotValues(reader.tokens()))
         result.held = _settle_session(session_id, gaps)

@@ -15,6 +15,7 @@ from sessions_app.domain.states import DerivedStatus
 from sessions_app.models import Attachment, Prompt, SessionEvent, Task, TaskSession, session_transaction
 from sessions_app.services.attachments import store_files
 from sessions_app.services.errors import AttachmentMissing
+from sessions_app.services.portable import reading
 from sessions_app.services.prompts import resend_prompt
 from sessions_app.services.status import session_status
 from tests.portable.records import (
@@ -76,6 +77,66 @@ def test_prompt_files_are_imported_and_damaged_ones_reported(folder: Path, capsy
     assert f"{digests[1]}: its content does not match its name" in capsys.readouterr().out
     with pytest.raises(AttachmentMissing):
         resend_prompt(session.id, back.message_id, None)
+
+
+def test_only_files_that_a_prompt_names_are_read(folder: Path, tmp_path: Path) -> None:
+    session = running_session("first")
+    named = AttachedFile("named", "text/plain", b"named")
+    with session_transaction(session.id) as transaction:
+        described = store_files(transaction.session, [named])
+    session.prompts.update(attachments=described, state="queued")
+    export(session, folder)
+    files = folder / f"{session.id}.files"
+    for number in range(50):
+        other = AttachedFile("other", "text/plain", b"other %d" % number)
+        (files / other.described()["sha256"]).write_bytes(other.content)
+    delete_sessions()
+
+    assert run_import(folder) == 0
+    assert [bytes(row.content) for row in Attachment.objects.all()] == [b"named"]
+
+
+def test_folder_of_files_that_is_a_link_is_not_followed(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = running_session("first")
+    with session_transaction(session.id) as transaction:
+        described = store_files(transaction.session, [AttachedFile("named", "text/plain", b"named")])
+    session.prompts.update(attachments=described, state="queued")
+    export(session, folder)
+    files = folder / f"{session.id}.files"
+    files.rename(tmp_path / "elsewhere")
+    files.symlink_to(tmp_path / "elsewhere")
+    delete_sessions()
+
+    run_import(folder)
+    assert not Attachment.objects.exists()
+    assert f"{session.id}.files: not a directory" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["{}", "[]", "0"])
+def test_snapshot_with_too_many_values_is_refused_before_it_is_parsed(
+    value: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reading, "MAX_VALUES", 1000)
+    folder.mkdir()
+    (folder / "a.json").write_text('{"id": "a", "rows": [' + ",".join([value] * 1000) + "]}")
+    assert run_import(folder) == 1
+    assert "a.json: too many values" in capsys.readouterr().out
+
+
+def test_problems_beyond_a_limit_are_counted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reading, "MAX_FINDINGS", 3)
+    folder.mkdir()
+    (folder / "a.json").write_text(json.dumps({"id": "a", "title": "x"}))
+    (folder / "a.messages.jsonl").write_text("damaged\n" * 40)
+    assert run_import(folder) == 1
+    said = capsys.readouterr().out
+    assert said.count("a.messages.jsonl:") == 3
+    assert "a: 37 more problems are not listed" in said
+    assert "40 items left out" in said
 
 
 def test_related_rows_are_found_by_name_or_created_inert(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

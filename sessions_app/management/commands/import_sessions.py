@@ -76,6 +76,9 @@ def print_results(console: VisibleConsole, results: Sequence[ImportResult], *, d
         for finding in result.findings:
             place = f"{finding.file}:{finding.line}" if finding.line else finding.file
             console.print(f"{escape(place)}: {escape(finding.problem)}", highlight=False, soft_wrap=True)
+        if result.unlisted:
+            more = plural(result.unlisted, "1 more problem is", "{} more problems are")
+            console.print(f"{escape(result.stem)}: {more} not listed", highlight=False, soft_wrap=True)
         for note in result.notes:
             console.print(f"{escape(result.stem)}: {escape(note)}", highlight=False, soft_wrap=True)
     console.print(summary_line(results, dry_run=dry_run), highlight=False)
@@ -88,7 +91,7 @@ def summary_line(results: Sequence[ImportResult], *, dry_run: bool) -> str:
     count = {name: sum(result.outcome == name for result in results) for name in OUTCOME_STYLES}
     outcomes = ", ".join(f"{count[name]} {words}" for name, words in OUTCOME_STYLES.items() if count[name])
     held = sum(result.held for result in results)
-    left_out = sum(len(result.findings) for result in results)
+    left_out = sum(len(result.findings) + result.unlisted for result in results)
     more = f"; {plural(held, '1 prompt', '{} prompts')} held" if held else ""
     more += f"; {plural(left_out, '1 item', '{} items')} left out" if left_out else ""
     more += " (dry run: nothing was written)" if dry_run else ""

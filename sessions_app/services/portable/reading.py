@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import uuid
 from bisect import bisect_left
@@ -14,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from executors_app.untrusted_files import Directory
 from sessions_app.domain.attachments import MAX_FILE_BYTES, media_type_of
 from sessions_app.domain.portable_lines import BadLine, LogEvent, line_to_event, parse_time
 from sessions_app.services.portable.record import FILES_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TOKENS_SUFFIX
@@ -22,6 +24,11 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """Maximum number of bytes of a line, and of a snapshot."""
 MAX_DEPTH: Final = 64
 """Maximum number of levels of a JSON value."""
+MAX_VALUES: Final = 2_000_000
+"""Commas and opening brackets of a line, or of a snapshot: each value takes far more memory than its characters."""
+MAX_FINDINGS: Final = 1000
+"""Problems of one session that are listed; more are counted."""
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,8 @@ class RecordReader:
     stem: str
     """Name of the files without suffix."""
     findings: list[Finding] = field(default_factory=list)
+    unlisted: int = 0
+    """Problems beyond ``MAX_FINDINGS``."""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the snapshot; empty if there is none that can be read."""
@@ -70,30 +79,37 @@ class RecordReader:
                 self.report(name, line.line, f"seq {line.event.seq} is repeated or out of order")
         return [lines[index] for index in kept]
 
-    def contents(self) -> Iterator[bytes]:
-        """Yield the files of the session's prompts; those whose content does not match their name are reported."""
-        folder = self.stem + FILES_SUFFIX
+    def contents(self, digests: Collection[str]) -> Iterator[bytes]:
+        """Yield the files that the session's prompts name; those whose content does not match are reported.
+
+        Nothing else in their folder is read, however many files there are. One that is missing is not reported: its
+        prompt can be read, but not resent.
+        """
+        folder = Path(self.stem + FILES_SUFFIX)
         try:
-            names = sorted(path.name for path in (self.folder / folder).iterdir())
-        except OSError:
+            opened = Directory(self.folder / folder)
+        except FileNotFoundError:
             return
-        for name in names:
-            if name.startswith("."):  # what an exporter was writing when it was killed
+        except OSError as error:
+            self.report(str(folder), 0, _error_text(error))
+            return
+        for digest in sorted(digests):
+            if not _DIGEST.fullmatch(digest) or opened.find(digest) is None:
                 continue
-            try:
-                with self._open(f"{folder}/{name}") as file:
-                    content = file.read(MAX_FILE_BYTES + 1)
-            except OSError as error:
-                self.report(f"{folder}/{name}", 0, _error_text(error))
-                continue
-            if hashlib.sha256(content).hexdigest() == name and media_type_of(content):
+            content = opened.read(digest, MAX_FILE_BYTES + 1)
+            if content is None:
+                self.report(str(folder / digest), 0, "not a regular file")
+            elif hashlib.sha256(content).hexdigest() == digest and media_type_of(content):
                 yield content
             else:
-                self.report(f"{folder}/{name}", 0, "its content does not match its name")
+                self.report(str(folder / digest), 0, "its content does not match its name")
 
     def report(self, file: str, line: int, problem: str) -> None:
         """Report something that was left out."""
-        self.findings.append(Finding(file, line, problem))
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(Finding(file, line, problem))
+        else:
+            self.unlisted += 1
 
     def _object(self, name: str) -> dict[str, Any]:
         try:
@@ -178,13 +194,16 @@ def _json(raw: bytes) -> Any:
     """Parse JSON to a value that a database can store; raises BadLine."""
     if len(raw) > MAX_LINE_BYTES:
         raise BadLine("too long")
+    brackets = raw.count(b"{") + raw.count(b"[")
+    if brackets + raw.count(b",") > MAX_VALUES:
+        raise BadLine("too many values")
     try:
         value = json.loads(raw.decode(), parse_constant=_refuse)
     except UnicodeDecodeError:
         raise BadLine("not UTF-8") from None
     except (ValueError, RecursionError):
         raise BadLine("not JSON") from None
-    if b"\\u" in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH:
+    if b"\\u" in raw or brackets > MAX_DEPTH:
         return _storable(value, 0)
     return value
 
