@@ -36,11 +36,8 @@ if "daphne.server" in sys.modules:  # a server loads this module; tests load it 
     refuse_incompatible_database_to_server()
 
 application = TrustedProxiesMiddleware(
-    ProtocolTypeRouter(
-        {
-            "http": McpEndpoint(RequestSlotsMiddleware(http, settings.SESSION_COOKIE_NAME)),
-            "websocket": websockets,
-        }
+    RequestSlotsMiddleware(
+        ProtocolTypeRouter({"http": McpEndpoint(http), "websocket": websockets}), settings.SESSION_COOKIE_NAME
     ),
     settings.KANDEV_TRUSTED_PROXIES,
 )

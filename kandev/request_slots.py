@@ -18,28 +18,59 @@ from django.http.cookie import parse_cookie
 from django.utils.functional import SimpleLazyObject
 
 from sessions_app.accounts.client_address import network_of_address
+from sessions_app.live.authentication import REMEMBER_USER, remember_user
+from sessions_app.mcp_server.endpoint import PATHS as MCP_PATHS
 
 MAX_REQUESTS: Final = 60
 """Requests that a web process handles at once."""
 MAX_PER_CALLER: Final = 8
 """Requests of one caller that are handled at once; a browser sends six."""
+MAX_PER_NETWORK: Final = 3
+"""Requests of one network without a known user that are handled at once: a request of anyone else gets at least a
+quarter of the processor that the threads of a process share, not a ninth."""
 MAX_WAITING: Final = 100
 """Requests of one user that wait for a slot; more are refused."""
 MAX_WAITING_UNKNOWN: Final = 1000
 """Requests of one network without a known user that wait: all users behind a proxy, after the web process started."""
+_NETWORK: Final = b"network "
+"""What the names of callers begin with that are networks."""
 _MAX_REMEMBERED: Final = 10_000
 """Credentials whose users are remembered."""
 _API_PATH: Final = "/api/"
-"""Where tokens count; everywhere else only the session cookie does."""
+"""Where tokens count; on pages only the session cookie does."""
 _PROBE_PATHS: Final = frozenset({"/healthz", "/metrics"})
 """Paths that do not wait for pages and the API: they have slots of their own, in which networks take turns."""
 MAX_PROBES: Final = 4
 MAX_PROBES_PER_NETWORK: Final = 2
-_REMEMBER: Final = "kandev.remember_user"
 _REFUSAL: Final = b'{"code":"throttled","message":"There are too many requests at once. Try again.","details":{}}'
 
 Scope = dict[str, Any]
 Application = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+class _Turns:
+    """The waiting requests of one caller. Its credentials take turns: those of a network are of many users."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[bytes, deque[asyncio.Future[None]]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, credential: bytes, turn: asyncio.Future[None]) -> None:
+        """Add a request."""
+        self._waiting.setdefault(credential, deque()).append(turn)
+        self._count += 1
+
+    def popleft(self) -> asyncio.Future[None]:
+        """Remove and return the request whose turn it is."""
+        credential, turns = self._waiting.popitem(last=False)
+        turn = turns.popleft()
+        if turns:
+            self._waiting[credential] = turns
+        self._count -= 1
+        return turn
 
 
 class RequestSlots:
@@ -47,17 +78,18 @@ class RequestSlots:
 
     def __init__(self, most: int = MAX_REQUESTS, per_caller: int = MAX_PER_CALLER):
         self._free, self._per_caller = most, per_caller
+        self._per_network = min(per_caller, MAX_PER_NETWORK)
         self._held: dict[bytes, int] = {}
-        self._waiting: OrderedDict[bytes, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: OrderedDict[bytes, _Turns] = OrderedDict()
         """Those who wait, by caller; the caller whose turn is next comes first."""
 
-    async def acquire(self, caller: bytes, most_waiting: int = MAX_WAITING) -> bool:
+    async def acquire(self, caller: bytes, most_waiting: int = MAX_WAITING, credential: bytes = b"") -> bool:
         """Wait for a slot; return False if ``most_waiting`` of the caller's requests wait already."""
-        turns = self._waiting.setdefault(caller, deque())
+        turns = self._waiting.setdefault(caller, _Turns())
         if len(turns) >= most_waiting:
             return False
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        turns.append(turn)
+        turns.append(credential, turn)
         self._grant()
         try:
             await turn
@@ -75,13 +107,16 @@ class RequestSlots:
             del self._held[caller]
         self._grant()
 
+    def _limit_of(self, caller: bytes) -> int:
+        return self._per_network if caller.startswith(_NETWORK) else self._per_caller
+
     def _grant(self) -> None:
         """Give free slots to the callers that wait, one to each in turn."""
         passed = 0
         while self._free and passed < len(self._waiting):
             caller, turns = next(iter(self._waiting.items()))
             self._waiting.move_to_end(caller)
-            if self._held.get(caller, 0) >= self._per_caller:
+            if self._held.get(caller, 0) >= self._limit_of(caller):
                 passed += 1
                 continue
             passed = 0
@@ -94,12 +129,27 @@ class RequestSlots:
                 turn.set_result(None)
 
 
+class _HeldSlot:
+    """A slot that is given back once, however often it is released."""
+
+    def __init__(self, slots: RequestSlots, caller: bytes):
+        self._slots, self._caller = slots, caller
+        self._is_held = True
+
+    def release(self) -> None:
+        """Give the slot back, unless that has happened."""
+        if self._is_held:
+            self._is_held = False
+            self._slots.release(self._caller)
+
+
 class RequestSlotsMiddleware:
     """ASGI middleware that handles a limited number of requests at once.
 
     A caller is a user, or a network if the request has no credential of a known user: a credential is known once it
     has been accepted. Otherwise whoever invents many credentials would be many callers. A response that has begun needs
-    no slot: a stream of events can last for hours.
+    no slot: a stream of events can last for hours. Nor do WebSockets and calls of the MCP server once they are
+    authenticated: they have limits of their own.
     """
 
     def __init__(self, inner: Application, session_cookie: str, slots: RequestSlots | None = None):
@@ -111,7 +161,7 @@ class RequestSlotsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._inner(scope, receive, send)
             return
         is_probe = scope["path"] in _PROBE_PATHS
@@ -119,41 +169,42 @@ class RequestSlotsMiddleware:
         credential = b"" if is_probe else credential_of(scope, self._cookie)
         user = self._users.get(credential)
         caller = user or _network_of(scope)
-        if not await slots.acquire(caller, MAX_WAITING if user else MAX_WAITING_UNKNOWN):
-            await _refuse(send)
+        if not await slots.acquire(caller, MAX_WAITING if user else MAX_WAITING_UNKNOWN, credential):
+            await _refuse(scope, send)
             return
-        is_held = True
-
-        def release() -> None:
-            nonlocal is_held
-            if is_held:
-                is_held = False
-                slots.release(caller)
+        slot = _HeldSlot(slots, caller)
 
         async def send_and_release(message: Scope) -> None:
-            release()
+            # A socket is accepted before it is authenticated.
+            if message["type"] != "websocket.accept":
+                slot.release()
             await send(message)
 
-        def remember_user(user_id: int) -> None:
-            if not credential:
-                return  # a login: what follows without a credential is not this user's
-            self._users[credential] = b"user %d" % user_id
-            while len(self._users) > _MAX_REMEMBERED:
-                self._users.popitem(last=False)
+        def remember(user_id: int) -> None:
+            if scope["type"] == "websocket" or scope["path"] in MCP_PATHS:
+                slot.release()
+            self._remember(credential, user_id)
 
         try:
-            await self._inner({**scope, _REMEMBER: remember_user}, receive, send_and_release)
+            await self._inner({**scope, REMEMBER_USER: remember}, receive, send_and_release)
         finally:
-            release()
+            slot.release()
+
+    def _remember(self, credential: bytes, user_id: int) -> None:
+        if not credential:
+            return  # a login: what follows without a credential is not this user's
+        self._users[credential] = b"user %d" % user_id
+        while len(self._users) > _MAX_REMEMBERED:
+            self._users.popitem(last=False)
 
 
 def credential_of(scope: Scope, session_cookie: str) -> bytes:
     """Return a hash of the credential that decides about a request; empty if it has none.
 
-    It is read as Django and REST framework read it: if a part counted that they ignore, such as a token beside the
+    It is read as those read it who will check it: if a part counted that they ignore, such as a token beside the
     cookie of a page, one user could be many callers. It is not checked yet.
     """
-    key = _token_of(scope) if scope["path"].startswith(_API_PATH) else b""
+    key = _token_of(scope)
     if not key:
         cookies = parse_cookie(_header(scope, b"cookie").decode("latin-1"))
         key = cookies.get(session_cookie, "").encode()
@@ -162,13 +213,19 @@ def credential_of(scope: Scope, session_cookie: str) -> bytes:
 
 def _network_of(scope: Scope) -> bytes:
     client = scope.get("client") or ("", 0)
-    return b"network " + network_of_address(str(client[0])).encode()
+    return _NETWORK + network_of_address(str(client[0])).encode()
 
 
 def _token_of(scope: Scope) -> bytes:
     """Return the key of ``Authorization: Token KEY``; empty if the session cookie decides."""
+    if scope["type"] == "websocket":
+        decides, scheme = not _header(scope, b"origin"), b"token"
+    elif scope["path"] in MCP_PATHS:
+        decides, scheme = True, b"bearer"
+    else:
+        decides, scheme = scope["path"].startswith(_API_PATH), b"token"
     words = _header(scope, b"authorization").split()
-    return b" ".join(words[1:]) if words and words[0].lower() == b"token" else b""
+    return b" ".join(words[1:]) if decides and words and words[0].lower() == scheme else b""
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
@@ -176,7 +233,10 @@ def _header(scope: Scope, name: bytes) -> bytes:
     return b",".join(value for key, value in scope["headers"] if key == name)
 
 
-async def _refuse(send: Any) -> None:
+async def _refuse(scope: Scope, send: Any) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close"})
+        return
     headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
     await send({"type": "http.response.start", "status": 429, "headers": headers})
     await send({"type": "http.response.body", "body": _REFUSAL})
@@ -187,10 +247,9 @@ def remember_user_middleware(get_response: Callable[[HttpRequest], HttpResponse]
 
     def handle(request: HttpRequest) -> HttpResponse:
         response = get_response(request)
-        remember = getattr(request, "scope", {}).get(_REMEMBER)
         user_id = _user_id_of(request)
-        if remember is not None and user_id is not None:
-            remember(user_id)
+        if user_id is not None:
+            remember_user(getattr(request, "scope", {}), user_id)
         return response
 
     return handle

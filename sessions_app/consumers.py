@@ -24,7 +24,7 @@ from sessions_app.api.errors import PayloadTooLarge
 from sessions_app.api.serializers.sessions import SessionSerializer
 from sessions_app.api.serializers.tasks import TaskSerializer
 from sessions_app.live import hub
-from sessions_app.live.authentication import CloseCode, Principal, Subscription, authenticate
+from sessions_app.live.authentication import CloseCode, Principal, Subscription, authenticate, remember_user
 from sessions_app.live.hub import Subscriber, TooManySubscriptions, get_hub
 from sessions_app.live.log_reader import LogLine, SessionLog, find_session, start_stream_at
 from sessions_app.models import TaskSession
@@ -94,6 +94,7 @@ class AuthenticatedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  
         principal = await authenticate(self.scope)
         if principal is None:
             return CloseCode.NOT_AUTHENTICATED
+        remember_user(self.scope, principal.user_id)
         key = _parse_uuid(self.scope["url_route"]["kwargs"].get("key", ""))
         if key is None:
             return CloseCode.NOT_FOUND

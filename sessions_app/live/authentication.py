@@ -141,6 +141,16 @@ OriginParts = tuple[str, str, str]
 """Scheme, host and port."""
 
 
+REMEMBER_USER: Final = "kandev.remember_user"
+"""Key of the scope for a function that is told whose credential the request has (``kandev.request_slots``)."""
+
+
+def remember_user(scope: Scope, user_id: int) -> None:
+    """Tell the web server that the credential of a request was accepted."""
+    if (remember := scope.get(REMEMBER_USER)) is not None:
+        remember(user_id)
+
+
 async def authenticate(scope: Scope) -> Principal | None:
     """Return the principal that opens a socket; None if the credentials are missing or not valid."""
     # Browsers always send ``Origin`` with a WebSocket, and cookies even from pages of other sites: a login counts only

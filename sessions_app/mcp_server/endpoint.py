@@ -17,7 +17,13 @@ from sessions_app.accounts import credentials
 from sessions_app.accounts.api.authentication import WRONG_KEY_MESSAGE, count_wrong_token_from
 from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.errors import ErrorResponse, PayloadTooLarge, error_response
-from sessions_app.live.authentication import Principal, has_allowed_host, header_values, is_own_origin
+from sessions_app.live.authentication import (
+    Principal,
+    has_allowed_host,
+    header_values,
+    is_own_origin,
+    remember_user,
+)
 from sessions_app.mcp_server.size_limit import ClientDisconnected, receive_message
 from sessions_app.services.database_threads import run_in_database
 
@@ -48,6 +54,7 @@ class McpEndpoint:
             return
         try:
             caller = await _admit(scope)
+            remember_user(scope, caller.principal.user_id)
             receive = await receive_message(receive)
             # In a thread, and only at the first request: this import takes a second.
             protocol = await asyncio.to_thread(importlib.import_module, _PROTOCOL)

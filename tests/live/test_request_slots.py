@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kandev import request_slots
 from kandev.request_slots import MAX_PROBES_PER_NETWORK, RequestSlots, RequestSlotsMiddleware, credential_of
 from tests.drills.conftest import deployment, pytest_runtest_makereport  # noqa: F401
 from tests.drills.deployment import Deployment
@@ -151,6 +152,52 @@ async def test_credentials_of_one_user_count_as_one_caller() -> None:
     assert held["most"] == 2
 
 
+@pytest.mark.parametrize(
+    "connection",
+    [{"type": "websocket", "path": "/ws/tasks/1/"}, {"path": "/mcp"}],
+    ids=["socket", "MCP"],
+)
+async def test_connection_holds_its_slot_until_it_is_authenticated(connection: dict[str, Any]) -> None:
+    begun, authenticated, ends = list[Any](), asyncio.Event(), asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope)
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.accept"})
+        await authenticated.wait()
+        scope["kandev.remember_user"](7)
+        await ends.wait()
+
+    middleware = RequestSlotsMiddleware(application, "sessionid", RequestSlots(most=9, per_caller=2))
+    tasks = [asyncio.create_task(serve(middleware, **connection)) for _ in range(6)]
+    await settle()
+    assert len(begun) == 2
+    authenticated.set()
+    await settle()
+    await settle()
+    assert len(begun) == 6
+    ends.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_socket_beyond_the_limit_is_refused_before_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_slots, "MAX_WAITING_UNKNOWN", 1)
+    ends = asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await ends.wait()
+        await send({"type": "websocket.close", "code": 4401})
+
+    middleware = RequestSlotsMiddleware(application, "sessionid", RequestSlots(most=1))
+    tasks = [asyncio.create_task(serve(middleware, type="websocket")) for _ in range(3)]
+    await settle()
+    assert [task.done() for task in tasks] == [False, False, True]
+    ends.set()
+    answers = await asyncio.gather(*tasks)
+    assert answers[2] == [{"type": "websocket.close"}]
+    assert answers[1] == [{"type": "websocket.close", "code": 4401}]
+
+
 def invented(number: int) -> list[tuple[bytes, bytes]]:
     return [(b"cookie", b"sessionid=invented%d" % number)]
 
@@ -180,6 +227,22 @@ async def test_requests_without_a_known_user_count_by_network(crowd: list[dict[s
     assert len(running) == (1 if is_one_caller else len(crowd))
     ends.set()
     await asyncio.gather(*tasks)
+
+
+async def test_credentials_of_one_network_take_turns() -> None:
+    order, first = list[Any](), asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        order.append(scope["headers"])
+        await first.wait()
+
+    middleware = RequestSlotsMiddleware(application, "sessionid", RequestSlots(most=1))
+    many, few = [LOGIN], [(b"cookie", b"sessionid=y")]
+    tasks = [asyncio.create_task(serve(middleware, headers=headers)) for headers in (*[many] * 9, few, [])]
+    await settle()
+    first.set()
+    await asyncio.gather(*tasks)
+    assert order[:4] == [many, many, few, []]
 
 
 async def test_login_without_a_credential_claims_no_other_request() -> None:
@@ -239,6 +302,27 @@ PAGE, API = "/tasks/", "/api/v1/tasks/"
 def test_credential_that_decides_identifies_the_caller(path: str, headers: Any, same_as: tuple[bytes, bytes]) -> None:
     expected = credential_of({**SCOPE, "path": API, "headers": [same_as]}, "sessionid")
     assert credential_of({**SCOPE, "path": path, "headers": headers}, "sessionid") == expected
+
+
+ORIGIN = (b"origin", b"http://localhost")
+BEARER = (b"authorization", b"Bearer k")
+
+
+@pytest.mark.parametrize(
+    ("scope", "same_as"),
+    [
+        ({"type": "websocket", "headers": [TOKEN, LOGIN]}, TOKEN),
+        ({"type": "websocket", "headers": [ORIGIN, LOGIN]}, LOGIN),
+        ({"type": "websocket", "headers": [ORIGIN, TOKEN, LOGIN]}, LOGIN),
+        ({"path": "/mcp", "headers": [BEARER, LOGIN]}, TOKEN),
+        ({"path": "/mcp/", "headers": [BEARER]}, TOKEN),
+    ],
+)
+def test_credential_of_a_socket_and_of_mcp_identifies_the_caller(
+    scope: dict[str, Any], same_as: tuple[bytes, bytes]
+) -> None:
+    expected = credential_of({**SCOPE, "path": API, "headers": [same_as]}, "sessionid")
+    assert credential_of({**SCOPE, **scope}, "sessionid") == expected
 
 
 def test_other_credentials_are_other_callers() -> None:
