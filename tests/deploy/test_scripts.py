@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -199,6 +201,45 @@ class TestBackUp:
         assert refused.returncode == 2
         assert "is not a complete copy" in refused.stderr
         assert deployment.rows("SELECT id FROM repositories") == before
+
+    @pytest.mark.database
+    def test_copy_with_a_link_is_not_restored(self, deployment: Deployment) -> None:
+        copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
+        sessions = Path(copied.stdout.strip()) / "sessions"
+        sessions.mkdir(exist_ok=True)
+        (sessions / "link").symlink_to(deployment.home)
+        refused = run_script(deployment, "restore", copied.stdout.strip())
+        assert refused.returncode == 2
+        assert "sessions/link is neither a file nor a directory" in refused.stderr
+
+    @pytest.mark.parametrize(
+        ("name", "kind", "size", "reason"),
+        [
+            ("authorized_keys", tarfile.REGTYPE, 10, "contains authorized_keys"),
+            ("secret-key", tarfile.SYMTYPE, 0, "neither a file nor a directory"),
+            ("secret-key", tarfile.REGTYPE, 17 << 20, "too large"),
+        ],
+        ids=["other file", "link", "too large"],
+    )
+    def test_secrets_of_someone_else_are_not_restored(
+        self, deployment: Deployment, operator_key: dict[str, str], name: str, kind: bytes, size: int, reason: str
+    ) -> None:
+        copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
+        packed = deployment.home / "secrets.tar"
+        with tarfile.open(packed, "w") as tar:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.size, entry.linkname = kind, size, "/etc/passwd"
+            tar.addfile(entry, io.BytesIO(bytes(size)))
+        gpg = ["gpg", "--batch", "--quiet", "--recipient-file", operator_key["file"], "--encrypt"]
+        env = {"PATH": os.environ["PATH"], "GNUPGHOME": operator_key["home"]}
+        encrypted = Path(copied.stdout.strip()) / "secrets.tar.gpg"
+        subprocess.run([*gpg, "--output", str(encrypted), str(packed)], env=env, check=True)
+        (deployment.data / "secret-key").rename(deployment.home / "kept")
+
+        refused = run_script(deployment, "restore", copied.stdout.strip(), GNUPGHOME=operator_key["home"])
+        assert refused.returncode == 2
+        assert reason in refused.stderr
+        assert not (deployment.data / name).exists()
 
     def test_backup_reports_missing_settings(self, tmp_path: Path) -> None:
         for script in ("back-up", "restore"):

@@ -19,6 +19,8 @@ _MAX_BYTES: Final = 4 << 30
 """Bytes of one archive that is fetched."""
 _IN_MEMORY: Final = 8 << 20
 _SMALL_FILE_LIMIT: Final = 1 << 20
+_MOST_FILES: Final = 10_000
+"""Files and directories of one archive that is fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,9 @@ def fetch_files(engine: Engine, container: str, path: str, into: Path) -> bool:
         if packed is None:
             return False
         with tarfile.open(fileobj=packed, mode="r:") as tar:
-            for entry in tar:
+            for number, entry in enumerate(tar):
+                if number == _MOST_FILES:
+                    raise LaunchFailed("The container has too many files to fetch.")
                 _extract(tar, entry, into)
         return True
 
@@ -105,10 +109,18 @@ def _extract(tar: tarfile.TarFile, entry: tarfile.TarInfo, into: Path) -> None:
         raise LaunchFailed("The container sent a file with an unsafe name.")
     if entry.isdir():
         target.mkdir(parents=True, exist_ok=True)
-    elif (content := tar.extractfile(entry) if entry.isreg() else None) is not None:
+    elif (content := _content_of(tar, entry)) is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
             shutil.copyfileobj(content, file)
+
+
+def _content_of(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes] | None:
+    """Return the content of a regular file; None for anything else.
+
+    A sparse file is none: it could claim a size far beyond the bytes that were sent.
+    """
+    return tar.extractfile(entry) if entry.isreg() and not entry.issparse() else None
 
 
 def fetch_file(engine: Engine, container: str, path: str, into: IO[bytes]) -> None:
@@ -125,7 +137,7 @@ def fetch_file(engine: Engine, container: str, path: str, into: IO[bytes]) -> No
 def _first_file(tar: tarfile.TarFile) -> IO[bytes] | None:
     """Return the content of an archive's first entry, if that is a regular file."""
     first = tar.next()
-    return tar.extractfile(first) if first is not None and first.isreg() else None
+    return None if first is None else _content_of(tar, first)
 
 
 @contextmanager
