@@ -16,7 +16,7 @@ from executors_app.agentctl.drivers.openai_chat import ChatDriver
 from sessions_app.domain.transient_errors import retry_after_hint, transient_trouble
 from tests.agents.chat_server import DONE, KEY, ChatServer, Handler, answer_of, chat_server, event, refuses, says
 from tests.agents.hosts import RecordingHost
-from tests.waiting import PATIENCE, eventually_async
+from tests.waiting import PATIENCE, eventually_async, pass_time
 
 Start = Callable[..., Any]
 
@@ -213,14 +213,15 @@ async def test_unreachable_provider_fails_the_turn(
     assert failed.value.code == "provider_unreachable"
 
 
-async def test_silent_provider_is_given_up(
-    driver: ChatDriver, provider: ChatServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(openai_chat, "SILENCE_TIMEOUT", 0.3)
+async def test_silent_provider_is_given_up(driver: ChatDriver, host: RecordingHost, provider: ChatServer) -> None:
     await start_with(driver, provider, says(event(text="let me th"), hangs=True), answer_of("ok"))
+    turn = asyncio.create_task(ask(driver, "m1", "hi"))
+    await eventually_async(host.said)
+
+    pass_time(openai_chat.SILENCE_TIMEOUT)
 
     with pytest.raises(TurnFailed) as failed:
-        await ask(driver, "m1", "hi")
+        await turn
     await ask(driver, "m2", "and?")
 
     assert failed.value.code == "provider_connection_lost"

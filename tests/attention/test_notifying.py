@@ -369,7 +369,7 @@ def test_old_resolved_items_and_deliveries_are_deleted(world: World, reader: Any
 def test_receivers_that_do_not_answer_delay_no_other_receiver(
     world: World, receiver: Receiver, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notifying, "MAX_ROUND_SECONDS", 0.5)
+    monkeypatch.setattr(notifying, "MAX_ROUND_SECONDS", PATIENCE)
     with receiving() as silent:
         silent.hangs = hangs = threading.Event()
         settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = (receiver.authority, silent.authority)
@@ -416,7 +416,7 @@ def test_members_of_one_team_leave_calls_to_other_teams(
 ) -> None:
     monkeypatch.setattr(notifying, "MAX_CALLS", 4)
     monkeypatch.setattr(notifying, "MAX_CALLS_PER_TEAM", 2)
-    monkeypatch.setattr(notifying, "MAX_ROUND_SECONDS", 0.5)
+    monkeypatch.setattr(notifying, "MAX_ROUND_SECONDS", PATIENCE)
     with receiving() as silent:
         silent.hangs = hangs = threading.Event()
         settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = (receiver.authority, silent.authority)

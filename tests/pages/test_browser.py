@@ -125,7 +125,7 @@ def test_page_reconnects_after_the_server_was_unreachable(visit: Any, world: Wor
     expect(page.locator(".strip > div:not(.wide) .pill")).to_have_text(["Reconnecting"] * 3)
     ingest_lines(session, {"kind": "message.agent", "text": "Said meanwhile."})
     away = False
-    expect(page.get_by_text("Said meanwhile.")).to_be_visible(timeout=10_000)
+    expect(page.get_by_text("Said meanwhile.")).to_be_visible()
     expect(page.get_by_text("Reconnecting…")).to_be_hidden()
     expect(page.locator(".strip > div:not(.wide) .pill")).to_have_text(["Working", "Ready", "Running"])
 
@@ -204,7 +204,7 @@ def test_workspace_panel_is_inert_while_the_workspace_starts(visit: Any, world: 
     for status, waits in (("starting", True), ("ready", False)):
         ExecutorRunning.objects.update(status=status)
         expect(spinner).to_have_count(int(waits))
-        assert page.locator("#files").evaluate("panel => panel.inert") is waits
+        expect(page.locator("#files")).to_have_js_property("inert", waits)
         expect(page.locator("#panel-files .starting")).to_be_visible(visible=waits)
 
 

@@ -60,7 +60,7 @@ def test_page_reloads_itself_after_a_failed_asset(part: str, visit: Any, world: 
     expect(page.get_by_text("Here I am.")).to_be_visible()
     expect(page.get_by_text(LACKING)).to_be_hidden()
     assert len(asked) == 2
-    assert page.evaluate("sessionStorage.length") == 0
+    eventually(lambda: page.evaluate("sessionStorage.length") == 0, describe="the page forgets its attempts")
 
 
 def test_persistently_failing_asset_is_reported_after_a_few_reloads(visit: Any, world: World) -> None:

@@ -14,7 +14,7 @@ import pytest
 from sessions_app.domain import actor_context
 from sessions_app.services import database_threads
 from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually_async
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,11 @@ class Work:
     def __init__(self) -> None:
         self.calls: list[list[Request]] = []
         self.raises = self.refuses = ""
-        self.let = threading.Event()
+        self.has_begun, self.let = threading.Event(), threading.Event()
         self.let.set()
 
     def __call__(self, requests: Sequence[Request]) -> list[str | Exception]:
+        self.has_begun.set()
         assert self.let.wait(PATIENCE)
         self.calls.append(list(requests))
         if any(request.word == self.raises for request in requests):
@@ -84,7 +85,7 @@ def test_requests_during_a_call_are_in_the_next_one(thread: DatabaseThread, work
     async def request_while_busy(do: Executor) -> list[str]:
         work.let.clear()
         first = asyncio.create_task(do(Request("a")))
-        await asyncio.sleep(0.05)
+        await eventually_async(work.has_begun.is_set)
         others = [asyncio.create_task(do(Request(word))) for word in "bc"]
         await asyncio.sleep(0)
         work.let.set()
@@ -126,7 +127,7 @@ def test_cancelled_request_is_not_carried_out(thread: DatabaseThread, work: Work
     async def cancel_one(do: Executor) -> str:
         work.let.clear()
         first = asyncio.create_task(do(Request("a")))
-        await asyncio.sleep(0.05)
+        await eventually_async(work.has_begun.is_set)
         gone = asyncio.create_task(do(Request("b")))
         await asyncio.sleep(0)
         gone.cancel()
@@ -143,7 +144,7 @@ def test_cancellation_during_a_call_does_not_affect_others(thread: DatabaseThrea
     async def cancel_one(do: Executor) -> str:
         work.let.clear()
         gone, stays = (asyncio.create_task(do(Request(word))) for word in "ab")
-        await asyncio.sleep(0.05)
+        await eventually_async(work.has_begun.is_set)
         gone.cancel()
         work.let.set()
         return await stays

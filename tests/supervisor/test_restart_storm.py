@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,12 +83,11 @@ def test_supervisor_killed_in_mid_storm_is_replaced_without_duplicates(url: str,
         eventually(lambda: int(counts(url)["up"]) >= 3, timeout=60, describe="three sessions run")
         first.send_signal(signal.SIGKILL)
         first.wait(PATIENCE)
-    dead, began = set(ExecutorRunning.objects.exclude(owner="").values_list("owner", flat=True)), time.monotonic()
+    dead = set(ExecutorRunning.objects.exclude(owner="").values_list("owner", flat=True))
     assert len(dead) == 1
     with supervisor_process.supervising(url, tmp_path / "second.log", environment(tmp_path)):
         left = ExecutorRunning.objects.filter(owner__in=dead)
         eventually(lambda: not left.exists(), timeout=60, describe="another supervisor has taken over all sessions")
-        assert time.monotonic() - began < 2 * LEASE_TTL
         eventually(
             lambda: TaskSession.objects.exclude(launch_id="").filter(receipts__isnull=False).distinct().count() == MANY,
             timeout=90,

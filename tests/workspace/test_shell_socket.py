@@ -216,6 +216,7 @@ async def test_reader_that_does_not_acknowledge_is_closed(
         await screen.type("stty -echo; seq 200000; " + READY)
         assert await screen.closes() == 4408
         assert len(screen.bytes) < 200_000 + MAX_UNREAD_BYTES
+    monkeypatch.setattr(shell_consumer, "ACK_TIMEOUT", PATIENCE)
     async with shell(live, operator) as screen:
         while b"ready-2" not in screen.bytes[-200:]:
             assert await screen.next(), screen.code
