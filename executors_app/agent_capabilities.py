@@ -66,6 +66,8 @@ class CapabilityReport:
     agent_type: str
     name: str = ""
     version: str = ""
+    title: str = ""
+    """What it calls itself for people; empty: it names no title."""
     claims: Mapping[str, bool] = field(default_factory=dict)
     """By capability; those that it did not mention are missing."""
     kept: Mapping[str, str] = field(default_factory=dict)
@@ -99,6 +101,7 @@ def build_capability_report(
         agent_type=agent_type,
         name=_text(agent.get("name")),
         version=_text(agent.get("version")),
+        title=_text(agent.get("title")),
         claims={name: claims[name] for name in CAPABILITIES if isinstance(claims.get(name), bool)},
         kept={name: proof for name, proof in (kept or {}).items() if name in CAPABILITIES},
         broken={**unkept, **{name: (how, _words(said, secret)) for name, (how, said) in (broken or {}).items()}},
@@ -108,9 +111,9 @@ def build_capability_report(
 
 
 def agent_identity(answer: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return ``{"name", "version"}`` as the agent reported them, fit for the database; None if it reported none."""
+    """Return the agent's ``name``, ``version`` and ``title``, fit for the database; None if it reported none."""
     agent = _object(answer.get("agent"))
-    return {name: _text(agent.get(name)) for name in ("name", "version")} if agent else None
+    return {name: _text(agent.get(name)) for name in ("name", "version", "title")} if agent else None
 
 
 def first_claim(answer: Mapping[str, Any]) -> str:
@@ -193,13 +196,14 @@ def _update_row(row: AgentCapability, report: CapabilityReport, claimed: bool, a
         row.broken_at, (row.broken_how, row.broken_said) = at, shortfall
     if report.replayed and report.tried == row.capability:
         row.replayed_at = at
-    row.claimed, row.last_seen_at = claimed, at
+    row.claimed, row.last_seen_at, row.agent_title = claimed, at, report.title
     return not fresh or before != _gist(row)
 
 
 def _gist(row: AgentCapability) -> tuple[Any, ...]:
     return (
         row.claimed,
+        row.agent_title,
         is_broken(row),
         row.broken_how,
         row.kept_at is not None,
@@ -214,7 +218,7 @@ def save_assessment(report: CapabilityReport, assessment: CapabilityAssessment) 
     Only observed columns are written: a concurrent start may have written what this one has not seen.
     """
     for name in sorted(assessment.changed):
-        row, seen = assessment.rows[name], ["claimed", "last_seen_at"]
+        row, seen = assessment.rows[name], ["claimed", "last_seen_at", "agent_title"]
         seen += ("kept_at", "kept_proof") if name in report.kept else ()
         seen += ("replayed_at",) if report.replayed and report.tried == name else ()
         seen += ("broken_at", "broken_how", "broken_said") if name in report.broken else ()
@@ -277,7 +281,7 @@ def capability_standing(row: AgentCapability) -> CapabilityStanding:
 
 def explain_capability(row: AgentCapability) -> str:
     """Return one sentence for users about what the agent supports and when that was observed."""
-    who = f"{own_title(row.agent_type, row.agent_name)} {row.agent_version}".strip()
+    who = f"{own_title(row.agent_type, row.own_name)} {row.agent_version}".strip()
     what = CAPABILITIES.get(row.capability, row.capability)
     if not row.claimed:
         return f"{who} does not support {what}."
@@ -300,9 +304,9 @@ def agent_title(name: str) -> str:
 
 
 def own_title(type_name: str, agent_name: str) -> str:
-    """Return what a program is called: by its own name, if its type names none.
+    """Return what a program is called: by its own title or name, if its type names none.
 
-    The name is the agent's own word: on one line, of visible characters, and short.
+    ``agent_name`` is the agent's own word: on one line, of visible characters, and short.
     """
     if type_name != CUSTOM_TYPE:
         return agent_title(type_name)
@@ -317,9 +321,9 @@ def own_title_in_team(profile: AgentProfile, team_id: int) -> str:
     """
     if profile.agent_type != CUSTOM_TYPE:
         return agent_title(profile.agent_type)
-    rows = AgentCapability.objects.filter(profile=profile, team_id=team_id).exclude(agent_name="")
-    newest = rows.order_by("-last_seen_at").values_list("agent_name", flat=True).first()
-    return own_title(profile.agent_type, newest or "")
+    rows = AgentCapability.objects.filter(profile=profile, team_id=team_id).exclude(agent_name="", agent_title="")
+    newest = rows.order_by("-last_seen_at").only("agent_name", "agent_title").first()
+    return own_title(profile.agent_type, newest.own_name if newest else "")
 
 
 def list_recent_capabilities(teams: QuerySet[Any], limit: int) -> Iterable[AgentCapability]:

@@ -167,6 +167,8 @@ class AgentCapability(models.Model):
     agent_name = models.CharField(max_length=200, blank=True)
     """As the agent reports it, like the version: a profile may run any command."""
     agent_version = models.CharField(max_length=200, blank=True)
+    agent_title = models.CharField(max_length=200, blank=True, default="", db_default="")
+    """Its name for people, as the agent reports it; empty: it reports none."""
     capability = models.CharField(max_length=64)
     """Of ``StartResult.capabilities``: load_session, resume_session."""
     claimed = models.BooleanField()
@@ -199,6 +201,11 @@ class AgentCapability(models.Model):
 
     def __str__(self) -> str:
         return f"{self.agent_type} {self.agent_version}: {self.capability}"
+
+    @property
+    def own_name(self) -> str:
+        """What the agent calls itself: its title, or else its name."""
+        return self.agent_title or self.agent_name
 
 
 SNAPSHOT_DUE: Final = ~Q(snapshot_announced=F("snapshot_arrived"))
@@ -288,6 +295,7 @@ class ExecutorRunning(models.Model):
 
     class Meta:
         db_table = "executors_running"
+        verbose_name = "execution"
         indexes = (
             models.Index(fields=("status", "runtime"), name="executors_running_by_status"),
             models.Index(fields=("owner",), name="executors_running_owner"),

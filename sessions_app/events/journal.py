@@ -8,6 +8,7 @@ from typing import Final
 from pydantic import Field
 
 from sessions_app.domain.situation_facts import Label, humanize_code
+from sessions_app.domain.wording import plural
 from sessions_app.events.base import Event, with_reason
 
 _GAP_SENTENCES: Final[Mapping[str, str]] = {
@@ -48,7 +49,8 @@ class JournalSkipped(Event, name="session.journal_skipped", recorded_by="ingest"
 
     def timeline_label(self) -> Label:
         """Say how many lines were skipped."""
-        return Label(f"{self.count or 'Some'} damaged lines of the agent’s journal were skipped", "bad")
+        lines = plural(self.count, "1 damaged line", f"{self.count or 'Some'} damaged lines")
+        return Label(f"{lines} of the agent’s journal {plural(self.count, 'was', 'were')} skipped", "bad")
 
 
 class WarningReported(

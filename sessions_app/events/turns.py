@@ -20,7 +20,7 @@ _INTERRUPTION_CAUSES: Final[Mapping[str, str]] = {
     "wait_timeout": "Nobody answered in time, so the wait ended",
     "agent_gone": "The agent’s process ended in the middle of the turn",
     "agent_exited": "The agent’s process ended in the middle of the turn",
-    "agentctl_gone": "The agent and its agentctl were gone in the middle of the turn",
+    "agentctl_gone": "The agent and its agentctl ended in the middle of the turn",
     "out_of_memory": "The system ended the agent in the middle of the turn, because memory ran out",
     "stopped": "The turn ended because the agent was stopped",
     "closed": "The turn ended because the session was closed",

@@ -143,6 +143,8 @@ class ReportedAgent(TeamModel):
     name = models.CharField(max_length=200, blank=True, default="")
     version = models.CharField(max_length=200, blank=True, default="")
     """Empty: it reported none."""
+    title = models.CharField(max_length=200, blank=True, default="", db_default="")
+    """Its name for people; empty: it reported none."""
     seen_at = models.DateTimeField()
 
     class Meta(TeamModel.Meta):

@@ -27,6 +27,7 @@ class PreparedHistory(models.Model):
 
     class Meta:
         db_table = "prepared_histories"
+        verbose_name_plural = "prepared histories"
 
     def __str__(self) -> str:
         return f"history of {self.session_id}"

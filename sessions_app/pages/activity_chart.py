@@ -11,6 +11,7 @@ from typing import Final
 
 from sessions_app.domain.situation_facts import Label
 from sessions_app.domain.states import RunState
+from sessions_app.domain.wording import plural
 from sessions_app.models import Run
 
 CHART_WIDTH: Final = 1000.0
@@ -151,7 +152,7 @@ def _format_duration(seconds: float) -> str:
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
+    return plural(round(seconds), "1 second", "{} seconds")
 
 
 def _chart_summary(runs: Sequence[Run], looks: int) -> str:

@@ -84,7 +84,7 @@ def agents_context(user: User, text: str = "") -> dict[str, Any]:
         )
         (kinds if _is_within_reach(context) else others).append(context)
     # The newest report of each profile's program comes last.
-    names = {row.profile_id: row.agent_name for rows in seen.values() for row in reversed(rows)}
+    names = {row.profile_id: row.own_name for rows in seen.values() for row in reversed(rows)}
     gone = [row for name, rows in seen.items() if name not in agent_types() for row in rows]
     return {
         "profiles": [_profile_context(row, used.get(row.id, 0), names.get(row.id, "")) for row in profiles],

@@ -51,9 +51,10 @@ _SESSION_MEANINGS: Final[Mapping[str, str]] = {
     SessionState.CANCELLED: "It was closed as cancelled. Its branch and conversation are kept.",
 }
 _DERIVED_MEANINGS: Final[Mapping[str, str]] = {
-    DerivedStatus.INTERRUPTED_STARTUP: "The agent’s process ended in the middle of a turn. Nothing is sent twice: you "
-    "decide whether to continue the prompt, send it again or dismiss it.",
-    DerivedStatus.INTERRUPTED_WAITING: "The process ended while waiting for an answer, or nobody answered in time.",
+    DerivedStatus.INTERRUPTED_STARTUP: "The agent’s process ended in the middle of a turn. Nothing is sent twice: "
+    "Kandev asks the agent to continue, or, where it may not, you decide whether to continue, resend or dismiss.",
+    DerivedStatus.INTERRUPTED_WAITING: "The agent’s process ended while it waited for an answer, or nobody answered in "
+    "time.",
     DerivedStatus.WAITING: "It is waiting for your answer, or for an external result such as a build.",
     DerivedStatus.RUNNING: "A turn is in progress.",
     DerivedStatus.IDLE: "No turn is in progress.",

@@ -17,6 +17,7 @@ from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.recovery import RULES
 from sessions_app.domain.situation_facts import Label, humanize_code
 from sessions_app.domain.states import PromptState
+from sessions_app.domain.wording import plural
 from sessions_app.events import EVENT_CLASSES, event_label
 from sessions_app.events.execution import ReceiptWritten
 from sessions_app.events.prompts import PromptDismissed, PromptInterrupted
@@ -148,6 +149,7 @@ def _replacement_prompts(prompt: Prompt) -> str:
 
 
 def _sweep_entry(outcome: SweepOutcome) -> dict[str, Any]:
+    examined = plural(outcome.sweep.examined, "1 session", "{} sessions")
     evidence = [
         ("observed", outcome.observed),
         ("rule", humanize_code(outcome.rule)),
@@ -155,7 +157,7 @@ def _sweep_entry(outcome: SweepOutcome) -> dict[str, Any]:
         ("decision", decision_label(outcome.agent_action, outcome.strategy)),
         ("reason", humanize_code(outcome.reason)),
         ("error", outcome.error_message[:300]),
-        ("sweep", f"{outcome.sweep.examined} sessions in {outcome.sweep.duration_ms} ms"),
+        ("sweep", f"{examined} in {outcome.sweep.duration_ms} ms"),
     ]
     return {
         "at": outcome.sweep.started_at,

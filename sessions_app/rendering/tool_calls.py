@@ -14,6 +14,7 @@ from typing import Any, Final
 from sessions_app.domain.file_diffs import compare_files
 from sessions_app.domain.sanitizing import make_visible
 from sessions_app.domain.tool_calls import REVIEW_LIMIT
+from sessions_app.domain.wording import plural
 
 TITLE_LIMIT: Final = 500
 """Characters that the conversation shows of a title, a path or a status."""
@@ -87,7 +88,8 @@ def shorten(text: str, limit: int) -> str:
     if more <= 0:
         return make_visible(text)
     half = limit // 2
-    return f"{make_visible(text[:half])}\n… ({more} characters more) …\n{make_visible(text[-half:])}"
+    left_out = plural(more, "1 character more", "{} characters more")
+    return f"{make_visible(text[:half])}\n… ({left_out}) …\n{make_visible(text[-half:])}"
 
 
 def _text_of(value: Any) -> str:

@@ -126,6 +126,12 @@ def test_index_lists_the_models(root: Client) -> None:
         assert words in told
 
 
+def test_index_forms_plurals_as_english_does(root: Client) -> None:
+    html = root.get("/admin/").text
+    assert not re.findall(r">(\w[\w ]*(?:[^aeiou]ys|[^e]eds|runnings))<", html)
+    assert "Executions" in html
+
+
 @pytest.mark.parametrize("model", ["sessionevent", "intent", "prompt", "message", "turn", "continuityreceipt"])
 def test_session_rows_are_found_by_id_with_or_without_dashes(root: Client, model: str) -> None:
     session, _ = make_set("0"), make_set("1")

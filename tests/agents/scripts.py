@@ -41,13 +41,14 @@ def agent(
     also: Sequence[str] = (),
     name: str = "scripted",
     version: str = "",
+    title: str = "",
     **methods: list[Action],
 ) -> Script:
     """Build a script; ``session_new`` is ``session/new``. Methods that are not given succeed.
 
     ``also`` names further capabilities beside load and resume, such as ``list``.
     """
-    info = {"name": name, **({"version": version} if version else {})}
+    info = {"name": name, **({"version": version} if version else {}), **({"title": title} if title else {})}
     of_sessions: dict[str, Any] = {name: {} for name in (*(["resume"] if resume else []), *also)}
     claims: dict[str, Any] = {"loadSession": load, "sessionCapabilities": of_sessions}
     script: dict[str, list[Action]] = {

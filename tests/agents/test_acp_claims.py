@@ -62,6 +62,14 @@ async def test_failed_start_reports_which_claimed_capability_failed(
     assert ways(failed.told["unkept"]) == unkept
 
 
+@pytest.mark.parametrize("title", ["", "Scripted Agent"])
+async def test_title_of_the_agent_is_reported_beside_its_name(
+    title: str, driver: Driver, request_for: MakeRequest
+) -> None:
+    started = await driver.start(request_for(agent(title=title)))
+    assert started.agent == {"name": "scripted", "version": "", **({"title": title} if title else {})}
+
+
 async def test_new_conversation_does_not_test_resume_capabilities(driver: Driver, request_for: MakeRequest) -> None:
     script = agent(load=True, session_new=[WENT_WRONG])
     with pytest.raises(StartFailed) as failed:

@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from executors_app.models import AgentCapability, AgentProfile
 from executors_app.plugins import agent_types
+from sessions_app.models import ReportedAgent
 from tests.pages.world import World
 
 NOVEMBER: Final = datetime(2026, 11, 3, 9, tzinfo=UTC)
@@ -107,6 +108,30 @@ def test_capabilities_are_shown_to_their_team_without_agents_errors(
     assert words in html
     assert "such" not in html
     assert "Demo agent 1.2" not in bob.get("/agents/").text, "what another team's agent reported"
+
+
+TITLES: Final = [
+    ("Friendly Agent", "Friendly Agent 1.2 announces"),
+    ("", "friendly-cli 1.2 announces"),
+    ("<b>\u202egro", "&lt;b&gt; gro 1.2 announces"),
+    ("x" * 200, f"{'x' * 60} 1.2 announces"),
+]
+
+
+@pytest.mark.parametrize(("title", "words"), TITLES)
+def test_custom_agent_is_called_by_its_title(title: str, words: str, ada: Client, world: World) -> None:
+    AgentProfile.objects.update(agent_type="custom_acp")
+    names = {"agent_name": "friendly-cli", "agent_title": title, "agent_version": "1.2"}
+    observe(world, agent_type="custom_acp", **names)
+    assert words in ada.get("/agents/").text
+
+
+def test_version_line_names_the_program_by_its_title(ada: Client, world: World) -> None:
+    place = {"team": world.team, "executor": world.executor, "agent_type": "demo", "seen_at": NOVEMBER}
+    ReportedAgent.objects.create(**place, name="demo-cli", title="<i>\u202eDemo" + "x" * 99, version="1.2")
+    html = ada.get("/agents/demo/").text
+    assert re.search(r"<bdi>&lt;i&gt;⟦RLO⟧Demox+…</bdi>, version <bdi>1\.2</bdi>, was started here", html)
+    assert "x" * 60 not in html
 
 
 def test_removed_agent_type_is_shown_by_its_name(ada: Client, world: World) -> None:

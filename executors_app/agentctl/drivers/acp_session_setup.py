@@ -181,6 +181,12 @@ class OpenedConversation:
     """As in ``StartResult``."""
 
 
+def _reported_agent(info: Mapping[str, Any]) -> dict[str, str]:
+    """Return the agent's name and version, and its title for people if it has one."""
+    title = {"title": str(info["title"])} if info.get("title") else {}
+    return {"name": str(info.get("name") or ""), "version": str(info.get("version") or ""), **title}
+
+
 async def initialize(wire: JsonRpcConnection) -> AgentInfo:
     """Send ``initialize`` and return what the agent reports; raises StartFailed."""
     try:
@@ -201,7 +207,7 @@ async def initialize(wire: JsonRpcConnection) -> AgentInfo:
     servers = _as_mapping(claims.get("mcpCapabilities"))
     kinds = {"image": takes.get("image"), "audio": takes.get("audio"), "resource": takes.get("embeddedContext")}
     return AgentInfo(
-        agent={"name": str(info.get("name") or ""), "version": str(info.get("version") or "")},
+        agent=_reported_agent(info),
         load=claims.get("loadSession") is True,
         resume=of_sessions.get("resume") not in (None, False),
         lists=of_sessions.get("list") not in (None, False),
