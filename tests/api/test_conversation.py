@@ -118,6 +118,18 @@ def test_receipts_and_runs_are_listed(world: World, api: APIClient) -> None:
     assert (run["message_id"], run["state"], run["ended_at"]) == ("m", "running", None)
 
 
+def test_run_shows_what_its_row_knows_and_null_for_the_rest(world: World, api: APIClient) -> None:
+    known = {"origin": "prompt", "first_seq": 3, "last_seq": 9, "stop_reason": "end_turn", "snapshot_before": "a" * 40}
+    started = {"session": world.session, "state": "completed", "started_at": timezone.now()}
+    Run.objects.create(**started, message_id="new", usage={"input_tokens": 7}, **known)
+    Run.objects.create(**started, message_id="of release 1.0.0")
+    rows = {row["message_id"]: row for row in api.get(world.url("runs/")).json()["results"]}
+    new, old = rows["new"], rows["of release 1.0.0"]
+    told = (*known, "usage", "snapshot_after")
+    assert {name: new[name] for name in told} == {**known, "usage": {"input_tokens": 7}, "snapshot_after": None}
+    assert {name: old[name] for name in told} == dict.fromkeys(told)
+
+
 def test_prompts_can_be_filtered_by_state(world: World, api: APIClient) -> None:
     prompt(world.session, "held", "1")
     prompt(world.session, "queued", "2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from rest_framework import serializers
 
@@ -24,7 +24,7 @@ from sessions_app.domain.attachments import MAX_FILES
 from sessions_app.domain.states import PermissionState, PromptState, QuestionStatus
 from sessions_app.domain.verification import Verified
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import ContinuityReceipt, Message, PermissionRequest, Prompt, ResumeToken, Run, SessionEvent
+from sessions_app.models import ContinuityReceipt, Message, PermissionRequest, Prompt, ResumeToken, SessionEvent, Turn
 from sessions_app.services.intents import TEXT_LIMIT
 from sessions_app.services.timeline import event_json
 from sessions_app.services.waits import shown_secret
@@ -89,10 +89,16 @@ class ReceiptSerializer(StrictModelSerializer):
 
 
 class RunSerializer(StrictModelSerializer):
-    """A turn or a wait."""
+    """A turn or a wait. What is null is not known, or not yet."""
+
+    usage = serializers.SerializerMethodField(
+        help_text="The figures that the agent reported in this turn: `input_tokens`, `output_tokens`, `cached_tokens`, "
+        "`total_tokens`, `context_used`, `context_size`, `cost` and `currency`. Some agents count the whole "
+        "conversation."
+    )
 
     class Meta:
-        model = Run
+        model = Turn
         fields = (
             "id",
             "message_id",
@@ -106,8 +112,27 @@ class RunSerializer(StrictModelSerializer):
             "reason",
             "started_at",
             "ended_at",
+            "origin",
+            "first_seq",
+            "last_seq",
+            "stop_reason",
+            "usage",
+            "snapshot_before",
+            "snapshot_after",
         )
         read_only_fields = fields
+        extra_kwargs: ClassVar = {
+            "origin": {"help_text": "Who began the turn: a prompt, Kandev itself, or the agent."},
+            "first_seq": {"help_text": "The line of the log that recorded its beginning."},
+            "last_seq": {"help_text": "The line of the log that recorded its end."},
+            "stop_reason": {"help_text": "Why the agent stopped, in its own words."},
+            "snapshot_before": {"help_text": "The newest snapshot of the workspace when the agent got the prompt."},
+            "snapshot_after": {"help_text": "The snapshot that was taken at its end, if anything had changed."},
+        }
+
+    def get_usage(self, turn: Turn) -> dict[str, Any] | None:
+        """Return the figures; None if there are none."""
+        return dict(turn.usage or {}) or None
 
 
 class AttachmentSerializer(serializers.Serializer[Any]):
