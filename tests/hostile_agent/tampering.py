@@ -50,6 +50,13 @@ MILD: dict[str, str] = {
     "git update-ref refs/kandev/kept/$OWN/aaaaaaaaaaaa $(git commit-tree $tree -p HEAD -m Names)",
     "a submodule with commands": "printf '[submodule \"x\"]\\n\\tpath = x\\n\\turl = ext::%s\\n\\tupdate = !%s\\n' "
     "$1 $1 > $W/.gitmodules",
+    "submodules with commands, and submodules that lead to the host": "cd $W; rm -rf kid away; git init -q kid; "
+    "git -C kid -c core.hooksPath=/dev/null -c user.name=x -c user.email=x@example.org commit -q --allow-empty -m x; "
+    "for key in core.fsmonitor core.hooksPath filter.x.clean filter.x.smudge filter.x.process; do "
+    "git -C kid config $key $1; done; echo '* filter=x' > kid/.gitattributes; echo x > kid/file; "
+    "ln -sfn $HOST/secret kid/secret; mkdir away; printf 'gitdir: %s/.git\\n' $HOST > away/.git; "
+    "at=$(git -C kid rev-parse HEAD); for name in kid away; do "
+    "git update-index --add --cacheinfo 160000,$at,$name; done",
     "alternates to host directories": "printf '%s\\n' $HOST/.git/objects $TEAM/.git/objects $DATA / $STATE "
     ">> $R/objects/info/alternates; echo ext::$1 > $R/objects/info/http-alternates",
     "hooks": """for name in pre-commit post-commit post-checkout reference-transaction post-index-change pre-auto-gc \
