@@ -19,6 +19,7 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 from sessions_app.tasks.schedules import ensure_schedules
 from tests.databases import database_named
 from tests.migrated_database import copy_migrated
+from tests.transaction_guard import TransactionGuard, of_the_test
 
 # Show values in failed assertions of shared test bodies, as pytest does for test modules.
 pytest.register_assert_rewrite(
@@ -51,9 +52,24 @@ def shared_rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]
 
     The transaction of a test with the fixture ``db`` is nested in this one: no test may commit.
     """
-    with django_db_blocker.unblock(), transaction.atomic():
+    with django_db_blocker.unblock(), of_the_test():
         yield
         transaction.set_rollback(True)
+
+
+@pytest.fixture(scope="session")
+def transaction_guard() -> Iterator[TransactionGuard]:
+    """Let all costly work of this process be checked."""
+    with TransactionGuard().installed() as guard:
+        yield guard
+
+
+@pytest.fixture(autouse=True)
+def no_costly_work_in_transactions(transaction_guard: TransactionGuard) -> Iterator[None]:
+    """Fail a test in which work whose cost others choose began inside a transaction."""
+    transaction_guard.found.clear()
+    yield
+    assert transaction_guard.found == []
 
 
 @pytest.fixture(scope="session", autouse=True)

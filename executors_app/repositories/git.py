@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Final
 
+from executors_app.machine.costly_work import begin_costly_work
 from executors_app.machine.git.git_process import (
     CappedOutput,
     git_environment,
@@ -269,6 +270,7 @@ def start_limited(
     descriptors: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a program under limits, in its own process group. Raises GitFailed."""
+    begin_costly_work("git")
     try:
         return subprocess.Popen(
             [*_limited(bounds), *command],

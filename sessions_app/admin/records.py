@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest
 
@@ -32,6 +33,7 @@ from sessions_app.models import (
     SessionEvent,
     TeamPolicy,
 )
+from sessions_app.services.attention_wording import word_items
 
 _SETTLED_FIELDS: Final = ("consumed_at", "revoked_at", "expired_at")
 EXCERPT_LENGTH: Final = 100
@@ -264,6 +266,22 @@ class AttentionItemAdmin(ReadOnlyModelAdmin):
     search_fields = ("=id", "key", "what", *SessionRowAdmin.search_fields)
     date_hierarchy = "created_at"
     ordering = ("-created_at",)
+    hidden = ("quoted", "worded", "worded_for")
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        """Return the list, whose items have their quotations."""
+        shown = super().get_changelist_instance(request)
+        rows = list(shown.result_list)
+        word_items(rows)
+        shown.result_list = rows
+        return shown
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return an item with its quotations."""
+        found = super().get_object(request, object_id, from_field)
+        if found is not None and request.method == "GET":  # others run in a transaction, and show nothing
+            word_items([found])
+        return found
 
 
 @admin.register(AttentionMark)

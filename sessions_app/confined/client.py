@@ -17,6 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from executors_app.machine.costly_work import begin_costly_work
 from sessions_app.confined.admission import Admission, Ticket, TooManyWaiting
 from sessions_app.confined.limits import Limits
 from sessions_app.confined.messages import ProtocolError, receive_message, send_message
@@ -177,6 +178,7 @@ class ConfinedPool:
         return _result(answer)
 
     def _enter(self, owner: str) -> Ticket:
+        begin_costly_work("a limited process")
         try:
             return self._admission.enter(owner)
         except TooManyWaiting as error:

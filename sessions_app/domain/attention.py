@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final
 
-from sessions_app.domain.sanitizing import make_visible, redact
+from sessions_app.domain.quotations import (
+    Text,
+    encode_quotations,
+    quote,
+    quote_ends,
+    quote_json,
+    quote_lines,
+    text,
+)
 from sessions_app.domain.situation_facts import AGENT_DIED_HEADLINE, HEADLINES, Code
 from sessions_app.domain.tool_calls import UNKNOWN_ACTION, is_unknown_action
 from sessions_app.domain.wording import plural
@@ -69,12 +76,12 @@ _ERRORS: Final[Mapping[str, str]] = {
     "program_missing": "The agent’s program is not installed",
     "auth_required": "The agent is not logged in",
 }
-EXCERPT_LIMIT: Final = 200
-"""Maximum number of characters of an agent's or a provider's own words in a sentence."""
-_SEARCHED: Final = 300
-"""Characters of a text that are searched for secrets, because a secret may end behind what a sentence shows. Few,
-because notices are made in the transaction that raises their items.
-"""
+ERROR_CHARS: Final = 800
+"""Maximum number of characters of the end of an error that are kept as evidence."""
+WHAT_LIMIT: Final = 300
+"""Characters of the first sentence."""
+_MAX_FILES: Final = 100
+"""Files of a tool call that are read in order to name the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +90,18 @@ class Notice:
 
     kind: AttentionKind
     key: str
-    what: str
-    why: str
+    what: str | Text
+    why: str | Text
     next_step: str
-    detail: str = ""
-    """Evidence shown on request: the last error, the end of a log. Recognized secrets are removed."""
+    detail: str | Text = ""
+    """Evidence shown on request: the last error, the end of a log."""
+
+    def columns(self) -> dict[str, str]:
+        """Return the texts as an item stores them: quotations apart, not searched for secrets, and not filled in."""
+        texts = {"what": self.what, "why": self.why, "next_step": self.next_step, "detail": self.detail}
+        stored = {name: str(words) for name, words in texts.items()}
+        stored["what"] = stored["what"][:WHAT_LIMIT]
+        return {**stored, "quoted": encode_quotations(texts), "worded": "", "worded_for": ""}
 
 
 def gave_up_notice(
@@ -99,12 +113,12 @@ def gave_up_notice(
     end of their log as ``tail`` returns it.
     """
     ended = plural(starts, "1 start", "{} starts")
-    failed = f"{ended} ended without success. The last error: {excerpt(error) or 'unknown'}"
+    failed = text(f"{ended} ended without success. The last error: ", quote(error) or "unknown")
     return Notice(
         AttentionKind.GAVE_UP,
         f"gave_up:{session_id}:{seq}",
         AGENT_DIED_HEADLINE if died else HEADLINES[Code.GAVE_UP],
-        excerpt(error) if died else failed,
+        text(quote(error)) if died else failed,
         "Open the session, fix the cause of the last error, then choose “Try again”.",
         _evidence(error, log_tail),
     )
@@ -116,7 +130,7 @@ def error_notice(session_id: str, code: str, message: str, seq: int, log_tail: s
         AttentionKind.ERROR,
         f"error:{session_id}:{seq}",
         _ERRORS.get(code, "The session needs your decision"),
-        excerpt(message) or code.replace("_", " "),
+        text(quote(message) or code.replace("_", " ")),
         "Open the session to see the options.",
         _evidence(message, log_tail),
     )
@@ -136,7 +150,7 @@ def permission_notice(permission_id: str, tool_call: Mapping[str, Any]) -> Notic
         AttentionKind.PERMISSION,
         f"permission:{permission_id}",
         HEADLINES[Code.PERMISSION],
-        f"It asks to run: {_describe_tool_call(tool_call)}",
+        text("It asks to run: ", _describe_tool_call(tool_call)),
         "Open the session, read the whole request there, and allow or reject it. The agent waits until then.",
     )
 
@@ -147,7 +161,7 @@ def question_notice(permission_id: str, question: Mapping[str, Any]) -> Notice:
         AttentionKind.QUESTION,
         f"question:{permission_id}",
         HEADLINES[Code.QUESTION],
-        excerpt(str(question.get("message") or "")) or "It gives no reason.",
+        text(quote(_string(question.get("message"))) or "It gives no reason."),
         "Open the session and answer or decline it. The agent waits until then.",
     )
 
@@ -157,40 +171,40 @@ def request_notice(permission_id: str, tool_call: Mapping[str, Any], question: M
     return question_notice(permission_id, question) if question else permission_notice(permission_id, tool_call)
 
 
-def _describe_tool_call(tool_call: Mapping[str, Any]) -> str:
+def _describe_tool_call(tool_call: Mapping[str, Any]) -> Text:
     """Describe what the agent asks to do: title, kind, input and files, as far as known."""
-    title = excerpt_ends(str(tool_call.get("title") or ""))
-    sub_agent = excerpt(str(tool_call.get("sub_agent") or ""))
-    kind = str(tool_call.get("tool_kind") or "")
-    action = title or "an action"
-    if kind:
-        action += f" ({excerpt(kind)})"
-    if sub_agent:
-        action += f", for {sub_agent}"
-    sentences = [action]
+    action = text(quote_ends(_string(tool_call.get("title"))) or "an action")
+    if kind := quote(_string(tool_call.get("tool_kind"))):
+        action = text(action, " (", kind, ")")
+    if sub_agent := quote(_string(tool_call.get("sub_agent"))):
+        action = text(action, ", for ", sub_agent)
     if given := tool_call.get("raw_input"):
-        shown = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        sentences.append(f"Input: {excerpt_ends(shown)}")
-    if paths := _paths_of(tool_call):
-        sentences.append(f"Files: {excerpt(', '.join(paths))}")
-    return ". ".join(sentences)
+        action = text(action, ". Input: ", quote_ends(given) if isinstance(given, str) else quote_json(given))
+    if paths := quote(", ".join(_first_paths(tool_call))):
+        action = text(action, ". Files: ", paths)
+    return action
 
 
-def _paths_of(tool_call: Mapping[str, Any]) -> list[str]:
+def _first_paths(tool_call: Mapping[str, Any]) -> list[str]:
     locations = tool_call.get("locations")
     if not isinstance(locations, list):
         return []
-    paths = [str(location.get("path") or "") for location in locations if isinstance(location, dict)]
+    paths = [_string(location.get("path")) for location in locations[:_MAX_FILES] if isinstance(location, dict)]
     return [path for path in paths if path]
 
 
-def held_notice(session_id: str, message_id: str, text: str) -> Notice:
+def _string(value: Any) -> str:
+    """Return a text as it is, and nothing of a value that is no text: an agent decides how long that would be."""
+    return value if isinstance(value, str) else ""
+
+
+def held_notice(session_id: str, message_id: str, prompt: str) -> Notice:
     """Return the notice of a prompt that may or may not have reached the agent."""
     return Notice(
         AttentionKind.HELD,
         held_key(session_id, message_id),
         HEADLINES[Code.HELD],
-        f"The agent ended before it confirmed the prompt, and nothing is sent twice. The prompt: {excerpt(text)}",
+        text("The agent ended before it confirmed the prompt, and nothing is sent twice. The prompt: ", quote(prompt)),
         "Open the session and send the prompt again, or dismiss it.",
     )
 
@@ -200,13 +214,13 @@ def held_key(session_id: Any, message_id: str) -> str:
     return f"held:{session_id}:{message_id}"
 
 
-def cut_short_notice(session_id: Any, message_id: str, text: str) -> Notice:
+def cut_short_notice(session_id: Any, message_id: str, prompt: str) -> Notice:
     """Return the notice of an interrupted turn that waits for a decision."""
     return Notice(
         AttentionKind.CUT_SHORT,
         cut_short_key(session_id, message_id),
         HEADLINES[Code.INTERRUPTED],
-        f"Its work may be incomplete, and nothing is sent twice automatically. The prompt: {excerpt(text)}",
+        text("Its work may be incomplete, and nothing is sent twice automatically. The prompt: ", quote(prompt)),
         "Open the session: let the agent continue, send the prompt again, or dismiss it.",
     )
 
@@ -248,7 +262,7 @@ def wait_interrupted_notice(run_id: str, reason: str) -> Notice:
         AttentionKind.WAIT_INTERRUPTED,
         f"wait_interrupted:{run_id}",
         HEADLINES[Code.WAIT_INTERRUPTED],
-        f"Nobody answered in time. It waited for: {excerpt(reason) or 'an external result'}",
+        text("Nobody answered in time. It waited for: ", quote(reason) or "an external result"),
         "Open the session: choose “Wait again”, or “Continue” without it. The agent is informed with its next prompt.",
     )
 
@@ -329,8 +343,8 @@ def run_failed_notice(run_id: str, name: str, error: str, round_: int) -> Notice
     return Notice(
         AttentionKind.WORKFLOW,
         f"{run_key(run_id)}{round_}",
-        f"The workflow “{excerpt(name)}” has failed",
-        excerpt(error) or "No error message.",
+        text("The workflow “", quote(name), "” has failed"),
+        text(quote(error) or "No error message."),
         "Open the run: fix the cause and resume it from the failed step, or start a new run.",
         _evidence(error, ""),
     )
@@ -341,8 +355,8 @@ def node_waits_notice(run_id: str, path: str, name: str, attempt: int) -> Notice
     return Notice(
         AttentionKind.WORKFLOW,
         f"workflow_node:{run_id}:{attempt}:{sha256(path.encode()).hexdigest()[:16]}",
-        f"The workflow “{excerpt(name)}” needs a decision",
-        f"The agent of its node {excerpt(path)} was interrupted, and nothing is sent twice automatically.",
+        text("The workflow “", quote(name), "” needs a decision"),
+        text("The agent of its node ", quote(path), " was interrupted, and nothing is sent twice automatically."),
         "Open the session: continue, send the prompt again, or dismiss it. Dismissing it fails the node.",
     )
 
@@ -355,8 +369,8 @@ def triggers_paused_notice(workflow_id: str, name: str, why: str, who: str) -> N
     return Notice(
         AttentionKind.WORKFLOW,
         f"workflow_triggers:{workflow_id}",
-        f"The scheduled runs of “{excerpt(name)}” are paused",
-        excerpt(why),
+        text("The scheduled runs of “", quote(name), "” are paused"),
+        text(quote(why)),
         f"Open the workflow, read what has changed, and confirm it or switch its triggers off. {who}",
     )
 
@@ -377,39 +391,15 @@ def idle_notice(run_id: str, state: str) -> Notice:
     )
 
 
-def excerpt(text: str) -> str:
-    """Return the beginning of a text, on one line, without secrets, and with invisible characters made visible."""
-    plain = _on_one_line(text[: 4 * EXCERPT_LIMIT])
-    safe, _ = redact(plain[:_SEARCHED])
-    safe = make_visible(safe)
-    is_whole = len(plain) <= _SEARCHED and len(safe) <= EXCERPT_LIMIT
-    return safe if is_whole else f"{safe[: EXCERPT_LIMIT - 1].rstrip()}…"
-
-
-def _on_one_line(text: str) -> str:
-    return " ".join(text.replace("\0", " ").split())
-
-
-def excerpt_ends(text: str) -> str:
-    """Return beginning and end of a text, on one line and without secrets, and how much is left out between them.
-
-    For what a person is asked to allow: the end of a command matters as much as its beginning.
-    """
-    if len(text) <= EXCERPT_LIMIT:
-        return excerpt(text)
-    half = EXCERPT_LIMIT // 2
-    begin = excerpt(text[:half])
-    left_out = plural(len(text) - 2 * half, "1 character", "{} characters")
-    end, _ = redact(_on_one_line(text[-4 * EXCERPT_LIMIT :])[-_SEARCHED:])
-    return f"{begin} … ({left_out} left out) … {end[-half:]}"
-
-
-def _evidence(error: str, log_tail: str) -> str:
+def _evidence(error: str, log_tail: str) -> Text:
     """Return an error and the end of a log, of which ``tail`` has removed the secrets already."""
-    return "\n\n".join(filter(None, (tail(error[-4 * EXCERPT_LIMIT :]), log_tail)))[-DETAIL_LIMIT:]
+    quoted = quote_lines(error, ERROR_CHARS)
+    log_tail = log_tail[-(DETAIL_LIMIT - ERROR_CHARS) :]
+    if not quoted:
+        return text(log_tail)
+    return text(quoted, "\n\n", log_tail) if log_tail else text(quoted)
 
 
-def tail(text: str) -> str:
-    """Return the end of a log, without secrets, and with invisible characters made visible."""
-    safe, _ = redact(text[-DETAIL_LIMIT:].replace("\0", ""))
-    return make_visible(safe)
+def tail(log: str) -> str:
+    """Return the end of a log, without secrets, and with invisible characters made visible. Never in a transaction."""
+    return quote_lines(log, DETAIL_LIMIT).show()

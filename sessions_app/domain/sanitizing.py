@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from executors_app.machine.costly_work import begin_costly_work
+
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
 """ANSI colours, which are removed; other terminal sequences are made visible."""
 _LINE_ENDS: Final = re.compile(r"\r\n?")
@@ -161,6 +163,7 @@ def redact(text: str, known: Iterable[str] = ()) -> tuple[str, int]:
     ``known`` contains secrets by value. The time is proportional to the length of the text, whatever it contains: 2 to
     3 µs of processor time for each character of ordinary text, and 9 µs at most.
     """
+    begin_costly_work("a search for secrets")
     # Imported at the first use, because loading detect-secrets is slow (about 0.15 s).
     from sessions_app.domain import secret_rules  # noqa: PLC0415
 

@@ -16,6 +16,7 @@ from sessions_app.accounts.models import LoginLink
 from sessions_app.models import Repository, Task
 from sessions_app.services.catalogue import make_repository
 from sessions_app.services.restarts import DEMO_TASK
+from sessions_app.workflows.services.loading import load_text
 from sessions_app.workflows.services.workflows import save_workflow
 
 DEMO_TEAM: Final = "Demo team"
@@ -65,6 +66,7 @@ edges:
 def create_demo_data(directory: Path) -> Any:
     """Create the demo data that is missing, with its repository in ``directory``; return the demo's user."""
     branch = make_repository(directory, _README)
+    load_text(DEMO_WORKFLOW, {})  # before the transaction, which does not load workflows
     with transaction.atomic():
         team, _ = Group.objects.get_or_create(name=DEMO_TEAM)
         repository, is_first = Repository.objects.get_or_create(

@@ -37,6 +37,12 @@ class AttentionItem(TeamModel):
     next_step = models.TextField(blank=True, default="")
     detail = models.TextField(blank=True, default="")
     """Evidence: the last error, the end of a log."""
+    quoted = models.TextField(blank=True, default="", db_default="")
+    """Words of others, as they are, for the placeholders in these texts: see ``domain.quotations``. Never shown."""
+    worded = models.TextField(blank=True, default="", db_default="")
+    """The texts that quote something, as JSON, with the quotations in their places; without secrets."""
+    worded_for = models.CharField(max_length=64, blank=True, default="", db_default="")
+    """The version of what ``worded`` was made of: the texts, the rules and the known secrets."""
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
     resolved_at = models.DateTimeField(null=True, blank=True)
     resolution = models.CharField(max_length=64, blank=True, default="")
@@ -53,6 +59,9 @@ class AttentionItem(TeamModel):
                 name="attention_of_a_session_or_a_workflow",
             ),
         )
+
+    is_worded = False
+    """Whether the texts of this instance have the quotations in them: see ``services.attention_wording``."""
 
     def __str__(self) -> str:
         return self.key
@@ -117,7 +126,7 @@ def raise_for_workflow(workflow: Workflow, notice: Notice) -> bool:
     """
     if open_item(notice, workflow=workflow) is not None:
         return True
-    AttentionItem.objects.filter(key=notice.key).update(why=notice.why, next_step=notice.next_step)
+    AttentionItem.objects.filter(key=notice.key).update(**notice.columns())
     return False
 
 
@@ -146,14 +155,7 @@ def open_item(notice: Notice, **about: Any) -> AttentionItem | None:
     earlier = AttentionItem.objects.filter(key=notice.key).first()
     if earlier is not None and earlier.resolved_at is None:
         return None
-    values: dict[str, Any] = {
-        "kind": notice.kind,
-        "what": notice.what[:300],
-        "why": notice.why,
-        "next_step": notice.next_step,
-        "detail": notice.detail,
-        "created_at": timezone.now(),
-    }
+    values: dict[str, Any] = {"kind": notice.kind, **notice.columns(), "created_at": timezone.now()}
     if earlier is None:
         row = AttentionItem(key=notice.key, **about, **values)
         row.save(force_insert=True)
@@ -166,5 +168,4 @@ def open_item(notice: Notice, **about: Any) -> AttentionItem | None:
 
 def update_wording(notice: Notice) -> None:
     """Update the text of an open item when more is known."""
-    texts = {"what": notice.what[:300], "why": notice.why, "next_step": notice.next_step, "detail": notice.detail}
-    AttentionItem.objects.filter(key=notice.key, resolved_at=None).update(**texts)
+    AttentionItem.objects.filter(key=notice.key, resolved_at=None).update(**notice.columns())

@@ -66,7 +66,9 @@ def resolve_items(
 ) -> int:
     """Resolve the session's open items of these kinds, optionally by keys or key prefix; return how many there were."""
     if transaction.open_attention is None:
-        transaction.open_attention = list(AttentionItem.objects.filter(session=transaction.session, resolved_at=None))
+        rows = AttentionItem.objects.filter(session=transaction.session, resolved_at=None)
+        # Without the texts: an agent decides how many open items there are.
+        transaction.open_attention = list(rows.only("key", "kind"))
     wanted = {key, *keys} - {""}
     items = [
         item

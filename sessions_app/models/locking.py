@@ -208,11 +208,16 @@ def is_busy(error: OperationalError) -> bool:
     return classify_error(error) is DATABASE_BUSY
 
 
+def is_in_transaction() -> bool:
+    """Return whether this thread is within a transaction."""
+    # The transactions that Django's test cases roll back are not counted, as for ``atomic(durable=True)``.
+    return any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
 def refuse_in_transaction() -> None:
     """Raise RuntimeError within a transaction, for work whose cost an agent or member chooses.
 
     Everyone who writes to the same rows, on SQLite everyone who writes, would wait for it.
     """
-    # The transactions that Django's test cases roll back are not counted, as for ``atomic(durable=True)``.
-    if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
+    if is_in_transaction():
         raise RuntimeError("This takes as long as a text demands, so it must not run in a transaction.")

@@ -30,6 +30,7 @@ from sessions_app.notifications import webhooks
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.notifications.round_lock import round_lock
 from sessions_app.services.attention import open_items_for, own_items, team_items, unseen_items_for, visible_items
+from sessions_app.services.attention_wording import word_items
 
 EMAIL_FOOTER = "You get this e-mail because you enabled notifications. To change this, go to {link}"
 LINK_FALLBACK = "your notification settings"
@@ -37,6 +38,7 @@ LINK_FALLBACK = "your notification settings"
 
 def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
     """Return subject and text of one e-mail about all these items."""
+    word_items(items)
     if len(items) == 1:
         subject = f"{items[0].what}: {items[0].title}"
     else:
@@ -72,6 +74,7 @@ def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
 
     ``session_id`` and ``task`` are null if the item is about a workflow.
     """
+    word_items([item])
     task, workflow = item.task, item.workflow
     return {
         "type": "attention.raised",
@@ -206,10 +209,11 @@ def _has_enough_items(choice: NotificationSettings) -> bool:
 def _plan_webhook(hook: Webhook) -> int:
     target = f"webhook:{hook.id}"
     rows = unseen_items_for(hook.user) if hook.user is not None else team_items(hook.team)
+    new = _undelivered_items(rows, target, hook.kinds).filter(created_at__gte=hook.created_at)
+    items = list(new[:MAX_CONCURRENT_DELIVERIES])
+    word_items(items)
     made = 0
-    for item in _undelivered_items(rows, target, hook.kinds).filter(created_at__gte=hook.created_at)[
-        :MAX_CONCURRENT_DELIVERIES
-    ]:
+    for item in items:
         delivery = Delivery(channel="webhook", webhook=hook)
         delivery.payload = webhook_payload(item, str(delivery.id))
         with transaction.atomic():

@@ -19,6 +19,7 @@ from sessions_app.models import AttentionItem
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS
 from sessions_app.pages.shortcuts import redirect_back
 from sessions_app.services import attention as inbox
+from sessions_app.services.attention_wording import word_items
 
 MAX_ITEMS_SHOWN: Final = 200
 """Maximum number of items on the page."""
@@ -39,6 +40,7 @@ def inbox_context(request: UserHttpRequest) -> dict[str, Any]:
     if mine:
         rows = rows.filter(inbox.own_items(request.user))
     items = list(rows[: MAX_ITEMS_SHOWN + 1])
+    word_items(items[:MAX_ITEMS_SHOWN])
     news = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is None]  # type: ignore[attr-defined]
     seen = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is not None]  # type: ignore[attr-defined]
     return {

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sessions_app.confined.link import ClientLink
+from sessions_app.domain.quotations import show_quotations
 from sessions_app.domain.sanitizing import redact
 from sessions_app.rendering.highlighting import LANGUAGES, highlight_code, highlight_file
 from sessions_app.rendering.histories import build_history
@@ -53,6 +54,11 @@ def _matches(pattern: str, text: str) -> bool | None:
         return None
 
 
+def quotations(link: ClientLink, quoted: str, secrets: Sequence[str]) -> dict[str, Any]:
+    """Return the quotations of an inbox item without secrets, in their order."""
+    return {"shown": show_quotations(quoted, secrets)}
+
+
 def any_operation(link: ClientLink, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Run an operation by its name, so that a batch can mix them."""
     return OPERATIONS[operation](link, **arguments)
@@ -62,7 +68,7 @@ OPERATIONS: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {
     operation.__name__: operation
     for operation in (
         *(markdown, highlighted_file, tool_call, reviewed_call),
-        *(compared_texts, matched_patterns, build_history, any_operation),
+        *(compared_texts, matched_patterns, build_history, quotations, any_operation),
     )
 }
 

@@ -79,7 +79,7 @@ def load_request(session: TaskSession) -> HistoryRequest | None:
         version=version,
         total=rows.count(),
         entries=list(_newest_entries(rows)),
-        secrets=sorted(_secrets_of(session)),
+        secrets=sorted(secrets_of(session)),
     )
 
 
@@ -119,7 +119,7 @@ def _version_of(session: TaskSession) -> str | None:
     newest = session.messages.aggregate(newest=Max("updated_seq"))["newest"]
     if newest is None:
         return None
-    about = json.dumps([RULES_VERSION, newest, sorted(_secrets_of(session))])
+    about = json.dumps([RULES_VERSION, newest, sorted(secrets_of(session))])
     # A plain digest would let whoever reads the table try guesses at short secrets.
     return salted_hmac("kandev.history", about, algorithm="sha256").hexdigest()
 
@@ -152,8 +152,8 @@ def _text_beginnings(messages: list[uuid.UUID]) -> dict[uuid.UUID, str]:
     return dict(first.values_list("message_id", Substr("text", 1, SCANNED_CHARS + 1)))
 
 
-def _secrets_of(session: TaskSession) -> set[str]:
-    """Return the secret values of this session's agent, so that the history can redact them."""
+def secrets_of(session: TaskSession) -> set[str]:
+    """Return the secret values of this session's agent, so that they can be redacted. Raises SecretUnreadable."""
     return set(_values_to_hide(session))
 
 

@@ -32,7 +32,7 @@ from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, Runtim
 from executors_app.wire.protocol import Code
 from sessions_app.domain import restart_rules, verification
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES, RECHECK_AFTER
-from sessions_app.domain.attention import excerpt
+from sessions_app.domain.quotations import shorten
 from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Reason
 from sessions_app.domain.situation_texts import REFUSALS
@@ -108,7 +108,7 @@ def explain_agent_deaths(transaction: SessionTransaction) -> str:
     where = " in its turn" if in_turn >= deaths else ""
     how = f" ({', '.join(map(_describe_exit, exits))})" if exits else ""
     told = [line.strip() for line in transaction.log_tail.splitlines() if line.strip()][-LAST_OUTPUT:]
-    words = f" Its last output: {excerpt(' / '.join(told))}" if told else ""
+    words = f" Its last output: {shorten(' / '.join(told))}" if told else ""
     return f"The agent died{where} {deaths} times in a row{how}.{words} It is not restarted automatically again."
 
 

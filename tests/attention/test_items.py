@@ -21,6 +21,7 @@ from sessions_app.models import (
 from sessions_app.services import intents, prompts
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure, write_stopped
 from sessions_app.supervisor.sweep.actions import _raise_owner_left
+from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, fresh, make_session, make_user, running_session
 
@@ -105,7 +106,7 @@ def test_permission_item_stays_open_until_the_request_ends(ends: Any, resolution
     session = in_turn(journal)
     ingest(session, [journal.requests_permission("q1")])
     item = AttentionItem.objects.get(key="permission:q1")
-    assert (item.kind, item.resolved_at, "rm" in item.why) == ("permission", None, True)
+    assert (item.kind, item.resolved_at, "rm" in as_read(item).why) == ("permission", None, True)
     ingest(session, [journal.requests_permission("q1")])
     assert AttentionItem.objects.filter(kind="permission").count() == 1
     ingest(session, ends(journal))
@@ -160,12 +161,14 @@ def test_prompt_held_again_reopens_its_item_as_new() -> None:
 def test_giving_up_raises_one_item_with_last_error_and_log_tail() -> None:
     session = make_session("do it", start_attempts=5, state="STARTING")
 
+    log = tail("x" * 20_000 + f"\ntoken={GHOST}\nboom")
+
     def give_up(transaction: SessionTransaction) -> None:
-        transaction.log_tail = tail("x" * 20_000 + f"\ntoken={GHOST}\nboom")
+        transaction.log_tail = log
         transaction.move_session("give_up", error_code="spawn_failed", error_message="No such program.")
 
     edit(session, give_up)
-    item = AttentionItem.objects.get()
+    item = as_read(AttentionItem.objects.get())
     assert (item.kind, item.key.split(":")[:2]) == ("gave_up", ["gave_up", str(session.id)])
     assert "5 starts" in item.why and "No such program." in item.why
     assert item.detail.endswith("boom") and GHOST not in item.detail and len(item.detail) <= DETAIL_LIMIT
@@ -195,7 +198,7 @@ def test_failed_start_that_is_retried_raises_nothing() -> None:
 def test_error_that_needs_a_person_raises_one_item(code: str, what: str) -> None:
     session = running_session()
     edit(session, lambda transaction: transaction.move_session("fail", error_code=code, error_message="Why it is so."))
-    item = AttentionItem.objects.get()
+    item = as_read(AttentionItem.objects.get())
     assert (item.kind, item.what, item.why) == ("error", what, "Why it is so.")
     edit(session, lambda transaction: transaction.move_session("fail", error_code=code, error_message="Said anew."))
     assert AttentionItem.objects.count() == 1
@@ -276,7 +279,7 @@ def test_quoted_agent_text_is_shortened_and_redacted() -> None:
     asks = journal.requests_permission("q1")
     asks["tool_call"] = {"title": f"curl -H 'Authorization: {GHOST}' " + "x" * 900}
     ingest(session, [asks])
-    why = AttentionItem.objects.get(kind="permission").why
+    why = as_read(AttentionItem.objects.get(kind="permission")).why
     assert GHOST not in why and len(why) < 300
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -67,8 +67,9 @@ def test_every_kind_has_a_notice_a_label_and_a_priority() -> None:
 @pytest.mark.parametrize("kind", AttentionKind)
 def test_notice_says_what_happened_why_and_what_to_do(kind: AttentionKind) -> None:
     notice = NOTICES[kind]
-    assert notice.what[0].isupper() and not notice.what.endswith(".")
-    assert notice.why and notice.next_step.endswith(".")
+    what, why, next_step = str(notice.what), str(notice.why), str(notice.next_step)
+    assert what[0].isupper() and not what.endswith(".")
+    assert why and next_step.endswith(".")
     assert notice.key.startswith(kind) or kind is AttentionKind.WORKFLOW
 
 
@@ -104,16 +105,4 @@ def test_events_that_raise_items_are_audited_and_have_rules() -> None:
 )
 def test_overdue_prompt_names_what_it_waits_for(reason: str, says: str) -> None:
     notice = attention.overdue_notice("s", "m", reason)
-    assert says in notice.why
-
-
-@pytest.mark.parametrize("quote", [attention.excerpt, attention.excerpt_ends], ids=["beginning", "both ends"])
-def test_no_part_of_a_secret_is_quoted_wherever_it_begins(quote: Callable[[str], str]) -> None:
-    secret, words = "hunter2-horse-staple", "w " * 300
-    for offset in range(600):
-        assert "hunter2" not in quote(f"{words[:offset]} password={secret} {words[offset:]}"), offset
-
-
-def test_quotation_of_a_longer_text_ends_with_a_mark_after_a_secret_too() -> None:
-    text = f"password={'x' * 150} {'w ' * 300}"
-    assert attention.excerpt(text) == "password=[REDACTED]…"
+    assert says in str(notice.why)

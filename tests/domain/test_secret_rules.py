@@ -228,7 +228,7 @@ def test_text_is_searched_for_secrets_in_few_places_whose_cost_is_known() -> Non
         if any(alias.name in searching for node in imports for alias in node.names):
             found.add(str(path.relative_to(_REPOSITORY / "sessions_app")))
     assert found == {
-        "domain/attention.py",
+        "domain/quotations.py",
         "domain/history.py",
         "rendering/histories.py",
         "rendering/operations.py",

@@ -10,6 +10,7 @@ from django.contrib.auth.models import Group
 from django.utils import timezone
 
 from sessions_app.domain.attention import permission_notice
+from sessions_app.domain.quotations import fill_in, show_quotations
 from sessions_app.models import AttentionItem, Task
 from sessions_app.notifications.delivery import MAX_CONCURRENT_DELIVERIES, render_email, webhook_payload
 from tests.entrances.shapes import SIZES, TEXTS
@@ -25,15 +26,25 @@ def items(text: str) -> list[AttentionItem]:
     call = {"title": text, "tool_kind": text, "sub_agent": text, "raw_input": text, "locations": [{"path": text}]}
     notice = permission_notice("p1", call)
     task = Task(title=text[:300], team=Group(name=text[:150]))
-    about = {"kind": notice.kind, "what": notice.what, "why": notice.why, "next_step": notice.next_step}
+    about = {"kind": notice.kind, "task": task, "created_at": timezone.now(), **notice.columns()}
     return [
-        AttentionItem(key=str(number), task=task, session_id=uuid.uuid4(), created_at=timezone.now(), **about)
-        for number in range(MAX_CONCURRENT_DELIVERIES)
+        AttentionItem(key=str(number), session_id=uuid.uuid4(), **about) for number in range(MAX_CONCURRENT_DELIVERIES)
     ]
 
 
+def word(item: AttentionItem) -> None:
+    """Put the quotations of an item into its texts, in this process."""
+    texts = {"what": item.what, "why": item.why}
+    quoted = item.quoted or "{}"
+    for name, words in fill_in(texts, quoted, show_quotations(quoted, [])).items():
+        setattr(item, name, words)
+    item.is_worded = True
+
+
 def send(rows: list[AttentionItem]) -> Any:
-    """Render an e-mail about all items, and a webhook request about each."""
+    """Word all items, render an e-mail about them, and a webhook request about each."""
+    for row in rows:
+        word(row)
     email = render_email(rows)
     assert len(email["text"]) < EMAIL_LIMIT
     for row in rows:

@@ -49,6 +49,7 @@ from sessions_app.models import (
 from sessions_app.notifications import delivery
 from sessions_app.services.errors import Invalid
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
+from tests.attention.reading import as_read
 from tests.pages.conftest import world  # noqa: F401 - fixture
 from tests.pages.test_browser import busy_session
 from tests.pages.workflows import looped_run
@@ -192,7 +193,7 @@ def test_values_of_forms_come_back_unchanged(world: World, url_values: Mapping[s
 def test_inbox_items_are_visible_where_they_are_stored(world: World, url_values: Mapping[str, Any]) -> None:  # noqa: F811
     items = AttentionItem.objects.filter(kind="permission")
     assert PermissionRequest.objects.filter(state="pending").count() == items.count() == 2
-    told = [json.dumps([item.why.removesuffix(HOSTILE)], ensure_ascii=False) for item in items]
+    told = [json.dumps([as_read(item).why.removesuffix(HOSTILE)], ensure_ascii=False) for item in items]
     assert "⟦RLO⟧" in " ".join(told)
     assert not RAW.search(" ".join(told))
 

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from sessions_app.models import TaskSession
 from sessions_app.services.waits import open_wait
+from tests.attention.reading import as_read
 from tests.pages.world import World, asks, ingest_lines, path_of
 
 
@@ -129,7 +130,7 @@ def test_unknown_action_that_the_agent_describes_later_is_an_ordinary_one(ada: C
     html = page(ada, session)
     assert "Push to main" in html
     assert SENTENCE not in html
-    assert "Push to main" in session.attention.get(kind="permission").why
+    assert "Push to main" in as_read(session.attention.get(kind="permission")).why
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from django.test import Client
 from sessions_app.domain.tool_calls import REVIEW_LIMIT
 from sessions_app.mcp_server import reading
 from sessions_app.notifications.delivery import render_email
+from tests.attention.reading import as_read
 from tests.pages.world import World, asks, ingest_lines, path_of
 
 DANGER = "rm -rf the-end"
@@ -73,7 +74,7 @@ def test_inbox_and_email_show_the_end_of_a_long_command(ada: Client, world: Worl
     session = world.running_session()
     ingest_lines(session, asks(raw_input={"command": LONG}, title=f"echo {'b' * 500} ; {DANGER}"))
     item = session.attention.get(kind="permission")
-    for text in (item.why, render_email([item])["text"], ada.get("/attention/").text):
+    for text in (as_read(item).why, render_email([item])["text"], ada.get("/attention/").text):
         assert text.count(DANGER) == 2
         assert "left out" in text
     assert "read the whole request" in item.next_step

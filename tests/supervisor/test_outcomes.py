@@ -25,6 +25,7 @@ from sessions_app.supervisor.outcomes import (
     write_start_failure,
     write_stopped,
 )
+from tests.attention.reading import as_read
 from tests.pages.world import supervise
 from tests.supervisor import database_dump
 from tests.supervisor.journals import Journal, ingest
@@ -137,7 +138,7 @@ def test_missing_installation_is_reported_with_its_command(code: str, message: s
         "the start is not retried as for a transient error"
     )
     assert session.start_attempts == 0, "these starts do not count as attempts"
-    item = session.attention.get(resolved_at=None)
+    item = as_read(session.attention.get(resolved_at=None))
     assert (item.kind, item.what) == ("error", what)
     assert "install" in item.why or "logged in" in item.why
     row = session.receipts.get()

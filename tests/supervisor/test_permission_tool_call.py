@@ -18,6 +18,7 @@ from sessions_app.pages.session_state import permission_contexts
 from sessions_app.services.errors import TokenRevoked
 from sessions_app.services.waits import answer_permission, permission_tokens
 from tests.agentctl.running import agentctl
+from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import running_session
 
@@ -80,7 +81,7 @@ def test_row_card_inbox_and_email_show_the_tool_call(tmp_path: Path) -> None:
     assert "rm -rf build" in card["call"]["input"]
     item = session.attention.get(kind="permission")
     for words in ("Delete the build", "execute", "rm -rf build", "Files: build"):
-        assert words in item.why
+        assert words in as_read(item).why
         assert words in render_email([item])["text"]
 
 
@@ -104,7 +105,7 @@ def test_later_updates_of_the_call_complete_the_request() -> None:
     assert session.attention.get(kind="permission").why == "The agent does not say what it wants to do."
     ingest(session, [journal.tool("call-1", **TOOL_CALL), journal.tool("call-2", title="Another")], lease=None)
     assert requested_tool_call(session) == TOOL_CALL
-    assert "Delete the build" in session.attention.get(kind="permission").why
+    assert "Delete the build" in as_read(session.attention.get(kind="permission")).why
 
 
 def _key(session: TaskSession) -> str:

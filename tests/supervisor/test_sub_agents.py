@@ -7,6 +7,7 @@ import pytest
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import TaskSession, texts_of
 from sessions_app.pages.session_state import permission_contexts
+from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.test_tool_calls_of_turns import OPTIONS, cards, session_with_prompts
 
@@ -56,7 +57,7 @@ def test_permission_of_a_sub_agent_shows_its_own_tool_call() -> None:
     assert [title for title, _ in cards(session)] == ["ls", "rm -rf build"]
     [card] = permission_contexts(session)
     assert (card["title"], card["call"]["sub_agent"]) == ("rm -rf build", NAME)
-    assert NAME in session.attention.get(kind="permission").why
+    assert NAME in as_read(session.attention.get(kind="permission")).why
 
 
 def test_text_that_the_log_has_already_is_not_recorded_again() -> None:

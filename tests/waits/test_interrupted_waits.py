@@ -18,6 +18,7 @@ from sessions_app.services.status import session_status
 from sessions_app.supervisor.prompts import claim_next_prompt
 from sessions_app.supervisor.watchdogs import expire_waits
 from tests.api.world import client_of
+from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, fresh, make_user, open_orders, prompt_states, running_session
 
@@ -55,7 +56,7 @@ def test_users_are_notified_by_inbox_mail_and_webhook() -> None:
     session = interrupted()
     (item,) = items(session)
     said = "Nobody answered in time. It waited for: The build of main"
-    assert (item.what, item.why) == ("A wait ended without an answer", said)
+    assert (item.what, as_read(item).why) == ("A wait ended without an answer", said)
     assert said in render_email([item])["text"]
     assert webhook_payload(item, "1")["item"]["kind"] == KIND
 

@@ -16,6 +16,7 @@ from sessions_app.services import waits
 from sessions_app.services.errors import Invalid, InvalidAnswer, TokenConsumed
 from sessions_app.services.questions import undelivered_content
 from sessions_app.services.status import session_status
+from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     conversation,
@@ -81,7 +82,7 @@ def test_question_raises_an_item_and_shows_in_the_status() -> None:
     status = session_status(fresh(session))
     assert (status["pending_questions"], status["pending_permissions"]) == (1, 0)
     assert (status["derived_status"], status["needs_attention"]) == ("waiting", True)
-    item = AttentionItem.objects.get(session=session)
+    item = as_read(AttentionItem.objects.get(session=session))
     assert (item.kind, item.what, item.why) == ("question", "The agent asks a question", "Which?")
     assert last_payload(session, "session.permission.requested")["question"] == FORM
     assert last_payload(session, "session.run.waiting")["asks"] == "question"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 
 from sessions_app.accounts.rate_limits import RequestThrottle
@@ -128,6 +128,15 @@ def test_busy_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         workflows.save_workflow(make_user(), {"text": f"{SLOW}  "}, row)
     row.refresh_from_db()
     assert (row.text, row.is_valid, row.revision) == (text("before"), True, 1)
+
+
+def test_workflow_is_not_loaded_in_a_transaction() -> None:
+    loading._load_cached.cache_clear()
+    with transaction.atomic(), pytest.raises(ChecksUnavailable):
+        loading.load_text(PLAIN, {})
+    loaded = loading.load_text(PLAIN, {})
+    with transaction.atomic():
+        assert loading.load_text(PLAIN, {}) is loaded
 
 
 def test_run_whose_text_cannot_be_loaded_yet_stays_queued(monkeypatch: pytest.MonkeyPatch) -> None:

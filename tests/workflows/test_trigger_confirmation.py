@@ -25,6 +25,7 @@ from sessions_app.workflows.services.trigger_confirmation import COMPARISON_LIMI
 from sessions_app.workflows.services.trigger_settings import confirm_triggers, triggers_document
 from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
 from tests.api.world import World, make_world
+from tests.attention.reading import as_read
 from tests.growth import measure_growth
 from tests.supervisor.rows import change, fresh
 from tests.workflows.workflow_builder import node, workflow
@@ -67,7 +68,7 @@ class Office:
         return start_due_runs(NOON)
 
     def items(self) -> list[str]:
-        return [item.why for item in attention.open_items_for(self.world.member).filter(workflow=self.row)]
+        return [as_read(item).why for item in attention.open_items_for(self.world.member).filter(workflow=self.row)]
 
 
 def scheduled(world: World, user: User, written: str = PLAIN, **values: Any) -> Office:

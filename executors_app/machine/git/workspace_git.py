@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
+from executors_app.machine.costly_work import begin_costly_work
 from executors_app.machine.git import git_failures
 from executors_app.machine.git.git_process import (
     CappedOutput,
@@ -109,6 +110,7 @@ def run_git(
     environment = _ceiling_directory(directory)
     if index is not None:
         environment["GIT_INDEX_FILE"] = str(index)
+    begin_costly_work("git")
     try:
         done = subprocess.run(
             argv,
@@ -139,6 +141,7 @@ def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int) -> 
 
     git inherits the open file and never opens its path, so an agent that replaces the path gains nothing.
     """
+    begin_costly_work("git")
     process = subprocess.Popen(
         [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments],
         env=git_environment() | _ceiling_directory(directory),
@@ -371,6 +374,7 @@ class WorkspaceGit:
             raise GitError("git is not on PATH")
         # The work tree is named explicitly: the repository's own configuration could name another one.
         argv = [executable, "-C", str(self.root), f"--work-tree={self.root}", *_WORKSPACE_OPTIONS, *arguments]
+        begin_costly_work("git")
         try:
             process = subprocess.Popen(
                 argv,

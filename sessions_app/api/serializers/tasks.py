@@ -18,6 +18,7 @@ from sessions_app.api.serializers.common import (
 )
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.models import AttentionItem, Repository, Task
+from sessions_app.services.attention_wording import word_items
 
 DESCRIPTION_LIMIT: Final = 1024 * 1024
 BRANCH_PATTERN: Final = r"^(?![-/.])(?!.*(?:\.\.|@\{|//|\.lock$|[/.]$))[^\s\x00-\x1f\x7f~^:?*\[\\]+$"
@@ -152,6 +153,16 @@ class AttentionQuerySerializer(serializers.Serializer[Any]):
     mine = serializers.BooleanField(default=False)
 
 
+class _WordedItems(serializers.ListSerializer[Any]):
+    """Items with their quotations, which are searched for secrets together."""
+
+    def to_representation(self, data: Any) -> Any:
+        """Return the items."""
+        items = list(data)
+        word_items(items)
+        return super().to_representation(items)
+
+
 class AttentionSerializer(StrictModelSerializer):
     """An inbox item, and whether the requesting user has seen or dismissed it.
 
@@ -173,6 +184,7 @@ class AttentionSerializer(StrictModelSerializer):
 
     class Meta:
         model = AttentionItem
+        list_serializer_class = _WordedItems
         fields = (
             *("id", "key", "kind", "session_id", "task_id", "workflow_id", "run_id", "task_title"),
             *("team", "agent_profile"),
@@ -180,6 +192,11 @@ class AttentionSerializer(StrictModelSerializer):
             *("acknowledged_at", "dismissed_at"),
         )
         read_only_fields = fields
+
+    def to_representation(self, instance: AttentionItem) -> Any:
+        """Return one item, with its quotations."""
+        word_items([instance])
+        return super().to_representation(instance)
 
     def get_url(self, item: AttentionItem) -> str:
         """Return the path of the page where the item can be resolved."""

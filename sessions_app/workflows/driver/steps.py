@@ -221,7 +221,7 @@ class _StepWriter:
         """
         if self._refusal is None:
             run = self._run
-            self._refusal = run_refusal(run.started_by, run.team, run.executor, graph_of_run(run))
+            self._refusal = run_refusal(run.started_by, run.team, run.executor, self._graph or graph_of_run(run))
         if self._refusal:
             raise node_work.WorkNotPossible(f"the user whose rights this run has may no longer run it: {self._refusal}")
 

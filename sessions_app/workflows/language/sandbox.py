@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from executors_app.machine.costly_work import begin_costly_work
+
 TIMEOUT: Final = 10.0
 """Elapsed seconds, including the start of the process. Its processor time is limited to less."""
 _ROOT: Final = Path(__file__).parents[3]
@@ -28,6 +30,7 @@ def run_in_sandbox(requests: Sequence[Mapping[str, Any]], timeout: float = TIMEO
     """
     if not requests:
         return []
+    begin_costly_work("a function of a workflow")
     try:
         done = subprocess.run(
             _COMMAND,

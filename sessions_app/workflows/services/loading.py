@@ -15,6 +15,7 @@ from django.contrib.auth.models import User
 from django.core.cache import cache
 
 from sessions_app.accounts.rate_limits import RequestThrottle
+from sessions_app.models.locking import is_in_transaction
 from sessions_app.services.errors import ChecksUnavailable, Throttled
 from sessions_app.workflows.language.files import InMemoryFiles
 from sessions_app.workflows.language.limits import LOADING_SECONDS
@@ -53,13 +54,13 @@ def user_load_slot(user: User, *, counted: bool = True) -> Iterator[None]:
         cache.delete(key)
 
 
-def load_text(text: str, files: Mapping[str, str], name: str = "workflow") -> LoadResult:
+def load_text(text: str, files: Mapping[str, str]) -> LoadResult:
     """Load a text with its stored files. Raises ChecksUnavailable.
 
-    It can take half a minute, so do not call it in a transaction unless the same text was loaded just before.
+    It can take half a minute. So a transaction gets only what was loaded just before, and ChecksUnavailable otherwise.
     """
     try:
-        return _load_cached(text, _sorted_files(files), name)
+        return _load_cached(text, _sorted_files(files))
     except LoadingUnavailable as error:
         raise ChecksUnavailable from error
 
@@ -93,8 +94,10 @@ def _sorted_files(files: Mapping[str, str]) -> _Files:
 
 
 @lru_cache(maxsize=32)
-def _load_cached(text: str, files: _Files, name: str) -> LoadResult:
-    return client.load_isolated(text, name, InMemoryFiles(dict(files)))
+def _load_cached(text: str, files: _Files) -> LoadResult:
+    if is_in_transaction():
+        raise LoadingUnavailable("the text was not loaded before the transaction began")
+    return client.load_isolated(text, "workflow", InMemoryFiles(dict(files)))
 
 
 @lru_cache(maxsize=8)

@@ -213,9 +213,13 @@ def _start_triggered_run(row: Workflow, trigger: str, at: datetime) -> bool:
     key = _idempotency_key(row, trigger, at)
     try:
         load_text(row.text, row.files)  # it can take a while; the transaction below then finds it in the cache
+        return _start_locked(row, trigger, inputs, key)
     except ChecksUnavailable as error:
         log.warning("workflow %s: its %s trigger waits: %s", row.id, trigger, error.message)
         return False
+
+
+def _start_locked(row: Workflow, trigger: str, inputs: Mapping[str, Any], key: str) -> bool:
     with transaction.atomic():
         # The row stays locked until the run exists, so that nobody can change it between the check and the run.
         locked = trigger_settings.lock_workflow(row)
@@ -229,6 +233,8 @@ def _start_triggered_run(row: Workflow, trigger: str, at: datetime) -> bool:
             _, is_new = start_saved_run(enabled_by, locked, inputs, trigger=trigger, key=key)
         except IdempotencyKeyReused:
             return False  # the slot has its run, and the workflow was changed since
+        except ChecksUnavailable:
+            raise  # the next pass tries again
         except SessionsError as error:
             log.warning("workflow %s: its %s trigger could not start it: %s", row.id, trigger, error.message)
             return _store_trigger_error(locked, error.message)

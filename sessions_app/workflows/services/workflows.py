@@ -202,7 +202,7 @@ def start_run(
     require_write(user, team)
     _check_size(text, files or {})
     _check_inputs(inputs or {})
-    loaded = load_text(text, files or {}, name or "workflow")
+    loaded = load_text(text, files or {})
     if loaded.workflow is None:
         raise Invalid(
             "The workflow has errors, so it cannot be run.", field="text", problems=_describe_problems(loaded.problems)
