@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,7 @@ from typing import Any, Final
 import pytest
 from django.contrib.auth.models import User
 from django.core import mail
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import Client
 
 from executors_app.models import AgentProfile
@@ -155,6 +156,17 @@ def test_items_are_searched_outside_of_transactions_only(item: AttentionItem) ->
 def test_items_of_the_previous_release_are_shown_as_they_are(world: World, searches: CountedSearches) -> None:
     shown = as_read(raise_item_of(world.session))
     assert (shown.what, shown.why, searches.items) == ("What one", "Why one", 0)
+
+
+def test_previous_release_can_write_items(item: AttentionItem) -> None:
+    new = {"quoted", "worded", "worded_for"}
+    columns = [field.column for field in AttentionItem._meta.concrete_fields if field.name not in new]
+    values = [{"id": "%s", "key": "'another'"}.get(column, column) for column in columns]
+    with connection.cursor() as cursor:
+        key = AttentionItem._meta.pk.get_db_prep_value(uuid.uuid4(), connection)
+        table, names, given = AttentionItem._meta.db_table, ", ".join(columns), ", ".join(values)
+        cursor.execute(f"INSERT INTO {table} ({names}) SELECT {given} FROM {table}", [key])  # noqa: S608
+    assert as_read(AttentionItem.objects.get(key="another")).why == item.why
 
 
 def test_text_that_the_previous_release_has_written_over_is_kept(item: AttentionItem) -> None:
