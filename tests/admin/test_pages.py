@@ -17,6 +17,7 @@ from django.urls import reverse
 from sessions_app.accounts.models import ApiToken, LoginLink
 from tests.admin.everything import SECRET, browser, make_set, superuser
 from tests.pages.inline import foreign_inline
+from tests.transaction_guard import of_the_test
 
 pytestmark = pytest.mark.any_database
 
@@ -81,7 +82,7 @@ def lists_of_one_and_many(
     django_db_setup: None, django_db_blocker: Any
 ) -> tuple[dict[Any, Measured], dict[Any, Measured]]:
     """Return the measurements with one row of every model, and with many."""
-    with django_db_blocker.unblock(), transaction.atomic():
+    with django_db_blocker.unblock(), of_the_test():
         root = browser(superuser())
         make_set("0")
         measure_lists(root)  # fills the content type cache

@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from sessions_app.accounts.models import ApiToken
 from tests.rights.world import ROLES, Cast, make_cast
 from tests.services import ROOT
+from tests.transaction_guard import of_the_test
 
 EXAMPLES: Final = 10
 """Requests for each operation."""
@@ -70,7 +71,7 @@ def headers_of(user: User | None) -> dict[str, str]:
 @contextlib.contextmanager
 def rolled_back() -> Iterator[None]:
     """Roll back everything that the block writes."""
-    with transaction.atomic():
+    with of_the_test():
         yield
         transaction.set_rollback(True)
 

@@ -15,6 +15,7 @@ from tests.growth import measure_growth
 from tests.rights.matrix import API, PAGES, Row
 from tests.rights.test_matrix import ROUTES
 from tests.rights.world import Cast, browsers, make_cast
+from tests.transaction_guard import of_the_test
 
 BODIES = ("post", "put", "patch")
 TABLE = {**API, **PAGES}
@@ -43,7 +44,7 @@ def ask(client: Client, cast: Cast, route: str, method: str, row: Row, body: Any
     """Send one request, whatever the answer, and undo what it wrote."""
     names = {**cast.names, **row.names}
     path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: str(names[found[1]]), route)
-    with transaction.atomic():
+    with of_the_test():
         if route.startswith(("api/", "mcp")):
             answer = client.generic(method.upper(), path, json.dumps(body), "application/json")
         else:

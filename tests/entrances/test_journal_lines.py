@@ -21,6 +21,7 @@ from tests.growth import measure_growth
 from tests.supervisor.histories import prepare_history
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import running_session
+from tests.transaction_guard import of_the_test
 
 SHOWN_SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
 TEXT_FIELDS = (
@@ -65,7 +66,7 @@ def test_line_costs_at_most_in_proportion_to_its_size(kind: JournalKind) -> None
     session, journal = open_turn()
 
     def store(data: bytes) -> None:
-        with transaction.atomic():
+        with of_the_test():
             assert ingest(session, parse_frame(data)).seq == journal.seq + 1
             transaction.set_rollback(True)
 

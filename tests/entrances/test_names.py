@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.db import transaction
 
 from sessions_app.accounts.teams import check_user_name, invite_member
 from sessions_app.services.errors import Invalid
 from tests.entrances.shapes import SIZES, mixture, repeat
 from tests.growth import measure_growth
+from tests.transaction_guard import of_the_test
 
 pytestmark = pytest.mark.django_db
 
@@ -22,7 +22,7 @@ def test_long_name_is_refused_at_a_cost_in_proportion_to_its_length(shape: Any) 
     staff = User.objects.create_user("staff")
 
     def refuse(name: str) -> None:
-        with pytest.raises(Invalid), transaction.atomic():
+        with pytest.raises(Invalid), of_the_test():
             invite_member(None, name, "", "member", staff)
 
     measure_growth(refuse, shape, sizes=SIZES).assert_bounded()

@@ -15,6 +15,7 @@ from sessions_app.socket_actions import ACTIONS, parse_acknowledgement, read_fra
 from tests.api.world import PERMISSION, World, make_world
 from tests.entrances.shapes import SIZES, fill, many_fields, mixture, nested
 from tests.growth import measure_growth
+from tests.transaction_guard import of_the_test
 
 PAYLOADS: dict[str, dict[str, Any]] = {
     "task.session.resume": {"mode": "auto"},
@@ -51,7 +52,7 @@ def test_frame_costs_at_most_in_proportion_to_its_size(subscription: Subscriptio
             frame = read_frame(text)
         except (Invalid, PayloadTooLarge):
             return
-        with transaction.atomic():
+        with of_the_test():
             run_action(subscription, frame.get("action"), frame.get("payload"))
             transaction.set_rollback(True)
 

@@ -17,6 +17,7 @@ from sessions_app.notifications.models import Webhook
 from tests.admin.everything import make_set
 from tests.api.world import PERMISSION, World, make_world, prompt, workflow_run
 from tests.attention.raising import raise_item_of
+from tests.transaction_guard import of_the_test
 
 ROLES: Final = ("anonymous", "stranger", "viewer", "member", "staff")
 """``staff`` is in no team: it administers, but finds no team's objects on pages and in the API."""
@@ -94,7 +95,7 @@ def browsers(cast: Cast) -> dict[str, Client]:
 
 def attempt(ask: Callable[[], int]) -> int:
     """Return the status of a request, whose writes are rolled back."""
-    with transaction.atomic():
+    with of_the_test():
         status = ask()
         transaction.set_rollback(True)
     return status
