@@ -357,7 +357,7 @@ def _run_row(session: TaskSession, row: RunRow, told: SnapshotValues, prompt_id:
         ended_at=row.ended_at,
         origin=row.origin,
         prompt_id=prompt_id,
-        first_seq=row.first_seq,
+        first_seq=row.first_seq if request is None else request.seq - 1,
         last_seq=row.last_seq,
         stop_reason=row.stop_reason,
         usage=row.usage,

@@ -12,13 +12,14 @@ from operator import attrgetter
 from typing import Any
 
 from django.db import models
-from django.db.models import Exists, OuterRef, QuerySet, Subquery
-from django.db.models.functions import Cast, Coalesce, Length
+from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models.functions import Cast, Length
 
-from executors_app.orm import ID_PLACEHOLDER, KeyedQuery, ObjectField, PreparedQuery
+from executors_app.orm import ID_PLACEHOLDER, NUMBER_PLACEHOLDER, KeyedQuery, ObjectField, PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.models.bulk import insert_rows, update_rows
 from sessions_app.models.session import TaskSession
+from sessions_app.models.turns import Turn
 
 PART_LIMIT = 64 * 1024
 """Maximum characters of one part: appending to a text that grows in one row would be quadratic."""
@@ -218,24 +219,34 @@ def tools_by_id(message_ids: Collection[uuid.UUID]) -> list[MessageDraft]:
     return [MessageDraft(*row) for row in _rows(id__in=message_ids)] if message_ids else []
 
 
-def tools_of_turn(session_id: uuid.UUID, message_id: str, keys: Collection[str]) -> list[MessageDraft]:
-    """Return the tool calls with these keys since the prompt ``message_id``, finished or not, ordered by ``seq``."""
+def tools_of_turn(session_id: uuid.UUID, turn: Turn | None, keys: Collection[str]) -> list[MessageDraft]:
+    """Return the tool calls with these keys since the turn began, finished or not, ordered by ``seq``.
+
+    ``turn`` is None for output of a session that had no turn yet.
+    """
     if not keys:
         return []
-    return [MessageDraft(*row) for row in _tools_by_keys(len(keys)).values(session_id, message_id, *keys)]
+    since = 0 if turn is None else _first_seq(turn)
+    return [MessageDraft(*row) for row in _tools_by_keys(len(keys)).values(session_id, since, *keys)]
+
+
+def _first_seq(turn: Turn) -> int:
+    """Return the ``seq`` with which a turn began; that of its prompt for a turn that release 1.0.0 has begun."""
+    if turn.first_seq is not None:
+        return turn.first_seq
+    prompts = Message.objects.filter(session_id=turn.session_id, key=turn.message_id, role="user")
+    return prompts.order_by("-seq").values_list("seq", flat=True).first() or 0
 
 
 @lru_cache(maxsize=128)
 def _tools_by_keys(count: int) -> PreparedQuery[Message]:
     """Prepare the query for ``count`` keys; batches name few, so few such queries exist."""
     placeholders = [f"key {number}" for number in range(count)]
-    return PreparedQuery(_tools_since, ID_PLACEHOLDER, "message id", *placeholders)
+    return PreparedQuery(_tools_since, ID_PLACEHOLDER, NUMBER_PLACEHOLDER, *placeholders)
 
 
-def _tools_since(session: Any, message_id: str, *keys: str) -> QuerySet[Message, Any]:
-    prompts = Message.objects.filter(session_id=session, key=message_id, role="user").order_by("-seq")
-    begin = Coalesce(Subquery(prompts.values("seq")[:1]), 0)
-    return _rows(session_id=session, role="tool", key__in=keys, seq__gt=begin)
+def _tools_since(session: Any, seq: int, *keys: str) -> QuerySet[Message, Any]:
+    return _rows(session_id=session, role="tool", key__in=keys, seq__gt=seq)
 
 
 def newest_tool(session_id: uuid.UUID, key: str) -> MessageDraft | None:

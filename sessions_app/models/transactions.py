@@ -230,7 +230,8 @@ class SessionTransaction:
         """
         run = self.open_run
         if run is not None and not run.has_process and run.message_id == message_id:
-            self.note_turn(run, has_process=True, **begun)
+            # What the agent did during the wait is not part of the turn.
+            self.note_turn(run, has_process=True, first_seq=self.newest_seq, **begun)
             self._write_noted(run)
             return run
         if run is not None:

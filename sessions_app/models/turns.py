@@ -47,7 +47,9 @@ class Turn(TeamModel):
     prompt = models.ForeignKey("sessions_app.Prompt", models.SET_NULL, null=True, blank=True, related_name="turns")
     """The prompt that the agent accepted; None also for a prompt that is not in the ledger."""
     first_seq = models.BigIntegerField(null=True, blank=True)
-    """``seq`` of the event that records its start. Its messages and tool calls come after it."""
+    """``seq`` of the event that records its start, or, of a turn with the result of a wait, the last one before the
+    agent accepted it. Its messages and tool calls come after it.
+    """
     last_seq = models.BigIntegerField(null=True, blank=True)
     """``seq`` of the event that records its end. Output that arrives later is not counted as part of it."""
     stop_reason = models.CharField(max_length=64, null=True, blank=True)

@@ -421,8 +421,7 @@ def _stored_tools(transaction: SessionTransaction, keys: Collection[str]) -> Seq
     """Return the tool calls of the current turn, or of the last one, with these keys."""
     if not keys:
         return ()
-    run = transaction.newest_run
-    return tools_of_turn(transaction.session.id, run.message_id if run else "", keys)
+    return tools_of_turn(transaction.session.id, transaction.newest_run, keys)
 
 
 def _has_no_result(payload: Mapping[str, Any]) -> bool:

@@ -46,7 +46,7 @@ def _queries() -> dict[str, tuple[PreparedQuery[Any], tuple[Key, ...]]]:
         "unfinished messages": (message._UNFINISHED.of_one, (session.id,)),
         "open tool calls": (message._OPEN_TOOLS, (session.id,)),
         "sizes of open tool calls": (message._OPEN_TOOL_SIZES, (session.id,)),
-        "tool calls by key": (message._tools_by_keys(2), (session.id, "bench", "one", "two")),
+        "tool calls by key": (message._tools_by_keys(2), (session.id, 0, "one", "two")),
         "last part of a message": (message._LAST_PARTS.of_one, (text.id,)),
         "open permission requests": (conversation.OPEN_REQUESTS, (session.id,)),
         "sweep: the execution": (selection._OF_FEW.of_one, (session.id,)),

@@ -10,8 +10,9 @@ import pytest
 from executors_app.wire.protocol import JournalKind
 from sessions_app.domain.tool_calls import KEY_LIMIT, key_of_tool
 from sessions_app.models import Prompt, TaskSession
+from sessions_app.services import waits
 from tests.supervisor.journals import Journal, Line, ingest
-from tests.supervisor.rows import running_session
+from tests.supervisor.rows import make_user, running_session
 
 pytestmark = pytest.mark.django_db
 
@@ -76,6 +77,28 @@ def test_each_turn_has_its_own_card_for_a_reused_id(in_one_batch: bool) -> None:
     for batch in [lines] if in_one_batch else [[line] for line in lines]:
         ingest(session, batch, lease=None)
     assert cards(session) == [("first", "completed"), ("second", "completed")]
+
+
+def test_turn_begun_by_release_1_0_keeps_its_scope() -> None:
+    session, journal = session_with_prompts("p1", "p2"), Journal()
+    ingest(session, [*tool_turn(journal, "p1", "first"), journal.completes("p1"), *journal.turn_begins("p2")])
+    session.runs.update(first_seq=None)
+    ingest(session, [journal.tool("call_0", title="second")])
+    ingest(session, [update(journal, "call_0", status="completed")])
+    assert cards(session) == [("first", "completed"), ("second", "completed")]
+
+
+def test_call_during_a_wait_is_not_one_of_the_turn_after_it() -> None:
+    session, journal = running_session(), Journal()
+    opened = waits.open_wait(session.id, "The build", None, make_user())
+    ingest(session, [journal.tool("call_0", title="in the background", status="completed")])
+    assert opened.resume_token is not None
+    waits.resume_wait(opened.resume_token, "passed", "once")
+    prompt = session.prompts.get()
+    ingest(session, tool_turn(journal, prompt.message_id, "second"))
+    assert cards(session) == [("in the background", "completed"), ("second", "completed")]
+    turn = session.runs.get()
+    assert turn.first_seq == session.messages.get(role="user").seq - 1
 
 
 def test_prompt_is_not_sent_again_after_its_tool_with_a_reused_id() -> None:
