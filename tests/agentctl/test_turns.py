@@ -64,6 +64,23 @@ async def test_prompt_found_only_in_the_journal_is_a_duplicate(tmp_path: Path) -
         assert (await second.prompt("hello"))[1]["duplicate"]
 
 
+async def test_prompt_found_in_the_journal_is_a_duplicate_after_the_line_is_gone(tmp_path: Path) -> None:
+    tiny = JournalLimits(segment=1)
+    async with agentctl(tmp_path, tiny) as first:
+        await first.start()
+        await first.prompt("hello")
+        await first.line("turn.completed")
+    memory = tmp_path / "state" / "memory.jsonl"
+    memory.write_bytes(b"".join(line for line in memory.read_bytes().splitlines(True) if b'"prompt"' not in line))
+    async with agentctl(tmp_path, tiny) as second:
+        second.sidecar.journal.ack(second.sidecar.journal.last_seq)
+        assert "prompt.accepted" not in second.kinds()
+
+    async with agentctl(tmp_path, tiny) as third:
+        await third.start("launch-2")
+        assert (await third.prompt("hello"))[1]["duplicate"]
+
+
 async def test_prompt_during_a_turn_is_refused(started: Running) -> None:
     await started.prompt("hang")
 

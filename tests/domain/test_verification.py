@@ -144,6 +144,12 @@ def test_requests_that_could_not_be_compared_are_counted() -> None:
     assert compared.sentence.endswith("5 older ones could not be compared")
 
 
+def test_requests_that_share_one_of_the_last_texts_are_found() -> None:
+    together = f"{SECOND} {THIRD}"
+    replay = Replay(4, [together], [text_digest(FIRST), text_digest(together)])
+    assert compare_requests([FIRST, SECOND, THIRD], replay).is_complete
+
+
 def test_repeated_request_must_be_replayed_as_often() -> None:
     assert compare_requests([THIRD, THIRD], replay_of(THIRD)).found == 1
     assert compare_requests([THIRD, THIRD], replay_of(THIRD, THIRD)).is_complete

@@ -65,6 +65,15 @@ def test_interruption_is_recorded_once_whoever_finds_it() -> None:
     assert fresh(session).last_seq == before
 
 
+def test_interruption_that_no_journal_tells_of_closes_the_messages_too() -> None:
+    session, journal = running_session(), Journal()
+    ingest(session, [*journal.turn_begins("p1"), journal.tool("t1", title="rm -r build")])
+    with session_transaction(session.id) as transaction:
+        assert interrupt_turn(transaction, "agentctl_gone")
+    role, _, payload, complete = conversation(session)[-1]
+    assert (role, payload["status"], complete) == ("tool", "interrupted", True)
+
+
 def test_exit_between_turns_interrupts_nothing() -> None:
     session, journal = running_session(), Journal()
     ingest(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])

@@ -11,7 +11,9 @@ from django.utils import timezone
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import agent_types
 from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, WorkspaceGone
+from executors_app.wire.line_format import token_fingerprint
 from sessions_app.domain.situations import situation
+from sessions_app.domain.verification import LOST_TOKEN
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.pages.labels import receipt_label
 from sessions_app.services import intents
@@ -168,6 +170,17 @@ def test_rejected_token_is_set_aside_and_the_user_decides() -> None:
     assert (row.resume_token, row.rejected_resume_token) == ("", "conversation-1")
     assert (session.state, session.error_code, session.next_restart_at) == ("WAITING_FOR_INPUT", "token_rejected", None)
     assert session.receipts.get().kind == "failed"
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_lost"),
+    [(GONE, True), (StartFailure("resume_unsupported", "This agent cannot resume."), False)],
+    ids=["the agent has lost it", "the agent cannot resume"],
+)
+def test_conversation_is_recorded_as_lost_only_if_its_agent_says_so(failure: StartFailure, is_lost: bool) -> None:
+    session = fail(*starting_session(), failure)
+    assert execution_of(session).rejected_resume_token == "conversation-1"
+    assert session.metadata.get(LOST_TOKEN) == (token_fingerprint("conversation-1") if is_lost else None)
 
 
 def test_token_rejected_again_is_still_kept() -> None:

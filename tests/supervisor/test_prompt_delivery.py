@@ -8,6 +8,7 @@ import pytest
 
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.services import intents, prompt_context
+from sessions_app.supervisor import prompts
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.prompts import send_next_prompt
 from sessions_app.supervisor.stream_news import News
@@ -157,6 +158,17 @@ def test_duplicate_prompt_unknown_to_the_journal_is_held_and_blocks_nothing() ->
         assert prompt_states(session) == {"p1": "held", "p2": "queued"}
         agentctl.refusal = ""
         assert send_prompts(session, agentctl) == ["p2"]
+
+
+def test_duplicate_prompt_is_not_held_before_the_whole_journal_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "REPORT_TIMEOUT", 0.1)
+    session = queue_prompts(running_session(execution=NO_LEASE), "p1")
+    with recording_agentctl(session, [Journal("epoch-7").line("log")]) as agentctl:
+        unread = {**agentctl.report(), "journal": {"epoch": "epoch-7", "first_seq": 1, "last_seq": 2}}
+        monkeypatch.setattr(agentctl, "report", lambda: unread)
+        agentctl.refusal = "duplicate"
+        assert send_prompts(session, agentctl) == ["p1"]
+    assert prompt_states(session) == {"p1": "sending"}
 
 
 @pytest.mark.parametrize("reason", ["a turn is open", "a start is ordered", "it was stopped", "no agent is up"])

@@ -301,6 +301,18 @@ def test_start_request_contains_agent_type_and_profile_settings() -> None:
     assert order.body["gone_patterns"] == list(kind.gone_patterns)
 
 
+@pytest.mark.parametrize("login", [{"action": "login", "method": "browser"}, None], ids=["login", "none"])
+def test_start_request_contains_the_login_of_its_intent(login: dict[str, str] | None) -> None:
+    session = session_without_agent()
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto", "login": login})
+    plan = claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
+    assert plan is not None
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
+    assert order is not None
+    assert {name: order.body.get("login", {}).get(name) for name in login or {}} == (login or {})
+    assert ("login" in order.body) is bool(login)
+
+
 @pytest.mark.parametrize("state", ["CREATED", "WAITING_FOR_INPUT", "ERROR", "FAILED"])
 def test_workspace_can_be_opened_in_every_state(state: str) -> None:
     session = make_session(state=state) if state == "CREATED" else session_without_agent(state=state)

@@ -99,6 +99,17 @@ def test_retry_is_a_queued_prompt_with_a_start_time() -> None:
     assert (session.state, session.work_state) == ("WAITING_FOR_INPUT", "working")
 
 
+@pytest.mark.parametrize("did_something", [False, True])
+def test_retry_has_the_files_of_the_prompt_unless_the_agent_has_them(did_something: bool) -> None:
+    session, journal = running_session(), Journal()
+    files = [{"name": "a.txt"}]
+    Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending", attachments=files)
+    begin, tool = journal.turn_begins("p1"), journal.tool("t1", title="Edit a.py", status="completed")
+    ingest(session, [*begin, *[tool][: int(did_something)], failure_line(journal, "p1")])
+    row = queued_retry(session)
+    assert (row.text == "write it", row.attachments) == ((False, []) if did_something else (True, files))
+
+
 def test_retry_is_shown_in_log_conversation_and_status() -> None:
     session = failed_turn(journal=Journal())
     said = last_payload(session, "session.run.retrying")
