@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-from sessions_app.domain.sanitizing import make_visible, redact
+from sessions_app.domain.sanitizing import CUT_WORD, make_visible, redact, without_cut_beginning, without_cut_word
 from sessions_app.domain.wording import plural
 
 PLACEHOLDER: Final = "[…]"
@@ -21,10 +21,12 @@ LEFT_OUT: Final = "[left out, because it could not be searched for secrets]"
 """Is shown in place of such a quotation."""
 EXCERPT_LIMIT: Final = 200
 """Maximum number of characters of other people's words in a sentence."""
-WORDING_VERSION: Final = 1
+WORDING_VERSION: Final = 2
 """Raise this when ``Quotation.show`` returns something else for the same quotation."""
-_SEARCHED: Final = 300
+_SEARCHED: Final = EXCERPT_LIMIT + CUT_WORD
 """Characters of a text that are searched for secrets, because a secret may end behind what a sentence shows."""
+_SEARCHED_ENDS: Final = EXCERPT_LIMIT // 2 + CUT_WORD
+"""The same of a beginning and an end, of which each is half as long."""
 _READ: Final = 4 * EXCERPT_LIMIT
 """Characters of a text that are looked at for these: several blanks become one."""
 _JSON_READ: Final = 10_000
@@ -69,7 +71,9 @@ def _clear(text: str, secrets: Iterable[str]) -> str:
 def quote(text: str) -> Quotation:
     """Quote the beginning of a text, on one line; nothing if it is blank."""
     plain = _on_one_line(text[:_READ])
-    return Quotation(plain[:_SEARCHED], is_whole=len(plain) <= _SEARCHED and len(text) <= _READ)
+    if len(plain) <= _SEARCHED and len(text) <= _READ:
+        return Quotation(plain)
+    return Quotation(without_cut_word(plain[:_SEARCHED]), is_whole=False)
 
 
 def quote_ends(text: str) -> Quotation:
@@ -93,7 +97,9 @@ def quote_json(value: Any) -> Quotation:
 
 def quote_lines(text: str, limit: int) -> Quotation:
     """Quote the last ``limit`` characters of a text, with its lines."""
-    return Quotation(text[-limit:].replace("\0", ""), limit=0)
+    end = text[-limit:].replace("\0", "")
+    cuts_line = len(text) > limit and text[-limit - 1] != "\n"
+    return Quotation(_without_cut_line(end) if cuts_line else end, limit=0)
 
 
 def shorten(text: str) -> str:
@@ -104,7 +110,20 @@ def shorten(text: str) -> str:
 
 def _quote_ends(text: str, same_or_end: str, gap: str) -> Quotation:
     begin, end = _on_one_line(text[:_READ]), _on_one_line(same_or_end[-_READ:])
-    return Quotation(begin[:_SEARCHED], end[-_SEARCHED:], gap)
+    if len(text) > _READ or len(begin) > _SEARCHED_ENDS:
+        begin = without_cut_word(begin[:_SEARCHED_ENDS])
+    if len(same_or_end) >= _READ or len(end) > _SEARCHED_ENDS:
+        end = without_cut_beginning(end[-_SEARCHED_ENDS:])
+    return Quotation(begin, end, gap)
+
+
+def _without_cut_line(text: str) -> str:
+    """Return a text whose beginning has been cut off from its first whole line on, if it has one soon.
+
+    The rest of a line may be a value without its name.
+    """
+    line_end = text.find("\n", 0, len(text) // 4)
+    return without_cut_beginning(text) if line_end < 0 else text[line_end + 1 :]
 
 
 def _left_out(length: int) -> str:

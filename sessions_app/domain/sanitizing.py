@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from executors_app.machine.costly_work import begin_costly_work
+from sessions_app.domain.assigned_values import assigned_values
+from sessions_app.domain.encoded_text import base64_view, decoded, has_escapes, in_base64
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
 """ANSI colours, which are removed; other terminal sequences are made visible."""
@@ -153,6 +155,14 @@ _AFTER_CUT: Final = 200
 value in the next one."""
 _REST_OF_VALUE: Final = re.compile(r"[^\s'\"`]*+")
 """What belongs to a value that is longer than the text that the rules see at once."""
+_REST_OF_KEY: Final = re.compile(r"(?<=[\w-])[\w-]*+")
+_WORD: Final = re.compile(r"[\w+/=.~%\\-]*+", re.ASCII)
+"""A word that may be a key or a part of one."""
+CONTEXT: Final = 1000
+"""Characters before and behind a part of a text that are searched too."""
+CUT_WORD: Final = 200
+"""Characters beside a cut that are left out if they may belong to a key. Of a longer key, so much is missing that
+nobody can guess it; and an agent cannot hide the end of its command by one long word."""
 _MIN_NAMED_LENGTH: Final = 5
 """A name and its value have at least so many characters, as in ``pwd=x``."""
 
@@ -160,72 +170,173 @@ _MIN_NAMED_LENGTH: Final = 5
 def redact(text: str, known: Iterable[str] = ()) -> tuple[str, int]:
     """Replace each secret in ``text`` by ``REDACTION_MARK``; return the text and the number of replacements.
 
-    ``known`` contains secrets by value. The time is proportional to the length of the text, whatever it contains: 2 to
-    3 µs of processor time for each character of ordinary text, and 9 µs at most.
+    ``known`` contains secrets by value. They are also found in JSON, in addresses, in HTML and in Base64. The time is
+    proportional to the length of the text, whatever it contains.
+
+    Half of a secret looks like none: redact before a text is cut, by ``redact_part``.
+    """
+    return redact_part(text, 0, len(text), known)
+
+
+def redact_part(
+    text: str, begin: int, end: int, known: Iterable[str] = (), *, cut_before: bool = False, cut_after: bool = False
+) -> tuple[str, int]:
+    """Return ``text[begin:end]`` without secrets, and the number of replacements.
+
+    What precedes and follows it is searched too, up to ``CONTEXT`` characters. ``cut_before`` and ``cut_after`` say
+    that ``text`` itself has been cut there. A word that reaches to where the search ends may be half of a
+    key, so nothing of it is in the part that is nearer than ``CUT_WORD`` to that place.
     """
     begin_costly_work("a search for secrets")
+    begin, end = max(0, begin), max(0, min(end, len(text)))
+    first, last = max(0, begin - CONTEXT), min(len(text), end + CONTEXT)
+    searched, values = text[first:last], _long_enough(known)
+    spans = list(_merge(_find_secrets(searched, values)))
+    begin, end = begin - first, end - first
+    if first > 0 or cut_before:
+        begin = max(begin, _end_of_cut_word(searched))
+    if last < len(text) or cut_after:
+        end = min(end, _begin_of_cut_word(searched), _begin_of_cut_value(searched, values))
+    return _replace(searched, spans, begin, end)
+
+
+def without_cut_word(text: str) -> str:
+    """Return a text whose end has been cut off without its last word, which may be half of a key."""
+    return text[: _begin_of_cut_word(text)]
+
+
+def without_cut_beginning(text: str) -> str:
+    """Return a text whose beginning has been cut off without its first word, which may be half of a key."""
+    return text[_end_of_cut_word(text) :]
+
+
+def _end_of_cut_word(text: str) -> int:
+    word = _WORD.match(text, 0, CUT_WORD)
+    return word.end() if word else 0
+
+
+def _begin_of_cut_word(text: str) -> int:
+    return len(text) - _end_of_cut_word(text[: -CUT_WORD - 1 : -1])
+
+
+def _begin_of_cut_value(text: str, values: Iterable[str]) -> int:
+    """Return where the beginning of a known value is at the end of a text; the text's length if there is none."""
+    lengths = (
+        length
+        for value in values
+        for length in range(min(len(value) - 1, len(text)), MIN_SECRET_LENGTH - 1, -1)
+        if text.endswith(value[:length])
+    )
+    return len(text) - max(lengths, default=0)
+
+
+def _long_enough(known: Iterable[str]) -> set[str]:
+    return {value for value in known if len(value) >= MIN_SECRET_LENGTH}
+
+
+def _replace(text: str, spans: Iterable[tuple[int, int]], begin: int, end: int) -> tuple[str, int]:
+    parts: list[str] = []
+    count = 0
+    for start, stop in spans:
+        if stop > begin and start < end:
+            parts += (text[begin:start], REDACTION_MARK)
+            count += 1
+            begin = max(begin, stop)
+    return "".join([*parts, text[begin:end]]), count
+
+
+def _merge(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the spans in order, those that overlap or touch as one."""
+    begin = end = 0
+    for start, stop in sorted(spans):
+        if start > end:
+            if end > begin:
+                yield begin, end
+            begin = start
+        end = max(end, stop)
+    if end > begin:
+        yield begin, end
+
+
+def _find_secrets(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each secret: in the text as it is, and as it reads without its escapes."""
+    yield from find_secret_spans(text)
+    yield from find_known_values(text, values)
+    if has_escapes(text):
+        view = decoded(text)
+        for start, stop in (*find_secret_spans(view.text), *find_known_values(view.text, values)):
+            yield view.original(start, stop)
+
+
+def find_secret_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of what the rules find in a text; spans may overlap, and be found twice."""
     # Imported at the first use, because loading detect-secrets is slow (about 0.15 s).
     from sessions_app.domain import secret_rules  # noqa: PLC0415
 
-    text, count = _redact_known_values(text, known)
     for rule in secret_rules.RULES:
-        text, found = _redact_matches(text, rule)
-        count += found
-    lines = [_redact_line(line, secret_rules.find_named_secrets) for line in text.splitlines(keepends=True)]
-    return "".join(line for line, _ in lines), count + sum(found for _, found in lines)
+        yield from _find_by_rule(text, rule)
+    yield from assigned_values(text)
+    at = 0
+    for line in text.splitlines(keepends=True):
+        for start, stop in _named_spans(line, secret_rules.find_named_secrets):
+            yield at + start, at + stop
+        at += len(line)
 
 
-def _redact_known_values(text: str, known: Iterable[str]) -> tuple[str, int]:
-    """Redact the known values; where some of them overlap, all of their characters at once.
+def _find_by_rule(text: str, rule: re.Pattern[str]) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each match, and of its group ``secret`` if there is one, with the rest of its word."""
+    group = "secret" if "secret" in rule.groupindex else 0
+    rest = range(0)
+    for match in rule.finditer(text):
+        start, stop = match.span(group)
+        if match.lastgroup == "skipped" or start == stop:
+            continue
+        if stop not in rest:
+            rest = range(stop, _end_of_key(text, stop))
+        yield start, max(stop, rest.stop)
 
-    The number of values makes no difference: they are looked up by their beginning.
+
+def _end_of_key(text: str, at: int) -> int:
+    """Return where a key ends of which a rule knows only the beginning, because it is longer than those it expects."""
+    rest = _REST_OF_KEY.match(text, at)
+    return rest.end() if rest else at
+
+
+def find_known_values(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each of these values, also as it reads without escapes, and in Base64."""
+    values = list(values)
+    if not values:
+        return
+    yield from _find_values(text, {form for value in values for form in _plain_forms(value)})
+    view = base64_view(text)
+    for start, stop in _find_values(view.text, {form for value in values for form in in_base64(value)}):
+        yield view.original(start, stop)
+
+
+def _plain_forms(value: str) -> Iterator[str]:
+    """Yield a value as it is, without escapes, and with the spaces of a form in an address."""
+    for form in (value, value.replace(" ", "+")):
+        yield form
+        if has_escapes(form) and len(plain := decoded(form).text) >= MIN_SECRET_LENGTH:
+            yield plain
+
+
+def _find_values(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each of these values in a text.
+
+    Their number makes no difference: they are looked up by their beginning.
     """
     by_beginning = defaultdict(list)
-    for value in set(known):
-        if len(value) >= MIN_SECRET_LENGTH:
-            by_beginning[value[:MIN_SECRET_LENGTH]].append(value)
-    parts: list[str] = []
-    count = end = 0
+    for value in values:
+        by_beginning[value[:MIN_SECRET_LENGTH]].append(value)
     for start in range(len(text) - MIN_SECRET_LENGTH + 1 if by_beginning else 0):
-        candidates = by_beginning.get(text[start : start + MIN_SECRET_LENGTH], ())
-        lengths = [len(value) for value in candidates if text.startswith(value, start)]
-        if not lengths:
-            continue
-        if start >= end:
-            parts += (text[end:start], REDACTION_MARK)
-            count += 1
-        end = max(end, start + max(lengths))
-    return "".join([*parts, text[end:]]), count
+        for value in by_beginning.get(text[start : start + MIN_SECRET_LENGTH], ()):
+            if text.startswith(value, start):
+                yield start, start + len(value)
 
 
-def _redact_matches(text: str, rule: re.Pattern[str]) -> tuple[str, int]:
-    """Redact the matches of a rule, except those of its group ``skipped``."""
-    count = 0
-
-    def replace(match: re.Match[str]) -> str:
-        nonlocal count
-        if match.lastgroup == "skipped":
-            return match[0]
-        count += 1
-        return REDACTION_MARK
-
-    return rule.sub(replace, text), count
-
-
-def _redact_line(line: str, find_secrets: Callable[[str], Iterable[str]]) -> tuple[str, int]:
-    """Redact what its variable name, or its entropy, shows to be a secret."""
-    parts: list[str] = []
-    count = end = 0
-    for start, stop in sorted(_secret_spans(line, find_secrets)):
-        if start >= end:
-            parts += (line[end:start], REDACTION_MARK)
-            count += 1
-        end = max(end, stop)
-    return "".join([*parts, line[end:]]), count
-
-
-def _secret_spans(line: str, find_secrets: Callable[[str], Iterable[str]]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each secret in a line; secrets may overlap, and be found twice."""
+def _named_spans(line: str, find_secrets: Callable[[str], Iterable[str]]) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of what its variable name, or its entropy, shows to be a secret."""
     value = range(0)
     """Where the value that continued behind a window was last seen to end, so that its rest is read only once."""
     for begin, end in _windows(line):

@@ -10,6 +10,11 @@ after them can match, it no longer tries to (``*+`` instead of ``*``), and where
 characters in many ways, it tries one of them. What they match stays the same. ``tests/domain/test_secret_rules.py``
 compares them with the maintained patterns, ``MAINTAINED_RULES`` and ``MAINTAINED_NAMED`` are for
 these tests.
+
+They find more than the package does. It tells of a line that it contains a secret; here every secret has to go. So each
+rule for names finds all of its matches, not only the first one of a line, and no word disables it: only a value that
+is itself an example is kept. The rules for headers and the rules of ``assigned_values`` find what
+the package does not look for.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from detect_secrets.plugins.high_entropy_strings import Base64HighEntropyString
 from detect_secrets.plugins.ibm_cloud_iam import IbmCloudIamDetector
 from detect_secrets.plugins.ibm_cos_hmac import IbmCosHmacDetector
 from detect_secrets.plugins.jwt import JwtTokenDetector
-from detect_secrets.plugins.keyword import ALLOWLIST, REGEX_BY_FILETYPE
+from detect_secrets.plugins.keyword import REGEX_BY_FILETYPE
 from detect_secrets.plugins.mailchimp import MailchimpDetector
 from detect_secrets.plugins.npm import NpmDetector
 from detect_secrets.plugins.private_key import PrivateKeyDetector
@@ -42,21 +47,63 @@ from detect_secrets.plugins.stripe import StripeDetector
 from detect_secrets.plugins.twilio import TwilioKeyDetector
 from detect_secrets.util.filetype import FileType
 
+from sessions_app.domain.assigned_values import is_example, is_harmless_name
+
 _DETECTORS: Final[tuple[type[RegexBasedDetector], ...]] = (
     *(ArtifactoryDetector, AWSKeyDetector, AzureStorageKeyDetector, BasicAuthDetector, CloudantDetector),
     *(DiscordBotTokenDetector, GitHubTokenDetector, IbmCloudIamDetector, IbmCosHmacDetector, JwtTokenDetector),
     *(MailchimpDetector, NpmDetector, PrivateKeyDetector, SendGridDetector, SlackDetector, SoftlayerDetector),
     *(SquareOAuthDetector, StripeDetector, TwilioKeyDetector),
 )
-_UNKNOWN_TO_IT: Final = (
-    r"\bgl(?:pat|dt|rt|ptt|ft|soat|cbt|agent|imt)-[\w-]{20,80}",  # GitLab
-    r"\bsk-(?:proj|ant|svcacct|admin|or)-[\w-]{20,200}",  # OpenAI, Anthropic, OpenRouter
-    r"\bsk-[A-Za-z0-9]{32,64}\b",
+_KEYS: Final = (
+    r"\bgl(?:pat|dt|rt|ptt|ft|soat|cbt|agent|imt)-[\w-]{20,}+",  # GitLab
+    r"\bsk-(?:proj|ant|svcacct|admin|or)-[\w-]{20,}+",  # OpenAI, Anthropic, OpenRouter
+    r"\bsk-[A-Za-z0-9]{32,}+",
+    r"\bgithub_pat_\w{20,}+",
     r"\bAIza[\w-]{35}",  # Google
-    r"\bhf_[A-Za-z0-9]{30,40}\b",  # Hugging Face
-    r"\bpypi-[\w-]{50,250}",
+    r"\bya29\.[\w-]{20,}+",
+    r"\bhf_[A-Za-z0-9]{30,}+",  # Hugging Face
+    r"\bgsk_[A-Za-z0-9]{30,}+",  # Groq
+    r"\bpypi-[\w-]{50,}+",
+    r"\bxapp-[\w-]{20,}+",  # Slack
+    r"\bwhsec_[\w+/=-]{20,}+",  # webhooks of Stripe, and ours
+    r"\bkdv_[\w-]{20,}+",  # ours
+    r"\bAGE-SECRET-KEY-1[A-Z0-9]{20,}+",
 )
 """Keys recognizable by a vendor's prefix."""
+_KEY_LINES: Final = (
+    r"(?:[^A-Za-z0-9+/=]{0,16}+(?:[0-9]{1,6}[^A-Za-z0-9+/=]{1,4}+)?[A-Za-z0-9+/=]{16,}+)++"
+    r"(?:[^A-Za-z0-9+/=]{0,16}+[A-Za-z0-9+/=]++(?=[^A-Za-z0-9]{0,16}-----))?+"
+)
+"""Lines of a private key, also where they are indented, numbered or escaped."""
+_KEY_HEADERS: Final = r"(?:\s*+(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash):[^\r\n\\]*+)*+"
+_PRIVATE_KEYS: Final = (
+    rf"BEGIN[A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-*+{_KEY_HEADERS}(?P<secret>{_KEY_LINES})",
+    rf"Private-Lines:[ ]*+[0-9]++(?P<secret>{_KEY_LINES})",  # PuTTY
+    # A key whose beginning has been cut off.
+    rf"(?<![A-Za-z0-9+/=])(?P<secret>{_KEY_LINES})(?:[^A-Za-z0-9]{{0,16}}END[\dA-Z ]{{0,40}}PRIVATE KEY|(?P<skipped>))",
+)
+_AFTER_HEADER: Final = r"(?:\\*+[\"'`]\s*+[:=,]|\s*+[:=])\s*+(?:[frbu]{0,2}\\*+[\"'`])?+"
+"""A colon, also that of a JSON object, an assignment, or the comma of a pair; and an opening quote."""
+_CHARACTER: Final = r"[^\s\\\"'`,;<>{}()$\[\]]"
+_AUTHENTICATING: Final = (
+    r"\b(?:x-[\w-]{0,40}?(?:key|token|auth|secret|password)|(?:api|private|job|deploy|auth|access)-?(?:key|token))"
+    r"[\w-]{0,20}+"
+)
+_SCHEME: Final = r"(?:bearer|basic|token|apikey|bot|negotiate|ntlm)\s++"
+_UNKNOWN_SCHEME: Final = rf"(?:[a-z][\w-]*+[ ]++)?+(?={_CHARACTER}{{0,200}}?[0-9])"
+_COOKIES: Final = r"(?:[^\s=;,\"'`\\]++=[^\s;\"'`\\]*+(?:;[ ]*+)?+)++"
+_HEADERS: Final = (
+    # The value of one of these has several parts.
+    rf"(?i)authorization{_AFTER_HEADER}(?:digest|aws4-hmac-sha256|hawk|oauth|signature)\s++(?P<secret>[^\r\n]++)",
+    rf"(?i)authorization{_AFTER_HEADER}{_SCHEME}(?P<secret>{_CHARACTER}{{4,}}+)",
+    rf"(?i)authorization{_AFTER_HEADER}(?P<secret>{_UNKNOWN_SCHEME}{_CHARACTER}{{8,}}+)",
+    rf"(?i){_AUTHENTICATING}{_AFTER_HEADER}(?P<secret>(?![0-9]++\b){_CHARACTER}{{6,}}+)",
+    rf"(?i)(?<!\w)(?:set-)?cookie2?{_AFTER_HEADER}(?P<secret>{_COOKIES})",
+    r"(?i)\bbearer\s++(?P<secret>(?=[\w.~+/-]{0,60}?[0-9])[\w.~+/-]{16,}+=*+)",
+)
+"""Headers of HTTP that authenticate, and the same names and values in JSON and in programs."""
+_UNKNOWN_TO_IT: Final = (*_KEYS, *_PRIVATE_KEYS, *_HEADERS)
 
 _REWRITTEN_RULES: Final[Mapping[str, str]] = {
     # Spaces around an assignment: three repetitions could share one run of spaces.
@@ -70,6 +117,7 @@ _REWRITTEN_RULES: Final[Mapping[str, str]] = {
     ),
 }
 _REWRITTEN_NAMED: Final[Mapping[str, str]] = {
+    r"(api[_\.\-]?key|": r"(?P<name>api[_\.\-]?key|",
     # What follows a name cannot begin with a character of the name.
     r"\w*([]": r"\w*+([]",
     r"\w*[^\s]{0,50}?": r"\w*+[^\s]{0,50}?",
@@ -99,47 +147,55 @@ RULES: Final[tuple[re.Pattern[str], ...]] = (
     *(_rewrite(rule, _REWRITTEN_RULES) for rule in MAINTAINED_RULES),
     *map(re.compile, _UNKNOWN_TO_IT),
 )
-"""A match of the group ``skipped``, which one of them has, is no secret."""
+"""A match of the group ``skipped``, which two of them have, is no secret. Where there is a group ``secret``, only that
+is one."""
 _ENTROPY: Final = Base64HighEntropyString()
 MAINTAINED_NAMED: Final[Mapping[re.Pattern[str], int]] = REGEX_BY_FILETYPE[FileType.TERRAFORM]
 _NAMED: Final[Mapping[re.Pattern[str], int]] = {
     _rewrite(rule, _REWRITTEN_NAMED): group for rule, group in MAINTAINED_NAMED.items()
 }
 """Matches ``secret = "quoted"`` and ``SECRET=unquoted``, as in programs and shells; with the group of the secret."""
+_RANDOM: Final = re.compile(rf"['\":=]\s*([{re.escape(_ENTROPY.charset)}]++)(?=['\"]|$)")
+"""The package's pattern, in which a quote that ends a string may begin the next one."""
 _WHOLE_LINE: Final = 2
 """The secret's group in the rules in which more than one ``recaptcha_`` counts: something precedes the name."""
 _QUOTED_BEFORE_SEMICOLON: Final = 3
 """The secret's group in the rule for ``private_key "something";``."""
 _UNQUOTED: Final = re.compile(r"[^\v'" + r'"]+')
 _LAST_SEMICOLON: Final = re.compile(r".*[^,`]`;", re.DOTALL)
-_NO_SECRETS: Final = tuple(word.lower() for word in ALLOWLIST)
-"""A line that contains one of these words has no secret that a name shows."""
 _RECAPTCHA: Final = re.compile("recaptcha_", re.IGNORECASE)
 _NO_RECAPTCHA: Final = "x_________"
 
 
 def find_named_secrets(line: str) -> Iterator[str]:
     """Yield the values in a line that its variable names, or their entropy, show to be secrets."""
-    yield from _find_by_name(line)
-    for secret in _ENTROPY.analyze_string(line):
-        if _ENTROPY.calculate_shannon_entropy(secret) > _ENTROPY.entropy_limit:
-            yield secret
+    for _, group, match in find_named(line):
+        if not _is_no_secret(line, match, group):
+            yield line[slice(*match.span(group))]
+    for found in _RANDOM.finditer(line):
+        if _ENTROPY.calculate_shannon_entropy(found[1]) > _ENTROPY.entropy_limit:
+            yield found[1]
 
 
-def _find_by_name(line: str) -> Iterator[str]:
-    """Yield the first match of each rule, as ``KeywordDetector.analyze_string`` does."""
-    lowered = line.lower()
-    if any(word in lowered for word in _NO_SECRETS):
-        return
+def find_named(line: str) -> Iterator[tuple[re.Pattern[str], int, re.Match[str]]]:
+    """Yield each rule for names with its group of the secret and each of its matches, also those that overlap."""
     shortened = _hide_later_recaptchas(line)
     for rule, group in _NAMED.items():
         searched = line if group == _WHOLE_LINE else shortened
         if group == _QUOTED_BEFORE_SEMICOLON:
             searched = _hide_useless_backquotes(searched)
-        for match in rule.finditer(searched):
-            if match.lastgroup != "skipped":
-                yield line[slice(*match.span(group))]
-                break
+        match = rule.search(searched)
+        while match is not None:
+            if match.lastgroup == "skipped":
+                match = rule.search(searched, match.end())
+                continue
+            yield rule, group, match
+            # A value that is not quoted reaches to the end, and may contain the next name.
+            match = rule.search(searched, match.start() + 1)
+
+
+def _is_no_secret(line: str, match: re.Match[str], group: int) -> bool:
+    return is_example(line[slice(*match.span(group))]) or is_harmless_name(line, match.start("name"))
 
 
 def _hide_later_recaptchas(line: str) -> str:

@@ -24,8 +24,10 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.wire.executions import ExecutionFacts
+from executors_app.wire.line_format import TEXT_LIMIT
 from executors_app.wire.protocol import ALIVE_AGENT_STATES, JournalKind
 from sessions_app.domain import attention
+from sessions_app.domain.sanitizing import without_cut_word
 from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.admission import StartGate, StartSlots
@@ -283,4 +285,5 @@ def _read(facts: ExecutionFacts, after: int, epoch: str) -> str:
     told = deque(
         (str(line.get("text", "")) for line in lines if line.get("kind") == JournalKind.LOG), maxlen=TAIL_LINES
     )
-    return "\n".join(told)
+    # agentctl has cut a longer line, maybe within a secret.
+    return "\n".join(without_cut_word(text) if len(text) >= TEXT_LIMIT else text for text in told)

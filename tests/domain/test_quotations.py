@@ -97,7 +97,7 @@ def test_json_of_a_short_value_is_quoted_whole(value: Any) -> None:
 def test_ends_of_a_large_values_json_are_quoted(value: Any) -> None:
     whole = json.dumps(value, ensure_ascii=False)
     quoted = quote_json(value)
-    assert (whole[:200], whole[-200:]) == (quoted.begin[:200], quoted.end[-200:])
+    assert (whole[:100], whole[-100:]) == (quoted.begin[:100], quoted.end[-100:])
     assert quoted.gap == "more than 9800 characters left out"
 
 
@@ -155,3 +155,22 @@ def test_quotations_are_put_into_their_places_alone() -> None:
 def test_text_of_another_release_is_kept() -> None:
     quoted = encode_quotations(sentence())
     assert fill_in({"why": "It says: three."}, quoted, ["one", "two"]) == {"why": "It says: three."}
+
+
+def test_no_part_of_a_key_beside_a_cut_is_quoted() -> None:
+    key, words = "ghp_1234567890abcdefghij1234567890abcdef", "w " * 600
+    for length in range(60, 460, 3):
+        before, behind = f"{words[:length]} {key} {words}", f"{words} {key} {words[:length]}"
+        for shown in (quote(before).show(), quote_ends(before).show(), quote_ends(behind).show()):
+            assert "abcdef" not in shown
+            assert "123456" not in shown
+    text = f"{key} {words}"
+    for limit in range(len(text) - len(key), len(text)):
+        assert "abcdef" not in quote_lines(text, limit).show()
+
+
+def test_line_of_a_log_that_is_cut_is_not_quoted() -> None:
+    lines = "words and more\n" * 20
+    log = f"password = 'correct horse battery staple {'x ' * 20}'\n{lines}"
+    for limit in range(len(log) - 60, len(log)):
+        assert "battery" not in quote_lines(log, limit).show()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -46,17 +47,28 @@ TEXTS: Final = st.lists(st.sampled_from(_FRAGMENTS), max_size=25).map("".join)
 FRAGMENTS_OR_ANY: Final = TEXTS | st.text(max_size=80)
 
 
-def redact_with_maintained_rules(text: str) -> tuple[str, int]:
-    """Redact with the maintained patterns as they are: the specification of ``redact`` without known values."""
-    count = 0
-    for rule in (*secret_rules.MAINTAINED_RULES, *secret_rules.RULES[len(secret_rules.MAINTAINED_RULES) :]):
-        text, found = rule.subn(REDACTION_MARK, text)
-        count += found
-    lines = [sanitizing._redact_line(line, _find_with_maintained_rules) for line in text.splitlines(keepends=True)]
-    return "".join(line for line, _ in lines), count + sum(found for _, found in lines)
+def missed_by_us(text: str) -> list[str]:
+    """Return what the maintained patterns find in a text, as they are, and ``redact`` leaves wholly or in part.
+
+    ``redact`` finds more: they stop at the first match in a line, and know neither headers nor escapes. So the two are
+    compared in one direction, by the places in the text. What it may find beyond that is bounded by the
+    texts in ``tests/domain/test_redaction.py`` that have to stay as they are.
+    """
+    ours = {place for span in sanitizing.find_secret_spans(text) for place in range(*span)}
+    return [text[slice(*span)] for span in _find_with_maintained_rules(text) if not ours.issuperset(range(*span))]
 
 
-def _find_with_maintained_rules(line: str) -> list[str]:
+def _find_with_maintained_rules(text: str) -> Iterator[tuple[int, int]]:
+    for rule in secret_rules.MAINTAINED_RULES:
+        yield from (match.span() for match in rule.finditer(text))
+    at = 0
+    for line in text.splitlines(keepends=True):
+        for start, stop in sanitizing._named_spans(line, _find_named_by_maintained_rules):
+            yield at + start, at + stop
+        at += len(line)
+
+
+def _find_named_by_maintained_rules(line: str) -> list[str]:
     entropy = secret_rules._ENTROPY
     return [
         *_KEYWORD.analyze_string(line, denylist_regex_to_group=dict(secret_rules.MAINTAINED_NAMED)),
@@ -78,8 +90,8 @@ def _find_with_maintained_rules(line: str) -> list[str]:
 @example("secret `a` pwd`b`;")
 @example("pwd`a`; token'b`'; secret`c,`;")
 @example("key:  =  " + "a" * 44)
-def test_rewritten_rules_redact_what_the_maintained_ones_redact(text: str) -> None:
-    assert redact(text[:600]) == redact_with_maintained_rules(text[:600])
+def test_everything_that_the_maintained_rules_find_is_redacted(text: str) -> None:
+    assert missed_by_us(text[:600]) == []
 
 
 @pytest.mark.parametrize("number", range(len(secret_rules.MAINTAINED_RULES)))
@@ -97,19 +109,26 @@ def test_each_rewritten_rule_has_the_matches_of_the_maintained_one(number: int) 
 
 @given(FRAGMENTS_OR_ANY)
 @settings(max_examples=300)
-def test_rules_for_names_find_the_same_secrets_in_the_same_order(text: str) -> None:
+@example("publickeytoken='a'")
+def test_first_match_of_each_rule_for_names_is_that_of_the_maintained_one(text: str) -> None:
+    """The maintained rules report no other match of a line, and none at all in a line with certain words."""
     line = text[:400].replace("\n", " ")
-    maintained = _KEYWORD.analyze_string(line, denylist_regex_to_group=dict(secret_rules.MAINTAINED_NAMED))
-    assert list(secret_rules._find_by_name(line)) == list(maintained)
+    first: dict[int, tuple[int, int]] = {}
+    numbers = {rule: number for number, rule in enumerate(secret_rules._NAMED)}
+    for rule, group, match in secret_rules.find_named(line):
+        first.setdefault(numbers[rule], match.span(group))
+    searched = {
+        number: (rule.search(line), group) for number, (rule, group) in enumerate(secret_rules.MAINTAINED_NAMED.items())
+    }
+    assert first == {number: match.span(group) for number, (match, group) in searched.items() if match}
 
 
-def test_documents_and_tests_are_redacted_as_by_the_maintained_rules() -> None:
+def test_everything_that_the_maintained_rules_find_in_documents_and_tests_is_found() -> None:
     found = 0
     for path in (*_REPOSITORY.glob("docs/*.md"), *_REPOSITORY.glob("tests/domain/test_*.py")):
         text = path.read_text(encoding="utf-8")[:40_000]
-        clean, count = redact(text)
-        assert (clean, count) == redact_with_maintained_rules(text), path
-        found += count
+        assert missed_by_us(text) == [], path
+        found += redact(text)[1]
     assert found > 20
 
 
@@ -182,6 +201,28 @@ ATTACKS: Final = {
     "values that continue": ("", "pwd=" + "x" * 396),
     "a value that continues": ("pwd=", "x"),
     "strings of high entropy": ("", '"x7Kq9ZbR2mT4vW8y"'),
+    "names and quotes": ("", 'pwd="'),
+    "names and opening quotes": ("", 'pwd="'),
+    "names and escaped quotes": ("", r"pwd\":\""),
+    "names and quotes of growing depth": ("", "".join(f'pwd={chr(92) * depth}"' for depth in range(1, 60))),
+    "backslashes": ("pwd", "\\"),
+    "backslashes and quotes": ("", "\\" * 40 + '"'),
+    "escapes of addresses": ("", "%25"),
+    "escapes of letters": ("", "%C3%A4"),
+    "escapes of HTML": ("", "&amp;"),
+    "names that look like headers": ("", "x-"),
+    "headers": ("", "authorization: "),
+    "headers that authenticate": ("", "authorization: bearer 1"),
+    "cookies": ("", "cookie: a="),
+    "a long cookie": ("cookie: ", "a=b;"),
+    "options": ("", "--token "),
+    "elements": ("", "<token"),
+    "an element": ("<", "token"),
+    "key lines": ("BEGIN PRIVATE KEY-----\n", "a" * 64 + "\n"),
+    "key lines of no key": ("", "a" * 15 + " "),
+    "beginnings of keys": ("", "BEGIN "),
+    "bearers": ("", "bearer "),
+    "logins": ("", "login a "),
 }
 """A beginning, and what is repeated behind it: texts that take long, some of them found by hill climbing."""
 
@@ -210,7 +251,7 @@ def test_no_rule_is_slow_on_any_attack(rule: re.Pattern[str]) -> None:
 def test_many_known_values_cost_no_more_than_one() -> None:
     text = "some words about a deployment " * 1000
     growth = measure_growth(
-        lambda values: sanitizing._redact_known_values(text, values),
+        lambda values: list(sanitizing.find_known_values(text, values)),
         lambda count: [f"correct-horse-{number}" for number in range(count)],
         sizes=(1, 100, 10_000),
         pools=(),
@@ -221,7 +262,7 @@ def test_many_known_values_cost_no_more_than_one() -> None:
 
 def test_text_is_searched_for_secrets_in_few_places_whose_cost_is_known() -> None:
     """A new place needs a limit of its text, and belongs outside of transactions: see docs/security.md."""
-    searching = {"redact", "build_injection"}
+    searching = {"redact", "redact_part", "build_injection"}
     found = set()
     for path in (_REPOSITORY / "sessions_app").rglob("*.py"):
         imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
 from django.db import transaction
 
+from executors_app.wire.line_format import TEXT_LIMIT
 from sessions_app.confined.client import ConfinedPool, PoolUnavailable
 from sessions_app.confined.limits import Limits
 from sessions_app.domain.history import RULES_VERSION, Injection
@@ -19,6 +21,7 @@ from sessions_app.services.history import current_history
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import execution_registry, prepared_histories
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.executions import load_execution_facts
 from sessions_app.supervisor.prompts import HistoryOutdated, claim_next_prompt, send_next_prompt
 from tests.supervisor.histories import prepare_history
 from tests.supervisor.journals import Journal, ingest
@@ -224,3 +227,13 @@ def test_end_of_an_agents_log_has_no_secrets_before_any_transaction(monkeypatch:
     monkeypatch.setattr(execution_registry, "_read", lambda *_: "password = hunter2hunter2\nboom")
     tail = with_registry(lambda registry: execution_registry.read_log_tail(registry, session.id))
     assert tail == "password = [REDACTED]\nboom"
+
+
+def test_line_of_a_log_that_agentctl_has_cut_ends_before_half_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = running_session()
+    facts = load_execution_facts(session.id)
+    assert facts is not None
+    line = ("words " * TEXT_LIMIT)[: TEXT_LIMIT - 20] + " ghp_1234567890abcde"
+    cut = {"kind": "log", "text": line}
+    monkeypatch.setattr(execution_registry, "runtime", lambda name: SimpleNamespace(unread_journal=lambda *_: [cut]))
+    assert execution_registry._read(facts, 0, EPOCH) == line.removesuffix("ghp_1234567890abcde")

@@ -1,0 +1,166 @@
+"""Find values whose names show that they are secrets, in one pass over a whole text.
+
+The rules of detect-secrets miss a value that contains quotes, is written in a JSON text within another one, continues
+behind the line's other quotes, or is longer than what they see at once. They are not meant to remove a secret, only to
+find that there is one. What is found here is the whole value, with its end as its quotes define it.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Final
+
+_NAMES: Final = (
+    r"(?:api|auth|access|service|account|db|database|priv|private|client|secret|signing|encryption|master|ssh)[_.-]?key"
+    r"|recaptcha_(?=\w{0,40}key)|nessus_?key|key_?pass|db_?pass|database_?pass|_pass\b"
+    r"|password|passwd|passphrase|pwd|secret|token|contraseña|contrasena"
+)
+_CLOSING: Final = r"(?:\\*+[\]'\"`]){0,2}+"
+_VALUE_OF_PAIR: Final = r",\s*+\\*+['\"]?+value\\*+['\"]?+\s*+[:=]"
+_QUOTED: Final = re.compile(
+    rf"(?:{_NAMES})[\w.-]*+(?:"
+    rf"(?:{_CLOSING}\s*+(?::\s*+[\w.\[\]| ]{{1,60}}+(?==))?"
+    rf"(?:=>|:=|={{1,3}}|:|!==?|{_VALUE_OF_PAIR})|\()"
+    r"\s*+[frbu@$]{0,2}+(?P<escapes>\\*+)(?P<quote>['\"`])(?:(?P=quote){2})?+|)",
+    re.IGNORECASE,
+)
+"""Up to the opening quote: ``password = "``, ``\\"password\\": \\"``, ``"name": "PASSWORD", "value": "``, and the like.
+
+Like the other two patterns it also matches a name without a value: another name in the same word has none either.
+"""
+_VALUE: Final = r"[^\s'\"`\\]*+(?:['\"`](?=\w)[^\s'\"`\\]*+)*+"
+_UNQUOTED: Final = re.compile(
+    rf"(?:{_NAMES})[\w-]*+(?:\s*+={{1,3}}+[ \t]*+(?P<value>(?=[^\s'\"`\\]){_VALUE})|)", re.IGNORECASE
+)
+"""An assignment of a shell or of an address, whose value may contain quotes."""
+_MIXED: Final = re.compile(
+    rf"(?:{_NAMES})[\w-]*+(?::[ \t]++(?P<value>[^\s'\"`\\,;]++)|)"
+    r"|(?<![\w-])--?(?P<option>[a-z][\w-]{1,60}+)[ \t]++(?:\\*+['\"])?+(?P<argument>[^\s'\"`\\-][^\s'\"`\\]*+)"
+    r"|\blogin\s++\S++\s++password\s++(?P<login>\S++)"
+    rf"|<[\w:.-]{{0,40}}?(?:{_NAMES})[\w:.-]*+>(?P<element>[^<>\r\n]++)</",
+    re.IGNORECASE,
+)
+"""YAML, an option of a command, a file of logins, XML. Ordinary words may stand there too, so most values count only
+with letters and digits."""
+_NAME: Final = re.compile(_NAMES, re.IGNORECASE)
+_MIN_MIXED: Final = 6
+_LETTER: Final = re.compile(r"[^\W\d_]")
+_DIGIT: Final = re.compile(r"\d")
+_WORD_CHARACTER: Final = re.compile(r"[^\W_]")
+_NO_VALUE: Final = re.compile(
+    r"\$\{[^{}]*\}|\$\w+|\$\([^()]*\)|\$\{\{[^{}]*\}\}|\{\{[^{}]*\}\}|\{[\w.!]*\}|%\w|%\(\w+\)s|<[^<>]*>"
+    r"|[~.]{0,2}(?:/[a-z0-9_.-]+)+|\[REDACTED\].*"
+)
+"""Variables, placeholders and paths, and what is already redacted."""
+_CODE: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?:\(.*)?|.*://.*")
+"""The attribute of an object, as in ``process.env.KEY_2``, and an address: its own rules find a password in it."""
+HARMLESS_NAMES: Final = frozenset(
+    {
+        *("publickeytoken", "tokenendpoint", "secretname", "keyvaultsecretname", "maxinvalidpasswordattempts"),
+        *("passwordtype", "forwardwindowsauthtoken", "savebootstraptokens", "antixsrftokenkey", "savepwd"),
+    }
+)
+"""Names whose values are no secrets, from detect-secrets, which keeps everything in a line with one of them."""
+_LONGEST_HARMLESS: Final = max(map(len, HARMLESS_NAMES))
+_REST_OF_WORD: Final = re.compile(r"\w*+")
+_EXAMPLE: Final = re.compile(
+    r"(?:(?:an?|my|your)[-_ ])?example(?:[-_ ](?:password|secret|token|key|value))?", re.IGNORECASE
+)
+_JUDGED: Final = 200
+"""Characters of a value by which it is judged; a longer one is none of the exceptions."""
+_QUOTES: Final = re.compile(r"(?<!\\)(\\*+)(['\"`])")
+_DEEPEST: Final = 15
+"""Backslashes before the quotes of a JSON text within four others."""
+_LINE_END: Final = re.compile("[\n\r]")
+
+
+def assigned_values(text: str) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each value."""
+    yield from _quoted_values(text)
+    for found in _UNQUOTED.finditer(text):
+        if found["value"] and is_secret(found["value"][:_JUDGED]):
+            yield found.span("value")
+    for found in _MIXED.finditer(text):
+        if found.lastgroup:
+            yield from _mixed_value(found, found.lastgroup)
+
+
+def is_example(value: str) -> bool:
+    """Whether a value says itself that it is only an example."""
+    return _EXAMPLE.fullmatch(value) is not None
+
+
+def is_harmless_name(text: str, at: int) -> bool:
+    """Whether the whole word around a place is one of the names whose values are no secrets."""
+    begin = at
+    while begin > max(0, at - _LONGEST_HARMLESS) and (text[begin - 1].isalnum() or text[begin - 1] == "_"):
+        begin -= 1
+    word = _REST_OF_WORD.match(text, begin, at + _LONGEST_HARMLESS)
+    return word is not None and word[0].lower() in HARMLESS_NAMES
+
+
+def is_secret(value: str) -> bool:
+    """Whether a value behind a secret's name is none of the usual exceptions."""
+    return _WORD_CHARACTER.search(value) is not None and not _NO_VALUE.fullmatch(value) and not is_example(value)
+
+
+def _mixed_value(found: re.Match[str], kind: str) -> Iterator[tuple[int, int]]:
+    value = found[kind][:_JUDGED]
+    is_certain = kind in ("login", "element")
+    if kind == "argument" and not _NAME.search(found["option"]):
+        return
+    if is_secret(value) and (is_certain or _is_mixed(value)):
+        yield found.span(kind)
+
+
+def _is_mixed(value: str) -> bool:
+    has_both = _LETTER.search(value) is not None and _DIGIT.search(value) is not None
+    return has_both and len(value) >= _MIN_MIXED and not _CODE.fullmatch(value)
+
+
+def _quoted_values(text: str) -> Iterator[tuple[int, int]]:
+    quotes = _QuotedText(text)
+    for found in _QUOTED.finditer(text):
+        if not found["quote"] or is_harmless_name(text, found.start()):
+            continue
+        begin = found.end()
+        end = quotes.end_of_value(begin, found["quote"], len(found["escapes"]))
+        value = text[begin : min(end, begin + _JUDGED)]
+        if is_secret(value):
+            yield begin, end
+
+
+class _QuotedText:
+    """The quotes and line ends of a text, found once, so that many values with a distant end cost no more than few."""
+
+    def __init__(self, text: str) -> None:
+        self._length = len(text)
+        self._line_ends = [found.start() for found in _LINE_END.finditer(text)]
+        self._quotes = [(found.start(), len(found[1]), found[2]) for found in _QUOTES.finditer(text)]
+        self._closing: dict[tuple[str, int], list[tuple[int, int]]] = {}
+
+    def end_of_value(self, begin: int, quote: str, escapes: int) -> int:
+        """Return where a value ends: before the quote that closes it, or else with its line."""
+        depth = min(escapes, _DEEPEST + 1)
+        closing = self._closing.get((quote, depth))
+        if closing is None:
+            closing = self._closing[quote, depth] = [
+                (start + max(0, run - depth), start + run)
+                for start, run, kind in self._quotes
+                if kind == quote and _closes(run, depth)
+            ]
+        line = bisect_left(self._line_ends, begin)
+        end = self._line_ends[line] if line < len(self._line_ends) else self._length
+        number = bisect_left(closing, begin, key=lambda each: each[1])
+        return min(end, closing[number][0]) if number < len(closing) else end
+
+
+def _closes(run: int, depth: int) -> bool:
+    """Whether a quote behind ``run`` backslashes ends a value whose opening quote is behind ``depth`` of them.
+
+    In a JSON text within another one, a quote behind one backslash ends a value, one behind three is a part of it, and
+    one behind none ends the outer text.
+    """
+    return run < depth or run % (2 * (depth + 1)) == depth or depth > _DEEPEST
