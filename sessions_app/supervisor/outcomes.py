@@ -30,7 +30,7 @@ from executors_app.plugins import agent_type
 from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
 from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, RuntimeUnavailable
 from executors_app.wire.protocol import Code
-from sessions_app.domain import restart_rules, verification
+from sessions_app.domain import restart_rules
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES, RECHECK_AFTER
 from sessions_app.domain.quotations import shorten
 from sessions_app.domain.recovery_facts import UNREACHABLE
@@ -40,7 +40,16 @@ from sessions_app.domain.states import SESSION, DesiredState, PromptState, RunSt
 from sessions_app.domain.wording import plural
 from sessions_app.events.execution import AgentExited, TranscriptClosed
 from sessions_app.events.turns import RunCompleted
-from sessions_app.models import IDLE_REASON, Intent, Lease, SessionTransaction, TaskSession, session_transaction, waits
+from sessions_app.models import (
+    IDLE_REASON,
+    Intent,
+    Lease,
+    SessionTransaction,
+    TaskSession,
+    Turn,
+    session_transaction,
+    waits,
+)
 from sessions_app.services import agent_login
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.interrupted_turns import (
@@ -114,22 +123,31 @@ def explain_agent_deaths(transaction: SessionTransaction) -> str:
 
 def _exits_since_success(transaction: SessionTransaction) -> list[Any]:
     """Return the exit codes of agents that died since the last completed turn, oldest first."""
+    success = _last_success(transaction)
+    since = 0 if success is None else _seq_of_end(success)
     log = transaction.session.events
-    completed = log.filter(name=RunCompleted.name).exclude(
-        payload__message_id__startswith=verification.MEMORY_CHECK_PREFIX
-    )
-    success = completed.order_by("-seq").values_list("seq", flat=True).first() or 0
-    died = log.filter(name=AgentExited.name, seq__gt=success, payload__expected=False).order_by("seq")
+    died = log.filter(name=AgentExited.name, seq__gt=since, payload__expected=False).order_by("seq")
     return [payload.get("exit_code") for payload in died.values_list("payload", flat=True)]
 
 
+def _last_success(transaction: SessionTransaction) -> Turn | None:
+    """Return the last completed turn."""
+    return continuity.completed_turns(transaction.session.id).order_by("-started_at", "-id").first()
+
+
+def _seq_of_end(turn: Turn) -> int:
+    """Return the ``seq`` with which a turn was completed; for a row of release 1.0.0, the log is searched for it."""
+    if turn.last_seq is not None:
+        return turn.last_seq
+    ends = turn.session.events.filter(name=RunCompleted.name, payload__run_id=str(turn.id))
+    return ends.values_list("seq", flat=True).first() or 0
+
+
 def _count_interrupted_turns(transaction: SessionTransaction) -> int:
-    runs = transaction.session.runs.order_by("started_at")
-    success = (
-        runs.filter(state=RunState.COMPLETED).exclude(message_id__startswith=verification.MEMORY_CHECK_PREFIX).last()
-    )
-    later = runs.filter(started_at__gt=success.started_at) if success else runs
-    return int(later.filter(state=RunState.INTERRUPTED).count())
+    success = _last_success(transaction)
+    interrupted = transaction.session.runs.filter(state=RunState.INTERRUPTED)
+    later = interrupted if success is None else interrupted.filter(started_at__gt=success.started_at)
+    return int(later.count())
 
 
 def _describe_exit(exit_code: Any) -> str:

@@ -109,10 +109,12 @@ def test_cause_gives_number_kind_and_log_tail_of_the_deaths() -> None:
     assert "one / two / fatal: no space left" in told
 
 
-def test_deaths_before_the_last_completed_turn_are_no_cause() -> None:
-    session, journal = running_session(), Journal()
+@pytest.mark.parametrize("turn", [{}, {"first_seq": None, "last_seq": None}], ids=["ours", "of release 1.0.0"])
+def test_deaths_before_the_last_completed_turn_are_no_cause(turn: dict[str, Any]) -> None:
+    session, journal = running_session(start_attempts=3), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
-    ingest(session, [journal.exits(), *journal.turn_begins("p1"), journal.completes("p1")])
+    ingest(session, [journal.exits(), journal.exits(), *journal.turn_begins("p1"), journal.completes("p1")])
+    change(session.runs.get(), **turn)
     with session_transaction(session.id) as transaction:
         assert explain_agent_deaths(transaction) == ""
 
