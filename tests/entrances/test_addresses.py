@@ -17,6 +17,8 @@ from tests.rights.test_matrix import ROUTES
 from tests.rights.world import Cast, browsers, make_cast
 from tests.transaction_guard import of_the_test
 
+pytestmark = pytest.mark.any_database  # only the processor time of our own processes is measured
+
 BODIES = ("post", "put", "patch")
 TABLE = {**API, **PAGES}
 ADDRESSES = sorted((route, method) for route, methods in ROUTES.items() for method in methods if method in BODIES)

@@ -23,6 +23,8 @@ from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import running_session
 from tests.transaction_guard import of_the_test
 
+pytestmark = pytest.mark.any_database  # only the processor time of our own processes is measured
+
 SHOWN_SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
 TEXT_FIELDS = (
     *("text", "title", "message", "reason", "code", "tool_call_id", "permission_id", "stop_reason", "status"),

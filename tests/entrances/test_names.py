@@ -14,7 +14,8 @@ from tests.entrances.shapes import SIZES, mixture, repeat
 from tests.growth import measure_growth
 from tests.transaction_guard import of_the_test
 
-pytestmark = pytest.mark.django_db
+# Only the processor time of our own processes is measured, so the database does not matter.
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 
 
 @pytest.mark.parametrize("shape", [mixture, lambda size: repeat("Il10rnvv", size)], ids=["mixture", "look-alikes"])

@@ -17,6 +17,8 @@ from tests.entrances.shapes import SIZES, fill, many_fields, mixture, nested
 from tests.growth import measure_growth
 from tests.transaction_guard import of_the_test
 
+pytestmark = pytest.mark.any_database  # only the processor time of our own processes is measured
+
 PAYLOADS: dict[str, dict[str, Any]] = {
     "task.session.resume": {"mode": "auto"},
     "task.session.prompt": {"message_id": "m", "text": "Go on"},

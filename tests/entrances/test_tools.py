@@ -15,6 +15,8 @@ from tests.entrances.shapes import SIZES, many_fields, mixture, nested
 from tests.growth import measure_growth
 from tests.mcp.clients import http_client, new_token
 
+pytestmark = pytest.mark.any_database  # only the processor time of our own processes is measured
+
 HEADERS = {"Accept": "application/json, text/event-stream"}
 TEXTS = ("text", "title", "prompt", "client_key", "message_id", "option_id", "resume_token")
 

@@ -31,6 +31,7 @@ def session(world: World) -> TaskSession:
     return world.session()
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("path", HOSTILE_FILES)
 def test_cost_of_a_file_is_bounded(path: str, session: TaskSession) -> None:
     def show(code: str) -> None:

@@ -113,6 +113,7 @@ def _nested(depth: int) -> Any:
     return value
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("shape", HOSTILE_MARKDOWN.values(), ids=HOSTILE_MARKDOWN)
 def test_cost_of_a_message_is_bounded(shape: Callable[[int], str], session: TaskSession) -> None:
     def show(text: str) -> None:
@@ -121,6 +122,7 @@ def test_cost_of_a_message_is_bounded(shape: Callable[[int], str], session: Task
     measure_growth(show, shape).assert_bounded(budget=text_rendering.TEXT_CPU_SECONDS + 0.5)
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("shape", HOSTILE_CALLS.values(), ids=HOSTILE_CALLS)
 def test_cost_of_a_tool_call_is_bounded(shape: Callable[[int], dict[str, Any]], session: TaskSession) -> None:
     def show(payload: dict[str, Any]) -> None:
@@ -129,6 +131,7 @@ def test_cost_of_a_tool_call_is_bounded(shape: Callable[[int], dict[str, Any]], 
     measure_growth(show, shape).assert_bounded(budget=text_rendering.TEXT_CPU_SECONDS + 0.5)
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("role", ["user", "thought", "status"])
 def test_cost_of_other_messages_is_bounded(role: str, session: TaskSession) -> None:
     def show(text: str) -> None:

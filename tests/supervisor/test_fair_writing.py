@@ -200,16 +200,15 @@ def test_session_whose_lines_take_too_long_is_delayed_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow, quick = running_session(), running_session()
-    thread, apply, failures = DatabaseThread("writer", limit=1.2), LineApplier.apply, [1, 1, 1]
+    thread, apply, failures = DatabaseThread("writer"), LineApplier.apply, [1, 1, 1]
 
     def apply_slowly(applier: LineApplier, line: Mapping[str, Any]) -> None:
         if applier.transaction.session.id == slow.id and failures:
             failures.pop()
-            _slow_statement()
+            raise JobTooLong
         apply(applier, line)
 
     monkeypatch.setattr(LineApplier, "apply", apply_slowly)
-    monkeypatch.setattr(writers, "DELAY_FACTOR", 0.5)
     counted = METRICS_BUFFER._counts["kandev_ingest_delayed_total", ()]
 
     async def write_concurrently() -> list[str]:
