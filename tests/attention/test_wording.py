@@ -160,7 +160,7 @@ def test_items_of_the_previous_release_are_shown_as_they_are(world: World, searc
 
 def test_previous_release_can_write_items(item: AttentionItem) -> None:
     new = {"quoted", "worded", "worded_for"}
-    columns = [field.column for field in AttentionItem._meta.concrete_fields if field.name not in new]
+    columns = [str(field.column) for field in AttentionItem._meta.concrete_fields if field.name not in new]
     values = [{"id": "%s", "key": "'another'"}.get(column, column) for column in columns]
     with connection.cursor() as cursor:
         key = AttentionItem._meta.pk.get_db_prep_value(uuid.uuid4(), connection)
