@@ -174,6 +174,26 @@ def test_turn_of_the_release_before_is_completed_without_what_is_unknown() -> No
     assert [turn.last_seq] == seqs(session, "session.run.completed")
 
 
+COLUMNS_OF_RELEASE_1_0 = (
+    *("id", "session_id", "message_id", "state", "has_process", "wait_kind", "wait_id", "wait_reason", "deadline_at"),
+    *("waited", "reason", "since_seq", "started_at", "ended_at"),
+)
+
+
+def test_process_of_the_release_before_can_still_write_a_row() -> None:
+    session = running_session()
+    ingest(session, Journal().turn_begins("m1"))
+    names = ", ".join(COLUMNS_OF_RELEASE_1_0)
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE TEMPORARY TABLE earlier AS SELECT {names} FROM session_runs")  # noqa: S608
+        cursor.execute("DELETE FROM session_runs")
+        cursor.execute(f"INSERT INTO session_runs ({names}) SELECT {names} FROM earlier")  # noqa: S608
+        cursor.execute("DROP TABLE earlier")
+    turn = turn_of(session)
+    assert (turn.state, turn.origin, turn.first_seq, turn.snapshot_before) == ("running", None, None, None)
+    assert turn.usage == {}
+
+
 def test_figures_cost_one_statement_in_each_batch() -> None:
     session, journal = running_session(), Journal()
     ingest(session, [*journal.turn_begins("m1"), *journal.says("hello")])
