@@ -12,7 +12,7 @@ BIN := .venv/bin
 both_databases = failed=0; $(BIN)/python -m pytest -n $(SHARES) $(1) || failed=1; \
 	$(BIN)/python -m pytest -n $(SHARES) $(1) --database=postgresql || failed=1; exit $$failed
 
-.PHONY: help setup setup-dev agents peers agent-matrix agent-drills run test test-all check audit sbom bench chaos soak demo image migrations docs format lock
+.PHONY: help setup setup-dev agents peers agent-matrix agent-drills run test test-all check audit sbom bench chaos soak mutations demo image migrations docs format lock
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ ATTACK = tests.hostile_load --seconds $(or $(SECONDS),600)
 SOAK = tests.soak --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED)) $(if $(DATABASE),--database $(DATABASE))
 soak: setup-dev ## run hundreds of sessions with random kills for SECONDS=300; DATABASE=postgresql, SEED=N repeats a run; HOSTILE=1 lets one team attack another for SECONDS=600 instead
 	@$(BIN)/python -m $(if $(HOSTILE),$(ATTACK),$(SOAK)) $(ARGS)
+
+mutations: setup-dev ## apply a fixed list of faults to a copy of the code, and require that the tests find each; ARGS="--only leases" tries a part
+	@scripts/mutations $(ARGS)
 
 demo: setup ## show in the terminal that agents survive restarts
 	@$(BIN)/python manage.py demo

@@ -8,10 +8,14 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 from kandev.databases import EMBEDDED_NAME
 from tests import databases, postgresql, preloaded
 from tests.environment import DATABASE_URL, RUN_DIRECTORY
+
+MIGRATED_FILE: Final = "migrated.sqlite3"
+"""Name of the migrated SQLite database in the directory of the test run."""
 
 
 def copy_migrated(to: str | Path) -> None:
@@ -23,7 +27,7 @@ def copy_migrated(to: str | Path) -> None:
 def _migrated(server: str) -> str | Path:
     """Return the migrated file, or the URL of the migrated database on a PostgreSQL server."""
     if not server:
-        return _create_once("migrated.sqlite3", _write_file)
+        return _create_once(MIGRATED_FILE, _write_file)
     url = postgresql.new_database(server)
     postgresql.restore(_create_once("migrated.sql", lambda file: _write_dump(server, file)), url)
     return url
