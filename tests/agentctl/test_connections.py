@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from aiohttp import web
 from executors_app.agentctl.daemon import listen_tcp
 from executors_app.agentctl.host.daemon import load_or_create_certificate
 from executors_app.agentctl.http import connections
+from sessions_app.supervisor.sweep.sweep_pass import MAX_CONCURRENT_ATTACHES
 from tests.agentctl.running import TOKEN, Running, next_lines
 
 HOST = b"Host: 127.0.0.1:%d\r\n"
@@ -97,6 +99,44 @@ async def test_many_connections_lock_nobody_out(
         status, _ = await running.start()
         assert status == 200
         assert await next_lines(stream, 1)
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "TLS"])
+async def test_control_plane_opens_hundreds_of_connections_at_once(tmp_path: Path, is_encrypted: bool) -> None:
+    certificate = load_or_create_certificate(tmp_path, ["127.0.0.1"])
+    listener = listen_tcp("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    context = certificate.context() if is_encrypted else None
+    trusting = ssl.create_default_context(cafile=str(certificate.certificate)) if is_encrypted else None
+    runner = await connections.serve_app(web.Application(), listener, ssl_context=context)
+
+    async def first_line() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        line = await reader.readline()
+        writer.close()
+        return line
+
+    try:
+        answers = await asyncio.gather(
+            *[first_line() for _ in range(2 * MAX_CONCURRENT_ATTACHES)], return_exceptions=True
+        )
+    finally:
+        await runner.cleanup()
+    assert set(answers) == {b"HTTP/1.1 404 Not Found\r\n"}
+
+
+async def test_request_that_arrived_in_time_is_answered_however_long_the_process_stood_still(
+    neighbour: Neighbour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "FIRST_REQUEST_TIMEOUT", 1.0)
+    reader = await neighbour.connect(STARTS["health"])
+    await reader.readuntil(b"\r\n\r\n")  # so that it was accepted
+    _, writer = neighbour.opened[0]
+    request = b"GET /status HTTP/1.1\r\n" + HOST + b"Authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n"
+    writer.write(request % neighbour.port)
+    time.sleep(1.2)  # noqa: ASYNC251 - stands still
+    assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
 
 
 async def test_handshakes_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

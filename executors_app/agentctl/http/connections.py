@@ -17,10 +17,14 @@ from typing import Any, Final
 
 from aiohttp import web
 
-MAX_UNAUTHENTICATED: Final = 64
-"""Connections that may wait for their first authenticated request at once."""
+MAX_UNAUTHENTICATED: Final = 512
+"""Connections that may wait for their first authenticated request at once. After a restart, a supervisor opens the
+event streams of all sessions of a host at once, and all of them are accepted before the first is authenticated."""
 FIRST_REQUEST_TIMEOUT: Final = 10.0
 """Seconds until the head of an authenticated request must have arrived, the TLS handshake included."""
+_HANDLING_TIME: Final = 0.5
+"""Seconds to handle what arrived in time. If the process stood still (its container was paused, the machine had no
+memory left), requests wait that arrived meanwhile."""
 IDLE_TIMEOUT: Final = 75.0
 """Seconds between two requests on a connection. Clients of ours close an idle one after 15 s, so they reuse none that
 is being closed here."""
@@ -48,7 +52,7 @@ class LimitedListener(socket.socket):
         if len(self._waiting) > MAX_UNAUTHENTICATED:
             self._end(next(iter(self._waiting)))
         if self._timer is None:
-            self._timer = loop.call_later(FIRST_REQUEST_TIMEOUT, self._end_late)
+            self._timer = loop.call_later(FIRST_REQUEST_TIMEOUT, self._expire)
         return connection, address
 
     def admit(self, request: web.BaseRequest) -> None:
@@ -69,6 +73,10 @@ class LimitedListener(socket.socket):
             if connection is None or connection.fileno() != number:
                 del self._waiting[number]
 
+    def _expire(self) -> None:
+        """End the connections whose time is over, once what they sent until now is handled."""
+        self._timer = asyncio.get_running_loop().call_later(_HANDLING_TIME, self._end_late)
+
     def _end_late(self) -> None:
         """End the connections whose time is over, and come again for the next one."""
         self._timer = None
@@ -77,7 +85,7 @@ class LimitedListener(socket.socket):
         for number, (since, _) in list(self._waiting.items()):
             left = since + FIRST_REQUEST_TIMEOUT - loop.time()
             if left > 0:
-                self._timer = loop.call_later(left, self._end_late)
+                self._timer = loop.call_later(left, self._expire)
                 return
             self._end(number)
 
