@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
+import struct
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,12 @@ from urllib.parse import quote_from_bytes
 
 import pytest
 
-from executors_app.machine.git import worktrees
-from executors_app.machine.git.saved_submodules import parse_description, split_commits
+from executors_app.machine.git import recovery_snapshots, worktrees
+from executors_app.machine.git.saved_submodules import SubmoduleRestorer, parse_description, split_commits
+from executors_app.machine.git.workspace_git import GitError
 from executors_app.machine.git.worktrees import Worktree
 from tests.executors.repositories import commit, make_repository, run_git
-from tests.workspace.trees import LOCAL, REF, snapshot_tree
+from tests.workspace.trees import LOCAL, REF, add_submodule, git_of, snapshot_tree, state_of
 
 
 def _traps(sub: Path, trap: Path) -> None:
@@ -181,6 +185,7 @@ INVALID: list[dict[str, Any]] = [
     {"refs": {"refs/heads/../../x": "0" * 40}},
     {"refs": {"refs/heads/x": "main"}},
     {"refs": []},
+    {"refs": {f"refs/heads/b{number}": "0" * 40 for number in range(1001)}},
     {"path": 1, "modules": None, "refs": None},
 ]
 
@@ -218,7 +223,7 @@ def test_commits_that_cannot_be_read_are_refused(batch: bytes) -> None:
 
 
 def test_garbage_instead_of_a_description_is_refused() -> None:
-    for text in (b"", b"[]", b"null", b"{}", b"\xff"):
+    for text in (b"", b"[]", b"null", b"{}", b"\xff", b"[" * 200_000):
         with pytest.raises(ValueError, match="description"):
             parse_description(text)
 
@@ -320,3 +325,142 @@ def test_submodule_whose_files_a_transfer_would_refuse_is_named(
     run_git(tmp_path, "init", "--quiet", "--bare", str(target))
     run_git(target, *LOCAL, "-c", "fetch.fsckObjects=true", "fetch", "--quiet", str(repository), f"{REF}:{REF}")
     assert run_git(target, "rev-parse", REF) == head
+
+
+def _alternates(sub: Path, outside: Path) -> None:
+    own = Path(run_git(sub, "rev-parse", "--absolute-git-dir"))
+    (own / "objects" / "info").mkdir(exist_ok=True)
+    (own / "objects" / "info" / "alternates").write_text(f"{outside / '.git' / 'objects'}\n")
+
+
+def _linked_objects(sub: Path, outside: Path) -> None:
+    blob = run_git(outside, "rev-parse", "HEAD:secret")
+    own = Path(run_git(sub, "rev-parse", "--absolute-git-dir"))
+    (own / "objects" / blob[:2]).symlink_to(outside / ".git" / "objects" / blob[:2])
+
+
+@pytest.mark.parametrize("borrow", [_alternates, _linked_objects])
+def test_objects_of_a_repository_outside_are_not_read(
+    repository: Path, place: Worktree, tmp_path: Path, borrow: Callable[[Path, Path], None]
+) -> None:
+    outside = make_repository(tmp_path / "outside", "secret", "secret\n")
+    blob = run_git(outside, "rev-parse", "HEAD:secret")
+    borrow(place.path / "sub", outside)
+    run_git(place.path / "sub", "update-index", "--add", "--cacheinfo", f"100644,{blob},leak")
+    assert snapshot_tree(place.path).left_out == ["sub/"]
+    with pytest.raises(subprocess.CalledProcessError):
+        run_git(repository, "cat-file", "-e", blob)
+
+
+def _write_index(root: Path, path: bytes, commit_id: str) -> None:
+    """Write an index with one submodule, at a path that git itself would refuse."""
+    entry = struct.pack(">10I", *[0] * 6, 0o160000, 0, 0, 0) + bytes.fromhex(commit_id)
+    entry += struct.pack(">H", len(path)) + path
+    entry += b"\0" * (8 - len(entry) % 8)
+    data = b"DIRC" + struct.pack(">II", 2, 1) + entry
+    own = Path(run_git(root, "rev-parse", "--absolute-git-dir"))
+    (own / "index").write_bytes(data + hashlib.sha1(data, usedforsecurity=False).digest())
+
+
+@pytest.mark.parametrize("path", ["{outside}", "../../../outside", ".", ".git", "sub/../sub"])
+def test_path_that_no_submodule_can_have_is_named(place: Worktree, tmp_path: Path, path: str) -> None:
+    outside = make_repository(tmp_path / "outside", "secret", "secret\n")
+    (outside / "secret").write_text("newer secret\n")
+    name = path.format(outside=outside)
+    _write_index(place.path, name.encode(), run_git(outside, "rev-parse", "HEAD"))
+    try:
+        taken = snapshot_tree(place.path)
+    except GitError:
+        return  # git itself refuses such an index
+    assert name in taken.left_out
+    assert "Kandev-Submodules" not in run_git(place.path, "log", "-1", "--format=%B", REF)
+
+
+def _link_to_other_refs(sub: Path, outside: Path) -> None:
+    heads = Path(run_git(sub, "rev-parse", "--absolute-git-dir")) / "refs" / "heads"
+    shutil.rmtree(heads)
+    heads.symlink_to(outside / ".git" / "refs" / "heads")
+
+
+def _link_to_a_file(name: str) -> Callable[[Path, Path], None]:
+    def link(sub: Path, outside: Path) -> None:
+        file = Path(run_git(sub, "rev-parse", "--absolute-git-dir")) / name
+        file.unlink(missing_ok=True)
+        file.symlink_to(outside / ".git" / "description")
+
+    return link
+
+
+WRITES = (
+    _pointer_to_outside,
+    _git_directory_that_is_a_link,
+    _common_directory,
+    _alternates,
+    _link_to_other_refs,
+    _link_to_a_file("index"),
+    _link_to_a_file("shallow"),
+)
+
+
+def _contents(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("redirect", WRITES)
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_restore_writes_into_no_repository_outside(
+    repository: Path, place: Worktree, tmp_path: Path, redirect: Callable[[Path, Path], None], rebuilt: bool
+) -> None:
+    outside = make_repository(tmp_path / "outside", "f.txt", "other\n")
+    sub = place.path / "sub"
+    run_git(sub, "switch", "--quiet", "-c", "evil")
+    commit(sub, "new", "new\n")
+    (sub / "f.txt").write_text("precious\n")
+    snapshot_tree(place.path)
+    redirect(sub, outside)
+    before = _contents(outside)
+    if rebuilt:
+        shutil.rmtree(place.path)
+        worktrees.make_worktree(repository, "", place, existed=True)
+    else:
+        git = git_of(place.path)
+        found = recovery_snapshots.find_recovery(git.text, REF)
+        assert found
+        assert len(SubmoduleRestorer(git, found, rebuilt=False).restore()) == 1
+    assert _contents(outside) == before
+
+
+def test_one_damaged_description_costs_nothing_of_other_submodules(
+    repository: Path, library: Path, place: Worktree
+) -> None:
+    add_submodule(place.path, library, "other")
+    for name in ("sub", "other"):
+        (place.path / name / "f.txt").write_text("precious\n")
+    taken = snapshot_tree(place.path).commit
+    carrier = run_git(repository, "rev-parse", f"{taken}^3")
+    (entry, *_), rest = (run_git(repository, "ls-tree", f"{carrier}:{name}").splitlines() for name in ("000", "001"))
+    broken = _make_tree(repository, place.path, [entry.replace("\tabout", "\tother")])
+    other = _make_tree(repository, place.path, rest)
+    entries = [f"040000 tree {broken}\t000", f"040000 tree {other}\t001"]
+    _replace_carrier(repository, place.path, taken, _make_tree(repository, place.path, entries))
+    shutil.rmtree(place.path)
+    assert "was not restored" in worktrees.make_worktree(repository, "", place, existed=True)
+    found = [(place.path / name / "f.txt") for name in ("sub", "other")]
+    assert [file.read_text() for file in found if file.exists()] == ["precious\n"]
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_file_beside_a_submodule_is_not_taken_for_an_index(
+    repository: Path, place: Worktree, tmp_path: Path, is_link: bool
+) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("outside\n")
+    (place.path / "sub" / "f.txt").write_text("precious\n")
+    beside = place.path / "sub.index"
+    beside.symlink_to(outside) if is_link else beside.write_text("precious\n")
+    before = state_of(place.path)
+    snapshot_tree(place.path)
+    shutil.rmtree(place.path)
+    worktrees.make_worktree(repository, "", place, existed=True)
+    assert outside.read_bytes() == b"outside\n"
+    assert state_of(place.path) == before

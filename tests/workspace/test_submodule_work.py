@@ -10,7 +10,8 @@ import pytest
 
 from executors_app.agentctl.workspace.agent_preparation import prepare_workspace
 from executors_app.agentctl.workspace.working_tree import SnapshotLimits
-from executors_app.machine.git import worktrees
+from executors_app.machine.git import recovery_snapshots, worktrees
+from executors_app.machine.git.saved_submodules import SubmoduleRestorer
 from executors_app.machine.git.worktrees import Worktree
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.workspace.trees import LOCAL, REF, add_submodule, git_of, snapshot_tree, start_session, state_of
@@ -280,3 +281,64 @@ def test_submodule_of_another_object_format_is_named(
     taken = snapshot_tree(place.path)
     assert any(path.startswith("sub/") for path in taken.left_out)
     assert run_git(place.path, "show", f"{taken.commit}:beside") == "kept"
+
+
+def _ref_below_the_stash(sub: Path) -> None:
+    _commit(sub)
+    run_git(sub, "update-ref", "refs/stash/x", "HEAD")
+
+
+def test_ref_that_is_not_saved_costs_nothing(repository: Path, place: Worktree) -> None:
+    sub = place.path / "sub"
+    _ref_below_the_stash(sub)
+    snapshot_tree(place.path)
+    _lose(repository, place, "copy")
+    assert "not restored: " not in worktrees.make_worktree(repository, "", place, existed=True)
+    assert (sub / "f.txt").read_text() == "precious\n"
+
+
+def test_newer_branch_that_excludes_a_saved_one_stays(repository: Path, place: Worktree) -> None:
+    sub = place.path / "sub"
+    base = run_git(sub, "rev-parse", "HEAD")
+    run_git(sub, "switch", "--quiet", "-c", "a")
+    head = commit(sub, "new", "new\n")
+    run_git(sub, "switch", "--quiet", "--detach", base)
+    _edit(sub)
+    snapshot_tree(place.path)
+    run_git(sub, "branch", "-D", "a")
+    run_git(sub, "branch", "a/b")
+    _lose(repository, place, "directory")
+    worktrees.make_worktree(repository, "", place, existed=True)
+    assert (sub / "f.txt").read_text() == "precious\n"
+    refs = run_git(sub, "for-each-ref", "--format=%(objectname) %(refname)").splitlines()
+    assert {f"{base} refs/heads/a/b", f"{head} refs/kandev/kept/{head[:16]}"} <= set(refs)
+
+
+def test_branch_of_the_head_returns_even_if_too_many_others_are_newer(repository: Path, place: Worktree) -> None:
+    sub = place.path / "sub"
+    run_git(sub, "switch", "--quiet", "-c", "mine")
+    head = run_git(sub, "rev-parse", "HEAD")
+    branches = Path(run_git(sub, "rev-parse", "--absolute-git-dir")) / "refs" / "heads"
+    run_git(sub, "switch", "--quiet", "-c", "b")
+    newer = commit(sub, "new", "new\n")
+    run_git(sub, "switch", "--quiet", "mine")
+    for number in range(510):
+        (branches / f"b{number}").write_text(f"{newer}\n")
+    _edit(sub)
+    snapshot_tree(place.path)
+    _lose(repository, place, "copy")
+    worktrees.make_worktree(repository, "", place, existed=True)
+    assert run_git(sub, "rev-parse", "HEAD", "--symbolic-full-name", "HEAD").splitlines() == [head, "refs/heads/mine"]
+
+
+def test_files_that_no_snapshot_has_are_not_overwritten(place: Worktree) -> None:
+    sub = place.path / "sub"
+    _edit(sub)
+    snapshot_tree(place.path)
+    (sub / ".git").unlink()
+    (sub / "f.txt").write_text("newer\n")
+    git = git_of(place.path)
+    found = recovery_snapshots.find_recovery(git.text, REF)
+    assert found
+    assert "without a repository" in SubmoduleRestorer(git, found, rebuilt=False).restore()[0]
+    assert (sub / "f.txt").read_text() == "newer\n"

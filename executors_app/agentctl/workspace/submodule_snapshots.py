@@ -29,9 +29,17 @@ from executors_app.machine.git.saved_submodules import (
     STASH,
     SavedSubmodule,
     copy_objects,
+    is_saved_ref,
     missing_objects,
 )
-from executors_app.machine.git.submodules import Submodule, SubmoduleCopy, is_empty_submodule, submodule_copies
+from executors_app.machine.git.submodules import (
+    Submodule,
+    SubmoduleCopy,
+    find_repository,
+    is_empty_submodule,
+    is_submodule_path,
+    submodule_copies,
+)
 from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
 
 _MAX_DEPTH: Final = 100
@@ -143,7 +151,9 @@ class SubmoduleSaver:
         present = []
         for each in submodules:
             place = outer.root / os.fsdecode(each.path)
-            if not is_empty_submodule(outer.root, each):
+            if not is_submodule_path(each.path):
+                self._work.left_out[prefix + each.path] = "it is a submodule whose path is not valid"
+            elif not is_empty_submodule(outer.root, each):
                 present.append(each)
             elif not place.is_symlink() and _has_entries(place):
                 self._work.left_out[prefix + each.path + b"/"] = "its files are in a submodule without a repository"
@@ -161,7 +171,10 @@ class SubmoduleSaver:
     ) -> tuple[_Examined, Sequence[Submodule]]:
         """Look for work in one submodule; return it, and the submodules in it. Raises _CannotSaveError, GitError."""
         outer = around.tree.git if around else self._git
-        own, modules = self._find_repository(outer, submodule)
+        try:
+            own, modules = find_repository(outer.root, submodule.path)
+        except (ValueError, OSError) as error:
+            raise _CannotSaveError(str(error)) from error
         inner = self._git.inside(outer.root / os.fsdecode(submodule.path))
         self._opened.append(inner)
         tree = WorkingTree(inner, self._copy, self._limits, self._deadline)
@@ -181,27 +194,6 @@ class SubmoduleSaver:
         has_work = bool(status.changed or commits or tree.left_out) or not is_at_commit
         found = _Examined(path, submodule, tree, status, own, modules, commits, parents, refs, has_work, around)
         return found, listing.submodules
-
-    def _find_repository(self, outer: WorkspaceGit, submodule: Submodule) -> tuple[Path, str]:
-        """Return the git directory of a submodule, and its place in the one of the repository around it.
-
-        Neither it nor the submodule may be outside of the workspace, whatever links or pointers say.
-        """
-        place = outer.root / os.fsdecode(submodule.path)
-        if place.resolve() != outer.root.resolve() / os.fsdecode(submodule.path):
-            raise _CannotSaveError("it is a submodule behind a symbolic link")
-        own = git_directory.git_directory_of(place)
-        around = git_directory.git_directory_of(outer.root)
-        if own is None or around is None or not (own / "HEAD").is_file():
-            raise _CannotSaveError("it is a submodule whose repository cannot be read")
-        resolved, modules = own.resolve(), around.resolve() / "modules"
-        if common_directory_of(own) != own or (own / "objects").is_symlink() or (own / "refs").is_symlink():
-            raise _CannotSaveError("it is a submodule that shares the repository of another one")
-        if resolved == place.resolve() / ".git":
-            return own, ""
-        if resolved.is_relative_to(modules):
-            return own, str(resolved.relative_to(around.resolve()))
-        raise _CannotSaveError("it is a submodule whose repository is outside of the workspace")
 
     def _store_or_name(self, found: _Examined) -> str:
         """Store one submodule, and return its directory's tree; empty if that is not possible, which is then named."""
@@ -316,7 +308,8 @@ def _own_refs(tree: WorkingTree, own: Path) -> dict[str, str]:
     named = {name: commit for commit, name in (line.split(" ", 1) for line in lines)}
     reflog = git_directory.read_file_end(own / "logs" / "HEAD", REFLOG_BYTES) or b""
     left = list(left_in_reflog(reflog))[-_MAX_REFS:]
-    return {**{f"{KEPT_PREFIX}{commit[:16]}": commit for commit in left}, **named}
+    refs = {**{f"{KEPT_PREFIX}{commit[:16]}": commit for commit in left}, **named}
+    return {name: commit for name, commit in refs.items() if is_saved_ref(name)}
 
 
 def _own_commits(

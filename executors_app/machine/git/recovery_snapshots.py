@@ -215,11 +215,16 @@ def restore_uncommitted_work(worktree: Path, recovery: RecoverySnapshot, held: i
     restore_recovery(partial(run_git, worktree, timeout=_TIMEOUT, hold=(held,)), recovery)
 
 
-def overlay_uncommitted_work(run: RunGit, draft: Path, recovery: RecoverySnapshot) -> None:
+def index_beside(workspace: Path) -> Path:
+    """Return a path for an index, beside a workspace: inside it, a file or a link of the agent's could be there."""
+    return workspace.with_name(f"{workspace.name}.index")
+
+
+def overlay_uncommitted_work(run: RunGit, draft: Path, recovery: RecoverySnapshot, copy: Path) -> None:
     """Restore over the files of an index that survived and stays unchanged.
 
-    ``run`` takes a file as ``index``, too. Files that were staged after the snapshot are newer than it, so they stay
-    unchanged too.
+    ``run`` takes a file as ``index``, too; ``copy`` is a path for one, which is not in a workspace. Files that were
+    staged after the snapshot are newer than it, so they stay unchanged too.
     """
     # A file with a conflict is in no tree, and one that was only announced (git add -N) has no content in the index.
     unmerged = {entry.split("\t", 1)[1] for entry in _split_names(run("ls-files", "--unmerged", "-z"))}
@@ -235,7 +240,6 @@ def overlay_uncommitted_work(run: RunGit, draft: Path, recovery: RecoverySnapsho
     if not recovery.operation:  # the snapshot is older than the conflicts
         conflicts = _write_conflicts(run, conflicts)
     written += _stored_names(run, recovery, conflicts)
-    copy = draft.with_name(f"{draft.name}.index")
     run(*_EVERY_FILE, "read-tree", recovery.commit, index=copy)
     wanted = b"".join(os.fsencode(name) + b"\0" for name in written)
     run(*_EVERY_FILE, "checkout-index", "--force", "--quiet", "-z", "--stdin", index=copy, stdin=wanted)

@@ -27,7 +27,13 @@ from executors_app.machine.git import git_directory, recovery_snapshots
 from executors_app.machine.git.git_directory import is_branch_ref
 from executors_app.machine.git.private_git_directory import common_directory_of
 from executors_app.machine.git.recovery_snapshots import KEPT_PREFIX, RecoverySnapshot
-from executors_app.machine.git.submodules import fill_from_copy, is_plain_repository, submodule_copies
+from executors_app.machine.git.submodules import (
+    fill_from_copy,
+    find_repository,
+    is_plain_repository,
+    is_submodule_path,
+    submodule_copies,
+)
 from executors_app.machine.git.workspace_git import GitError, WorkspaceGit, run_git
 from executors_app.machine.process import spawning
 from executors_app.wire.errors import RepositoryUnusable
@@ -40,6 +46,8 @@ MAX_COMMITS: Final = 200
 MAX_COMMIT_BYTES: Final = 4 << 20
 """Length of their texts together."""
 MAX_OBJECTS: Final = 200_000
+MAX_REFS: Final = 1000
+NOT_RESTORED: Final = "The work inside submodules was not restored"
 STASH: Final = "refs/stash"
 _LOOSE_OBJECTS: Final = 100
 """With more objects than this, they are stored as a pack."""
@@ -91,11 +99,13 @@ def parse_description(text: bytes) -> SavedSubmodule:
         refs = {_unquote(name): str(at) for name, at in about["refs"].items()}
         path, ref, modules = (unquote_to_bytes(str(about[key])) for key in ("path", "ref", "modules"))
         parsed = SavedSubmodule(path, str(about["head"]), os.fsdecode(ref), refs=refs, modules=os.fsdecode(modules))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("the description of a submodule cannot be read") from error
+    if len(refs) > MAX_REFS:
+        raise ValueError("the description of a submodule names too many refs")
     if not all(_OBJECT_ID.fullmatch(at) for at in (parsed.head, *refs.values())):
         raise ValueError("the description of a submodule names something other than commits")
-    if not all(_is_own_ref(name) for name in refs) or (parsed.ref and not is_branch_ref(parsed.ref)):
+    if not all(is_saved_ref(name) for name in refs) or (parsed.ref and not is_branch_ref(parsed.ref)):
         raise ValueError("the description of a submodule names a ref that is not its own")
     return parsed
 
@@ -104,7 +114,8 @@ def _unquote(text: str) -> str:
     return os.fsdecode(unquote_to_bytes(text))
 
 
-def _is_own_ref(name: str) -> bool:
+def is_saved_ref(name: str) -> bool:
+    """Whether a ref may be saved with a submodule: a branch, the stash, or a commit that was left."""
     return is_branch_ref(name) or name == STASH or _KEPT_REF.fullmatch(name) is not None
 
 
@@ -155,15 +166,23 @@ def parents_of(text: bytes) -> list[str]:
     return [line.removeprefix("parent ") for line in lines if line.startswith("parent ")]
 
 
-def read_saved_submodules(git: WorkspaceGit, snapshot: RecoverySnapshot) -> list[SavedSubmodule]:
-    """Return what a snapshot has of submodules, outer ones first; raises GitError, ValueError."""
+def read_saved_submodules(git: WorkspaceGit, snapshot: RecoverySnapshot, problems: list[str]) -> list[SavedSubmodule]:
+    """Return what a snapshot has of submodules, outer ones first; add a sentence to ``problems`` for each other one.
+
+    Raises GitError, ValueError if none can be read.
+    """
     if not snapshot.submodules:
         return []
     # By an id alone, a message could name a commit that is not this session's.
     if snapshot.submodules not in git.text("rev-parse", f"{snapshot.commit}^@").split():
         raise ValueError("the snapshot names a commit that is not its own")
     listed = git.run("ls-tree", "-z", "--name-only", snapshot.submodules, limit=_LIMIT).fields[:MAX_SUBMODULES]
-    found = [_read_one(git, f"{snapshot.submodules}:{os.fsdecode(name)}") for name in listed]
+    found = []
+    for name in listed:
+        try:
+            found.append(_read_one(git, f"{snapshot.submodules}:{os.fsdecode(name)}"))
+        except (GitError, ValueError) as error:
+            problems.append(f"{NOT_RESTORED}: {error}")
     return sorted(found, key=lambda each: each.path.count(b"/"))
 
 
@@ -191,12 +210,12 @@ class SubmoduleRestorer:
 
     def restore(self) -> list[str]:
         """Restore every submodule that can be, and return a sentence about each other one; never raises GitError."""
-        problems = []
+        problems: list[str] = []
         try:
             try:
-                saved = read_saved_submodules(self._git, self._snapshot)
+                saved = read_saved_submodules(self._git, self._snapshot, problems)
             except (GitError, ValueError) as error:
-                return [f"The work inside submodules was not restored: {error}"]
+                return [f"{NOT_RESTORED}: {error}"]
             for each in saved:
                 try:
                     self._restore(each)
@@ -216,9 +235,10 @@ class SubmoduleRestorer:
         place = self._git.root / os.fsdecode(saved.path)
         is_new = False
         if not os.path.lexists(place / ".git"):
+            if not self._rebuilt and any(place.iterdir()):
+                raise ValueError("it has files without a repository, which no snapshot has")
             is_new = self._make_repository(saved, place, outer, os.fsdecode(name))
-        if git_directory.git_directory_of(place) is None:
-            raise ValueError("its repository cannot be read")
+        find_repository(outer.root, name)
         inner = self._git.inside(place)
         self._restored[saved.path] = saved, inner
         self._bring_objects(saved, inner)
@@ -238,7 +258,7 @@ class SubmoduleRestorer:
     def _check_place(self, path: bytes, name: bytes, around: bytes) -> None:
         """Raise ValueError unless this is a submodule of the snapshot, below directories of the workspace."""
         parts = path.split(b"/")
-        if any(part in (b"", b".", b"..") or part.lower() == b".git" for part in parts) or b"\0" in path:
+        if not is_submodule_path(path):
             raise ValueError("its path is not valid")
         tree = self._restored[around][0].files if around else f"{self._snapshot.commit}^{{tree}}"
         listed = self._git.run("--literal-pathspecs", "ls-tree", "-z", tree, "--", os.fsdecode(name)).fields
@@ -295,10 +315,17 @@ class SubmoduleRestorer:
             _write_as_agent(shallow, before + _lines(ends))
 
     def _set_refs(self, saved: SavedSubmodule, inner: WorkspaceGit, *, is_new: bool) -> None:
-        for name, commit in saved.refs.items():
+        checked_out = {saved.ref: saved.head} if is_new and saved.ref else {}
+        for name, commit in {**saved.refs, **checked_out}.items():
             existing = inner.run("rev-parse", "--verify", "--quiet", name, good=(0, 1, 128)).text
-            if is_new or not existing:
+            if existing and not is_new:
+                continue
+            try:
                 inner.run("update-ref", name, commit)
+            except GitError as error:
+                # As a directory and a file, a newer branch and this one exclude each other.
+                logger.info("a commit is kept under another name than %s: %s", name, error)
+                inner.run("update-ref", f"{KEPT_PREFIX}{commit[:16]}", commit)
 
     def _set_files(self, saved: SavedSubmodule, inner: WorkspaceGit, *, is_new: bool) -> None:
         recovery = RecoverySnapshot(saved.files, saved.head, saved.index, self._snapshot.session_id)
@@ -318,7 +345,9 @@ class SubmoduleRestorer:
             aside = self._set_aside(saved, inner)
             raise ValueError(f"it has new commits since the last snapshot, which is kept there at {aside}")
         if self._rebuilt:
-            recovery_snapshots.overlay_uncommitted_work(run, inner.root, recovery)
+            recovery_snapshots.overlay_uncommitted_work(
+                run, inner.root, recovery, recovery_snapshots.index_beside(self._git.root)
+            )
         else:
             recovery_snapshots.restore_recovery(run, recovery)
 

@@ -409,7 +409,9 @@ def _restore_directory(
     run_git(temporary, *bare, "checkout-index", "--all", "--quiet", timeout=_CHECKOUT_SECONDS, hold=(held,))
     if recovery := recovery_snapshots.uncommitted_work_on(repository.text, found, head):
         run = partial(run_git, temporary, *bare, timeout=_CHECKOUT_SECONDS, hold=(held,))
-        recovery_snapshots.overlay_uncommitted_work(run, temporary, recovery)
+        recovery_snapshots.overlay_uncommitted_work(
+            run, temporary, recovery, recovery_snapshots.index_beside(temporary)
+        )
     (temporary / ".git").write_text(f"gitdir: {record}\n")
     # What submodules contain has a HEAD of its own, whatever happened to the one of the worktree.
     note = restore_submodules(repository, temporary, found, held, draft=True) if found else ""
