@@ -6,13 +6,16 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from executors_app.runtimes.containers import lifecycle
 from executors_app.runtimes.containers.connection import EngineAddress
 from executors_app.runtimes.containers.engine import Engine
-from executors_app.runtimes.containers.runtime import call_engine
+from executors_app.runtimes.containers.runtime import DockerRuntime, call_engine
 from executors_app.wire.errors import ExecutorError
 
 BODY = b'{"ID": "works", "ApiVersion": "1.44"}'
@@ -66,6 +69,31 @@ async def test_workspaces_that_wait_leave_threads_to_short_calls(working: Engine
     assert await asyncio.wait_for(call_engine(working, Engine.identity), timeout=60) == "works"
     ended.set()
     await asyncio.gather(*waiting)
+
+
+async def test_containers_that_take_long_to_stop_leave_threads_to_short_calls(
+    working: EngineAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def wait(*_: Any) -> bool:
+        asyncio.run_coroutine_threadsafe(ended.wait(), loop).result(120)
+        return True
+
+    monkeypatch.setattr(lifecycle, "end_container", wait)
+    monkeypatch.setattr(lifecycle, "remove_container", wait)
+    one: Any = SimpleNamespace(config={}, session_id="one")
+    runtime: Any = SimpleNamespace(site=lambda _: SimpleNamespace(address=working), addresses=lambda _: {working})
+    stops = [DockerRuntime.end(runtime, one), DockerRuntime.remove_orphan(runtime, one, [])]
+    stops += [DockerRuntime.end(runtime, one) for _ in range(MORE_THAN_ITS_THREADS)]
+    waiting = [asyncio.create_task(stop) for stop in stops]
+    await asyncio.sleep(0)
+    try:
+        assert await asyncio.wait_for(call_engine(working, Engine.identity), timeout=10) == "works"
+    finally:
+        ended.set()
+        assert set(await asyncio.gather(*waiting)) == {True}
 
 
 async def end(waiting: list[asyncio.Task[str]]) -> None:

@@ -160,7 +160,7 @@ class DockerRuntime(ABC):
         """Stop the container (TERM, then KILL) after proof by name and labels; it is kept, its addresses freed."""
         try:
             address = self.site(execution.config).address
-            return await call_engine(address, lambda engine: lifecycle.end_container(engine, execution))
+            return await call_engine(address, lambda engine: lifecycle.end_container(engine, execution), kind="stops")
         except ExecutorError as error:
             log.warning("session %s: its container cannot be ended: %s", execution.session_id, error.message)
             return False
@@ -192,15 +192,16 @@ class DockerRuntime(ABC):
     async def remove_orphan(self, orphan: Orphan, configs: Iterable[Mapping[str, Any]]) -> bool:
         """Remove a container that is still what was listed; worktree and journal stay. Raises RuntimeUnavailable."""
         removed = [
-            await call_engine(address, lambda engine: lifecycle.remove_container(engine, orphan))
+            await call_engine(address, lambda engine: lifecycle.remove_container(engine, orphan), kind="stops")
             for address in self.addresses(configs)
         ]
         return bool(removed) and all(removed)
 
 
-_THREADS: Final = {"calls": 8, "workspaces": 16}
+_THREADS: Final = {"calls": 8, "stops": 16, "workspaces": 16}
 """Threads of each engine. One that does not answer keeps its own waiting, and none of another engine. Whatever prepares
-or reads workspaces may wait for minutes, for a team's repository too, and has others than the short calls."""
+or reads workspaces may wait for minutes, for a team's repository too, and a container may take ten seconds to stop. So
+both have others than the short calls: the other containers would be unknown while many are stopped."""
 _MAX_ENGINES: Final = 64
 """Engines whose threads are kept; those of an engine that was not called for longest end when they are idle."""
 
