@@ -30,8 +30,9 @@ MAX_PER_NETWORK: Final = 3
 quarter of the processor that the threads of a process share, not a ninth."""
 MAX_WAITING: Final = 100
 """Requests of one user that wait for a slot; more are refused."""
-MAX_WAITING_UNKNOWN: Final = 1000
-"""Requests of one network without a known user that wait: all users behind a proxy, after the web process started."""
+MAX_WAITING_UNKNOWN: Final = 5000
+"""Requests of one network without a known user that wait: all tabs of all users behind a proxy or a router, after the
+web process started. Pages would be refused if the sockets of hundreds of tabs waited before them."""
 _NETWORK: Final = b"network "
 """What the names of callers begin with that are networks."""
 _MAX_REMEMBERED: Final = 10_000

@@ -229,6 +229,17 @@ async def test_requests_without_a_known_user_count_by_network(crowd: list[dict[s
     await asyncio.gather(*tasks)
 
 
+async def test_all_tabs_of_a_team_behind_one_address_are_answered_after_a_restart() -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0)
+        await send({"type": "http.response.start", "status": 200})
+
+    middleware = RequestSlotsMiddleware(application, "sessionid")
+    users, tabs = range(300), range(6)
+    answers = await asyncio.gather(*[serve(middleware, headers=invented(user)) for user in users for _ in tabs])
+    assert {answer[0]["status"] for answer in answers} == {200}
+
+
 async def test_credentials_of_one_network_take_turns() -> None:
     order, first = list[Any](), asyncio.Event()
 
