@@ -15,8 +15,15 @@ from urllib.parse import quote_from_bytes
 
 import pytest
 
-from executors_app.machine.git import recovery_snapshots, worktrees
-from executors_app.machine.git.saved_submodules import SubmoduleRestorer, parse_description, split_commits
+from executors_app.agentctl.workspace.working_tree import SnapshotLimits
+from executors_app.machine.git import recovery_snapshots, workspace_git, worktrees
+from executors_app.machine.git.saved_submodules import (
+    SavedSubmodule,
+    SubmoduleRestorer,
+    parse_description,
+    read_saved_submodules,
+    split_commits,
+)
 from executors_app.machine.git.workspace_git import GitError
 from executors_app.machine.git.worktrees import Worktree
 from tests.executors.repositories import commit, make_repository, run_git
@@ -464,3 +471,60 @@ def test_file_beside_a_submodule_is_not_taken_for_an_index(
     worktrees.make_worktree(repository, "", place, existed=True)
     assert outside.read_bytes() == b"outside\n"
     assert state_of(place.path) == before
+
+
+def _read_saved(root: Path) -> list[SavedSubmodule]:
+    git = git_of(root)
+    found = recovery_snapshots.find_recovery(git.text, REF)
+    assert found
+    return read_saved_submodules(git, found, [])
+
+
+def _temporary_files(repository: Path) -> list[str]:
+    return [path.name for path in (repository / ".git" / "objects").rglob("*") if path.name.startswith("tmp")]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_many_files_of_a_submodule_leave_nothing_but_a_checked_pack(
+    repository: Path, place: Worktree, is_refused: bool
+) -> None:
+    sub = place.path / "sub"
+    for number in range(150):
+        (sub / f"n{number}").write_text(f"{number}\n")
+    if is_refused:
+        (sub / ".gitmodules").write_text('[submodule "x"]\n\tpath = x\n\turl = -u./evil\n')
+    taken = snapshot_tree(place.path)
+    assert bool(taken.left_out) == is_refused
+    assert _temporary_files(repository) == []
+    shutil.rmtree(place.path)
+    worktrees.make_worktree(repository, "", place, existed=True)
+    assert (sub / "n149").exists() != is_refused
+
+
+def test_settings_that_never_end_cost_no_other_submodule(
+    repository: Path, library: Path, place: Worktree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace_git, "_SETTINGS_SECONDS", 0.2)
+    add_submodule(place.path, library, "other")
+    for name in ("sub", "other"):
+        (place.path / name / "f.txt").write_text("precious\n")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    run_git(place.path / "sub", "config", "include.path", str(pipe))
+    (place.path / "beside").write_text("kept\n")
+    taken = snapshot_tree(place.path)
+    assert run_git(repository, "show", f"{taken.commit}:beside") == "kept"
+    assert taken.left_out == ["sub/"]
+    assert [each.path for each in _read_saved(place.path)] == [b"other"]
+
+
+def test_submodule_that_hangs_leaves_time_for_others(repository: Path, library: Path, place: Worktree) -> None:
+    add_submodule(place.path, library, "zz")
+    for name in ("sub", "zz"):
+        (place.path / name / "f.txt").write_text("precious\n")
+    os.mkfifo(place.path / "sub" / ".gitignore")
+    (place.path / "beside").write_text("kept\n")
+    taken = snapshot_tree(place.path, SnapshotLimits(seconds=20))
+    assert run_git(repository, "show", f"{taken.commit}:beside") == "kept"
+    assert taken.left_out == ["sub/"]
+    assert [each.path for each in _read_saved(place.path)] == [b"zz"]

@@ -30,12 +30,13 @@ _POLL: Final = 0.05
 _REMOVE_SECONDS: Final = 10.0
 
 
-def move_ref(update: Callable[..., GitOutput], repository: Path, ref: str) -> GitOutput:
+def move_ref(update: Callable[..., GitOutput], repository: Path, ref: str, seconds: float) -> GitOutput:
     """Run ``update``, a ``git update-ref`` of ``ref``; once more after removing a stale lock file. Raises GitError.
 
     ``repository`` is the directory that contains ``refs``. ``update`` is passed ``hold``: descriptors for git.
+    ``seconds`` limit the wait for another agentctl: an agent can hold that lock as long as it likes.
     """
-    with _ref_lock(repository) as held:
+    with _ref_lock(repository, min(_OURS_SECONDS, seconds)) as held:
         try:
             return update(hold=held)
         except GitError as error:
@@ -45,7 +46,7 @@ def move_ref(update: Callable[..., GitOutput], repository: Path, ref: str) -> Gi
 
 
 @contextmanager
-def _ref_lock(repository: Path) -> Iterator[tuple[int, ...]]:
+def _ref_lock(repository: Path, seconds: float) -> Iterator[tuple[int, ...]]:
     """Hold the lock of those who move refs here; yield its descriptor, or nothing if it cannot be taken."""
     try:
         folder = os.open(repository / "refs", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -53,7 +54,7 @@ def _ref_lock(repository: Path) -> Iterator[tuple[int, ...]]:
         yield ()
         return
     try:
-        yield (folder,) if wait_for_lock(folder, _OURS_SECONDS) else ()
+        yield (folder,) if wait_for_lock(folder, seconds) else ()
     finally:
         os.close(folder)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from executors_app.agentctl.workspace.left_commits import REFLOG_BYTES, left_in_reflog
-from executors_app.agentctl.workspace.working_tree import MAX_REASON, SnapshotLimits, TreeStatus, WorkingTree
+from executors_app.agentctl.workspace.working_tree import MAX_REASON, SnapshotLimits, WorkingTree
 from executors_app.machine.git import git_directory
 from executors_app.machine.git.git_directory import is_branch_ref
 from executors_app.machine.git.private_git_directory import common_directory_of
@@ -51,7 +51,9 @@ _MAX_OBJECT: Final = 200 << 20
 """Bytes of one object; a transfer accepts little more."""
 _LIMIT: Final = 64 << 20
 _SHARE: Final = 0.5
-"""Part of a snapshot's time that submodules may use."""
+"""Part of a snapshot's time that submodules may use, and part of the rest of it that each step in one of them may."""
+_MAX_LISTED: Final = 1000
+"""Submodules of one repository whose directories are looked at."""
 
 
 class _CannotSaveError(Exception):
@@ -78,7 +80,11 @@ class _Examined:
     """From the root of the workspace."""
     submodule: Submodule
     tree: WorkingTree
-    status: TreeStatus
+    head: str
+    """The checked-out commit."""
+    changed: Sequence[bytes]
+    """Changed files: only as many as are named, because an index can list any number in each of many submodules."""
+    changed_count: int
     own: Path
     modules: str
     own_commits: Sequence[str]
@@ -149,7 +155,9 @@ class SubmoduleSaver:
     def _find_present(self, outer: WorkspaceGit, prefix: bytes, submodules: Sequence[Submodule]) -> list[Submodule]:
         """Return those that have a repository; name those that have files without one, which git overlooks."""
         present = []
-        for each in submodules:
+        if len(submodules) > _MAX_LISTED:
+            self._work.left_out[prefix + b"(submodules)"] = f"only {_MAX_LISTED} submodules are checked for changes"
+        for each in submodules[:_MAX_LISTED]:
             place = outer.root / os.fsdecode(each.path)
             if not is_submodule_path(each.path):
                 self._work.left_out[prefix + each.path] = "it is a submodule whose path is not valid"
@@ -158,6 +166,13 @@ class SubmoduleSaver:
             elif not place.is_symlink() and _has_entries(place):
                 self._work.left_out[prefix + each.path + b"/"] = "its files are in a submodule without a repository"
         return present
+
+    def _next_deadline(self) -> float:
+        """Return when the next step must have ended: one that hangs leaves time for others. Raises _CannotSaveError."""
+        now = time.monotonic()
+        if now >= self._deadline:
+            raise _CannotSaveError("the time for submodules was over")
+        return now + (self._deadline - now) * _SHARE
 
     def _name_unreadable(self, path: bytes, around: _Examined | None, reason: str) -> None:
         if around is None:
@@ -177,22 +192,25 @@ class SubmoduleSaver:
             raise _CannotSaveError(str(error)) from error
         inner = self._git.inside(outer.root / os.fsdecode(submodule.path))
         self._opened.append(inner)
-        tree = WorkingTree(inner, self._copy, self._limits, self._deadline)
+        tree = WorkingTree(inner, self._copy, self._limits, self._next_deadline())
         try:
             listing = tree.read_listing()
             status = tree.read_status(listing)
         finally:
             tree.close()
+        if inner.private.settings_problem:  # git would read them, too, when the files around it are added
+            raise _CannotSaveError("it is a submodule whose settings cannot be read")
         if not status.head:
             if status.changed:
                 raise _CannotSaveError("it is a submodule without a commit")
             refs: Mapping[str, str] = {}
-            return _Examined(path, submodule, tree, status, own, modules, (), {}, refs, False, around), ()
+            return _Examined(path, submodule, tree, "", (), 0, own, modules, (), {}, refs, False, around), ()
         refs = _own_refs(tree, own)
         commits, parents = _own_commits(tree, status.head, refs, copy)
         is_at_commit = status.head == submodule.commit
         has_work = bool(status.changed or commits or tree.left_out) or not is_at_commit
-        found = _Examined(path, submodule, tree, status, own, modules, commits, parents, refs, has_work, around)
+        changed = (status.head, status.changed[:_MAX_NAMED], len(status.changed))
+        found = _Examined(path, submodule, tree, *changed, own, modules, commits, parents, refs, has_work, around)
         return found, listing.submodules
 
     def _store_or_name(self, found: _Examined) -> str:
@@ -204,7 +222,7 @@ class SubmoduleSaver:
         except (_CannotSaveError, GitError, OSError) as error:
             why = error.message if isinstance(error, GitError) else str(error)
             found.failed = f"this work inside a submodule cannot be saved: {why[:MAX_REASON]}"
-            for name, reason in _name_changed_files(found.status.changed, found.failed).items():
+            for name, reason in _name_changed_files(found.changed, found.changed_count, found.failed).items():
                 self._work.left_out[found.path + b"/" + name] = reason
             return ""
         for name, reason in found.tree.left_out.items():
@@ -214,15 +232,15 @@ class SubmoduleSaver:
         return stored
 
     def _store(self, found: _Examined) -> str:
-        tree, head = found.tree, found.status.head
+        head = found.head
+        # Another one, because the index was copied to the same place for other submodules since.
+        tree = WorkingTree(found.tree.git, self._copy, self._limits, self._next_deadline())
+        tree.left_out = found.tree.left_out
         try:
-            # The index was copied to the same place for other submodules since.
-            again = WorkingTree(tree.git, self._copy, self._limits, self._deadline)
-            again.left_out = tree.left_out
-            status = again.read_status(again.read_listing())
-            index, files = again.write(status, again.text("rev-parse", f"{head}^{{tree}}"))
+            status = tree.read_status(tree.read_listing())
+            index, files = tree.write(status, tree.text("rev-parse", f"{head}^{{tree}}"))
         finally:
-            again.close()
+            tree.close()
         own = found.own_commits[:MAX_COMMITS]
         ends = {parent for commit in own for parent in found.known[commit]}
         commits = list(dict.fromkeys([head, *own, *sorted(ends)]))
@@ -269,8 +287,8 @@ class SubmoduleSaver:
             raise _CannotSaveError(f"a file in it is larger than {_MAX_OBJECT >> 20} MiB")
         if sum(sizes) > self._room:
             raise _CannotSaveError(f"submodules contain more than {self._limits.total >> 20} MiB")
+        copy_objects(tree.git, self._git, names, tree.remaining)
         self._room -= sum(sizes)
-        copy_objects(tree.git, self._git, names, max(0.1, self._deadline - time.monotonic()))
 
     def _make_directory(self, saved: SavedSubmodule, commits: Sequence[str]) -> str:
         about, texts = (self._make_blob(content) for content in (saved.describe(), saved.commits))
@@ -332,10 +350,10 @@ def _own_commits(
     return own, parents
 
 
-def _name_changed_files(paths: Sequence[bytes], reason: str) -> dict[bytes, str]:
-    """Return each changed file with the reason; of many, the first ones, and the submodule for the others."""
-    named = dict.fromkeys(paths[:_MAX_NAMED], reason)
-    rest = len(paths) - len(named)
+def _name_changed_files(paths: Sequence[bytes], count: int, reason: str) -> dict[bytes, str]:
+    """Return the first changed files with the reason, and the submodule for the others of this count."""
+    named = dict.fromkeys(paths, reason)
+    rest = count - len(named)
     if not paths:
         return {b"": reason}
     return {**named, b"": f"{reason} ({rest} more)"} if rest > 0 else named

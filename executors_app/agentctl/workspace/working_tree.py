@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,15 +90,20 @@ class WorkingTree:
 
     def run(self, *arguments: str, **options: Any) -> GitOutput:
         """Run git within the remaining time; a ref is moved even if a killed git has left its lock file."""
-        git = partial(self.git.run, *arguments, timeout=self._remaining(), **options)
+
+        def git(**more: Any) -> GitOutput:
+            return self.git.run(*arguments, timeout=self.remaining, **options, **more)
+
         own = git_directory.git_directory_of(self.git.root) if arguments[0] == "update-ref" else None
-        return move_ref(git, common_directory_of(own), arguments[1]) if own else git()
+        return move_ref(git, common_directory_of(own), arguments[1], self.remaining) if own else git()
 
     def text(self, *arguments: str, **options: Any) -> str:
         """``run``, and return the output as text."""
         return self.run(*arguments, **options).text
 
-    def _remaining(self) -> float:
+    @property
+    def remaining(self) -> float:
+        """Seconds that are left for git."""
         return max(0.1, self._deadline - time.monotonic())
 
     def read_listing(self) -> IndexListing:
@@ -127,7 +131,7 @@ class WorkingTree:
         """Run a command with the agent's rights, on paths that the agent could replace by links; raises GitError."""
         try:
             subprocess.run(
-                command, check=True, capture_output=True, timeout=self._remaining(), **spawning.child_user_arguments()
+                command, check=True, capture_output=True, timeout=self.remaining, **spawning.child_user_arguments()
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise GitError(f"{command[0]} failed in the repository of the workspace") from error
@@ -141,7 +145,7 @@ class WorkingTree:
         which = ("--untracked-files=all", "--ignore-submodules=dirty", "--no-renames")
         arguments = ("status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind", *which)
         index = {"GIT_INDEX_FILE": str(self._copy)} if self._has_copy else {}
-        output = self.git.compare(*arguments, environment=index, limit=_LISTING_LIMIT, timeout=self._remaining())
+        output = self.git.compare(*arguments, environment=index, limit=_LISTING_LIMIT, timeout=self.remaining)
         for name in _UNREADABLE_DIRECTORY.findall(output.errors):
             self.left_out[os.fsencode(name)] = "the directory cannot be read"
         return TreeStatus.parse(output.fields)

@@ -115,19 +115,22 @@ class PrivateGitDirectory:
 
     def _refresh_settings(self, own: Path, common: Path) -> None:
         signature = tuple(_signature(path) for path in (common / "config", own / "config.worktree"))
-        now = time.monotonic()
-        if signature == self._settings.signature and now - self._settings.read_at < _MAX_AGE:
+        if signature == self._settings.signature and time.monotonic() - self._settings.read_at < _MAX_AGE:
             return
         try:
             pairs = [_split_setting(entry) for entry in self._read_settings()]
         except Exception as error:  # noqa: BLE001  (git's own; without its settings a snapshot is still better than none)
             self._settings = _Settings(
-                self._settings.values, self._settings.formats, now, signature, str(error) or type(error).__name__
+                self._settings.values,
+                self._settings.formats,
+                time.monotonic(),
+                signature,
+                str(error) or type(error).__name__,
             )
             return
         allowed = [(key, value) for key, value in pairs if _ALLOWED.fullmatch(key)]
         formats = {key: value for key, value in pairs if key in _FORMAT_KEYS}
-        self._settings = _Settings(allowed[-_MAX_SETTINGS:], formats, now, signature)
+        self._settings = _Settings(allowed[-_MAX_SETTINGS:], formats, time.monotonic(), signature)
 
     def _prepare(self, own: Path, common: Path) -> Path:
         """Create or update the directory, which git, possibly as another user, only reads."""

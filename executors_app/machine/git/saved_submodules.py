@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from executors_app.machine.git.submodules import (
     is_submodule_path,
     submodule_copies,
 )
-from executors_app.machine.git.workspace_git import GitError, WorkspaceGit, run_git
+from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit, run_git
 from executors_app.machine.process import spawning
 from executors_app.wire.errors import RepositoryUnusable
 
@@ -126,11 +126,47 @@ def copy_objects(source: WorkspaceGit, target: WorkspaceGit, names: Sequence[str
     """
     if not names:
         return
-    into = ("unpack-objects", "-q", "--strict")
-    if len(names) > _LOOSE_OBJECTS:
-        into = ("index-pack", "--stdin", "--strict")
     packing = ("pack-objects", "--stdout", "--delta-base-offset", "--quiet")
-    source.pipe(packing, target, into, stdin=_lines(names), timeout=timeout)
+    transfer = partial(source.pipe, packing, target, stdin=_lines(names), timeout=timeout)
+    if len(names) > _LOOSE_OBJECTS:
+        _store_pack(target, transfer)
+    else:
+        transfer(("unpack-objects", "-q", "--strict"))
+
+
+def _store_pack(target: WorkspaceGit, transfer: Callable[..., GitOutput]) -> None:
+    """Store a pack once it is complete and checked.
+
+    A git that refuses a pack leaves it behind, and each snapshot would do so. What is left after a crash has a name
+    that ``git gc`` removes.
+    """
+    own = git_directory.git_directory_of(target.root)
+    if own is None:
+        raise GitError("the workspace is not a git repository")
+    objects = common_directory_of(own) / "objects"
+    draft = Path(_run_as_agent("mktemp", "--directory", str(objects / "tmp_objdir-kandev-XXXXXXXX")))
+    try:
+        _run_as_agent("mkdir", str(draft / "pack"))
+        environment = {"GIT_OBJECT_DIRECTORY": str(draft), "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(objects)}
+        stored = transfer(("index-pack", "--stdin", "--strict"), environment=environment).text.split("\t")[-1]
+        # The index last, because git finds a pack by it.
+        files = (str(draft / "pack" / f"pack-{stored}.{kind}") for kind in ("pack", "idx"))
+        _run_as_agent("mkdir", "--parents", str(objects / "pack"))
+        _run_as_agent("mv", "--force", "--target-directory", str(objects / "pack"), *files)
+    finally:
+        _run_as_agent("rm", "--recursive", "--force", str(draft))
+
+
+def _run_as_agent(*command: str) -> str:
+    """Run a command with the agent's rights, because it could replace a directory on the way by a link."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, check=True, timeout=_TIMEOUT, text=True, **spawning.child_user_arguments()
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise GitError(f"{command[0]} failed in a repository of the workspace") from error
+    output: str = done.stdout
+    return output.rstrip("\n")
 
 
 def missing_objects(git: WorkspaceGit, names: Sequence[str]) -> list[str]:

@@ -62,6 +62,8 @@ OUTPUT_LIMIT: Final = 8 << 20
 """Bytes of output that are read; a git that writes more is ended."""
 TIMEOUT: Final = 30.0
 _ERROR_BYTES: Final = 1000
+_SETTINGS_SECONDS: Final = 3.0
+"""Maximum time for the settings of a submodule, which can include a pipe."""
 _UMASK: Final = 0o022
 """Umask for files in a work tree: other users of a sandbox must be able to read them, as with anyone's git."""
 _WRITE_TIMEOUT: Final = 600.0
@@ -314,15 +316,17 @@ class WorkspaceGit:
         *,
         stdin: bytes,
         timeout: float,
-    ) -> None:
-        """Pass the output of git here to a git in ``target``; raises GitError."""
+        environment: Mapping[str, str] | None = None,
+    ) -> GitOutput:
+        """Pass the output of git here to a git in ``target``, with this environment; raises GitError."""
         with memory_file(stdin) as source:
             process = self._start(arguments, source, self._private_environment())
         try:
             assert process.stdout is not None  # noqa: S101
-            target.run(*target_arguments, stdin=process.stdout, timeout=timeout)
+            output = target.run(*target_arguments, stdin=process.stdout, timeout=timeout, environment=environment)
             if code := process.wait(timeout):
                 raise GitError(f"git {subcommand(arguments)} failed: exit code {code}", code)
+            return output
         except subprocess.TimeoutExpired:
             raise GitError(f"git {subcommand(arguments)} did not finish within {timeout:g} s") from None
         finally:
@@ -347,7 +351,8 @@ class WorkspaceGit:
             raise GitError(f"the workspace is not a git repository that can be read: {error.strerror}") from error
 
     def _list_settings(self) -> list[bytes]:
-        fields = self.run("config", "--list", "-z", "--show-scope", all_settings=True).fields
+        seconds = _SETTINGS_SECONDS if self._is_submodule else TIMEOUT
+        fields = self.run("config", "--list", "-z", "--show-scope", all_settings=True, timeout=seconds).fields
         pairs = zip(fields[::2], fields[1::2], strict=False)
         return [entry for scope, entry in pairs if self._may_apply(scope, entry)]
 
