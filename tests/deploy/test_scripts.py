@@ -184,6 +184,31 @@ class TestBackUp:
         assert (deployment.data / "hosts" / "build").read_text() == "token of a host"
 
     @pytest.mark.database
+    def test_backup_has_what_the_data_directory_only_links_to(
+        self, deployment: Deployment, operator_key: dict[str, str]
+    ) -> None:
+        key, elsewhere = deployment.data / "secret-key", deployment.home / "elsewhere"
+        elsewhere.mkdir()
+        content = key.read_text()
+        key.rename(elsewhere / "key")
+        key.symlink_to(elsewhere / "key")
+        sessions = deployment.data / "sessions"
+        if sessions.exists():
+            sessions.rename(elsewhere / "sessions")
+        (elsewhere / "sessions" / "record").mkdir(parents=True, exist_ok=True)
+        (elsewhere / "sessions" / "record" / "log").write_text("kept")
+        sessions.symlink_to(elsewhere / "sessions")
+        copied = run_script(deployment, "back-up", str(deployment.home / "copies"), operator_key["file"])
+        assert copied.returncode == 0, copied.stderr
+        assert (Path(copied.stdout.strip()) / "sessions" / "record" / "log").read_text() == "kept"
+        assert not (Path(copied.stdout.strip()) / "sessions").is_symlink()
+
+        key.unlink()
+        restored = run_script(deployment, "restore", copied.stdout.strip(), GNUPGHOME=operator_key["home"])
+        assert restored.returncode == 0, restored.stderr
+        assert key.read_text() == content
+
+    @pytest.mark.database
     def test_backup_is_incomplete_if_its_secrets_cannot_be_encrypted(self, deployment: Deployment) -> None:
         services.require("gpg")
         copied = run_script(
