@@ -528,3 +528,16 @@ def test_submodule_that_hangs_leaves_time_for_others(repository: Path, library: 
     assert run_git(repository, "show", f"{taken.commit}:beside") == "kept"
     assert taken.left_out == ["sub/"]
     assert [each.path for each in _read_saved(place.path)] == [b"zz"]
+
+
+def test_filter_of_a_submodule_does_not_run_when_the_files_around_it_are_added(place: Worktree, tmp_path: Path) -> None:
+    sub, trap = place.path / "sub", tmp_path / "ran"
+    own = Path(run_git(sub, "rev-parse", "--absolute-git-dir"))
+    (own / "info").mkdir(exist_ok=True)
+    (own / "info" / "attributes").write_text("* filter=evil\n")
+    run_git(sub, "config", "filter.evil.clean", f"touch {trap}; cat")
+    (sub / "f.txt").write_text("LIB\n")  # as long as before, so that git compares the content
+    (place.path / "beside").write_text("kept\n")
+    assert snapshot_tree(place.path).left_out == []
+    assert run_git(place.path, "show", f"{REF}:beside") == "kept"
+    assert not trap.exists()

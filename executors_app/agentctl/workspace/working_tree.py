@@ -18,6 +18,7 @@ from executors_app.agentctl.workspace.index_listing import IndexListing, parse_i
 from executors_app.agentctl.workspace.ref_locks import move_ref
 from executors_app.machine.git import git_directory, git_failures
 from executors_app.machine.git.private_git_directory import common_directory_of
+from executors_app.machine.git.submodules import is_empty_submodule
 from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit
 from executors_app.machine.process import spawning
 
@@ -87,6 +88,7 @@ class WorkingTree:
         self.left_out: dict[bytes, str] = {}
         """Paths that are not stored, with the reasons."""
         self._has_copy = False
+        self._submodules: set[bytes] = set()
 
     def run(self, *arguments: str, **options: Any) -> GitOutput:
         """Run git within the remaining time; a ref is moved even if a killed git has left its lock file."""
@@ -109,7 +111,9 @@ class WorkingTree:
     def read_listing(self) -> IndexListing:
         """Read what the index says about files beyond their content."""
         arguments = (*_EVERY_FILE, "ls-files", "-z", "-v", "--stage")
-        return parse_index_listing(self.run(*arguments, limit=_LISTING_LIMIT).data)
+        listing = parse_index_listing(self.run(*arguments, limit=_LISTING_LIMIT).data)
+        self._submodules = {each.path for each in listing.submodules if not is_empty_submodule(self.git.root, each)}
+        return listing
 
     def read_status(self, listing: IndexListing) -> TreeStatus:
         """Compare files, index and commit, with those that flags in the index hide."""
@@ -208,14 +212,19 @@ class WorkingTree:
 
     def _add(self, paths: Sequence[bytes]) -> None:
         """Add every change that git accepts to the copied index, and leave out the rest, with the reason."""
-        names = {path.rstrip(b"/") for path in self.left_out}
+        # git would run its status inside a submodule, with the filters that the submodule's settings name.
+        moved = [path for path in paths if path in self._submodules and not {path, path + b"/"} & self.left_out.keys()]
+        if moved:
+            stdin = b"".join(path + b"\0" for path in moved)
+            self._on_copy("update-index", "-z", "--stdin", stdin=stdin)
+        names = {path.rstrip(b"/") for path in self.left_out} | self._submodules
         excluded = b"".join(b":(exclude,top,literal)" + name + b"\0" for name in sorted(names))
         try:
             added = self._on_copy(*_ADD, "--ignore-errors", stdin=b".\0" + excluded, good=(0, 1))
         except GitError as error:
             if error.exit_code is None:
                 raise
-            self._add_in_parts([path for path in paths if path not in self.left_out])
+            self._add_in_parts([path for path in paths if path not in self.left_out and path not in self._submodules])
         else:
             if added.exit_code:
                 self._leave_out_unstored(added.errors)
