@@ -7,6 +7,7 @@ what was read. They are moved as git moves them: a lock file beside each ref, a 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -201,22 +202,27 @@ def _check_place(ref: str, refs: Mapping[str, str]) -> None:
 
 @dataclass(slots=True)
 class _Lock:
-    """The lock file of a ref, which becomes the ref."""
+    """The lock file of a ref, which becomes the ref.
+
+    It stays opened, because its name may lead to something else by the time it is written: to a pipe, for example,
+    which nobody reads.
+    """
 
     folder: int
     name: str
+    file: int
     modes: FileModes
     is_held: bool = True
 
     def commit(self, text: bytes) -> None:
         """Write the new contents and put them in place."""
         lock = f"{self.name}.lock"
-        file = os.open(lock, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.folder)
-        with os.fdopen(file, "wb") as writer:
+        with os.fdopen(self.file, "wb", closefd=False) as writer:
             writer.write(text)
-            writer.flush()
-            self.modes.apply(writer.fileno())
-            os.fsync(writer.fileno())
+        self.modes.apply(self.file)
+        os.fsync(self.file)
+        if not os.path.samestat(os.fstat(self.file), os.stat(lock, dir_fd=self.folder, follow_symlinks=False)):
+            raise OSError(errno.ESTALE, "its lock file was exchanged", lock)
         os.rename(lock, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
         self.is_held = False
 
@@ -226,7 +232,8 @@ class _Lock:
             os.unlink(self.name, dir_fd=self.folder)
 
     def release(self) -> None:
-        """Remove the lock file, unless it became the ref: another process may have made the next one by then."""
+        """Close the lock file, and remove it unless it became the ref: then the next one may be another process's."""
+        os.close(self.file)
         if self.is_held:
             with suppress(OSError):
                 os.unlink(f"{self.name}.lock", dir_fd=self.folder)
@@ -237,24 +244,23 @@ def _acquire(repository: Directory, ref: str, modes: FileModes, until_exit: Exit
     folder, _, name = ref.rpartition("/")
     try:
         opened = until_exit.enter_context(repository.opened(folder, create=modes.directory or 0o777))
-        _create_lock(opened, name, ref)
+        file = _create_lock(opened, name, ref)
     except OSError as error:
         raise GitFailed(f"{ref} could not be locked: {error.strerror}.", cause=Cause.LOCKED) from error
-    lock = _Lock(opened, name, modes)
+    lock = _Lock(opened, name, file, modes)
     until_exit.callback(lock.release)
     return lock
 
 
-def _create_lock(folder: int, name: str, ref: str) -> None:
+def _create_lock(folder: int, name: str, ref: str) -> int:
+    """Create a lock file as soon as nobody holds it, and return it, opened for writing. Raises OSError, GitFailed."""
     until = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
-            os.close(os.open(f"{name}.lock", _WRITE, 0o666, dir_fd=folder))
+            return os.open(f"{name}.lock", _WRITE, 0o666, dir_fd=folder)
         except FileExistsError:
             if time.monotonic() > until:
                 raise GitFailed(
                     f"{ref} is locked. If no git runs in the repository, remove its lock file.", cause=Cause.LOCKED
                 ) from None
             time.sleep(_LOCK_PAUSE)
-        else:
-            return

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +293,44 @@ def test_refs_are_moved_all_or_none(repository: Path) -> None:
     assert run_git(repository, "for-each-ref", RECOVERY) == ""
     assert not list((repository / ".git").rglob("*.lock"))
     run_git(repository, "fsck")
+
+
+@contextlib.contextmanager
+def _interrupted_after(seconds: float) -> Iterator[None]:
+    """Raise in the main thread if what is inside still waits then."""
+
+    def interrupt(*_: object) -> None:
+        raise AssertionError("it still waits")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("name", ["refs/heads/kandev/1234567890ab.lock", "packed-refs.lock"])
+def test_pipe_in_place_of_a_held_lock_does_not_block(
+    name: str, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_git(repository, "rev-parse", "HEAD")
+    _update(repository, {HEAD: ("", first), RECOVERY: ("", first)})
+    run_git(repository, "pack-refs", "--all")
+    second = commit(repository, "second", "x")
+    lock = repository / ".git" / name
+    read = ref_files.read_refs
+
+    def exchange_and_read(directory: Directory) -> dict[str, str]:
+        lock.unlink()
+        os.mkfifo(lock)  # opening it for writing would wait for a reader
+        return read(directory)
+
+    monkeypatch.setattr(ref_files, "read_refs", exchange_and_read)
+    with _interrupted_after(20.0), contextlib.suppress(GitFailed):
+        _update(repository, {HEAD: (first, second), RECOVERY: (first, "")})
+    assert not os.path.lexists(lock)
 
 
 @pytest.mark.parametrize("ref", ["refs/heads/main/below", "refs/heads"])
