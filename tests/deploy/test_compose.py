@@ -111,6 +111,12 @@ def test_only_the_proxy_publishes_ports() -> None:
     assert webs == [name for name in services() if name.startswith("web-")]
 
 
+def test_agents_are_not_in_the_network_whose_addresses_are_trusted() -> None:
+    assert [name for name in services() if "inside" not in services()[name]["networks"]] == ["agents"]
+    shared = set(services()["agents"]["networks"]) & set(services()["supervisor"]["networks"])
+    assert shared, "the supervisor reaches agents by their name"
+
+
 def test_compose_accepts_the_file() -> None:
     has_plugin = (
         shutil.which("docker")
