@@ -95,36 +95,88 @@ class FailureMessage:
 _NO_MORE: Final = r"(?:has been |was |is )?(?:exceeded|reached|hit|exhausted|used up)"
 _ENDS_OR_GOES_ON: Final = r"(?=\W*$| ?[.:;!,|·∙(]| (?:for|please|try|until|resets?|upgrade|on)\b)"
 """After the failure, unlike in an explanation (*Rate limit exceeded means that ...*)."""
+_APOLOGY: Final = r"(?:(?:i'm )?sorry,? (?:but )?|oops[,!.]? )?(?:(?:api )?error:? )?"
+"""What may precede it."""
+_YOU_HAVE: Final = r"(?:you(?:'ve| have)?|your account has)"
 COMMON_FAILURE_MESSAGES: Final = (
     FailureMessage(
         USAGE_LIMIT,
-        r"(?:error: )?you(?:'ve| have)? (?:hit|reached|exceeded|used up) (?:all )?(?:of )?your (?:[\w-]+ ){0,4}"
-        r"(?:limits?|quota|allowance|credits?|tokens|budget)\b",
+        rf"{_APOLOGY}{_YOU_HAVE} (?:hit|reached|exceeded|exhausted|used up) (?:all )?(?:of )?"
+        r"(?:your (?:[\w.-]+ ){0,4}(?:limits?|quota|allowance|credits?|tokens|budget|capacity)\b"
+        rf"|the (?:[\w.-]+ ){{0,4}}(?:limits?|quota|number of requests|number of messages){_ENDS_OR_GOES_ON})",
         (
             "You have reached your weekly limit. Your limit will reset at 5 PM.",
             "You exceeded your current quota, please check your plan and billing details.",
             "Error: You have exceeded your monthly included credits.",
+            "I'm sorry, but you've hit your usage limit.",
+            "Sorry, you have exceeded your premium request allowance.",
+            "Sorry, you've exceeded your rate limits. Please wait a moment before trying again.",
+            "[API Error: You exceeded your current quota, please check your plan]",
+            "You've reached the limit for free requests. Upgrade to continue.",
+            "You have hit the rate limit. Please try again in 20 minutes",
+            "You have reached the maximum number of requests for today.",
+            # Of Gemini CLI, from public bug reports.
+            "You have exhausted your capacity on this model. Your quota will reset after 3h12m5s.",
+            "You have exhausted your daily quota on this model.",
+            "⚡ You have reached your daily gemini-2.5-pro quota limit",
         ),
     ),
     FailureMessage(
         USAGE_LIMIT,
-        r"you(?:'ve| have| are|'re) (?:run out of|out of|used (?:up )?all(?: of)? your)(?: available| included)? "
+        rf"{_APOLOGY}(?:you(?:'ve| have| are|'re) been|your request (?:was|has been)) rate[- ]limited"
+        rf"{_ENDS_OR_GOES_ON}",
+        (
+            "Sorry, you've been rate-limited. Please wait a moment before trying again.",
+            "Sorry, your request was rate-limited.",
+        ),
+    ),
+    FailureMessage(
+        USAGE_LIMIT,
+        rf"{_APOLOGY}(?:you(?:'ve| have| are|'re)|your account (?:has|is)) "
+        r"(?:run out of|out of|used (?:up )?all(?: of)? your)(?: available| included)? "
         r"(?:[\w-]+ ){0,3}(?:credits?|tokens|requests|quota|usage)\b",
         (
             "You've run out of credits. Add more at https://example.org/billing",
             "You've used all of your available tokens for today",
             "You are out of free requests. Upgrade to continue.",
+            "Your account is out of credits",
         ),
     ),
     FailureMessage(
         USAGE_LIMIT,
-        r"(?:error: )?(?:your )?(?:[\w-]+ ){0,3}(?:rate|usage|token|request|message|spending|quota|credit|free tier) "
-        rf"(?:limit|allowance|quota) {_NO_MORE}{_ENDS_OR_GOES_ON}",
+        rf"{_APOLOGY}(?:out of credits?|no credits? (?:left|remaining)|you have no (?:more )?credits?(?: left)?"
+        r"|you do(?:n't| not) have enough credits?|this request requires more credits)"
+        rf"(?:{_ENDS_OR_GOES_ON}|(?= to continue\b))",
+        (
+            "Out of credits. Please top up.",
+            "No credits remaining. Add credits to continue.",
+            "You have no credits left.",
+            "You don't have enough credits to continue.",
+            "This request requires more credits, or fewer max_tokens.",
+        ),
+    ),
+    FailureMessage(
+        USAGE_LIMIT,
+        rf"{_APOLOGY}(?:your )?(?:[\w-]+ ){{0,3}}"
+        r"(?:rate|usage|token|request|message|spending|quota|credit|free tier|hard)"
+        rf" (?:limit|allowance|quota) {_NO_MORE}{_ENDS_OR_GOES_ON}",
         (
             "Rate limit exceeded. Please try again in 20 minutes.",
             "Usage limit reached for gpt-5. Upgrade to Pro to continue.",
             "Premium request allowance exceeded. Enable additional paid premium requests.",
             "Error: Your daily message limit has been reached (resets at 00:00 UTC)",
+            "Billing hard limit has been reached",
+        ),
+    ),
+    FailureMessage(
+        USAGE_LIMIT,
+        rf"{_APOLOGY}(?:(?:your )?(?:(?:daily|weekly|monthly|free|current) )?(?:quota|free usage) {_NO_MORE}"
+        rf"|limit reached){_ENDS_OR_GOES_ON}",
+        (
+            "Quota exhausted. Resets in 2 h.",
+            "Free usage exceeded, add credits",
+            "Limit reached · resets 5pm · /upgrade to Max",
+            "[API Error: Quota exceeded for quota metric 'Gemini 2.5 Pro Requests']",
         ),
     ),
     FailureMessage(
@@ -141,15 +193,76 @@ COMMON_FAILURE_MESSAGES: Final = (
     ),
     FailureMessage(
         "agent_error",
-        r"(?:[\w ]{0,40}(?:error|failed|status)[: ]+)?(?:error: )?(?:http )?(?:unexpected )?(?:status )?"
-        r"[45]\d\d[: ]+(?:too many requests|unauthorized|forbidden|payment required|service unavailable|bad gateway"
-        r"|gateway time-?out|internal server error|overloaded|\{)",
+        r"(?:[\w ]{0,40}(?:error|failed|status)(?: code)?[: (]+)?(?:error: )?(?:http )?(?:unexpected )?(?:status )?"
+        r"[45]\d\d(?:[: ]+(?:too many requests|unauthorized|forbidden|payment required|service unavailable|bad gateway"
+        r"|gateway time-?out|internal server error|overloaded)| ?[-:]? ?\{)",
         (
             "429 Too Many Requests",
             "401 Unauthorized",
             "Provider returned error: 503 Service Unavailable",
             "stream error: unexpected status 402 Payment Required",
             'Error: 429 {"error":{"type":"rate_limit_error","message":"Slow down"}}',
+            'API Error (429 {"type":"error","error":{"type":"rate_limit_error"}})',
+            "Error code: 429 - {'error': {'message': 'Rate limit'}}",
+        ),
+    ),
+    FailureMessage(
+        "agent_error",
+        r"(?:litellm\.\w{1,60}error: |request rejected \([45]\d\d\))",
+        (
+            "litellm.RateLimitError: RateLimitError: OpenAIException - quota",
+            "Request rejected (429) · this may be a temporary capacity issue",
+        ),
+    ),
+    # In other languages. The Chinese texts are those of providers.
+    FailureMessage(
+        USAGE_LIMIT,
+        r"(?:(?:您|你)的?)?(?:账户|账号)?(?:已达到?|已超出|超出)[^，。\n]{0,20}(?:上限|限制|限额|额度|配额)"
+        r"|(?:(?:您|你)的?)?(?:账户|账号)?(?:余额不足|(?:额度|配额)已(?:用完|用尽|耗尽))"
+        r"|(?:利用|使用)(?:制限|上限)に達しました",
+        (
+            "余额不足或无可用资源包,请充值。",
+            "您的账户已达到速率限制，请您控制请求频率",
+            "已达到 5 小时的使用上限。您的限额将在 18:00 重置。",
+            "已达到使用上限",
+            "利用制限に達しました",
+        ),
+    ),
+    FailureMessage(
+        USAGE_LIMIT,
+        r"(?:du hast dein|sie haben ihr) (?:\w*limit|kontingent) (?:erreicht|ausgeschöpft|aufgebraucht)\b"
+        r"|(?:dein|ihr) (?:\w*kontingent|guthaben) ist (?:erschöpft|aufgebraucht)\b"
+        r"|vous avez (?:atteint|dépassé|épuisé) votre (?:limite|quota)\b"
+        r"|has (?:alcanzado|superado|agotado) tu (?:límite|cuota)\b",
+        (
+            "Du hast dein Nutzungslimit erreicht. Es wird um 19:30 Uhr zurückgesetzt.",
+            "Ihr Kontingent ist erschöpft.",
+            "Vous avez atteint votre limite d'utilisation.",
+            "Has alcanzado tu límite de uso.",
+        ),
+    ),
+    FailureMessage(
+        "agent_error",
+        r"(?:error: )?(?:too many requests|(?:internal )?server error|service unavailable|overloaded(?:_error)?"
+        r"|(?:the|this|your) (?:selected )?model is (?:currently |temporarily )?(?:overloaded|at capacity|unavailable))"
+        r"(?=\W*$|[.:] )",
+        (
+            "Too Many Requests",
+            "Too many requests. Please slow down.",
+            "Overloaded",
+            "The model is currently overloaded. Please try again later.",
+            "Internal server error",
+        ),
+    ),
+    FailureMessage(
+        "auth_required",
+        r"(?:please run /login\b|oauth token has expired\b|(?:error: )?(?:incorrect|invalid) api key(?: provided)?"
+        r"(?=\W*$|[.:] | ·))",
+        (
+            "Please run /login · API Error: 401",
+            "OAuth token has expired. Please obtain a new token or refresh your existing token.",
+            "Error: Incorrect API key provided: sk-12. You can find your API key at https://example.org/keys",
+            "Invalid API key · Fix external API key",
         ),
     ),
 )

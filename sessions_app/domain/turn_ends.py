@@ -32,7 +32,8 @@ _REASON_LIMIT: Final = 64
 TEXT_LIMIT: Final = 600
 """Maximum number of characters of a failure that is reported as text; agentctl reports no longer texts for it."""
 _COMMAND: Final = re.compile(r"/[A-Za-z][\w:.-]*(?:\s|$)")
-_DECORATION: Final = " \t\r\n*_`#>•⚠️❌✖✗■●"
+_DECORATION: Final = re.compile(r"^(?:[^\w\"'(]|_)+")
+"""Marks and symbols before a failure."""
 
 
 def recorded_stop_reason(reason: object) -> str:
@@ -59,7 +60,7 @@ def find_failure_message(text: str, failures: Iterable[FailureMessage]) -> Failu
     """Return the failure that a turn's whole text is; None if it is none."""
     if len(text) > TEXT_LIMIT:
         return None
-    plain = text.replace("\u2019", "'").strip(_DECORATION)
+    plain = _DECORATION.sub("", text.replace("\u2019", "'"))
     return next((failure for failure in failures if _compile(failure.pattern).match(plain)), None)
 
 
