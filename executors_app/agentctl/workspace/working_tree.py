@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from executors_app.machine.process import spawning
 
 _LISTING_LIMIT: Final = 64 << 20
 _UNMERGED: Final = 128
+_GITLINK: Final = b"160000"
 _EVERY_FILE: Final = ("-c", "core.sparseCheckout=false")
 """An agent may have changed files outside of a sparse checkout: git refuses to add them, and lists no flags of them."""
 _ADD: Final = (*_EVERY_FILE, "add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul")
@@ -71,10 +72,20 @@ class TreeStatus:
         headers = dict(field.decode("utf-8", "replace").split(" ")[1:3] for field in fields if field.startswith(b"# "))
         head = headers.get("branch.oid", "")
         entries = [field for field in fields if not field.startswith(b"#")]
-        unstaged = [path_of_entry(entry) for entry in entries if entry.startswith((b"?", b"u")) or entry[3:4] != b"."]
+        unstaged = [_path_to_add(entry) for entry in entries if entry.startswith((b"?", b"u")) or entry[3:4] != b"."]
         is_staged = any(entry.startswith(b"u") or entry[2:3] != b"." for entry in entries if entry[:1] != b"?")
         changed = [path_of_entry(entry) for entry in entries]
         return cls("" if head == "(initial)" else head, is_staged, unstaged, changed)
+
+
+def _path_to_add(entry: bytes) -> bytes:
+    """Return the path in an entry; with a slash for a repository in place of a file, as status names untracked ones."""
+    path = path_of_entry(entry)
+    if entry.startswith(b"?"):
+        return path
+    modes = entry.split(b" ")
+    index, now = (modes[3:6], modes[6]) if entry.startswith(b"u") else (modes[4:5], modes[5])
+    return path + b"/" if now == _GITLINK and _GITLINK not in index else path
 
 
 class WorkingTree:
@@ -214,9 +225,7 @@ class WorkingTree:
         """Add every change that git accepts to the copied index, and leave out the rest, with the reason."""
         # git would run its status inside a submodule, with the filters that the submodule's settings name.
         moved = [path for path in paths if path in self._submodules and not {path, path + b"/"} & self.left_out.keys()]
-        if moved:
-            stdin = b"".join(path + b"\0" for path in moved)
-            self._on_copy("update-index", "-z", "--stdin", stdin=stdin)
+        self._stage_in_parts([moved], self._stage_submodules)
         names = {path.rstrip(b"/") for path in self.left_out} | self._submodules
         excluded = b"".join(b":(exclude,top,literal)" + name + b"\0" for name in sorted(names))
         try:
@@ -224,23 +233,22 @@ class WorkingTree:
         except GitError as error:
             if error.exit_code is None:
                 raise
-            self._add_in_parts([path for path in paths if path not in self.left_out and path not in self._submodules])
+            rest = [path for path in paths if path not in self.left_out and path not in self._submodules]
+            # Files with the same filter are tried together, because most often it is a filter that fails.
+            self._stage_in_parts(self._by_filter(rest).values(), self._add_literally)
         else:
             if added.exit_code:
                 self._leave_out_unstored(added.errors)
 
-    def _add_in_parts(self, paths: list[bytes]) -> None:
-        """Add what git accepts, after it refused everything because of one file: halve until that file is alone.
-
-        Files with the same filter are tried together, because most often it is a filter that fails.
-        """
-        groups = list(self._by_filter(paths).values())
+    def _stage_in_parts(self, paths: Iterable[list[bytes]], stage: Callable[[Sequence[bytes]], None]) -> None:
+        """Stage what git accepts: it refuses a group because of one path, so halve the group until that is alone."""
+        groups = [group for group in paths if group]
         for _ in range(_MAX_ADDS):
             if not groups:
                 return
             group = groups.pop(0)
             try:
-                self._add_literally(group)
+                stage(group)
             except GitError as error:
                 if error.exit_code is None:
                     raise
@@ -263,6 +271,11 @@ class WorkingTree:
     def _add_literally(self, paths: Sequence[bytes]) -> None:
         names = b"".join(path + b"\0" for path in paths)
         self._on_copy("--literal-pathspecs", *_ADD, stdin=names)
+
+    def _stage_submodules(self, paths: Sequence[bytes]) -> None:
+        """Write the checked-out commits of submodules; one whose directory was just removed is deleted."""
+        stdin = b"".join(path + b"\0" for path in paths)
+        self._on_copy("update-index", "--remove", "-z", "--stdin", stdin=stdin)
 
     def _leave_out_unstored(self, errors: str) -> None:
         """Leave out what still differs from the copied index: git could not read it."""

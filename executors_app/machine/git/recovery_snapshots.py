@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -249,8 +250,13 @@ def overlay_uncommitted_work(run: RunGit, draft: Path, recovery: RecoverySnapsho
 
 def _delete_file(root: Path, name: str) -> None:
     path = root / name
-    if path.parent.resolve().is_relative_to(root.resolve()) and (path.is_symlink() or path.is_file()):
+    if not path.parent.resolve().is_relative_to(root.resolve()):
+        return
+    if path.is_symlink() or path.is_file():
         path.unlink()
+    elif path.is_dir():
+        with contextlib.suppress(OSError):  # of a submodule, git has created an empty directory
+            path.rmdir()
 
 
 def _write_conflicts(run: RunGit, names: Sequence[str]) -> list[str]:
