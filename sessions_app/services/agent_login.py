@@ -224,8 +224,9 @@ def _request_at(
         raise ReadOnly("Only administrators and trusted teams can log agents in or out on this executor.")
     earlier = agent_setup.newest_test(kind, team, executor)
     name = _checked_name(published_logins(earlier), action, method_id)
+    repository = agent_setup.repository_for_tests(team)
     with atomic():  # a supervisor must not see the test's start without the login
-        session = agent_setup.start_test(user, kind, team, executor)
+        session = agent_setup.start_test_in(repository, user, kind, team, executor)
         _request(session.id, user, action, method_id, name)
     return session
 

@@ -34,7 +34,7 @@ from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import OPEN_PROMPT_STATES, DesiredState, RunState, SessionState
 from sessions_app.events.execution import AgentExited
 from sessions_app.events.turns import RunFailed
-from sessions_app.models import IntentKind, Message, ReportedAgent, Run, Task, TaskSession
+from sessions_app.models import IntentKind, Message, ReportedAgent, Repository, Run, Task, TaskSession
 from sessions_app.models.message import texts_of
 from sessions_app.models.turns import newest_run
 from sessions_app.services.catalogue import SECRET_FIELDS, profiles_of, scratch_repository, scratch_root
@@ -235,12 +235,20 @@ def start_test(user: User, kind: AgentType, team: Any, executor: Executor) -> Ta
     Raises ReadOnly, Invalid, Throttled, and what creating a session raises.
     """
     require_write(user, team)
+    return start_test_in(repository_for_tests(team), user, kind, team, executor)
+
+
+def start_test_in(repository: Repository, user: User, kind: AgentType, team: Any, executor: Executor) -> TaskSession:
+    """Do the same in the team's ``repository_for_tests``, which is created before any transaction."""
+    require_write(user, team)
     profile = ensure_profile(user, kind, team)
     running = _of_agent(team, kind, executor).filter(desired_state=DesiredState.RUNNING).first()
     if running is not None:
         return running
     _test_starts.require(str(user.pk))
-    return create_session(user, _test_task(user, team), profile, executor, prompt=TEST_PROMPT, policy=Policy.MANUAL)
+    return create_session(
+        user, _test_task(user, team, repository), profile, executor, prompt=TEST_PROMPT, policy=Policy.MANUAL
+    )
 
 
 def newest_test(kind: AgentType, team: Any, executor: Executor) -> TaskSession | None:
@@ -253,13 +261,17 @@ def _of_agent(team: Any, kind: AgentType, executor: Executor) -> QuerySet[TaskSe
     return rows.order_by("-created_at")
 
 
-def _test_task(user: User, team: Any) -> Task:
-    """Return the team's task for tests; a new one if the last one has ended."""
+def repository_for_tests(team: Any) -> Repository:
+    """Return the team's scratch repository, created on its first use. Raises Invalid."""
     try:
-        repository = scratch_repository(team)
+        return scratch_repository(team)
     except (ExecutorError, OSError) as error:
         log.exception("the scratch repository of team %s could not be created", team.pk)
         raise Invalid("The scratch repository could not be created. The server log has the details.") from error
+
+
+def _test_task(user: User, team: Any, repository: Repository) -> Task:
+    """Return the team's task for tests; a new one if the last one has ended."""
     tasks = Task.objects.filter(team=team, repository=repository, archived_at=None).order_by("-created_at")
     found = next((task for task in tasks if not task.end), None)
     return found or create_task(user, {"title": TEST_TASK, "team": team, "repository": repository})
