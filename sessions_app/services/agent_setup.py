@@ -27,7 +27,7 @@ from executors_app.plugins import UnknownPlugin, agent_type, missing_programs
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import LOCAL
 from executors_app.wire.protocol import Code
-from sessions_app.accounts.authorization import require_write
+from sessions_app.accounts.authorization import may_write_session, require_write
 from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.domain.agent_programs import LOGGED_OUT, NEEDS_PERSON_CODES
 from sessions_app.domain.recovery_facts import Policy
@@ -385,8 +385,20 @@ def retry_after_login(session_id: uuid.UUID) -> int:
     refused = alike.filter(
         state=SessionState.WAITING_FOR_INPUT, runs__state=RunState.FAILED, runs__reason=LOGGED_OUT
     ).exclude(pk__in=test_sessions())
-    resumed = sum(map(retry_session, starts.values_list("id", flat=True)))
-    return resumed + sum(retry_session(row, resend_after_login) for row in set(refused.values_list("id", flat=True)))
+
+    def may_start(row: uuid.UUID) -> bool:
+        # A person has logged in at this session; the others start by themselves.
+        return row == session_id or has_owner_in_team(row)
+
+    resumed = sum(map(retry_session, filter(may_start, starts.values_list("id", flat=True))))
+    resent = filter(may_start, set(refused.values_list("id", flat=True)))
+    return resumed + sum(retry_session(row, resend_after_login) for row in resent)
+
+
+def has_owner_in_team(session_id: uuid.UUID) -> bool:
+    """Whether the owner of a session may still write in its team; no other session is started automatically."""
+    session = TaskSession.objects.filter(id=session_id).select_related("owner", "task").first()
+    return session is not None and (session.owner is None or may_write_session(session.owner, session))
 
 
 def retry_session(session_id: uuid.UUID, retry: Callable[[uuid.UUID, User | None], Any] = request_resume) -> bool:

@@ -57,7 +57,7 @@ from sessions_app.models import (
     session_transaction,
     waits,
 )
-from sessions_app.services.agent_setup import retry_session, waiting_for_a_person
+from sessions_app.services.agent_setup import has_owner_in_team, retry_session, waiting_for_a_person
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.attention import overdue_prompts
 from sessions_app.services.intents import create_intent
@@ -347,7 +347,7 @@ class InstalledPrograms:
             elif session.id in self._missing:
                 ready.append(session.id)
         self._missing = missing
-        return sum(map(retry_session, ready))
+        return sum(retry_session(session_id) for session_id in ready if has_owner_in_team(session_id))
 
     def _load_waiting(self) -> list[TaskSession]:
         here = ExecutorRunning.objects.filter(runtime=LOCAL, host_id=identity.host_id())

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
+from sessions_app.accounts.models import TeamRole
 from sessions_app.models import Repository, TaskSession, session_transaction
 from sessions_app.services import agent_setup
 from sessions_app.services.tasks import create_session
@@ -194,6 +195,28 @@ def test_finished_login_retries_each_waiting_session_once(world: World) -> None:
     assert [open_starts(session) for session in (*waiting, other)] == [1, 1, 0]
     waiting[1].refresh_from_db()
     assert waiting[1].next_restart_at is None
+
+
+@pytest.mark.parametrize("left", ["the team", "for good", "its rights"])
+def test_login_of_somebody_else_starts_no_session_of_an_owner_who_left(world: World, left: str) -> None:
+    profile, carol = codex(world), User.objects.create_user("carol")
+    carol.groups.add(world.team)
+    theirs, other = [
+        create_session(owner, world.task(), profile, world.executor, prompt="Go.") for owner in (carol, world.ada)
+    ]
+    for session in (theirs, other):
+        fail(session, "auth_required")
+    match left:
+        case "the team":
+            carol.groups.clear()
+        case "for good":
+            User.objects.filter(id=carol.id).update(is_active=False)
+        case _:
+            TeamRole.objects.create(user=carol, team=world.team, role=TeamRole.Role.VIEWER)
+    agent_setup.retry_after_login(other.id)
+    assert [open_starts(session) for session in (theirs, other)] == [0, 1]
+    agent_setup.retry_after_login(theirs.id)
+    assert open_starts(theirs) == 1, "somebody has logged in there"
 
 
 def test_installed_program_starts_the_waiting_session_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
