@@ -541,3 +541,65 @@ def test_filter_of_a_submodule_does_not_run_when_the_files_around_it_are_added(p
     assert snapshot_tree(place.path).left_out == []
     assert run_git(place.path, "show", f"{REF}:beside") == "kept"
     assert not trap.exists()
+
+
+def _git_directory_of(root: Path) -> Path:
+    return Path(run_git(root, "rev-parse", "--absolute-git-dir"))
+
+
+PIPES = ("config", "HEAD", "index", "packed-refs", "commondir", "info/exclude", "refs/heads/x", "MERGE_HEAD")
+
+
+@pytest.mark.parametrize("name", [*PIPES, "../.gitignore"])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_pipe_in_a_submodule_costs_only_that(
+    repository: Path, library: Path, place: Worktree, name: str, is_nested: bool
+) -> None:
+    around = place.path / "sub" if is_nested else place.path
+    for other in ("evil", "zz"):
+        add_submodule(around, library, other)
+        (around / other / "f.txt").write_text("precious\n")
+    (place.path / "beside").write_text("kept\n")
+    evil = around / "evil"
+    run_git(evil, "symbolic-ref", "HEAD", "refs/heads/x")
+    run_git(evil, "pack-refs", "--all")
+    pipe = evil / ".gitignore" if name == "../.gitignore" else _git_directory_of(evil) / name
+    pipe.parent.mkdir(parents=True, exist_ok=True)
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    taken = snapshot_tree(place.path, SnapshotLimits(seconds=20))
+    assert run_git(repository, "show", f"{taken.commit}:beside") == "kept"
+    assert taken.left_out == ["sub/evil/" if is_nested else "evil/"]
+    assert str(pipe.name) in taken.left_out_reasons[0]
+    assert (b"sub/zz" if is_nested else b"zz") in [each.path for each in _read_saved(place.path)]
+
+
+def test_device_in_place_of_the_settings_of_a_submodule_costs_only_that(repository: Path, place: Worktree) -> None:
+    settings = _git_directory_of(place.path / "sub") / "config"
+    settings.unlink()
+    settings.symlink_to("/dev/zero")
+    (place.path / "beside").write_text("kept\n")
+    taken = snapshot_tree(place.path, SnapshotLimits(seconds=20))
+    assert run_git(repository, "show", f"{taken.commit}:beside") == "kept"
+    assert taken.left_out == ["sub/"]
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".gitattributes", ".gitmodules", "deep/.gitignore", "deep/.git/HEAD"])
+def test_pipe_for_which_a_snapshot_waits_is_named(worktree: Worktree, name: str) -> None:
+    pipe = worktree.path / name
+    pipe.parent.mkdir(parents=True, exist_ok=True)
+    if name.endswith("HEAD"):
+        (pipe.parent / "objects").mkdir()
+        (pipe.parent / "refs").mkdir()
+    os.mkfifo(pipe)
+    with pytest.raises(GitError, match=f"{name}$"):
+        snapshot_tree(worktree.path, SnapshotLimits(seconds=1))
+
+
+def test_link_or_pipe_that_git_does_not_read_costs_nothing(worktree: Worktree) -> None:
+    (worktree.path / ".gitignore").symlink_to(os.devnull)
+    os.mkfifo(_git_directory_of(worktree.path) / "pipe")
+    (worktree.path / "beside").write_text("kept\n")
+    taken = snapshot_tree(worktree.path, SnapshotLimits(seconds=20))
+    assert run_git(worktree.path, "show", f"{taken.commit}:beside") == "kept"
+    assert taken.left_out == []

@@ -17,6 +17,7 @@ from typing import Any, Final
 from executors_app.agentctl.workspace.index_listing import IndexListing, parse_index_listing, path_of_entry
 from executors_app.agentctl.workspace.ref_locks import move_ref
 from executors_app.machine.git import git_directory, git_failures
+from executors_app.machine.git.endless_files import find_endless_file, find_endless_file_below
 from executors_app.machine.git.private_git_directory import common_directory_of
 from executors_app.machine.git.submodules import is_empty_submodule
 from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit
@@ -100,6 +101,8 @@ class WorkingTree:
         """Paths that are not stored, with the reasons."""
         self._has_copy = False
         self._submodules: set[bytes] = set()
+        self._endless: list[bytes] = []
+        """Submodules into which git must not look, because it would not come back."""
 
     def run(self, *arguments: str, **options: Any) -> GitOutput:
         """Run git within the remaining time; a ref is moved even if a killed git has left its lock file."""
@@ -120,17 +123,27 @@ class WorkingTree:
         return max(0.1, self._deadline - time.monotonic())
 
     def read_listing(self) -> IndexListing:
-        """Read what the index says about files beyond their content."""
+        """Read what the index says about files beyond their content; raises GitError if git cannot list the files."""
+        if endless := find_endless_file(self.git.root):
+            raise GitError(f"git would wait for a pipe or device: {endless}")
         arguments = (*_EVERY_FILE, "ls-files", "-z", "-v", "--stage")
         listing = parse_index_listing(self.run(*arguments, limit=_LISTING_LIMIT).data)
         self._submodules = {each.path for each in listing.submodules if not is_empty_submodule(self.git.root, each)}
+        self._leave_out_endless()
         return listing
 
     def read_status(self, listing: IndexListing) -> TreeStatus:
         """Compare files, index and commit, with those that flags in the index hide."""
         if listing.assumed_unchanged or listing.not_checked_out:
             self._show_hidden(listing)
-        return self._status()
+        if self._endless:
+            self._hide_endless()
+        try:
+            return self._status()
+        except GitError as error:
+            if error.exit_code is None and (endless := find_endless_file_below(self.git.root)):
+                raise GitError(f"{error.message}: it waits for a pipe or device, {endless}") from error
+            raise
 
     def write(self, status: TreeStatus, committed: str) -> tuple[str, str]:
         """Write index and files into the object store, and return their trees; ``committed`` is that of the commit."""
@@ -175,6 +188,21 @@ class WorkingTree:
         names = b"".join(path + b"\0" for path in (*listing.assumed_unchanged, *present))
         for option in ("--no-assume-unchanged", "--no-skip-worktree"):
             self._on_copy("update-index", option, "-z", "--stdin", stdin=names)
+
+    def _leave_out_endless(self) -> None:
+        for path in sorted(self._submodules):
+            endless = find_endless_file(self.git.root / os.fsdecode(path), with_refs=True)
+            if endless:
+                self._endless.append(path)
+                self.left_out[path + b"/"] = (
+                    f"it is a submodule with a pipe or device that git would wait for: {endless}"
+                )
+
+    def _hide_endless(self) -> None:
+        """Let git assume, on the copy, that these submodules are unchanged: otherwise it would look into them."""
+        self._copy_index()
+        names = b"".join(path + b"\0" for path in self._endless)
+        self._on_copy("update-index", "--assume-unchanged", "-z", "--stdin", stdin=names)
 
     def _on_copy(self, *arguments: str, **options: Any) -> GitOutput:
         """Run git on the copied index."""

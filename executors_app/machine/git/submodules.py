@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from executors_app.machine.git import git_directory
+from executors_app.machine.git.endless_files import find_endless_file
 from executors_app.machine.git.private_git_directory import common_directory_of
 from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
 
@@ -63,6 +64,8 @@ def find_repository(root: Path, path: bytes) -> tuple[Path, str]:
     if place.resolve() != root.resolve() / os.fsdecode(path):
         raise ValueError("it is a submodule behind a symbolic link")
     own, around = git_directory.git_directory_of(place), git_directory.git_directory_of(root)
+    if own is not None and (endless := find_endless_file(place, with_refs=True)):
+        raise ValueError(f"it is a submodule with a pipe or device that git would wait for: {endless}")
     if own is None or around is None or not (own / "HEAD").is_file():
         raise ValueError("it is a submodule whose repository cannot be read")
     resolved, modules = own.resolve(), around.resolve() / "modules"
