@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from executors_app.repositories import bare, transfer
 from executors_app.repositories.git import COPY, LOOKUP, Git, GitFailed
@@ -18,12 +19,18 @@ from executors_app.repositories.team import TeamRepository
 from executors_app.untrusted_files import Directory
 from executors_app.wire.errors import RepositoryUnusable
 
+logger = logging.getLogger(__name__)
+
 _POINTER: Final = re.compile(
     rb"version https://git-lfs\.github\.com/spec/v1\n(?:[^\n]+\n)*?oid sha256:([0-9a-f]{64})\nsize ([0-9]{1,15})\n"
 )
 _POINTER_SIZES: Final = range(100, 1024)
 _BATCH: Final = 20_000
 """Objects that are looked at in one call."""
+LFS_LIMIT: Final = 16 << 30
+"""Largest git-lfs file that is copied, in bytes."""
+_KEPT_FREE: Final = 0.05
+"""Share of the disk that copies of git-lfs files leave free."""
 _SCANNED: Final = "scanned"
 _MISSING: Final = "missing"
 
@@ -106,10 +113,14 @@ def _copy_object(store: Path, repository: Directory, oid: str) -> bool:
     except OSError:
         return False
     with os.fdopen(source, "rb") as file, tempfile.NamedTemporaryFile(dir=store / "lfs", prefix="tmp_") as draft:
+        size = os.fstat(file.fileno()).st_size
+        if why := _reason_against(size, store):
+            logger.warning("git-lfs object %s of %s is not provided: %s", oid, repository.path, why)
+            return False
         target.parent.mkdir(parents=True, exist_ok=True)
         for folder in list(target.parents)[:4]:
             folder.chmod(0o755)
-        shutil.copyfileobj(file, draft, 1 << 20)
+        _copy_beginning(file, draft, size)
         draft.seek(0)
         if hashlib.file_digest(draft, "sha256").hexdigest() != oid:
             return False
@@ -117,6 +128,26 @@ def _copy_object(store: Path, repository: Directory, oid: str) -> bool:
         os.fsync(draft.fileno())
         os.link(draft.name, target)  # only now, so that the name guarantees the contents
     return True
+
+
+def _reason_against(size: int, store: Path) -> str:
+    """Return why a file of this size must not be copied into the store; empty if it may.
+
+    Whoever can write the repository can make a file of any size there, which takes no room until it is copied.
+    """
+    if size > LFS_LIMIT:
+        return f"It has more than {LFS_LIMIT} bytes."
+    disk = shutil.disk_usage(store)
+    if disk.free - size < disk.total * _KEPT_FREE:
+        return "The disk would be nearly full."
+    return ""
+
+
+def _copy_beginning(source: IO[bytes], target: IO[bytes], size: int) -> None:
+    """Copy ``size`` bytes, or fewer if there are no more: the file may grow meanwhile."""
+    while size > 0 and (part := source.read(min(size, 1 << 20))):
+        target.write(part)
+        size -= len(part)
 
 
 def _write_list(path: Path, words: Iterable[str]) -> None:

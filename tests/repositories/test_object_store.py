@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -172,3 +174,51 @@ def test_lfs_files_of_published_commits_are_provided(place: Place, repository: P
     assert lfs_objects() == {oids[name]: texts[name] for name in ("named", "late")}
     copied = place.store.path / f"lfs/objects/{oids['named'][:2]}/{oids['named'][2:4]}/{oids['named']}"
     assert (copied.stat().st_nlink, copied.stat().st_mode & 0o777) == (1, 0o444)
+
+
+def _sparse_lfs_object(repository: Path, size: int) -> Path:
+    """Publish a pointer to a file of zeros, which takes no room on the disk; return the file."""
+    zeros = hashlib.sha256()
+    for _ in range(size >> 20):
+        zeros.update(bytes(1 << 20))
+    oid = zeros.hexdigest()
+    commit(repository, "pointer", f"version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {size}\n")
+    path = repository / f".git/lfs/objects/{oid[:2]}/{oid[2:4]}/{oid}"
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate(size)
+    return path
+
+
+@pytest.mark.parametrize("limit", ["of a file", "of the disk"])
+def test_lfs_file_that_would_fill_the_disk_is_not_copied(
+    limit: str, place: Place, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 8 << 20
+    _sparse_lfs_object(repository, size)
+    if limit == "of a file":
+        monkeypatch.setattr(object_store, "LFS_LIMIT", size - 1)
+    else:
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=10 * size, free=size + size // 4))
+    place.store.update()
+    assert not list(place.store.path.glob("lfs/objects/*/*/*"))
+    monkeypatch.undo()
+    place.store.update()
+    assert [path.stat().st_size for path in place.store.path.glob("lfs/objects/*/*/*")] == [size]
+
+
+def test_lfs_file_that_grows_while_it_is_copied_is_copied_as_it_was(
+    place: Place, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 1 << 20
+    grown = _sparse_lfs_object(repository, size)
+    copy = object_store._copy_beginning
+
+    def grow_and_copy(*arguments: Any) -> None:
+        with grown.open("ab") as file:
+            file.truncate(2 * size)
+        copy(*arguments)
+
+    monkeypatch.setattr(object_store, "_copy_beginning", grow_and_copy)
+    place.store.update()
+    assert [path.stat().st_size for path in place.store.path.glob("lfs/objects/*/*/*")] == [size]
