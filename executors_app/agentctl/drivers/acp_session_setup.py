@@ -75,17 +75,24 @@ ACP_VERSION: Final = 1
 AUTH_REQUIRED: Final = -32000
 _SAYS_GONE: Final = re.compile(
     r"unknown session identifier|\bFS_NOT_FOUND\b|\"service\": ?\"session\""
-    r"|\b(?:no such|unknown) (?:session|conversation|thread|chat)\b"
-    r"|\b(?:session|conversation|thread|chat)(?: id| file)? (?:was |is |could )?"
-    r"(?:not (?:be )?found|does not exist|doesn't exist|no longer exists)\b",
+    r"|\b(?:no such|unknown|could not find|couldn't find|cannot find|failed to find)(?: the| any| a)?"
+    r" (?:session|conversation|thread|chat)\b"
+    r"|\bno (?:session|conversation|thread|chat)(?: was)? found\b|(?:session|conversation|thread|chat)_?not_?found"
+    # With an id behind the word, which has a digit in it or is quoted.
+    r"|\b(?:session|conversation|thread|chat)(?: id| file)?:?(?: \"?[\w.:-]*\d[\w.:-]*\"?| [\"'`][^\"'`]{1,100}[\"'`])?"
+    r" (?:was |is |could )?(?:not (?:be )?found|does not exist|doesn't exist|no longer exists)\b",
     re.IGNORECASE,
 )
 """How agents answer for a conversation that they do not have, without its id: droid, grok, kilo, opencode, others."""
 _MAY_PASS: Final = re.compile(
-    r"already (?:in use|running|open|loaded|active)|\block(?:ed)?\b|\bbusy\b|time(?:d )?-?out|permission denied|EACCES"
-    r"|\bE(?:NOSPC|DQUOT|MFILE|NFILE|IO|PERM|BUSY|AGAIN|NOTFOUND|CONN\w+)\b|no space left|quota|out of memory|too many"
+    r"already (?:in use|running|open|loaded|active|exists|attached)|\b(?:in|being) used?\b|\block(?:ed)?\b"
+    r"|attached to another|(?:\b|_)busy\b|time(?:d )?-?out|permission denied|EACCES"
+    r"|\bE(?:NOSPC|DQUOT|MFILE|NFILE|IO|PERM|ROFS|BUSY|AGAIN|NOTFOUND|CONN\w+)\b|no space left|quota|out of memory"
+    r"|read-only file system|disk (?:is )?full|too many"
     r"|rate.limit|overloaded|unavailable|connection|network|fetch failed|try again|cancell?ed|aborted|forbidden"
-    r"|not authori[sz]ed|\bmcp\b|\bmodel\b.{0,80}\bnot (?:available|found|supported)",
+    r"|\b(?:http|status|code)(?: status)?(?: code)?[ :=]{1,3}(?:40[1389]|42[359]|5\d\d)\b"
+    r"|internal server error|bad gateway|unauthori[sz]ed|not authori[sz]ed"
+    r"|\bmcp\b|\bmodel\b.{0,80}\bnot (?:available|found|supported)",
     re.IGNORECASE,
 )
 """Hindrances that say nothing about whether the conversation still exists."""
@@ -336,7 +343,7 @@ def _says_gone(error: RpcError, token: str) -> bool:
 
 def _names_conversation(error: RpcError, token: str) -> bool:
     """Whether the error names our conversation by its id, which is redacted from here on."""
-    return len(token) >= _MIN_ID_LENGTH and token in error.text + error.message
+    return len(token) >= _MIN_ID_LENGTH and token.lower() in (error.text + error.message).lower()
 
 
 def _matches(pattern: str, text: str) -> bool:
