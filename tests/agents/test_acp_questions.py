@@ -74,6 +74,17 @@ async def test_answer_of_a_person_is_sent_as_acp_defines_it(
     TypeAdapter(schema.CreateElicitationResponse).validate_python(sent["result"])
 
 
+async def test_question_may_belong_to_a_numbered_tool_call(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    asks = request("q", "elicitation/create", {**QUESTION, "toolCallId": 7})
+    turn, question, answer = await asked(driver, host, request_for, asks)
+    answer.set_result(("decline", {}))
+    await turn
+
+    assert question["tool_call"]["tool_call_id"] == "7"
+
+
 @pytest.mark.parametrize(
     "params",
     [

@@ -420,6 +420,34 @@ async def test_prompt_waits_while_the_agent_says_that_it_is_busy(
     assert host.logs() == ["the agent still works on something else; the prompt waits for it"]
 
 
+@pytest.mark.parametrize(
+    ("work", "refusal_time"),
+    [
+        (update("tool_call", toolCallId="c1", title="Run make deploy"), 60.0),
+        (chunk("agent", "I deploy it."), 0.0),
+    ],
+    ids=["a tool call", "text after a while"],
+)
+async def test_prompt_that_has_begun_is_not_sent_again(
+    work: str,
+    refusal_time: float,
+    driver: Driver,
+    request_for: MakeRequest,
+    read_by_agent: Callable[[], list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("executors_app.agentctl.drivers.acp._REFUSAL_TIME", refusal_time)
+    monkeypatch.setattr("executors_app.agentctl.drivers.acp._BUSY_WAIT", 0.05)
+    script = agent()
+    script["session/prompt"] = [[work, error(-32603, "409: another request is in progress")], [ENDED]]
+    await driver.start(request_for(script))
+
+    with pytest.raises(TurnFailed):
+        await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert [message["method"] for message in read_by_agent()].count("session/prompt") == 1
+
+
 async def test_cancel_ends_the_wait_for_a_busy_agent(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:

@@ -54,6 +54,8 @@ _SAYS_BUSY: Final = re.compile(
     re.IGNORECASE,
 )
 """How agents refuse a prompt while they work on something that they began themselves."""
+_REFUSAL_TIME: Final = 1.0
+"""Seconds within which such a refusal comes, even if the other work produces output meanwhile."""
 _BUSY_WAIT: Final = 1.0
 """Seconds before such a prompt is sent again, doubled each time."""
 _MAX_BUSY_WAIT: Final = 5.0
@@ -89,6 +91,10 @@ class _Turn:
     cancelled: bool = False
     error: str = ""
     """The agent's last text, if it is an error."""
+    sent_at: float = 0.0
+    """When the prompt was sent last, on the monotonic clock."""
+    has_begun: bool = False
+    """Whether the agent seems to have begun with the prompt, so that it must not be sent again."""
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the turn is cancelled, or its agent has ended."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -297,15 +303,17 @@ class AcpDriver:
     async def _call_when_free(self, agent: _Agent, turn: _Turn, params: dict[str, Any], delivered: Any) -> Any:
         """Send the prompt; while the agent refuses it because it still works on something else, wait and repeat it.
 
-        Such a refusal means that the agent has not begun with this prompt.
+        Such a refusal means that the agent has not begun with this prompt. The same words after a tool call, or after
+        output for a while, are another error: the prompt would run twice.
         """
         wait, refused_at = _BUSY_WAIT, time.monotonic()
         while True:
+            turn.sent_at, turn.has_begun = time.monotonic(), False
             try:
                 return await agent.connection.call("session/prompt", params, sent=delivered)
             except RpcError as error:
                 waited = time.monotonic() - refused_at
-                if turn.cancelled or not _SAYS_BUSY.search(error.text) or waited > _BUSY_LIMIT:
+                if turn.cancelled or turn.has_begun or not _SAYS_BUSY.search(error.text) or waited > _BUSY_LIMIT:
                     raise
                 if wait == _BUSY_WAIT:
                     text = "the agent still works on something else; the prompt waits for it"
@@ -351,6 +359,9 @@ class AcpDriver:
             self._updates.receive(params.get("sessionId"), update)
 
     def _record_update(self, update: Update, may_be_replayed: bool) -> None:
+        if self._turn is not None and update.get("sessionUpdate") != "usage_update":
+            is_late = time.monotonic() - self._turn.sent_at > _REFUSAL_TIME
+            self._turn.has_begun |= is_late or update.get("sessionUpdate") == "tool_call"
         # An agent may report its usage after its last text.
         if self._turn and self._agent_info and update.get("sessionUpdate") != "usage_update":
             self._turn.error = events.error_in_text(self._agent_info.agent.get("name", ""), update)

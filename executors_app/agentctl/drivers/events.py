@@ -434,9 +434,8 @@ async def ask_question(host: Host, params: Any, sub_agent: str = "") -> dict[str
         host.record(JournalKind.LOG, level="warning", text=text, data={})
         raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
     title = (question.get("schema") or {}).get("title") or question["message"]
-    call_id = asked.get("toolCallId")
     tool_call = {
-        "tool_call_id": call_id if isinstance(call_id, str) else "",
+        "tool_call_id": _tool_call_id(asked) or "",
         "title": title[:_TITLE_LIMIT],
         "tool_kind": "question",
         **({"sub_agent": sub_agent} if sub_agent else {}),
