@@ -11,12 +11,13 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.mail import EmailMessage
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 from django.utils import timezone
@@ -151,14 +152,25 @@ def run_notifications() -> dict[str, int]:
 def plan_deliveries() -> int:
     """Create deliveries for all items that receivers have enabled and that were not sent; return their number."""
     people = NotificationSettings.objects.filter(email=True, user__is_active=True).select_related("user")
-    made = [_plan_email(choice) for choice in people if choice.is_due()]
+    made = [_plan_or_log(partial(_plan_email, choice), choice) for choice in people if choice.is_due()]
     hooks = Webhook.objects.filter(enabled=True).filter(Q(user=None) | Q(user__is_active=True))
     made += [
-        _plan_webhook(hook)
+        _plan_or_log(partial(_plan_webhook, hook), hook)
         for hook in hooks.select_related("user", "team", "created_by")
         if _may_still_notify_team(hook)
     ]
     return sum(made)
+
+
+def _plan_or_log(plan: Callable[[], int], receiver: NotificationSettings | Webhook) -> int:
+    """Plan what is due for one receiver. If that fails, the others still get theirs."""
+    try:
+        return plan()
+    except DatabaseError:
+        raise
+    except Exception:
+        log.exception("what %s %s should get cannot be written", type(receiver).__name__, receiver.pk)
+        return 0
 
 
 def _may_still_notify_team(hook: Webhook) -> bool:

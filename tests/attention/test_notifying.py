@@ -411,6 +411,22 @@ def test_delivery_that_cannot_be_written_stops_no_other(world: World, receiver: 
     assert Delivery.objects.get(webhook=damaged).last_error == "KeyError: the message could not be written."
 
 
+def test_receiver_whose_message_cannot_be_planned_stops_no_other(
+    world: World, reader: Any, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = hook_of(world, receiver)
+    raise_item_of(world.session)
+
+    def refuse(items: Any) -> Any:
+        raise ValueError(items)
+
+    monkeypatch.setattr(notifying, "render_email", refuse)
+    notifying.run_notifications()
+
+    assert Delivery.objects.get().webhook == hook
+    assert Delivery.objects.get().state == "sent"
+
+
 def test_members_of_one_team_leave_calls_to_other_teams(
     world: World, receiver: Receiver, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
