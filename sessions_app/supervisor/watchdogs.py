@@ -47,6 +47,7 @@ from sessions_app.models import (
     IntentKind,
     Lease,
     LeaseLost,
+    Message,
     PermissionRequest,
     Prompt,
     ResumeToken,
@@ -62,7 +63,7 @@ from sessions_app.services.assessment import assess_session
 from sessions_app.services.attention import overdue_prompts
 from sessions_app.services.intents import create_intent
 from sessions_app.services.waits import permission_tokens
-from sessions_app.supervisor.conversation import ConversationUpdate
+from sessions_app.supervisor.conversation import ConversationUpdate, schedule_writes
 
 log = logging.getLogger(__name__)
 IGNORED_AFTER: Final = timedelta(seconds=30)
@@ -131,6 +132,8 @@ def report_stalled_turns(held: Mapping[uuid.UUID, Lease]) -> int:
 
 OUTSIDE_QUIET = timedelta(seconds=10)
 """Silence after which an agent that worked outside a turn counts as idle again."""
+OUTSIDE_TOOL_QUIET = timedelta(minutes=30)
+"""The same while a tool call has no result: a command may run for long without output. Then it counts as left open."""
 
 
 def end_work_outside_turns(held: Mapping[uuid.UUID, Lease]) -> int:
@@ -139,7 +142,10 @@ def end_work_outside_turns(held: Mapping[uuid.UUID, Lease]) -> int:
         return 0
     rows = TaskSession.objects.filter(
         _WITHOUT_TURN, state=SessionState.WAITING_FOR_INPUT, work_state=WorkState.WORKING
-    ).filter(updated_at__lt=timezone.now() - OUTSIDE_QUIET)
+    ).filter(
+        Q(updated_at__lt=timezone.now() - OUTSIDE_TOOL_QUIET)
+        | Q(~_WITH_OPEN_TOOL, updated_at__lt=timezone.now() - OUTSIDE_QUIET)
+    )
     found = rows.order_by().values_list("id", flat=True)
     return sum(_guarded(key, "its end of work", _record_rest, key, held[key]) for key in found if key in held)
 
@@ -151,6 +157,9 @@ _WITHOUT_TURN = ~Exists(
 )
 
 
+_WITH_OPEN_TOOL = Exists(Message.objects.filter(session_id=OuterRef("pk"), role="tool", complete=False))
+
+
 def _record_rest(session_id: uuid.UUID, lease: Lease) -> bool:
     with session_transaction(session_id, lease) as transaction:
         session = transaction.session
@@ -159,6 +168,10 @@ def _record_rest(session_id: uuid.UUID, lease: Lease) -> bool:
         if transaction.open_run is not None or session.prompts.filter(state__in=OPEN_PROMPT_STATES).exists():
             return False
         transaction.move_work("rest")
+        conversation = ConversationUpdate(transaction)
+        if conversation.unfinished_tools():
+            conversation.finish()
+            schedule_writes([conversation])
     return True
 
 

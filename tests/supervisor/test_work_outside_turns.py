@@ -11,7 +11,7 @@ from django.utils import timezone
 from executors_app.wire.protocol import JournalKind
 from sessions_app.domain.states import WorkState
 from sessions_app.models import TaskSession
-from sessions_app.supervisor.watchdogs import OUTSIDE_QUIET, end_work_outside_turns
+from sessions_app.supervisor.watchdogs import OUTSIDE_QUIET, OUTSIDE_TOOL_QUIET, end_work_outside_turns
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import MINE
 from tests.supervisor.test_tool_calls_of_turns import session_with_prompts
@@ -68,6 +68,21 @@ def test_silence_ends_the_work_outside_a_turn() -> None:
     TaskSession.objects.filter(id=session.id).update(updated_at=timezone.now() - 2 * OUTSIDE_QUIET)
     assert end_work_outside_turns(held) == 1
     assert work_state(session) == WorkState.IDLE
+
+
+def test_open_tool_call_is_work_until_a_longer_silence() -> None:
+    session, journal = after_a_turn()
+    ingest(session, [journal.tool("bg1", title="make all", status="in_progress")])
+    held, rows = {session.id: MINE}, TaskSession.objects.filter(id=session.id)
+    rows.update(updated_at=timezone.now() - 2 * OUTSIDE_QUIET)
+    assert end_work_outside_turns(held) == 0
+    assert work_state(session) == WorkState.WORKING
+
+    rows.update(updated_at=timezone.now() - 2 * OUTSIDE_TOOL_QUIET)
+    assert end_work_outside_turns(held) == 1
+    assert work_state(session) == WorkState.IDLE
+    tool = session.messages.get(role="tool")
+    assert (tool.payload["status"], tool.complete) == ("unfinished", True)
 
 
 def test_silence_does_not_end_the_work_of_a_turn() -> None:
