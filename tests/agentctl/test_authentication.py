@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from executors_app import __version__
-from executors_app.agentctl.http.requests import AuthMiddleware
+from executors_app.agentctl.http.requests import AuthMiddleware, host_of
 from executors_app.wire.protocol import GENERATION_HEADER
 from tests.agentctl.running import TOKEN, Running
 
@@ -174,3 +174,20 @@ async def test_unexpected_error_has_the_same_shape_and_no_internals(
 
     assert (status, body["code"]) == (500, "internal_error")
     assert "secret" not in str(body)
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "header"),
+    [
+        ("box.example", "box.example", "box.example:8080"),
+        ("box.example:9000", "box.example", "box.example:9000"),
+        ("10.0.0.5", "10.0.0.5", "10.0.0.5:8080"),
+        ("fd00::5", "fd00::5", "[fd00::5]:8080"),
+        ("[fd00::5]", "fd00::5", "[fd00::5]:8080"),
+        ("[fd00::5]:9000", "fd00::5", "[fd00::5]:9000"),
+    ],
+)
+def test_further_name_of_a_host_may_be_any_address(name: str, host: str, header: str) -> None:
+    assert host_of(name) == host
+    assert AuthMiddleware(TOKEN, "127.0.0.1", 8080, lambda: None, [name]).is_our_host(header)
+    assert not AuthMiddleware(TOKEN, "127.0.0.1", 8080, lambda: None, [name]).is_our_host("evil.example:8080")

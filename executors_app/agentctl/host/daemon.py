@@ -28,6 +28,7 @@ from executors_app.agentctl.daemon import listen_tcp, parse_address, report_lock
 from executors_app.agentctl.host.api import HostAuthMiddleware, InstanceProxy, build_app
 from executors_app.agentctl.host.instances import AllowedRepositories, InstanceManager
 from executors_app.agentctl.http.connections import serve_app
+from executors_app.agentctl.http.requests import host_of
 from executors_app.agentctl.state_files import AlreadyRunning, InstanceLock, replace_file
 
 _VALIDITY: Final = timedelta(days=3650)
@@ -238,7 +239,7 @@ def _certificate_of(arguments: argparse.Namespace, root: Path, host: str) -> Cer
     if arguments.self_signed and any(given):
         raise ValueError("--self-signed cannot be combined with --tls-cert and --tls-key")
     if arguments.self_signed:
-        return load_or_create_certificate(root, [host, *(name.partition(":")[0] for name in arguments.name)])
+        return load_or_create_certificate(root, [host, *map(host_of, arguments.name)])
     if not any(given):
         return None
     if not all(given):

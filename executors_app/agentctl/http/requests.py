@@ -300,9 +300,9 @@ class AuthMiddleware:
         self._token = token.encode()
         self._users = users
         self._any_address = host in _WILDCARD_HOSTS
-        bracketed = f"[{host}]" if ":" in host else host
-        known = ("127.0.0.1", "localhost", "[::1]", bracketed, *names)
-        self._hosts = {f"{name}:{port}".lower() for name in known} | {name.lower() for name in names}
+        others = [_with_brackets(name) for name in names]
+        known = ("127.0.0.1", "localhost", "[::1]", _with_brackets(host), *others)
+        self._hosts = {f"{name}:{port}".lower() for name in known} | {name.lower() for name in others}
         self._on_contact = on_contact
 
     def middlewares(self) -> list[Any]:
@@ -354,10 +354,23 @@ def _is_peer_of(users: Collection[int], request: web.Request) -> bool:
     return connection is not None and sockets.peer_credentials(connection).uid in users
 
 
+def host_of(authority: str) -> str:
+    """Return the host of ``HOST`` or ``HOST:PORT``; an IPv6 address may be in brackets, and has them before a port."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    host, _, port = authority.partition(":")
+    return authority if ":" in port else host
+
+
+def _with_brackets(name: str) -> str:
+    """Return a name as in a Host header; only an IPv6 address without brackets is changed."""
+    is_plain_address = ":" in name and host_of(name) == name
+    return f"[{name}]" if is_plain_address else name
+
+
 def _is_address(header: str) -> bool:
-    name = header.partition("]")[0].removeprefix("[") if header.startswith("[") else header.partition(":")[0]
     try:
-        ipaddress.ip_address(name)
+        ipaddress.ip_address(host_of(header))
     except ValueError:
         return False
     return True
