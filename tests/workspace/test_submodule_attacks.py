@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from urllib.parse import quote_from_bytes
 import pytest
 
 from executors_app.agentctl.workspace.working_tree import SnapshotLimits
-from executors_app.machine.git import recovery_snapshots, workspace_git, worktrees
+from executors_app.machine.git import recovery_snapshots, saved_submodules, workspace_git, worktrees
 from executors_app.machine.git.saved_submodules import (
     SavedSubmodule,
     SubmoduleRestorer,
@@ -24,7 +25,7 @@ from executors_app.machine.git.saved_submodules import (
     read_saved_submodules,
     split_commits,
 )
-from executors_app.machine.git.workspace_git import GitError
+from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
 from executors_app.machine.git.worktrees import Worktree
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.workspace.trees import LOCAL, REF, add_submodule, git_of, snapshot_tree, state_of
@@ -603,3 +604,40 @@ def test_link_or_pipe_that_git_does_not_read_costs_nothing(worktree: Worktree) -
     taken = snapshot_tree(worktree.path, SnapshotLimits(seconds=20))
     assert run_git(worktree.path, "show", f"{taken.commit}:beside") == "kept"
     assert taken.left_out == []
+
+
+def test_submodule_that_takes_too_long_to_restore_leaves_time_for_others(
+    repository: Path, library: Path, place: Worktree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_submodule(place.path, library, "zz")
+    for name in ("sub", "zz"):
+        (place.path / name / "f.txt").write_text("precious\n")
+    snapshot_tree(place.path)
+    shutil.rmtree(place.path)
+    bring = SubmoduleRestorer._bring_commits
+
+    def bring_without_end(self: SubmoduleRestorer, saved: SavedSubmodule, inner: WorkspaceGit) -> None:
+        assert inner.deadline is not None
+        while saved.path == b"sub":
+            inner.run("rev-parse", "HEAD")
+            inner.deadline = time.monotonic()  # as after many of them
+        bring(self, saved, inner)
+
+    monkeypatch.setattr(SubmoduleRestorer, "_bring_commits", bring_without_end)
+    note = worktrees.make_worktree(repository, "", place, existed=True)
+    assert "the submodule sub was not restored" in note
+    assert "the submodule zz" not in note
+    assert (place.path / "zz" / "f.txt").read_text() == "precious\n"
+
+
+def test_submodules_for_which_no_time_is_left_are_named(
+    repository: Path, place: Worktree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place.path / "sub" / "f.txt").write_text("precious\n")
+    (place.path / "beside").write_text("kept\n")
+    snapshot_tree(place.path)
+    shutil.rmtree(place.path)
+    monkeypatch.setattr(saved_submodules, "_SECONDS", 0.0)
+    note = worktrees.make_worktree(repository, "", place, existed=True)
+    assert "the submodule sub was not restored: the time for submodules was over. The snapshot is kept at" in note
+    assert (place.path / "beside").read_text() == "kept\n"

@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,6 +54,10 @@ _LOOSE_OBJECTS: Final = 100
 """With more objects than this, they are stored as a pack."""
 _LIMIT: Final = 64 << 20
 _TIMEOUT: Final = 300.0
+_SECONDS: Final = 600.0
+"""Maximum time for restoring all submodules of a snapshot, which can name many with thousands of commits each."""
+_SHARE: Final = 0.5
+"""Part of the remaining time that each of them may use."""
 _OBJECT_ID: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _KEPT_REF: Final = re.compile(re.escape(KEPT_PREFIX) + r"[0-9a-f]{16}")
 
@@ -243,6 +248,7 @@ class SubmoduleRestorer:
     def __init__(self, git: WorkspaceGit, snapshot: RecoverySnapshot, *, rebuilt: bool, draft: bool = False):
         self._git, self._snapshot, self._rebuilt, self._draft = git, snapshot, rebuilt, draft
         self._restored: dict[bytes, tuple[SavedSubmodule, WorkspaceGit]] = {}
+        self._deadline = time.monotonic() + _SECONDS
 
     def restore(self) -> list[str]:
         """Restore every submodule that can be, and return a sentence about each other one; never raises GitError."""
@@ -265,6 +271,9 @@ class SubmoduleRestorer:
         return problems
 
     def _restore(self, saved: SavedSubmodule) -> None:
+        now = time.monotonic()
+        if now >= self._deadline:
+            raise ValueError("the time for submodules was over")
         around, outer = self._around(saved.path)
         name = saved.path[len(around) + 1 :] if around else saved.path
         self._check_place(saved.path, name, around)
@@ -276,6 +285,7 @@ class SubmoduleRestorer:
             is_new = self._make_repository(saved, place, outer, os.fsdecode(name))
         find_repository(outer.root, name)
         inner = self._git.inside(place)
+        inner.deadline = now + (self._deadline - now) * _SHARE
         self._restored[saved.path] = saved, inner
         self._bring_objects(saved, inner)
         self._bring_commits(saved, inner)

@@ -243,6 +243,8 @@ class WorkspaceGit:
     def __init__(self, root: Path, marker: Mapping[str, str], *, hold: Sequence[int] = (), is_submodule: bool = False):
         self.root = root
         self._marker, self._hold, self._is_submodule = marker, tuple(hold), is_submodule
+        self.deadline: float | None = None
+        """When the last git here must have ended, however many there are (``time.monotonic``); None for never."""
         self._live: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self.private = PrivateGitDirectory(root, self._list_settings)
@@ -271,6 +273,10 @@ class WorkspaceGit:
         """
         if not self.has_repository:  # outside of a repository, git diff would compare any two files
             raise GitError("the workspace is not a git repository")
+        if self.deadline is not None:
+            timeout = min(timeout, self.deadline - time.monotonic())
+            if timeout <= 0:
+                raise GitError("the time for work in this repository is over")
         until = time.monotonic() + timeout
         private = {} if all_settings else self._private_environment()
         with memory_file(stdin) if isinstance(stdin, bytes) else contextlib.nullcontext(stdin) as source:

@@ -433,7 +433,8 @@ def restore_submodules(
     if not problems:
         return ""
     aside = recovery_snapshots.set_recovery_aside(repository.text, snapshot)
-    return f"{' '.join(problems)} The snapshot is kept at {aside}."
+    sentences = " ".join(f"{problem.rstrip('.')}." for problem in problems)
+    return f"{sentences} The snapshot is kept at {aside}."
 
 
 def _is_present(path: Path) -> bool:
