@@ -19,7 +19,7 @@ from executors_app.repositories import bare
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.git import VIEW, GitFailed
 from executors_app.repositories.git_errors import Cause
-from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.team import TeamRepository, common_directory
 from executors_app.wire.errors import NotKept, RepositoryUnusable, RuntimeUnavailable
 from executors_app.wire.file_content import describe_content
 from executors_app.workspace_store import execution_storage
@@ -75,7 +75,7 @@ def _find_source(
     repository: Path, session_id: str, own: str, recovery: str
 ) -> tuple[Archive | TeamRepository, dict[str, str]]:
     """Return where the session's branch or its newest snapshot is saved, and the commits of both, by ref."""
-    archive = Archive.of(execution_storage().root, session_id, account=str(repository))
+    archive = Archive.of(execution_storage().root, session_id, account=_account_of(repository))
     tips = archive.tips()
     if own in tips or recovery in tips:
         return archive, tips
@@ -89,6 +89,14 @@ def _find_source(
         raise NotKept(error.message) from error
     # ``refs`` leaves out symbolic refs, which could show the contents of refs that are not the session's own.
     return team, team.refs(own, recovery)
+
+
+def _account_of(repository: Path) -> str:
+    """Return whose slots of git a view takes: the team's repository's, also if the archive is shown."""
+    try:
+        return str(common_directory(repository))
+    except (RepositoryUnusable, OSError):
+        return str(repository)
 
 
 def _is_usable_snapshot(source: Archive | TeamRepository, found: RecoverySnapshot, session_id: str) -> bool:

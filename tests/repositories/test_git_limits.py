@@ -6,6 +6,7 @@ import ast
 import contextlib
 import logging
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,12 @@ from executors_app.repositories import git_errors
 from executors_app.repositories.git import CHECK, COPY, LOOKUP, VIEW, Bounds, Git, GitFailed
 from executors_app.repositories.git_errors import Cause
 from executors_app.repositories.slots import Pool, git_slot
+from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import NotKept, RuntimeUnavailable
+from executors_app.workspace_store import publish
 from tests.repositories import hostile_packs
 from tests.repositories.usage import GitUsage
-from tests.repositories.workspaces import BRANCH, HEAD, SESSION
+from tests.repositories.workspaces import BRANCH, HEAD, SESSION, Place, make_turn
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -217,3 +220,14 @@ def test_viewing_waits_for_a_slot_of_its_repository(
         pytest.raises(RuntimeUnavailable, match="at this moment"),
     ):
         recovery_refs.list_saved_directory(bomb, "")
+
+
+def test_archive_and_repository_take_the_slot_of_one_repository(place: Place, sandbox: Path, settings: Any) -> None:
+    settings.KANDEV_DATA_DIR = place.root
+    make_turn(place, sandbox, "one")
+    publish(place.team, place.archive, BRANCH)
+    archived = recovery_refs.find_saved_work(place.repository, SESSION, BRANCH).source
+    shutil.rmtree(place.archive.path)
+    published = recovery_refs.find_saved_work(place.repository, SESSION, BRANCH).source
+    assert isinstance(published, TeamRepository)
+    assert archived.git.account == published.git.account
