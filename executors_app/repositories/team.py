@@ -75,9 +75,12 @@ def _check_place(path: Path, common: Path) -> None:
     data = Path(settings.KANDEV_DATA_DIR).resolve()
     if common.is_relative_to(data):
         raise RepositoryUnusable(f"{path} is not a usable git repository: its .git leads into Kandev's own data.")
-    if common.stat().st_uid != path.stat().st_uid:
+    # The group counts as well: people of several teams may write repositories that all belong to one user.
+    ours, theirs = path.stat(), common.stat()
+    if (ours.st_uid, ours.st_gid) != (theirs.st_uid, theirs.st_gid):
         raise RepositoryUnusable(
-            f"{path} is not a usable git repository: its .git leads to {common}, which belongs to another user."
+            f"{path} is not a usable git repository: its .git leads to {common}, which belongs to another user or "
+            "group. Add that repository instead."
         )
 
 

@@ -186,16 +186,21 @@ def test_git_file_that_leads_to_other_data_is_refused(
         TeamRepository.open(repository)
 
 
-def test_git_file_that_leads_to_another_user_s_repository_is_refused(repository: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("owner", [(12345, 0), (0, 12345)], ids=["user", "group"])
+def test_git_file_that_leads_to_another_user_s_repository_is_refused(
+    owner: tuple[int, int], repository: Path, tmp_path: Path
+) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a file to another user")
     other = make_repository(tmp_path / "other")
     shutil.rmtree(repository / ".git")
     _pointer(other / ".git")(repository / ".git")
+    for path in (other, *other.rglob("*"), repository, *repository.rglob("*")):
+        os.chown(path, 0, 0, follow_symlinks=False)
     TeamRepository.open(repository)
     for path in (repository, *repository.rglob("*")):
-        os.chown(path, 12345, 12345, follow_symlinks=False)
-    with pytest.raises(RepositoryUnusable, match="belongs to another user"):
+        os.chown(path, *owner, follow_symlinks=False)
+    with pytest.raises(RepositoryUnusable, match="belongs to another user or group"):
         TeamRepository.open(repository)
 
 
