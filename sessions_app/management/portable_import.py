@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from django.db import DatabaseError
 from django.db.transaction import atomic, set_rollback
 from django.utils import timezone
 
@@ -235,7 +234,11 @@ def _import_safely(reader: RecordReader, team: str, *, dry_run: bool) -> ImportR
     result = ImportResult(reader.stem, findings=reader.findings)
     try:
         _import_session(reader, result, team, dry_run=dry_run)
-    except (DatabaseError, ValueError, RecursionError) as error:
+    except OSError as error:
+        # Skipped as a whole: once the disk is read again, the next import brings all of it.
+        result.outcome = "skipped"
+        reader.report(reader.stem, 0, f"it cannot be read: {error.strerror or error}")
+    except Exception as error:
         log.debug("session %s could not be imported", reader.stem, exc_info=True)
         result.outcome = "skipped"
         reader.report(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management.base import CommandError
@@ -16,6 +18,7 @@ from sessions_app.models import Attachment, Prompt, SessionEvent, Task, TaskSess
 from sessions_app.services.attachments import store_files
 from sessions_app.services.errors import AttachmentMissing
 from sessions_app.services.portable import reading
+from sessions_app.services.portable.reading import RecordReader
 from sessions_app.services.prompts import resend_prompt
 from sessions_app.services.status import session_status
 from tests.portable.records import (
@@ -394,6 +397,27 @@ def test_unique_conflict_does_not_stop_the_import(folder: Path) -> None:
     run_import(folder)
     other = TaskSession.objects.exclude(id=session.id).get()
     assert [once for *_, once in events_of(other)] == [None, "run.interrupted:y"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), TypeError("a damaged value")])
+def test_session_that_fails_does_not_stop_the_import(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    session = session_with_history()
+    export(session, folder)
+    delete_sessions()
+    (folder / "0.json").write_text("{}")
+    read_snapshot = RecordReader.snapshot
+
+    def snapshot(reader: RecordReader) -> dict[str, Any]:
+        if reader.stem == "0":
+            raise error
+        return read_snapshot(reader)
+
+    monkeypatch.setattr(RecordReader, "snapshot", snapshot)
+    assert run_import(folder) == 1
+
+    assert list(TaskSession.objects.values_list("id", flat=True)) == [session.id]
 
 
 @pytest.mark.parametrize("place", ["nowhere", "a file"])
