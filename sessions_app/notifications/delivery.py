@@ -17,7 +17,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.mail import EmailMessage
-from django.db import DatabaseError, transaction
+from django.db import OperationalError, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 from django.utils import timezone
@@ -166,8 +166,8 @@ def _plan_or_log(plan: Callable[[], int], receiver: NotificationSettings | Webho
     """Plan what is due for one receiver. If that fails, the others still get theirs."""
     try:
         return plan()
-    except DatabaseError:
-        raise
+    except OperationalError:
+        raise  # the database is not reachable
     except Exception:
         log.exception("what %s %s should get cannot be written", type(receiver).__name__, receiver.pk)
         return 0

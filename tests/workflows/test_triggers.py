@@ -12,6 +12,7 @@ from django.utils.module_loading import import_string
 from django_q.models import Schedule
 
 from sessions_app.models import Run
+from sessions_app.services.errors import ChecksUnavailable
 from sessions_app.tasks import schedules
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.nodes.trigger import find_triggers
@@ -127,6 +128,35 @@ def test_failed_trigger_is_reported_and_tried_at_next_slot(world: World, caplog:
     row.refresh_from_db()
     assert "Choose a repository" in row.trigger_error
     assert (row.triggers_enabled, row.next_run_at) == (True, NOON + timedelta(hours=1))
+
+
+def test_slot_whose_checks_are_unavailable_stays_due(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    due = due_at(triggered(world, CRON), NOON)
+
+    def be_busy(*arguments: Any) -> Any:
+        raise ChecksUnavailable
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "load_text", be_busy)
+        assert start_due_runs(NOON) == 0
+    due.refresh_from_db()
+    assert due.next_run_at == NOON
+    assert start_due_runs(NOON + timedelta(minutes=1)) == 1
+    assert WorkflowRun.objects.get().inputs["timestamp"] == NOON.isoformat()
+
+
+def test_workflow_whose_triggers_fail_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = due_at(triggered(world, CRON, "Broken"), NOON - timedelta(hours=1))
+    intact = due_at(triggered(world, CRON, "Intact"), NOON)
+
+    def triggers_of(row: Workflow) -> Any:
+        if row.id == broken.id:
+            raise TypeError("a damaged row")
+        return find_triggers(loading.load_text(row.text, row.files).workflow)
+
+    monkeypatch.setattr(runs, "_triggers_of", triggers_of)
+    assert start_due_runs(NOON) == 1
+    assert WorkflowRun.objects.get().workflow_id == intact.id
 
 
 def test_idle_trigger_starts_one_run_after_its_time(world: World) -> None:

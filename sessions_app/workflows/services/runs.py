@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, Final
 
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models import Max, OuterRef, QuerySet, Subquery
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 
@@ -129,17 +129,28 @@ def start_due_runs(now: datetime) -> int:
             log.info("workflow %s: its triggers wait, because others of its team took long", row.id)
             continue
         began = monotonic()
-        started += _start_if_due(row, now)
+        started += _start_or_log(row, now)
         spent[row.team_id] += monotonic() - began
     return started
 
 
-def _start_if_due(row: Workflow, now: datetime) -> bool:
+def _start_or_log(row: Workflow, now: datetime) -> bool:
+    """Start the run of a workflow if it is due. If that fails, the others still get theirs."""
     try:
-        triggers = _triggers_of(row)
+        return _start_if_due(row, now)
     except ChecksUnavailable as error:
-        log.warning("workflow %s: its triggers cannot be read now; trying again in a minute: %s", row.id, error.message)
-        return False
+        # Its slot stays due: the next pass tries again.
+        log.warning("workflow %s: its triggers wait, trying again in a minute: %s", row.id, error.message)
+    except OperationalError:
+        raise  # the database is not reachable
+    except Exception:
+        log.exception("workflow %s: its triggers could not be handled", row.id)
+    return False
+
+
+def _start_if_due(row: Workflow, now: datetime) -> bool:
+    """Start the run of a workflow if it is due. Raises ChecksUnavailable."""
+    triggers = _triggers_of(row)
     return _start_by_cron(row, triggers, now) or _start_when_idle(row, triggers, now)
 
 
@@ -207,16 +218,12 @@ def _idempotency_key(row: Workflow, trigger: str, at: datetime | None) -> str:
 def _start_triggered_run(row: Workflow, trigger: str, at: datetime) -> bool:
     """Start a run with the rights of the user who confirmed the triggers; return whether it is new.
 
-    What prevents the start is stored, and shown on the page of the workflow.
+    What prevents the start is stored, and shown on the page of the workflow. Raises ChecksUnavailable.
     """
     inputs: dict[str, Any] = {"type": trigger, "timestamp": at.isoformat(), "text": "", "params": {}}
     key = _idempotency_key(row, trigger, at)
-    try:
-        load_text(row.text, row.files)  # it can take a while; the transaction below then finds it in the cache
-        return _start_locked(row, trigger, inputs, key)
-    except ChecksUnavailable as error:
-        log.warning("workflow %s: its %s trigger waits: %s", row.id, trigger, error.message)
-        return False
+    load_text(row.text, row.files)  # it can take a while; the transaction below then finds it in the cache
+    return _start_locked(row, trigger, inputs, key)
 
 
 def _start_locked(row: Workflow, trigger: str, inputs: Mapping[str, Any], key: str) -> bool:
