@@ -19,7 +19,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -36,6 +36,7 @@ from executors_app.machine.git.git_process import (
 )
 from executors_app.repositories import git_errors
 from executors_app.repositories.git_errors import Cause
+from executors_app.repositories.progress import Progress
 from executors_app.repositories.slots import NoFreeSlot, Pool, git_slot
 from executors_app.wire.errors import RepositoryUnusable
 
@@ -313,7 +314,7 @@ def _finish(
     """Wait for the end of all processes, or end them; raises GitFailed for the first that failed."""
     errors = [CappedOutput(process.stderr, -_ERROR_BYTES) for process, _ in running]
     try:
-        whole = read_outputs([*outputs, *errors], until)
+        whole = _read_while_working([*outputs, *errors], {process.pid for process, _ in running}, until)
         if whole:
             for process, _ in running:
                 _wait(process, until)
@@ -327,6 +328,17 @@ def _finish(
     for (process, arguments), message in zip(running, errors, strict=True):
         if process.returncode:
             raise _failure(arguments, process.returncode, message.text)
+
+
+def _read_while_working(outputs: Sequence[CappedOutput], groups: Collection[int], until: float) -> bool:
+    """Do what ``read_outputs`` does; also raise TimeoutError once the process groups have done nothing for long."""
+    progress = Progress(groups)
+    while True:
+        try:
+            return read_outputs(outputs, min(until, progress.next_look))
+        except TimeoutError:
+            if time.monotonic() >= until or progress.is_idle():
+                raise
 
 
 def _failure(arguments: Sequence[str], exit_code: int, text: str) -> GitFailed:

@@ -16,13 +16,14 @@ import pytest
 
 from executors_app import recovery_refs
 from executors_app.repositories import git as gits
-from executors_app.repositories import git_errors
+from executors_app.repositories import git_errors, progress
 from executors_app.repositories.git import CHECK, COPY, LOOKUP, VIEW, Bounds, Git, GitFailed
 from executors_app.repositories.git_errors import Cause
 from executors_app.repositories.slots import Pool, git_slot
 from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import NotKept, RuntimeUnavailable
 from executors_app.workspace_store import publish
+from tests.executors.repositories import run_git
 from tests.repositories import hostile_packs
 from tests.repositories.usage import GitUsage
 from tests.repositories.workspaces import BRANCH, HEAD, SESSION, Place, make_turn
@@ -105,6 +106,26 @@ def test_git_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: 
             break  # otherwise a busy machine has not started the program in time
     group = int((tmp_path / "pid").read_text())
     eventually(lambda: not _is_group_alive(group))
+
+
+def test_git_that_waits_for_a_pipe_in_place_of_an_object_is_ended(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "IDLE_SECONDS", 1.0)
+    head = run_git(repository, "rev-parse", "HEAD")
+    team = TeamRepository.open(repository)
+    place = repository / f".git/objects/{head[:2]}/{head[2:]}"
+    place.unlink()
+    os.mkfifo(place)
+    with pytest.raises(GitFailed, match="did not finish in time"):
+        team.git.run("cat-file", "-t", head, bounds=replace(LOOKUP, seconds=3600.0))
+
+
+@pytest.mark.parametrize("work", ["while :; do :; done", "while :; do sleep 0.01; done"], ids=["alone", "in children"])
+def test_git_that_works_without_a_word_is_not_ended(work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "IDLE_SECONDS", 1.0)
+    git = _program(tmp_path, monkeypatch, f"timeout --foreground 4 sh -c '{work}'; echo done")
+    assert git.run("x") == b"done\n"
 
 
 def test_child_that_outlives_git_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
