@@ -219,7 +219,10 @@ def test_login_of_somebody_else_starts_no_session_of_an_owner_who_left(world: Wo
     assert open_starts(theirs) == 1, "somebody has logged in there"
 
 
-def test_installed_program_starts_the_waiting_session_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_left", [False, True])
+def test_installed_program_starts_the_waiting_session_once_unless_its_owner_left(
+    has_left: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session = create_session(world.ada, world.task(), codex(world), world.executor, prompt="Go.")
     fail(session, "program_missing", "not found")
     ExecutorRunning.objects.filter(session=session).update(host_id="here")
@@ -231,8 +234,10 @@ def test_installed_program_starts_the_waiting_session_once(world: World, monkeyp
     found.clear()
     assert watch.retry_sessions() == 0
     found["codex-acp"] = "/bin/codex-acp"
-    assert watch.retry_sessions() == 1
-    assert open_starts(session) == 1
+    if has_left:
+        world.ada.groups.clear()
+    assert watch.retry_sessions() == int(not has_left)
+    assert open_starts(session) == int(not has_left)
     assert watch.retry_sessions() == 0
 
 
