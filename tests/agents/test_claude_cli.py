@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from executors_app.agentctl.drivers import StartFailed, TurnFailed
 from executors_app.agentctl.drivers.events import ConversationNamed, JournalLine, TurnErrored
 from executors_app.agentctl.drivers.stream_json import StreamJsonReader
 from tests.agents.driver_contract import AGENTS, Talk
+from tests.waiting import PATIENCE
 
 CLAUDE = next(agent for agent in AGENTS if agent.name == "claude")
 
@@ -72,6 +74,16 @@ async def test_last_message_is_unset_while_a_turn_is_open(talk: Talk) -> None:
         await talk.say("die")
 
     assert talk.host.last_message_uuid is None, "resuming at an older message would lose the turn"
+
+
+async def test_unreadable_end_of_a_turn_fails_the_turn(talk: Talk) -> None:
+    await talk.start()
+
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(TurnFailed, match="cannot be read"):
+            await talk.say("garble")
+
+    await talk.say("remember the word PELICAN")
 
 
 async def test_mcp_servers_are_sent_on_stdin_not_on_the_command_line(talk: Talk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,12 +13,14 @@ from executors_app.agentctl.drivers import Host, StartRequest
 from executors_app.agentctl.drivers.json_rpc import decode_message
 from executors_app.agentctl.process.agent_process import AgentProcess
 from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter
-from executors_app.wire.line_format import RateLimitedLog
+from executors_app.wire.line_format import RateLimitedLog, is_too_complex
 
 _OUTPUT_DRAIN_TIMEOUT: Final = 5.0
 """Seconds that a stop waits for the journal to accept the last lines."""
 _OUTPUT_LIMIT: Final = 64 * 1024
 _WORDS: Final = 1000
+_END_OF_TURN: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"result"')
+"""How the line begins with which a turn ends."""
 
 MessageHandler = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -86,6 +89,7 @@ class CliProcess:
                     await self._receive(line)
                 if splitter.skipped > skipped:
                     self._unreadable.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
+                    await self._end_unread_turn(splitter.skipped_start, "it is too long")
             await self._receive(splitter.torn())
             self._unreadable.flush()
         finally:
@@ -99,14 +103,29 @@ class CliProcess:
     async def _receive(self, line: bytes) -> None:
         if not line.strip():
             return
+        if is_too_complex(line):
+            self._puzzle(line, "too many values")
+            await self._end_unread_turn(line, "it has too many values")
+            return
         message = decode_message(line)
         if not isinstance(message, dict):
             self._puzzle(line, "not a JSON object")
+            await self._end_unread_turn(line, "it is not valid JSON, or nested too deeply")
             return
+        await self._handle_or_log(message, line)
+
+    async def _handle_or_log(self, message: Mapping[str, Any], line: bytes) -> None:
         try:
             await self._handle(message)
         except Exception as error:  # noqa: BLE001  (one odd line must not end the conversation)
             self._puzzle(line, f"not understood: {error!r}")
+
+    async def _end_unread_turn(self, line: bytes, reason: str) -> None:
+        """Fail the turn if it ends with this line, which cannot be read: its end never arrives otherwise."""
+        if _END_OF_TURN.match(line):
+            text = f"the agent sent the end of its turn in a form that cannot be read: {reason}"
+            failed = {"type": "result", "subtype": "error_unreadable", "is_error": True, "errors": [text]}
+            await self._handle_or_log(failed, line)
 
     def _puzzle(self, line: bytes, reason: str) -> None:
         self._unreadable.put(line[:200], reason=reason, bytes=len(line))

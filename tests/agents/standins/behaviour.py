@@ -160,6 +160,11 @@ def _print_invalid_lines(memory: Memory, out: Output, words: list[str]) -> None:
     out.say("after")
 
 
+def _end_unreadably(memory: Memory, out: Output, words: list[str]) -> bool:
+    print_line('{"type":"result","subtype":"success","usage":' + "[" * 100_000 + "]" * 100_000 + "}")
+    return False
+
+
 def _print_long_text(memory: Memory, out: Output, words: list[str]) -> None:
     out.say("x" * int(words[-1]))
 
@@ -190,6 +195,7 @@ _DOINGS: dict[str, Callable[[Memory, Output, list[str]], bool | None]] = {
     "die": _die,
     "fail": _fail,
     "litter": _print_invalid_lines,
+    "garble": _end_unreadably,
     "shout": _print_long_text,
     "flood": _print_many_lines,
     "whisper": _print_long_errors,
