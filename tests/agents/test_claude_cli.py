@@ -142,6 +142,24 @@ def test_subagent_text_is_logged_and_its_tool_calls_are_shown() -> None:
     assert call.body["locations"] == [{"path": "a"}]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        7,
+        None,
+        {"type": "tool_use", "name": "Bash"},
+        {"type": "tool_result", "content": "x"},
+        {"type": "tool_use", "id": "t1", "name": "TodoWrite", "input": {"todos": ["first"]}},
+    ],
+)
+def test_odd_block_costs_no_other_block_of_its_message(odd: object) -> None:
+    blocks = [odd, "plain", {"type": "text", "text": "last"}]
+    told = lines_of({"type": "assistant", "message": {"content": blocks}, "parent_tool_use_id": None})
+
+    texts = [line.body["text"] for line in told if isinstance(line, JournalLine) and line.kind == "message.agent"]
+    assert "".join(texts).split() == ["plain", "last"]
+
+
 def test_todo_list_is_also_a_plan() -> None:
     todos = [{"content": "first", "status": "completed"}, {"content": "second", "status": "in_progress"}]
     block = {"type": "tool_use", "id": "t1", "name": "TodoWrite", "input": {"todos": todos}}

@@ -79,8 +79,11 @@ class StreamJsonReader:
             self._last_message_uuid = message["uuid"]
         if message.get("isReplay") is True:
             return  # a user message that the agent only repeats
-        for block in content if isinstance(content, list) else [{"type": "text", "text": content}]:
-            if block.get("type") == "text":
+        for each in content if isinstance(content, list) else [content or ""]:
+            block = {"type": "text", "text": each} if isinstance(each, str) else each
+            if not isinstance(block, Mapping):
+                yield log_event("the agent sent a block that is no object", block, "warning")
+            elif block.get("type") == "text":
                 yield from self._texts(str(block.get("text") or ""), by_agent=by_agent, nested=nested)
             else:
                 yield from self._block(block)
@@ -116,15 +119,22 @@ class StreamJsonReader:
 
     def _call(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
         self._last_was_text = False
+        if block.get("id") is None:
+            yield log_event("the agent reported a tool call without an id", dict(block), "warning")
+            return
         name, arguments = str(block.get("name") or "tool"), block.get("input")
         yield told_call(str(block["id"]), tool_title(name, arguments), tool_kind(name), arguments)
         steps = arguments.get("todos") if isinstance(arguments, dict) else None
         if isinstance(steps, list):
-            yield plan_event((str(step.get("content")), str(step.get("status") or "pending")) for step in steps)
+            items = [step for step in steps if isinstance(step, Mapping)]
+            yield plan_event((str(step.get("content")), str(step.get("status") or "pending")) for step in items)
 
     def _call_ended(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
         self._last_was_text = False
         failed = block.get("is_error") is True
+        if block.get("tool_use_id") is None:
+            yield log_event("the agent reported a result without the id of its tool call", dict(block), "warning")
+            return
         yield told_result(str(block["tool_use_id"]), joined_text(block.get("content") or ""), failed=failed)
 
     def _result(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
