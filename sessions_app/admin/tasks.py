@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -217,16 +216,18 @@ class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
 class RepositoryForm(Form):
     """A repository, which has to be below ``KANDEV_REPOSITORY_ROOTS``."""
 
+    inspected: ClassVar[catalogue.InspectedRepository | Invalid | None] = None
+    """What was found at the path of a new repository, before the transaction of the request."""
+
     class Meta:
         model = Repository
         fields = ("name", "team", "path", "default_branch")
 
     def clean_path(self) -> str:
         """Return the resolved path of a git repository. Raises ValidationError."""
-        try:
-            return str(catalogue.usable_repository(self.cleaned_data["path"]))
-        except Invalid as error:
-            raise forms.ValidationError(error.message) from error
+        if not isinstance(self.inspected, catalogue.InspectedRepository):
+            raise forms.ValidationError(self.inspected.message if self.inspected else "Enter the path again.")
+        return self.inspected.path
 
 
 @admin.register(Repository)
@@ -249,11 +250,30 @@ class RepositoryAdmin(StaffModelAdmin):
         """Show the creation time of an existing repository."""
         return [*self.fields, "created_at"] if obj else [*self.fields]
 
-    def save_model(self, request: HttpRequest, obj: Repository, form: Form, change: bool) -> None:
+    def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **options: Any) -> Any:
+        """Look at a new repository before the transaction in which the admin saves it: git may take long."""
+        if request.method == "POST" and object_id is None and self.has_add_permission(request):
+            vars(request)["inspected"] = _inspect(request.POST.get("path", "").strip())
+        return super().changeform_view(request, object_id, *args, **options)
+
+    def get_form(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
+        """Return a form that knows what was found at the path."""
+        form: Any = super().get_form(request, *args, **options)
+        form.inspected = vars(request).get("inspected")
+        return form
+
+    def save_model(self, request: HttpRequest, obj: Repository, form: Any, change: bool) -> None:
         """Save the repository; its default branch defaults to the current one."""
-        if not obj.default_branch and not change:
-            obj.default_branch = catalogue.current_branch(Path(obj.path))
+        if not obj.default_branch and isinstance(form.inspected, catalogue.InspectedRepository):
+            obj.default_branch = form.inspected.branch
         super().save_model(request, obj, form, change)
+
+
+def _inspect(path: str) -> catalogue.InspectedRepository | Invalid:
+    try:
+        return catalogue.inspect_repository(path)
+    except Invalid as error:
+        return error
 
 
 class McpServerListForm(Form):

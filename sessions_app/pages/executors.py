@@ -90,6 +90,8 @@ def agents_context(user: User, text: str = "") -> dict[str, Any]:
         "profiles": [_profile_context(row, used.get(row.id, 0), names.get(row.id, "")) for row in profiles],
         "kinds": kinds,
         "others": others,
+        # Folded only beside an agent that can be used: a newcomer must choose one of these.
+        "unfold_others": bool(wanted) or not any(one["kind"].needs and not one["missing"] for one in kinds),
         "gone": [_capability_context(row) for row in gone],
         "wanted": wanted,
         "is_staff": user.is_staff,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,15 +91,34 @@ def add_repository(values: Mapping[str, Any]) -> Repository:
     ``values``: name, team, path, and optionally default_branch (default: the branch that is checked out). Raises
     Invalid if it is no repository, is outside the allowed folders, or is already open to the team.
     """
-    path = usable_repository(values["path"])
-    if Repository.objects.filter(team=values["team"], path=str(path)).exists():
+    found = inspect_repository(values["path"])
+    if Repository.objects.filter(team=values["team"], path=found.path).exists():
         raise Invalid("This repository is already open to the team.", field="path")
     return Repository.objects.create(
         name=values["name"],
         team=values["team"],
-        path=str(path),
-        default_branch=values.get("default_branch") or current_branch(path),
+        path=found.path,
+        default_branch=values.get("default_branch") or found.branch,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedRepository:
+    """A git repository that may be opened to a team."""
+
+    path: str
+    """Its resolved path."""
+    branch: str
+    """The branch that is checked out; empty if none is."""
+
+
+def inspect_repository(given: str) -> InspectedRepository:
+    """Look at the repository with this path, before any transaction; raises Invalid if it cannot be used."""
+    path = usable_repository(given)
+    try:
+        return InspectedRepository(str(path), current_branch(path))
+    except (RepositoryUnusable, OSError) as error:
+        raise Invalid("The repository cannot be read.", field="path") from error
 
 
 def usable_repository(given: str) -> Path:
