@@ -15,12 +15,26 @@ _MIN_QUOTE: Final = 64
 """A shorter replayed text proves nothing by being part of a prompt."""
 
 
-def shows_text(replayed_text: str, text: str) -> bool:
-    """Return whether a replayed user text, possibly wrapped or cut, is ``text``.
+_ANY_TEXT: Final = 24
+"""A shorter text may occur in any other one by chance."""
 
-    Also decides about a prompt in doubt: if the replay shows it, the agent has received it.
-    """
+
+def shows_text(replayed_text: str, text: str) -> bool:
+    """Return whether a replayed user text, possibly wrapped or cut, is ``text``."""
     return find_text(normalise_text(replayed_text), normalise_text(text)) is not None
+
+
+def proves_receipt(replayed_text: str, text: str) -> bool:
+    """Return whether a replayed user text proves that the agent has received the prompt ``text``.
+
+    A short one has to be the whole text or its last lines: words like *continue* also occur in other requests, and in
+    the context that is sent before a prompt.
+    """
+    ours = normalise_text(text)
+    if len(ours) >= _ANY_TEXT:
+        return shows_text(replayed_text, text)
+    last_lines = replayed_text.strip().splitlines()[-len(text.strip().splitlines()) :]
+    return ours in (normalise_text(replayed_text), normalise_text("\n".join(last_lines)))
 
 
 def find_text(seen: str, ours: str) -> int | None:

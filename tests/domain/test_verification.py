@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from executors_app.wire import line_format
-from executors_app.wire.replayed_texts import shows_text, text_digest
+from executors_app.wire.replayed_texts import proves_receipt, shows_text, text_digest
 from sessions_app.domain.verification import (
     ReceiptKind,
     Replay,
@@ -208,3 +208,20 @@ def test_control_plane_and_agentctl_compute_the_same_fingerprint() -> None:
     for token in ("0195f3a2-6c0f", "surrogate \ud800"):
         assert fingerprint(token) == line_format.token_fingerprint(token)
         assert token not in fingerprint(token)
+
+
+@pytest.mark.parametrize(
+    ("replayed", "text", "is_proof"),
+    [
+        ("continue", "Continue", True),
+        ("The conversation so far:\nAgent: done\n\ncontinue", "continue", True),
+        ("What happened meanwhile: ...\n\nyes,\ndo it", "yes,\ndo it", True),
+        ("The work was interrupted. Continue where it ended.\n\nfix the parser", "continue", False),
+        ("You said: ok\n\nnow run the tests", "ok", False),
+        ("an algorithm", "go", False),
+        ("<request>continue</request>", "continue", False),
+        ("context\n\n<request>rename the columns of the table</request>", "rename the columns of the table", True),
+    ],
+)
+def test_short_prompt_is_proven_only_by_a_text_that_ends_with_it(replayed: str, text: str, is_proof: bool) -> None:
+    assert proves_receipt(replayed, text) is is_proof

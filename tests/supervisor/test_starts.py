@@ -223,6 +223,14 @@ def test_replay_of_an_earlier_prompt_does_not_prove_an_identical_later_one(repla
     assert prompt_states(session) == {"p1": "done", "p2": state}
 
 
+def test_short_prompt_inside_another_text_is_not_proven() -> None:
+    session = session_without_agent()
+    Prompt.objects.create(session=session, message_id="p2", text="continue", state="held")
+    replayed = ["The last turn was interrupted. Continue with it.\n\nwrite the parser"]
+    answer_start(session, replayed=3, replayed_user_texts=replayed)
+    assert prompt_states(session) == {"p1": "done", "p2": "held"}
+
+
 def test_user_can_retry_the_rejected_token() -> None:
     session = session_without_agent()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-0")

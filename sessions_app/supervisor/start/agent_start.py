@@ -25,7 +25,7 @@ from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
 from executors_app.wire.executions import LOCAL
 from executors_app.wire.protocol import CapabilityShortfall
-from executors_app.wire.replayed_texts import shows_text
+from executors_app.wire.replayed_texts import proves_receipt
 from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Reason, Strategy
 from sessions_app.domain.states import DesiredState, PromptState, SessionState
@@ -399,12 +399,12 @@ def _settle_held_prompts(transaction: SessionTransaction, held: Sequence[Prompt]
     Texts are counted: a replayed text that belongs to a prompt known to have arrived does not prove another prompt
     with the same words.
     """
-    shown = {row.id: sum(shows_text(text, row.text) for text in replayed) for row in held}
+    shown = {row.id: sum(proves_receipt(text, row.text) for text in replayed) for row in held}
     if not any(shown.values()):
         return  # in a transaction, so the other prompts of a long conversation are compared only if that can matter
     arrived = list(transaction.session.prompts.filter(state__in=ARRIVED_STATES).values_list("text", flat=True))
     for row in held:
-        if shown[row.id] > 0 and shown[row.id] > sum(shows_text(text, row.text) for text in arrived):
+        if shown[row.id] > 0 and shown[row.id] > sum(proves_receipt(text, row.text) for text in arrived):
             transaction.move_prompt(row, "interrupt")
             arrived.append(row.text)
 
