@@ -107,8 +107,16 @@ def test_only_the_proxy_publishes_ports() -> None:
     assert [name for name, service in services().items() if "ports" in service] == ["proxy"]
     for name in ("postgresql", "redis"):
         assert services()[name]["networks"] == ["inside"]
-    webs = re.findall(r"web-\w+(?=:8000)", services()["proxy"]["environment"]["WEBS"])
+    webs = re.findall(r"web-\w+(?=-inside:8000)", services()["proxy"]["environment"]["WEBS"])
     assert webs == [name for name in services() if name.startswith("web-")]
+
+
+def test_proxy_calls_the_web_processes_in_the_network_whose_addresses_are_trusted() -> None:
+    """They share two networks, and the engine alone decides in which one it looks up the name of a service."""
+    inside = [services()[name]["networks"]["inside"]["aliases"] for name in ("web-a", "web-b")]
+    called = services()["proxy"]["environment"]["WEBS"].split()
+    assert called == [f"{alias}:8000" for aliases in inside for alias in aliases]
+    assert all("aliases" not in services()[name]["networks"]["outside"] for name in ("web-a", "web-b"))
 
 
 def test_agents_are_not_in_the_network_whose_addresses_are_trusted() -> None:
