@@ -65,6 +65,7 @@ class DriverHost:
         self._turns, self._permissions = turns, permissions
         self._auto_approve = auto_approve
         self.on_exit: Callable[[int | None], None] = lambda exit_code: None
+        self.on_output_outside_turn: Callable[[], None] = lambda: None
         self._held_log_lines: list[dict[str, Any]] | None = []
 
     def record(self, kind: str, **body: Any) -> int:
@@ -77,6 +78,8 @@ class DriverHost:
             return self._journal.last_seq
         if kind in OUTPUT_KINDS and body.get("text") != "":
             self._turns.note_output(kind, str(body.get("text") or ""))
+            if self._turns.message_id is None:
+                self.on_output_outside_turn()
         return self._journal.append(kind, **body)
 
     def release_log_lines(self) -> None:
@@ -273,6 +276,7 @@ class AgentLifecycle:
         host = DriverHost(*parts, auto_approve=auto_approve)
         agent = _AgentLaunch(request.launch_id, host, create(host, self._marker), datetime.now(UTC).isoformat())
         host.on_exit = lambda exit_code: self._handle_exit(agent, exit_code)
+        host.on_output_outside_turn = self._background_reports.note_output
         self._journal.append(JournalKind.AGENT_STARTING, launch_id=request.launch_id, strategy=request.strategy)
         self._agent, self._state = agent, AgentState.STARTING
         agent.start_task = asyncio.create_task(self._launch(agent, request), name=f"launch {request.launch_id}")

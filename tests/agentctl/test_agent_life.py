@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from executors_app.agentctl.process import background
 from tests.agentctl.running import Running, agentctl, holds
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually_async
 
 
 async def test_start_returns_and_journals_the_conversation(running: Running) -> None:
@@ -27,6 +28,16 @@ async def test_start_returns_and_journals_the_conversation(running: Running) -> 
     assert (running.state_dir / "token.json").stat().st_mode & 0o777 == 0o600
     assert (running.state_dir / "memory.jsonl").stat().st_mode & 0o777 == 0o600
     assert running.agent.driver.marker == {"KANDEV_EXECUTION_ID": "execution-1"}
+
+
+async def test_output_outside_a_turn_looks_for_processes(started: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_SETTLE_SECONDS", 0.0)
+    left = background.BackgroundProcess("make all", "2026-01-31T12:00:00+00:00")
+    monkeypatch.setattr(background.BackgroundProcesses, "running", lambda *_: [left])
+
+    started.agent.driver.host.record("message.agent", text="I build it now.")
+
+    await eventually_async(lambda: "agent.processes" in started.kinds())
 
 
 async def test_status_before_a_start_reports_no_agent(running: Running) -> None:

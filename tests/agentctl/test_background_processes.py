@@ -124,3 +124,28 @@ async def test_turn_that_leaves_nothing_journals_nothing(monkeypatch: pytest.Mon
     reports.after_turn()
     await eventually_async(lambda: checked)
     assert checked == [1]
+
+
+async def test_output_outside_a_turn_begins_another_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_module, "_SETTLE_SECONDS", 0.0)
+    running: list[BackgroundProcess] = []
+    checked: list[int] = []
+    lines: list[dict[str, Any]] = []
+
+    def read() -> list[BackgroundProcess]:
+        checked.append(1)
+        return running
+
+    reports = BackgroundReports(read, lambda _, **body: lines.append(body))
+    reports.after_turn()
+    await eventually_async(lambda: checked)
+    running.append(process("make all"))
+
+    def has_reported() -> bool:
+        reports.note_output()
+        return bool(lines)
+
+    await eventually_async(has_reported)
+
+    assert lines[0]["count"] == 1
+    reports.close()

@@ -64,7 +64,7 @@ class BackgroundProcesses:
 
 
 class BackgroundReports:
-    """Journals which background processes run, after each turn and whenever that changes until the next one.
+    """Journals which background processes run, after each turn or work outside one, and whenever that changes.
 
     Args:
         read: Returns the processes; None while a turn is open or no agent runs.
@@ -80,6 +80,11 @@ class BackgroundReports:
         """Watch the processes that the turn has left."""
         self.close()
         self._watch = asyncio.create_task(self._report_until_none(), name="background processes")
+
+    def note_output(self) -> None:
+        """Watch also what an agent starts that works outside a turn."""
+        if self._watch is None or self._watch.done():
+            self.after_turn()
 
     async def _report_until_none(self) -> None:
         wait = _SETTLE_SECONDS
