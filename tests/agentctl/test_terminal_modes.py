@@ -22,6 +22,7 @@ from executors_app.agentctl.workspace.terminal_modes import TerminalModes
         (b"\x1b=\x1b>\x1b[2;20r\x1b[r", b""),
         (b"\x1b[?1049h\x1b[?25l\x1b=\x1bc", b""),
         (b"\x1b[?25l\x1b[!p", b""),
+        (b"\x1b[?1049h\x1b[?1000h\x1b[?2004h\x1b[!p", b"\x1b[?1049h\x1b[?1000h"),
     ],
 )
 def test_modes_are_followed_in_pieces_of_any_size(output: bytes, expected: bytes) -> None:

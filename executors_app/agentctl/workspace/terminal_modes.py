@@ -17,6 +17,8 @@ _DEFAULTS: Final[dict[int, bool]] = {
     **dict.fromkeys((7, 25), True),  # lines wrap, and the cursor is visible
 }
 """The private modes of xterm that change the display or the keyboard, with their values after a reset."""
+_KEPT_BY_SOFT_RESET: Final = ALTERNATE_SCREENS | {9, 1000, 1001, 1002, 1003, 1005, 1006, 1015, 1016}
+"""What a soft reset (``CSI ! p``) leaves as it is: the screen and what the mouse reports."""
 _LONGEST_SEQUENCE: Final = 64
 """Bytes; a longer one sets no mode that is followed here."""
 _SEQUENCE: Final = re.compile(
@@ -50,7 +52,8 @@ class TerminalModes:
 
     def _apply(self, sequence: re.Match[bytes]) -> None:
         if sequence["reset"]:
-            self._modes.clear()
+            kept: frozenset[int] = frozenset() if sequence["reset"] == b"c" else _KEPT_BY_SOFT_RESET
+            self._modes = {mode: is_set for mode, is_set in self._modes.items() if mode in kept}
             self._application_keypad = False
             self._scroll_region = b""
         elif sequence["keypad"]:
