@@ -138,10 +138,12 @@ _TRANSIENT: Final[Mapping[ProviderTrouble, re.Pattern[str]]] = {
 
 _HINT: Final = re.compile(
     r"(?:retry[ _-]?(?:after|delay|in)|try again (?:in|after)|resets? (?:in|after))[\"'\s:=(]{0,5}"
-    r"(?:(?P<minutes>\d+) ?m(?!s)(?:in(?:ute)?s?)? ?)?(?:(?P<amount>\d+(?:\.\d+)?) ?(?P<unit>ms|s|sec|h|$|\b))?",
+    r"(?:(?P<minutes>\d{1,12}) ?m(?!s)(?:in(?:ute)?s?)? ?)?"
+    r"(?:(?P<amount>\d{1,12}(?:\.\d{1,18})?) ?(?P<unit>ms|s|sec|h|d|w|$|\b))?",
     re.IGNORECASE,
 )
-_UNITS: Final = {"ms": 0.001, "h": 3600.0}
+_LONGEST_HINT: Final = 1e9
+_UNITS: Final = {"ms": 0.001, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def transient_trouble(code: str, message: str) -> ProviderTrouble | None:
@@ -164,7 +166,8 @@ def retry_after_hint(message: str) -> timedelta | None:
     if found is None or not (found["minutes"] or found["amount"]):
         return None
     seconds = float(found["amount"] or 0) * _UNITS.get((found["unit"] or "").lower(), 1.0)
-    return timedelta(minutes=int(found["minutes"] or 0), seconds=seconds)
+    # Limited, because a message can name any number.
+    return timedelta(seconds=min(60 * int(found["minutes"] or 0) + seconds, _LONGEST_HINT))
 
 
 def retry_delay(attempt: int, message: str) -> timedelta:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from sessions_app.domain.transient_errors import (
@@ -9,6 +11,7 @@ from sessions_app.domain.transient_errors import (
     RETRY_DELAYS,
     TROUBLE_SENTENCES,
     ProviderTrouble,
+    retry_after_hint,
     retry_delay,
     transient_trouble,
 )
@@ -91,3 +94,28 @@ def test_error_code_of_the_driver_names_the_trouble() -> None:
 def test_delay_grows_and_respects_provider_hints_up_to_a_minute(attempt: int, message: str, seconds: float) -> None:
     assert retry_delay(attempt, message).total_seconds() == seconds
     assert len(RETRY_DELAYS) == 5
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("try again in 2 days", timedelta(days=2)),
+        ("Resets in 1 week.", timedelta(weeks=1)),
+        ("retry after 3h", timedelta(hours=3)),
+        ("retry-after: 30", timedelta(seconds=30)),
+        ("try again in 20 minutes", timedelta(minutes=20)),
+    ],
+)
+def test_hint_of_a_provider_is_read_in_its_unit(message: str, expected: timedelta) -> None:
+    assert retry_after_hint(message) == expected
+
+
+@pytest.mark.parametrize("number", ["9" * 12, "9" * 20, "9" * 400, "9" * 5000])
+@pytest.mark.parametrize("unit", ["", "m", "h", " weeks"])
+def test_any_number_in_a_message_is_read_without_an_error(number: str, unit: str) -> None:
+    message = f"rate limit: retry after {number}{unit}"
+    assert retry_delay(1, message) == RETRY_DELAYS[0]
+
+
+def test_limit_that_lifts_after_days_is_not_retried() -> None:
+    assert transient_trouble("agent_error", "You exceeded your weekly limit, try again in 2 days") is None
