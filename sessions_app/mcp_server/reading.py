@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from executors_app.models import Executor
 from sessions_app.accounts.authorization import writable_teams
@@ -18,6 +19,7 @@ from sessions_app.domain.situation_facts import Situation, SituationFacts
 from sessions_app.domain.situations import situation, status_label
 from sessions_app.domain.states import OPEN_PROMPT_STATES, PermissionState, PromptState
 from sessions_app.domain.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION
+from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.mcp_server import arguments, results
 from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, texts_of
 from sessions_app.services import catalogue
@@ -115,9 +117,12 @@ def _receipt(receipt: ReceiptStatus) -> results.Receipt:
 
 
 def pending_permissions(session: TaskSession) -> list[results.Permission]:
-    """Return the permission requests of a session that wait for an answer, oldest first."""
+    """Return the permission requests of a session that wait for an answer, oldest first.
+
+    One whose answer is on its way to the agent is still pending, but waits for none.
+    """
     rows: list[PermissionRequest] = list(session.permissions.filter(state=PermissionState.PENDING)[:ROW_LIMIT])
-    tokens = permission_tokens(rows)
+    tokens, now = permission_tokens(rows), timezone.now()
     return [
         results.Permission(
             permission_id=row.id,
@@ -129,6 +134,7 @@ def pending_permissions(session: TaskSession) -> list[results.Permission]:
             expires_at=tokens[row.id].expires_at if row.id in tokens else None,
         )
         for row in rows
+        if row.id not in tokens or tokens[row.id].state(now) is not TokenState.CONSUMED
     ]
 
 

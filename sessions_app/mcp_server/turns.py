@@ -20,6 +20,7 @@ from sessions_app.domain.states import (
     RunState,
     SessionState,
 )
+from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.live.authentication import CloseCode, Subscription
 from sessions_app.live.hub import Subscriber, TooManySubscriptions, get_hub
 from sessions_app.live.log_reader import LogLine, SessionLog
@@ -60,10 +61,11 @@ UNFINISHED: Final = frozenset({Outcome.QUEUED, Outcome.RUNNING})
 """Outcomes for which waiting longer makes sense."""
 
 
-def turn_outcome(prompt: str, run: str | None, *, is_held_up: bool) -> Outcome:
+def turn_outcome(prompt: str, run: str | None, *, is_held_up: bool, is_answered: bool = False) -> Outcome:
     """Return the outcome of a turn from the states of its prompt and its run (None: it has none).
 
-    ``is_held_up``: a queued prompt is not sent until someone acts.
+    ``is_held_up``: a queued prompt is not sent until someone acts. ``is_answered``: all requests of a waiting turn have
+    answers, which are on their way to the agent.
     """
     state = PromptState(prompt)
     if state == PromptState.QUEUED:
@@ -72,6 +74,8 @@ def turn_outcome(prompt: str, run: str | None, *, is_held_up: bool) -> Outcome:
         return _OUTCOME_BY_PROMPT[state]
     if run is None:
         return Outcome.IN_DOUBT if state == PromptState.DONE else Outcome.RUNNING
+    if run == RunState.WAITING and is_answered:
+        return Outcome.RUNNING
     return _OUTCOME_BY_RUN[RunState(run)]
 
 
@@ -83,7 +87,13 @@ def read_turn(user: User, session_id: UUID, message_id: str | None) -> results.T
     session = visible_session(user, session_id)
     prompt = _follow(_find_prompt(session, message_id))
     run: Run | None = session.runs.filter(message_id=prompt.message_id).order_by("started_at", "id").last()
-    outcome = turn_outcome(prompt.state, run.state if run else None, is_held_up=_is_held_up(session))
+    permissions = pending_permissions(session)
+    outcome = turn_outcome(
+        prompt.state,
+        run.state if run else None,
+        is_held_up=_is_held_up(session),
+        is_answered=run is not None and run.wait_kind == WaitKind.PERMISSION and not permissions,
+    )
     seq, answer = _answer(session, prompt.message_id) if outcome == Outcome.ENDED else (None, None)
     shown = view_session(session, user).situation
     return results.Turn(
@@ -97,7 +107,7 @@ def read_turn(user: User, session_id: UUID, message_id: str | None) -> results.T
         reason=run.reason if run else "",
         status_sentence=shown.text,
         next_step=shown.next_step,
-        permissions=pending_permissions(session),
+        permissions=permissions,
     )
 
 

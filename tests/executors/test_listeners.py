@@ -68,7 +68,6 @@ async def test_launch_listens_in_a_private_directory(launched: Launched, directo
 
 _ASKS = """
 import socket, sys
-from tests.waiting import PATIENCE
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect(sys.argv[1])
     connection.sendall(b"GET /health HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n")

@@ -13,7 +13,7 @@ from sessions_app.accounts.models import ApiToken
 from sessions_app.domain.states import PromptKind, PromptState, RunState
 from sessions_app.live.authentication import Principal
 from sessions_app.live.hub import get_hub
-from sessions_app.mcp_server import arguments, results, turns
+from sessions_app.mcp_server import acting, arguments, results, turns
 from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.results import Outcome
 from sessions_app.models import Prompt, Run, TaskSession
@@ -52,6 +52,24 @@ RUN_OUTCOMES = {
 )
 def test_outcome_follows_from_prompt_and_run(state: str, run: str | None, outcome: Outcome) -> None:
     assert turns.turn_outcome(state, run, is_held_up=False) == outcome
+
+
+def test_turn_whose_requests_are_answered_goes_on(world: World) -> None:
+    world.mark_running()
+    row, now = prompt(world.session, "delivered", "one"), timezone.now()
+    run = Run.objects.create(
+        session=world.session, message_id=row.message_id, state="waiting", wait_kind="permission", started_at=now
+    )
+    world.session.permissions.update(run=run)
+    world.session.tokens.update(run=run)
+    assert turn_of(world).outcome == Outcome.NEEDS_ANSWER
+    (waiting,) = turn_of(world).permissions
+    answer = arguments.AnswerPermissionArguments(
+        session_id=world.session.id, permission_id=waiting.permission_id, option_id="allow"
+    )
+    assert acting.answer_permission(world.member, answer).state == "pending", "the agent has not got it yet"
+    turn = turn_of(world)
+    assert (turn.outcome, turn.finished, turn.permissions) == (Outcome.RUNNING, False, [])
 
 
 @pytest.mark.parametrize("state", list(PromptState))
