@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -12,7 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from executors_app.models import AgentCapability, AgentProfile
-from executors_app.plugins import agent_types
+from executors_app.plugins import agent_type, agent_types
 from sessions_app.models import ReportedAgent
 from tests.pages.world import World
 
@@ -47,7 +48,18 @@ def test_agents_that_can_run_come_before_those_that_are_not_installed(
     assert 'id="kind-demo"' in first
     assert 'id="kind-codex"' in others
     assert "Agents that are not installed yet" in others
-    assert '<details data-key="others"><summary>' in others, "folded, so that the page stays short"
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_agents_that_are_not_installed_are_folded_beside_one_that_is(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_installed: bool
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if is_installed:
+        program = tmp_path / agent_type("codex").argv[0]
+        program.touch(0o755)
+    folded = '<details data-key="others"><summary>' in ada.get("/agents/").text
+    assert folded is is_installed, "a newcomer chooses one of them"
 
 
 def test_search_finds_agents_by_name_and_unfolds_them(ada: Client, world: World) -> None:
