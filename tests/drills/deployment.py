@@ -311,10 +311,16 @@ class Session:
         return answer
 
     def wait_for(self, state: str, timeout: float = 60) -> dict[str, Any]:
-        """Wait until the session is in ``state``; return its status."""
+        """Wait until the session is in ``state``; return its status.
+
+        A session whose agent has just started waits for input too, with its first prompt still in the queue: that is
+        not the rest after a turn for which callers wait.
+        """
 
         def reached() -> dict[str, Any] | None:
-            return status if (status := self.status())["state"] == state else None
+            status = self.status()
+            is_before_turn = state == "WAITING_FOR_INPUT" and status["queued_prompts"] > 0
+            return status if status["state"] == state and not is_before_turn else None
 
         try:
             found = eventually(reached, timeout=timeout, describe=f"the session's state is {state}")
