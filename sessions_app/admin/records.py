@@ -29,9 +29,9 @@ from sessions_app.models import (
     RenderedText,
     ReportedAgent,
     ResumeToken,
-    Run,
     SessionEvent,
     TeamPolicy,
+    Turn,
 )
 from sessions_app.services.attention_wording import word_items
 
@@ -132,7 +132,7 @@ class PreparedHistoryAdmin(SessionRowAdmin):
         return rows.defer("text")
 
 
-@admin.register(Run)
+@admin.register(Turn)
 class RunAdmin(SessionRowAdmin):
     """Turns and waits."""
 

@@ -27,8 +27,8 @@ from sessions_app.models import (
     ContinuityReceipt,
     Prompt,
     ResumeToken,
-    Run,
     TaskSession,
+    Turn,
     refresh_task_state,
     session_transaction,
     waits,
@@ -153,7 +153,7 @@ def write_tokens(session: TaskSession, tokens: SnapshotValues) -> None:
         key, secret_hash = values.id("id"), values.text("secret_hash", 65)
         if key is None or len(secret_hash) != 64:
             continue
-        run = Run.objects.filter(id=values.id("run_id") or uuid.uuid4(), session=session).first()
+        run = Turn.objects.filter(id=values.id("run_id") or uuid.uuid4(), session=session).first()
         rows.append(
             ResumeToken(
                 id=key,

@@ -28,7 +28,7 @@ from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.reading import cut, pending_permissions, view_session, visible_session
 from sessions_app.mcp_server.results import Outcome
-from sessions_app.models import Prompt, Run, TaskSession, texts_of
+from sessions_app.models import Prompt, TaskSession, Turn, texts_of
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.errors import NotFound, Throttled
 from sessions_app.services.intents import open_start_intent
@@ -86,7 +86,7 @@ def read_turn(user: User, session_id: UUID, message_id: str | None) -> results.T
     """
     session = visible_session(user, session_id)
     prompt = _follow(_find_prompt(session, message_id))
-    run: Run | None = session.runs.filter(message_id=prompt.message_id).order_by("started_at", "id").last()
+    run: Turn | None = session.runs.filter(message_id=prompt.message_id).order_by("started_at", "id").last()
     permissions = pending_permissions(session)
     outcome = turn_outcome(
         prompt.state,

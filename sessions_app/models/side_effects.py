@@ -42,13 +42,13 @@ from sessions_app.models.event import NewEvent
 from sessions_app.models.runs import PermissionRequest
 from sessions_app.models.session import TaskSession
 from sessions_app.models.transactions import SessionTransaction, SideEffects
-from sessions_app.models.turns import Run
+from sessions_app.models.turns import Turn
 from sessions_app.models.waits import ResumeToken, end_run_of_lost_prompt, revoke_tokens_of_run
 
 log = logging.getLogger(__name__)
 
 
-def _best_token(run: Run) -> TokenState | None:
+def _best_token(run: Turn) -> TokenState | None:
     """Return the most usable state among the keys of what the run still waits for."""
     asked = PermissionRequest.objects.filter(run=run, state=PermissionState.PENDING).values("id")
     waited = Q(wait_id=run.wait_id) & ~Q(wait_kind=WaitKind.PERMISSION) | Q(wait_id__in=asked)
@@ -59,8 +59,8 @@ def _best_token(run: Run) -> TokenState | None:
 def derived_status(
     session: TaskSession,
     execution: ExecutorRunning | None,
-    run: Run | None,
-    best_token: Callable[[Run], TokenState | None] = _best_token,
+    run: Turn | None,
+    best_token: Callable[[Turn], TokenState | None] = _best_token,
 ) -> DerivedStatus:
     """Derive the status from the newest run; one query if the run waits, else none.
 

@@ -35,10 +35,10 @@ from sessions_app.models.event import NewEvent, append_all_events
 from sessions_app.models.locking import lock_session, lock_timeout
 from sessions_app.models.runs import ContinuityReceipt, Prompt
 from sessions_app.models.session import Task, TaskSession
-from sessions_app.models.turns import Run, Turn, attach_session, newest_run
+from sessions_app.models.turns import Turn, attach_session, newest_run
 
 _EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key))
-_OPEN_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])
+_OPEN_RUN = PreparedQuery(lambda key: Turn.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])
 
 
 class LeaseLost(Exception):
@@ -101,17 +101,17 @@ class SessionTransaction:
         return execution
 
     @cached_property
-    def open_run(self) -> Run | None:
+    def open_run(self) -> Turn | None:
         """The run that has not ended."""
         return attach_session(self.session, _OPEN_RUN.first(self.session.id))
 
     @cached_property
-    def newest_run(self) -> Run | None:
+    def newest_run(self) -> Turn | None:
         """The run from which the session's status follows: the open one, else the last that began."""
         return self.open_run or newest_run(self.session)
 
     @property
-    def open_turn(self) -> Run | None:
+    def open_turn(self) -> Turn | None:
         """The open run if it is a turn, that is, if an agent process works on it; None for an external wait."""
         run = self.open_run
         return run if run is not None and run.has_process else None
@@ -223,7 +223,7 @@ class SessionTransaction:
         """Record that a prompt is queued."""
         self.record_event(PromptQueued(message_id=row.message_id, kind=row.kind, state=row.state))
 
-    def accept_run(self, message_id: str, **begun: Any) -> Run:
+    def accept_run(self, message_id: str, **begun: Any) -> Turn:
         """Return the run of a prompt that the agent has accepted; ``begun`` are further fields of the turn.
 
         The result of an external wait continues the wait's own run; any other prompt ends the open run and starts one.
@@ -238,9 +238,9 @@ class SessionTransaction:
             self.move_run("complete" if run.has_process else "cancel", reason="superseded")
         return self.start_run(message_id, **begun)
 
-    def start_run(self, message_id: str, *, has_process: bool = True, **begun: Any) -> Run:
+    def start_run(self, message_id: str, *, has_process: bool = True, **begun: Any) -> Turn:
         """Start a run: a turn, or an external wait, which has no agent process; ``begun`` are further fields."""
-        run = Run(
+        run = Turn(
             session=self.session,
             message_id=message_id,
             started_at=self.at,
@@ -275,7 +275,7 @@ class SessionTransaction:
         stop_reason: str | None = None,
         once: str | None = None,
         **details: Any,
-    ) -> Run | None:
+    ) -> Turn | None:
         """Move the open run and return it; None if no run is open. A run ends exactly once.
 
         ``stop_reason`` is why the agent itself stopped, if it said so. ``details`` are the further fields of the event
@@ -367,7 +367,7 @@ class SideEffects:
 
     prompt_moved: Callable[[SessionTransaction, Prompt], object]
     """After a prompt has changed its state."""
-    run_ended: Callable[[SessionTransaction, Run, str], object]
+    run_ended: Callable[[SessionTransaction, Turn, str], object]
     """When a run ends, before its row and its event are written; with the reason."""
     before_write: Hook
     """When the block ends, before the session's row is written; may record events and set fields."""

@@ -28,7 +28,7 @@ from sessions_app.events.waits import TokenConsumed, TokenExpired, TokenMinted, 
 from sessions_app.models.runs import Prompt
 from sessions_app.models.session import INTERRUPTED_WAIT, TaskSession, choices
 from sessions_app.models.transactions import SessionTransaction
-from sessions_app.models.turns import Run
+from sessions_app.models.turns import Turn
 
 
 class TokenQuerySet(TeamQuerySet["ResumeToken"]):
@@ -54,7 +54,7 @@ class ResumeToken(TeamModel):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="tokens")
-    run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="tokens")
+    run = models.ForeignKey(Turn, models.CASCADE, null=True, blank=True, related_name="tokens")
     wait_kind = models.CharField(max_length=16, choices=choices(WaitKind))
     wait_id = models.CharField(max_length=128)
     secret_hash = models.CharField(max_length=64, unique=True)
@@ -127,7 +127,7 @@ TOOL_CALL_CHANGED: Final = "tool_call_changed"
 
 
 def begin_permission_wait(
-    transaction: SessionTransaction, permission_id: str, run: Run | None, asks: str
+    transaction: SessionTransaction, permission_id: str, run: Turn | None, asks: str
 ) -> ResumeToken:
     """Begin the wait for what an agent ``asks``, with this deployment's deadline; return its key."""
     limit = settings.KANDEV_PERMISSION_TIMEOUT
@@ -167,13 +167,13 @@ def begin_wait(
         if len(transaction.events) > before:
             # The event gets its number only when the transaction ends.
             event = transaction.events[-1]
-            transaction.after_events.append(lambda: Run.objects.filter(id=run.id).update(since_seq=event.seq))
+            transaction.after_events.append(lambda: Turn.objects.filter(id=run.id).update(since_seq=event.seq))
     return _save_token(transaction, token)
 
 
 def mint_token(
     transaction: SessionTransaction,
-    run: Run | None,
+    run: Turn | None,
     kind: WaitKind,
     wait_id: str,
     *,
@@ -229,7 +229,7 @@ def replace_token(transaction: SessionTransaction, wait_id: str, reason: str) ->
             mint_token(transaction, token.run, kind, wait_id, expires_at=token.expires_at, by=token.by)
 
 
-def revoke_tokens_of_run(transaction: SessionTransaction, run: Run, reason: str) -> None:
+def revoke_tokens_of_run(transaction: SessionTransaction, run: Turn, reason: str) -> None:
     """Revoke the keys of a run that has ended, because it can no longer be answered."""
     if run.wait_kind:
         revoke_tokens(transaction, reason, run=run)

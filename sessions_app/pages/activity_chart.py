@@ -12,7 +12,7 @@ from typing import Final
 from sessions_app.domain.situation_facts import Label
 from sessions_app.domain.states import RunState
 from sessions_app.domain.wording import plural
-from sessions_app.models import Run
+from sessions_app.models import Turn
 
 CHART_WIDTH: Final = 1000.0
 """Width of the chart, in units of the drawing."""
@@ -67,7 +67,7 @@ class ActivityChart:
 def draw_activity_chart(
     since: datetime,
     until: datetime,
-    runs: Sequence[Run],
+    runs: Sequence[Turn],
     process: Sequence[tuple[datetime, bool]],
     sweeps: Sequence[tuple[datetime, Label]],
 ) -> ActivityChart:
@@ -93,7 +93,7 @@ def draw_activity_chart(
 class _TimeScale:
     """Converts times to units. Turns can be days apart, so long rests are shortened and listed in ``breaks``."""
 
-    def __init__(self, since: datetime, until: datetime, runs: Sequence[Run], moments: Iterable[datetime]):
+    def __init__(self, since: datetime, until: datetime, runs: Sequence[Turn], moments: Iterable[datetime]):
         ends = [(run.started_at, run.ended_at or until) for run in runs]
         edges = {since, until, *moments, *(edge for span in ends for edge in span)}
         self.edges = sorted(min(max(edge, since), until) for edge in edges)
@@ -155,7 +155,7 @@ def _format_duration(seconds: float) -> str:
     return plural(round(seconds), "1 second", "{} seconds")
 
 
-def _chart_summary(runs: Sequence[Run], looks: int) -> str:
+def _chart_summary(runs: Sequence[Turn], looks: int) -> str:
     """Return the summary for screen readers, such as ``5 turns (1 interrupted), 2 recovery checks``."""
     cut = sum(run.state == RunState.INTERRUPTED for run in runs)
     turns = f"{len(runs)} turn{'' if len(runs) == 1 else 's'}" + (f" ({cut} interrupted)" if cut else "")

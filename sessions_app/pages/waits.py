@@ -22,7 +22,7 @@ from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.domain.session_status import WaitStatus
 from sessions_app.domain.situation_facts import humanize_code
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
-from sessions_app.models import Run, TaskSession
+from sessions_app.models import TaskSession, Turn
 from sessions_app.pages.shortcuts import find_session
 from sessions_app.services import waits
 from sessions_app.services.errors import SessionsError
@@ -165,13 +165,13 @@ def wait_contexts(session: TaskSession, wait: WaitStatus | None) -> dict[str, An
     }
 
 
-def _open_wait_context(run: Run) -> dict[str, Any]:
+def _open_wait_context(run: Turn) -> dict[str, Any]:
     key = max(run.tokens.all(), key=lambda token: token.created_at)
     by = key.by.get_username() if key.by else ""
     return {"id": run.wait_id, "reason": run.wait_reason, "deadline": key.expires_at, "by": by, "since": run.started_at}
 
 
-def _past_wait_context(run: Run) -> dict[str, Any]:
+def _past_wait_context(run: Turn) -> dict[str, Any]:
     """Return how a wait ended. If it had several keys, its most usable one decides (see ``most_usable_state``)."""
     now, keys = timezone.now(), list(run.tokens.all())
     state = most_usable_state(key.state(now) for key in keys) or TokenState.REVOKED

@@ -34,7 +34,7 @@ from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import OPEN_PROMPT_STATES, DesiredState, RunState, SessionState
 from sessions_app.events.execution import AgentExited
 from sessions_app.events.turns import RunFailed
-from sessions_app.models import IntentKind, Message, ReportedAgent, Repository, Run, Task, TaskSession
+from sessions_app.models import IntentKind, Message, ReportedAgent, Repository, Task, TaskSession, Turn
 from sessions_app.models.message import texts_of
 from sessions_app.models.turns import newest_run
 from sessions_app.services.catalogue import SECRET_FIELDS, profiles_of, scratch_repository, scratch_root
@@ -165,7 +165,7 @@ def waiting_for_a_person(sessions: QuerySet[TaskSession]) -> QuerySet[TaskSessio
 
 
 def _completed_tests(user: User) -> Mapping[tuple[str, uuid.UUID], datetime]:
-    runs = Run.objects.filter(session__in=test_sessions().filter(pk__in=TaskSession.objects.visible_to(user)))
+    runs = Turn.objects.filter(session__in=test_sessions().filter(pk__in=TaskSession.objects.visible_to(user)))
     rows = runs.filter(state=RunState.COMPLETED).order_by("-ended_at")
     newest: dict[tuple[str, uuid.UUID], datetime] = {}
     for name, executor, at in rows.values_list(

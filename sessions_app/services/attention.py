@@ -30,9 +30,9 @@ from sessions_app.models import (
     PermissionRequest,
     Presence,
     Prompt,
-    Run,
     Task,
     TaskSession,
+    Turn,
 )
 
 _ENDED_TASK_STATES: Final = (TaskState.DONE, TaskState.CANCELLED)
@@ -201,7 +201,7 @@ def overdue_filter() -> Q:
         created_at__lte=since,
         session__desired_state=DesiredState.RUNNING,
     )
-    return waits & Q(~Exists(Run.objects.filter(at_work, session=OuterRef("session"))))
+    return waits & Q(~Exists(Turn.objects.filter(at_work, session=OuterRef("session"))))
 
 
 def awaits_answer(**wanted: str) -> Exists:

@@ -35,9 +35,9 @@ from sessions_app.models import (
     Intent,
     IntentKind,
     Prompt,
-    Run,
     SessionTransaction,
     TaskSession,
+    Turn,
     session_transaction,
     waits,
     wakeups,
@@ -278,7 +278,7 @@ def end_work_after_retry(transaction: SessionTransaction, withdrawn: Prompt) -> 
         transaction.move_work("rest")
 
 
-def _cancel_wait(transaction: SessionTransaction, run: Run) -> bool:
+def _cancel_wait(transaction: SessionTransaction, run: Turn) -> bool:
     """End an external wait, and its result unless an agent may have it; return False in that case."""
     if waits.end_external_wait(transaction, "cancelled"):
         return True

@@ -17,7 +17,16 @@ from django.db.models.lookups import LessThanOrEqual
 
 from sessions_app.domain.states import PromptKind, RunState
 from sessions_app.domain.verification import ReceiptKind
-from sessions_app.models import ContinuityReceipt, Intent, IntentKind, Prompt, ResumeToken, Run, TaskSession, operations
+from sessions_app.models import (
+    ContinuityReceipt,
+    Intent,
+    IntentKind,
+    Prompt,
+    ResumeToken,
+    TaskSession,
+    Turn,
+    operations,
+)
 
 RESUME_BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 """Upper bounds in seconds; a further bucket takes everything longer."""
@@ -134,7 +143,7 @@ def store_values(limit: int) -> int:
 
 COUNTER_SOURCES: Final[Sequence[tuple[type[Model], CounterReader]]] = (
     (ContinuityReceipt, _resumes),
-    (Run, _interruptions),
+    (Turn, _interruptions),
     (ResumeToken, _tokens),
     (Prompt, _continued),
     (Intent, _starts),

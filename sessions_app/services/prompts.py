@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from sessions_app.domain.agent_programs import LOGGED_OUT
 from sessions_app.domain.continuation import Interruption, continue_prompt, retry_prompt
 from sessions_app.domain.states import DesiredState, PromptKind, PromptState, RunState, SessionState
-from sessions_app.models import Prompt, Run, SessionTransaction, session_transaction
+from sessions_app.models import Prompt, SessionTransaction, Turn, session_transaction
 from sessions_app.models.message import has_called_tools_since
 from sessions_app.services import attachments, prompt_context
 from sessions_app.services.errors import Conflict, NotFound
@@ -109,7 +109,7 @@ def _create_continue_prompt(transaction: SessionTransaction, old: Prompt, by: Us
     return row
 
 
-def _unfinished_tools(transaction: SessionTransaction, run: Run) -> list[str]:
+def _unfinished_tools(transaction: SessionTransaction, run: Turn) -> list[str]:
     """Return the tools that were unfinished when the run was interrupted, from the log."""
     event = transaction.session.events.filter(once=f"run.interrupted:{run.id}").first()
     return [str(title) for title in event.payload.get("unfinished_tools", ())] if event else []

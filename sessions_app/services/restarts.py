@@ -16,7 +16,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from executors_app.machine.process import identity
-from sessions_app.models import ContinuityReceipt, RecoverySweep, Run, SweepOutcome, Task, TaskSession
+from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, Task, TaskSession, Turn
 from sessions_app.services import attention
 from sessions_app.services.board import annotate_needs
 from sessions_app.services.catalogue import SECRET_FIELDS
@@ -190,7 +190,7 @@ def load_first_steps(user: User) -> FirstSteps | None:
     if ContinuityReceipt.objects.visible_to(user).filter(kind="reattached").exists() and last is not None:
         return None
     session = task.sessions.order_by("-created_at").first()
-    runs = Run.objects.filter(session=session) if session else Run.objects.none()
+    runs = Turn.objects.filter(session=session) if session else Turn.objects.none()
     return FirstSteps(
         task=task,
         session=session,

@@ -30,9 +30,9 @@ from sessions_app.models import (
     QUEUED_FOR_CAPACITY,
     Intent,
     IntentKind,
-    Run,
     Supervisor,
     TaskSession,
+    Turn,
 )
 from sessions_app.models.turns import newest_run
 from sessions_app.services.assessment import can_be_taken_over, execution_of
@@ -104,7 +104,7 @@ def with_situation(
     session: TaskSession,
     assessment: Assessment,
     open_kinds: Collection[str],
-    run: Run | None,
+    run: Turn | None,
 ) -> SessionStatus:
     """Return the status with ``stillness`` and ``choices``: why nothing is happening, and the ways to continue."""
     facts = situation_facts(session, status, assessment, open_kinds, run=run)
@@ -132,7 +132,7 @@ def situation_facts(
     assessment: Assessment,
     open_kinds: Collection[str],
     *,
-    run: Run | None,
+    run: Turn | None,
     interrupted_prompts: int = 0,
 ) -> SituationFacts:
     """Build the facts of one session from its status; one query if something waits for a supervisor, else none.

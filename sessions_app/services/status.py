@@ -44,9 +44,9 @@ from sessions_app.models import (
     PermissionRequest,
     Prompt,
     ResumeToken,
-    Run,
     Supervisor,
     TaskSession,
+    Turn,
 )
 from sessions_app.models.side_effects import derived_status
 from sessions_app.models.turns import newest_run, newest_runs
@@ -74,7 +74,7 @@ class SessionRunState(NamedTuple):
     """A session's execution, its newest run, and the status that follows from both."""
 
     execution: ExecutorRunning | None
-    run: Run | None
+    run: Turn | None
     derived: DerivedStatus
 
 
@@ -93,7 +93,7 @@ def load_run_states(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, Sessi
     return states
 
 
-def _best_tokens(runs: Sequence[Run]) -> Mapping[uuid.UUID, TokenState | None]:
+def _best_tokens(runs: Sequence[Turn]) -> Mapping[uuid.UUID, TokenState | None]:
     """Return the most usable state among the keys of what each run still waits for."""
     if not runs:
         return {}
@@ -207,7 +207,7 @@ def _retry(session: TaskSession) -> RetryStatus | None:
     }
 
 
-def _interrupted_wait(session: TaskSession, run: Run | None) -> InterruptedWaitStatus | None:
+def _interrupted_wait(session: TaskSession, run: Turn | None) -> InterruptedWaitStatus | None:
     """Return the wait that ended without an answer, unless something has happened since."""
     wait = wait_of(session)
     if wait is None or run is None or wait["run_id"] != str(run.id):
@@ -221,7 +221,7 @@ def _interrupted_wait(session: TaskSession, run: Run | None) -> InterruptedWaitS
     }
 
 
-def _cancel_ignored_since(session: TaskSession, run: Run | None) -> str | None:
+def _cancel_ignored_since(session: TaskSession, run: Turn | None) -> str | None:
     """Return since when the agent has continued a turn that it was asked to cancel."""
     ignored: Mapping[str, Any] = session.metadata.get(CANCEL_IGNORED) or {}
     return str(ignored["since"]) if run is not None and ignored.get("run_id") == str(run.id) else None
@@ -300,7 +300,7 @@ def _counts(session: TaskSession) -> dict[str, int]:
     }
 
 
-def wait_json(run: Run | None) -> WaitStatus | None:
+def wait_json(run: Turn | None) -> WaitStatus | None:
     """Return what the newest run waits for; None if it does not wait."""
     if run is None or run.state != RunState.WAITING:
         return None

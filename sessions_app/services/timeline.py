@@ -16,7 +16,7 @@ from sessions_app.events import EVENT_CLASSES
 from sessions_app.events.execution import AgentctlStopped, AgentExited, ReceiptWritten
 from sessions_app.events.session import StateChanged
 from sessions_app.events.turns import RunInterrupted
-from sessions_app.models import ContinuityReceipt, Prompt, Run, SessionEvent, SweepOutcome, TaskSession
+from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession, Turn
 
 
 def event_json(event: SessionEvent, session: TaskSession) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _prompts(session: TaskSession, events: Sequence[SessionEvent]) -> dict[str, 
     return {row.message_id: row for row in rows}
 
 
-def runs_between(session: TaskSession, since: datetime, until: datetime) -> list[Run]:
+def runs_between(session: TaskSession, since: datetime, until: datetime) -> list[Turn]:
     """Return the turns that overlap this time, newest first."""
     rows = session.runs.filter(started_at__lte=until).exclude(ended_at__lt=since)
     return list(rows.order_by("-started_at")[:MAX_RUNS])

@@ -30,9 +30,9 @@ from sessions_app.models import (
     PermissionRequest,
     Prompt,
     ResumeToken,
-    Run,
     SessionTransaction,
     TaskSession,
+    Turn,
     resolve_items,
     session_transaction,
 )
@@ -238,7 +238,7 @@ def end_wait(session_id: uuid.UUID, wait_id: str) -> None:
         writes.end_external_wait(transaction, "cancelled")
 
 
-def _open_run_of(transaction: SessionTransaction, wait_id: str) -> Run:
+def _open_run_of(transaction: SessionTransaction, wait_id: str) -> Turn:
     run = transaction.open_run
     if run is None or run.has_process or run.state != RunState.WAITING or run.wait_id != wait_id:
         raise Conflict("This wait is over.")
@@ -314,7 +314,7 @@ def _begin_wait(
 
 
 def _repeat_wait(
-    transaction: SessionTransaction, run: Run, reason: str, deadline: datetime | None, by: User
+    transaction: SessionTransaction, run: Turn, reason: str, deadline: datetime | None, by: User
 ) -> ResumeToken:
     writes.revoke_tokens(transaction, "rotated", run=run)
     run.wait_reason, run.deadline_at = reason, deadline
@@ -363,7 +363,7 @@ def _refuse_ended(transaction: SessionTransaction) -> None:
         raise TerminalState
 
 
-def _payload_text(run: Run, payload: Any) -> str:
+def _payload_text(run: Turn, payload: Any) -> str:
     """Return the prompt text for a payload: text unchanged, anything else as JSON."""
     if payload in (None, "", {}, []):
         payload = f"The awaited result has arrived: {run.wait_reason or 'continue'}"

@@ -24,7 +24,7 @@ from sessions_app.domain.verification import (
     fingerprint,
 )
 from sessions_app.events.execution import ReceiptWritten
-from sessions_app.models import ContinuityReceipt, IntentKind, Message, Prompt, Run, SessionTransaction, TaskSession
+from sessions_app.models import ContinuityReceipt, IntentKind, Message, Prompt, SessionTransaction, TaskSession, Turn
 from sessions_app.models.attention import update_wording
 from sessions_app.models.transactions import ERROR_LIMIT
 from sessions_app.services import prompt_context, workspace_notes
@@ -118,9 +118,9 @@ def _note_metadata(transaction: SessionTransaction, key: str, value: Any) -> Non
 _CHECKABLE = frozenset({Verified.UNPROVEN, Verified.PENDING})
 
 
-def completed_turns(session_id: uuid.UUID) -> QuerySet[Run]:
+def completed_turns(session_id: uuid.UUID) -> QuerySet[Turn]:
     """Select the completed turns of a session, without memory checks."""
-    done = Run.objects.filter(session_id=session_id, state=RunState.COMPLETED).order_by()
+    done = Turn.objects.filter(session_id=session_id, state=RunState.COMPLETED).order_by()
     return done.exclude(message_id__startswith=verification.MEMORY_CHECK_PREFIX)
 
 
@@ -162,7 +162,7 @@ def load_requests(session: TaskSession) -> verification.Requests:
     if not names:
         return verification.Requests()
     prompts = Prompt.objects.filter(session=OuterRef("session"), message_id=OuterRef("message_id"))
-    ended = Run.objects.filter(session=session, state__in=(RunState.COMPLETED, RunState.INTERRUPTED)).order_by()
+    ended = Turn.objects.filter(session=session, state__in=(RunState.COMPLETED, RunState.INTERRUPTED)).order_by()
     runs = ended.annotate(text=Subquery(prompts.values("text")[:1])).values_list("message_id", "state", "text")
     turns = {message_id: (state, text) for message_id, state, text in runs}
     completed = [turns[name][1] for name in names if name in turns and turns[name][0] == RunState.COMPLETED]

@@ -23,7 +23,6 @@ from sessions_app.models import (
     MessageDraft,
     NewEvent,
     PermissionRequest,
-    Run,
     SessionTransaction,
     Turn,
     append_texts,
@@ -622,7 +621,7 @@ class OpenRequests:
         """Remove a request that this batch has settled."""
         self._open.pop(row.id, None)
 
-    def update(self, run: Run, key: str, known: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
+    def update(self, run: Turn, key: str, known: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
         """Add to the requests of a turn what the agent has since reported about their tool call.
 
         ``changed`` are the fields that it has replaced. Whoever read the earlier ones has not consented to these, so

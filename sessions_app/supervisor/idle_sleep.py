@@ -34,9 +34,9 @@ from sessions_app.models import (
     IntentKind,
     LeaseLost,
     Prompt,
-    Run,
     SessionTransaction,
     TaskSession,
+    Turn,
     session_transaction,
 )
 from sessions_app.services.assessment import assess_session, is_running
@@ -147,7 +147,7 @@ def _may_sleep(transaction: SessionTransaction) -> bool:
 def _has_open_requests(session: TaskSession) -> bool:
     """Whether the session has an open run, intent or permission request, or a prompt that is not finished."""
     return (
-        Run.objects.filter(session=session, state__in=OPEN_RUN_STATES).exists()
+        Turn.objects.filter(session=session, state__in=OPEN_RUN_STATES).exists()
         or Prompt.objects.filter(session=session, state__in=OPEN_PROMPT_STATES).exists()
         or session.intents.filter(done_at=None).exists()
         or session.permissions.filter(state=PermissionState.PENDING).exists()

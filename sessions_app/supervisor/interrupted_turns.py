@@ -33,7 +33,7 @@ from sessions_app.domain.states import (
 )
 from sessions_app.events.permissions import PermissionExpired
 from sessions_app.events.turns import RunRetrying
-from sessions_app.models import IntentKind, PermissionRequest, Prompt, Run, SessionTransaction, TaskSession, waits
+from sessions_app.models import IntentKind, PermissionRequest, Prompt, SessionTransaction, TaskSession, Turn, waits
 from sessions_app.services import prompt_context
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.policies import effective_policy_of
@@ -167,7 +167,9 @@ def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:
     return known
 
 
-def _plan_continuation(transaction: SessionTransaction, run: Run, interrupted: Prompt | None, tools: list[str]) -> None:
+def _plan_continuation(
+    transaction: SessionTransaction, run: Turn, interrupted: Prompt | None, tools: list[str]
+) -> None:
     """Note the interruption for the next prompt, and queue a continue prompt if no new prompt supersedes the turn.
 
     The continue prompt is created in the transaction that records the interruption, so no crash can lose it (rule 16).
@@ -204,7 +206,7 @@ def _restarts_unasked(transaction: SessionTransaction) -> bool:
     return execution is not None and assess_session(transaction.session).without_live_agent.needs_resume
 
 
-def _was_cancelled(transaction: SessionTransaction, run: Run) -> bool:
+def _was_cancelled(transaction: SessionTransaction, run: Turn) -> bool:
     """Whether a user asked to cancel this turn, even if the agent never received the cancel."""
     return transaction.session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
 
@@ -230,7 +232,7 @@ def withdraw_continuation(transaction: SessionTransaction) -> None:
             transaction.move_prompt(cut, "reopen", continued_by=None)
 
 
-def _put_continue_prompt(transaction: SessionTransaction, run: Run, interrupted: Prompt, text: str) -> None:
+def _put_continue_prompt(transaction: SessionTransaction, run: Turn, interrupted: Prompt, text: str) -> None:
     # Named after the run: each run gets at most one continue prompt, whoever records its interruption.
     row, made = Prompt.objects.get_or_create(
         session=transaction.session,
@@ -248,7 +250,7 @@ MESSAGE_CHARS = 4000
 
 def plan_retry(
     transaction: SessionTransaction,
-    run: Run,
+    run: Turn,
     failed: Prompt | None,
     line: Mapping[str, Any],
     *,
@@ -323,7 +325,7 @@ def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
     return transient_errors.Retry(row.trouble, row.trouble_message, row.attempt, of, row.not_before).said
 
 
-def _may_retry(transaction: SessionTransaction, run: Run, failed: Prompt) -> bool:
+def _may_retry(transaction: SessionTransaction, run: Turn, failed: Prompt) -> bool:
     session = transaction.session
     wanted = session.desired_state == DesiredState.RUNNING and SESSION.allows(session.state, "turn_ended")
     return wanted and not _was_cancelled(transaction, run) and failed.attempt < settings.KANDEV_TURN_RETRIES

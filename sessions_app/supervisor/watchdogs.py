@@ -51,10 +51,10 @@ from sessions_app.models import (
     PermissionRequest,
     Prompt,
     ResumeToken,
-    Run,
     SessionEvent,
     SessionTransaction,
     TaskSession,
+    Turn,
     session_transaction,
     waits,
 )
@@ -85,12 +85,12 @@ def report_ignored_cancels(held: Mapping[uuid.UUID, Lease]) -> int:
     )
 
 
-def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[tuple[Run, datetime]]:
+def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[tuple[Turn, datetime]]:
     """Return the turns that outlive their cancel, and when it was requested."""
-    rows = Run.objects.filter(state__in=OPEN_RUN_STATES, has_process=True, session_id__in=sessions)
+    rows = Turn.objects.filter(state__in=OPEN_RUN_STATES, has_process=True, session_id__in=sessions)
     turns = {run.session_id: run for run in rows.select_related("session").order_by("started_at")}
     cancels = Intent.objects.filter(session_id__in=turns, kind=IntentKind.CANCEL, outcome=DELIVERED_OUTCOME)
-    found: dict[uuid.UUID, tuple[Run, datetime]] = {}
+    found: dict[uuid.UUID, tuple[Turn, datetime]] = {}
     for order in cancels.filter(done_at__lte=timezone.now() - IGNORED_AFTER).order_by("-done_at"):
         run = turns[order.session_id]
         noted_run = run.session.metadata.get(CANCEL_IGNORED, {}).get("run_id")
@@ -100,7 +100,7 @@ def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[tuple[Run, datetime]]:
     return list(found.values())
 
 
-def _record_ignored_cancel(run: Run, asked_at: datetime, lease: Lease) -> bool:
+def _record_ignored_cancel(run: Turn, asked_at: datetime, lease: Lease) -> bool:
     with session_transaction(run.session_id, lease) as transaction:
         if transaction.open_turn is None or transaction.open_turn.id != run.id:
             return False  # the turn has ended since it was read
@@ -151,7 +151,7 @@ def end_work_outside_turns(held: Mapping[uuid.UUID, Lease]) -> int:
 
 
 _WITHOUT_TURN = ~Exists(
-    Run.objects.filter(session_id=OuterRef("pk"), state__in=OPEN_RUN_STATES)
+    Turn.objects.filter(session_id=OuterRef("pk"), state__in=OPEN_RUN_STATES)
 ) & ~Exists(  # a turn that is retried keeps its session working
     Prompt.objects.filter(session_id=OuterRef("pk"), state__in=OPEN_PROMPT_STATES)
 )
@@ -175,16 +175,16 @@ def _record_rest(session_id: uuid.UUID, lease: Lease) -> bool:
     return True
 
 
-def _load_silent_runs(since: datetime) -> list[tuple[Run, datetime]]:
+def _load_silent_runs(since: datetime) -> list[tuple[Turn, datetime]]:
     newest = SessionEvent.objects.filter(_AGENT_EVENTS, session_id=OuterRef("session_id")).order_by("-seq")
-    working = Run.objects.filter(
+    working = Turn.objects.filter(
         state=RunState.RUNNING, has_process=True, started_at__lte=since, session__stalled_since=None
     )
     rows = working.annotate(heard=Subquery(newest.values("at")[:1])).filter(heard__lte=since)
     return [(row, row.heard) for row in rows]
 
 
-def _record_stall(run: Run, heard: datetime, lease: Lease) -> bool:
+def _record_stall(run: Turn, heard: datetime, lease: Lease) -> bool:
     with session_transaction(run.session_id, lease) as transaction:
         if transaction.open_turn is None or transaction.open_turn.id != run.id:
             return False

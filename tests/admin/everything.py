@@ -38,13 +38,13 @@ from sessions_app.models import (
     RenderedText,
     ReportedAgent,
     Repository,
-    Run,
     Supervisor,
     SweepOutcome,
     SweepRequest,
     Task,
     TaskSession,
     TeamPolicy,
+    Turn,
     session_transaction,
 )
 from sessions_app.models.waits import mint_token
@@ -99,7 +99,7 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
         record_raw_event(transaction, "session.workspace.changed")
     message = Message.objects.create(session=session, seq=1, updated_seq=1, role="agent", created_at=now)
     MessagePart.objects.create(message=message, number=0, text="Hello")
-    run = Run.objects.create(session=session, message_id="m", started_at=now)
+    run = Turn.objects.create(session=session, message_id="m", started_at=now)
     PermissionRequest.objects.create(id=f"permission-{name}", session=session, run=run, requested_at=now)
     with session_transaction(session.id) as transaction:
         mint_token(transaction, run, WaitKind.PERMISSION, f"permission-{name}", by=user)

@@ -9,7 +9,7 @@ from rest_framework.test import APIClient
 from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.api.pagination import SequencePagination
 from sessions_app.api.views import conversation
-from sessions_app.models import Intent, PermissionRequest, Prompt, ResumeToken, Run, TaskSession, session_transaction
+from sessions_app.models import Intent, PermissionRequest, Prompt, ResumeToken, TaskSession, Turn, session_transaction
 from tests.api.world import PERMISSION, World, message, prompt, say
 from tests.raw_events import record_raw_event
 
@@ -111,7 +111,7 @@ def test_long_text_is_cut_and_can_be_read_to_its_end(
 
 
 def test_receipts_and_runs_are_listed(world: World, api: APIClient) -> None:
-    Run.objects.create(session=world.session, message_id="m", started_at=timezone.now())
+    Turn.objects.create(session=world.session, message_id="m", started_at=timezone.now())
     [receipt] = api.get(world.url("receipts/")).json()["results"]
     [run] = api.get(world.url("runs/")).json()["results"]
     assert (receipt["kind"], receipt["verified"], receipt["evidence"]) == ("resumed", "pending", {})
@@ -121,8 +121,8 @@ def test_receipts_and_runs_are_listed(world: World, api: APIClient) -> None:
 def test_run_shows_what_its_row_knows_and_null_for_the_rest(world: World, api: APIClient) -> None:
     known = {"origin": "prompt", "first_seq": 3, "last_seq": 9, "stop_reason": "end_turn", "snapshot_before": "a" * 40}
     started = {"session": world.session, "state": "completed", "started_at": timezone.now()}
-    Run.objects.create(**started, message_id="new", usage={"input_tokens": 7}, **known)
-    Run.objects.create(**started, message_id="of release 1.0.0")
+    Turn.objects.create(**started, message_id="new", usage={"input_tokens": 7}, **known)
+    Turn.objects.create(**started, message_id="of release 1.0.0")
     rows = {row["message_id"]: row for row in api.get(world.url("runs/")).json()["results"]}
     new, old = rows["new"], rows["of release 1.0.0"]
     told = (*known, "usage", "snapshot_after")
@@ -150,10 +150,10 @@ def test_resending_a_held_prompt_creates_one_new_prompt(world: World, api: APICl
     assert Prompt.objects.count() == 2
 
 
-def interrupted(world: World) -> Run:
+def interrupted(world: World) -> Turn:
     """Return a run that was interrupted during a tool call."""
     now = timezone.now()
-    run = Run.objects.create(session=world.session, message_id="1", state="interrupted", started_at=now, ended_at=now)
+    run = Turn.objects.create(session=world.session, message_id="1", state="interrupted", started_at=now, ended_at=now)
     prompt(world.session, "interrupted", "1")
     TaskSession.objects.update(state="WAITING_FOR_INPUT")
     world.mark_running()

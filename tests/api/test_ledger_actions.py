@@ -10,7 +10,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from sessions_app.domain.states import PromptState
-from sessions_app.models import Intent, Prompt, Run
+from sessions_app.models import Intent, Prompt, Turn
 from tests.api.world import World, prompt
 
 NAME: Final = "caller/1"
@@ -39,7 +39,7 @@ CASES: Final = [
 def ledger(world: World) -> World:
     """Return a session with a running agent that received this prompt."""
     now = timezone.now()
-    Run.objects.create(session=world.session, message_id=NAME, state="interrupted", started_at=now, ended_at=now)
+    Turn.objects.create(session=world.session, message_id=NAME, state="interrupted", started_at=now, ended_at=now)
     world.mark_running()
     Intent.objects.update(done_at=now)
     return world

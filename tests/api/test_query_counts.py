@@ -12,7 +12,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile
-from sessions_app.models import ContinuityReceipt, Run
+from sessions_app.models import ContinuityReceipt, Turn
 from sessions_app.services.tasks import create_session, create_task
 from tests.api.world import World, message, prompt, say
 
@@ -36,7 +36,7 @@ def more_of_a_session(world: World, count: int) -> None:
         old = prompt(world.session, "dismissed")
         old.resent_as = prompt(world.session, "held")
         old.save()
-        Run.objects.create(session=world.session, message_id="m", state="completed", started_at=timezone.now())
+        Turn.objects.create(session=world.session, message_id="m", state="completed", started_at=timezone.now())
         ContinuityReceipt.objects.create(session=world.session, kind="resumed")
 
 

@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.api.serializers.sessions import STATUS_FIELDS
-from sessions_app.models import Intent, Prompt, Run, Task, TaskSession
+from sessions_app.models import Intent, Prompt, Task, TaskSession, Turn
 from tests.api.world import World, client_of
 from tests.attention.raising import raise_item_of
 
@@ -124,7 +124,7 @@ def test_running_session_is_not_resumed_again(world: World, api: APIClient) -> N
 
 def prompted(world: World, **values: Any) -> None:
     """Record a finished turn of the session, whose agent has exited."""
-    Run.objects.create(session=world.session, message_id="m", state="completed", started_at=timezone.now())
+    Turn.objects.create(session=world.session, message_id="m", state="completed", started_at=timezone.now())
     TaskSession.objects.filter(id=world.session.id).update(**{"state": "WAITING_FOR_INPUT", **values})
 
 
@@ -173,7 +173,7 @@ def test_id_of_a_held_prompt_cannot_be_reused(world: World, api: APIClient) -> N
 @pytest.mark.parametrize("open_turn", [True, False])
 def test_cancel_ends_an_open_turn(world: World, api: APIClient, open_turn: bool) -> None:
     if open_turn:
-        Run.objects.create(session=world.session, message_id="m", started_at=timezone.now())
+        Turn.objects.create(session=world.session, message_id="m", started_at=timezone.now())
     answer = api.post(world.url("cancel/"))
     assert (answer.status_code, answer.json()["cancelling"]) == (202, open_turn)
     assert Intent.objects.filter(kind="cancel", payload__message_id="m").exists() is open_turn

@@ -12,9 +12,9 @@ from sessions_app.domain.attention import DETAIL_LIMIT, AttentionKind, Notice, t
 from sessions_app.models import (
     AttentionItem,
     Prompt,
-    Run,
     SessionTransaction,
     TaskSession,
+    Turn,
     raise_item,
     session_transaction,
 )
@@ -58,7 +58,7 @@ def test_completed_turn_raises_an_idle_item_until_the_next_turn() -> None:
     ingest(session, [journal.completes("m")])
     assert open_kinds(session) == ["idle"]
     item = AttentionItem.objects.get()
-    assert item.key == f"idle:{Run.objects.get().id}"
+    assert item.key == f"idle:{Turn.objects.get().id}"
     assert (item.task_id, bool(item.what and item.why and item.next_step)) == (session.task_id, True)
     ingest(session, journal.turn_begins("next"))
     assert open_kinds(session) == []
@@ -230,7 +230,7 @@ def test_start_that_lost_the_conversation_raises_an_item_unless_requested(
 ) -> None:
     session = running_session()
     for _ in range(turns):
-        Run.objects.create(session=session, message_id="m", state="completed", started_at=session.created_at)
+        Turn.objects.create(session=session, message_id="m", state="completed", started_at=session.created_at)
     edit(session, lambda transaction: transaction.write_receipt(kind, "none", reason=reason))
     assert open_kinds(session) == raised
 

@@ -20,7 +20,7 @@ from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.domain.states import SessionState
-from sessions_app.models import ContinuityReceipt, Run, TaskSession
+from sessions_app.models import ContinuityReceipt, TaskSession, Turn
 from sessions_app.services import intents, tasks
 from tests.bench.figures import Figure, in_turn
 from tests.bench.latencies import supervising
@@ -93,7 +93,7 @@ def _figures(kind: str, taken: list[float], bare: list[float], *, limited: bool)
 
 
 def _wait_for_turns(session: TaskSession, number: int) -> None:
-    runs = Run.objects.filter(session=session, state="completed")
+    runs = Turn.objects.filter(session=session, state="completed")
     eventually(lambda: runs.count() >= number, timeout=PATIENCE, describe=f"{number} turns have ended")
 
 

@@ -21,11 +21,11 @@ from sessions_app.models import (
     Message,
     Prompt,
     RecoverySweep,
-    Run,
     SessionEvent,
     SweepOutcome,
     Task,
     TaskSession,
+    Turn,
 )
 from tests.bench.world import AT_ONCE, World
 from tests.support.fake_agentctl import FakeAgentctl, plan_fleet
@@ -66,7 +66,7 @@ def _write_one(key: uuid.UUID) -> None:
     )
     for turn in range(TURNS):
         Prompt.objects.create(session_id=key, message_id=f"p{turn}", text="do it", state=PromptState.DONE)
-        Run.objects.create(
+        Turn.objects.create(
             session_id=key, message_id=f"p{turn}", state=RunState.COMPLETED, started_at=now, ended_at=now
         )
     asked = now - timedelta(seconds=1)
@@ -77,7 +77,7 @@ def _write_one(key: uuid.UUID) -> None:
     SweepOutcome.objects.create(sweep=sweep, session_id=key, rule="ended")
 
 
-COPIED: Final[Sequence[type[models.Model]]] = (*(SessionEvent, Message, Prompt, Run, Intent, ContinuityReceipt),)
+COPIED: Final[Sequence[type[models.Model]]] = (*(SessionEvent, Message, Prompt, Turn, Intent, ContinuityReceipt),)
 
 
 def _copy(key: uuid.UUID, others: Sequence[uuid.UUID]) -> None:

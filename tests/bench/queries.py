@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from executors_app.orm import Key, PreparedQuery
-from sessions_app.models import Message, MessagePart, Run, TaskSession, locking, message, transactions, turns
+from sessions_app.models import Message, MessagePart, TaskSession, Turn, locking, message, transactions, turns
 from sessions_app.supervisor import conversation
 from sessions_app.supervisor.sweep import candidates, selection
 from tests.bench.figures import Figure
@@ -34,7 +34,7 @@ def of_ingest_and_sweep(world: World, rounds: int, *, limited: bool) -> list[Fig
 def _queries() -> dict[str, tuple[PreparedQuery[Any], tuple[Key, ...]]]:
     session = TaskSession.objects.get()
     execution = ExecutorRunning.objects.get(session=session)
-    Run.objects.create(session=session, message_id="bench", started_at=timezone.now())
+    Turn.objects.create(session=session, message_id="bench", started_at=timezone.now())
     values = {"role": "agent", "complete": False, "seq": 1, "updated_seq": 1, "created_at": timezone.now()}
     text = Message.objects.create(session=session, **values)
     MessagePart.objects.create(message=text, number=0, text="bench")

@@ -22,7 +22,7 @@ from executors_app.machine.process import identity
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.wire.protocol import EXECUTION_MARKER
 from sessions_app.domain.states import SessionState
-from sessions_app.models import ContinuityReceipt, Run, TaskSession, wakeups
+from sessions_app.models import ContinuityReceipt, TaskSession, Turn, wakeups
 from sessions_app.services import intents, tasks
 from tests.bench.figures import Figure
 from tests.bench.latencies import drain, supervising
@@ -116,7 +116,7 @@ class KandevSession:
         return ExecutorRunning.objects.get(session_id=self.id)
 
     def _turns_over(self) -> bool:
-        runs = Run.objects.filter(session_id=self.id)
+        runs = Turn.objects.filter(session_id=self.id)
         return runs.exists() and not runs.filter(ended_at=None).exists()
 
     def kill_agent(self) -> None:
@@ -161,10 +161,10 @@ class KandevSession:
 
     def prompt(self) -> float:
         """Return the seconds from a prompt without a running agent until its answer is in the log."""
-        before = Run.objects.filter(session_id=self.id, state="completed").count()
+        before = Turn.objects.filter(session_id=self.id, state="completed").count()
         began = time.perf_counter()
         intents.queue_prompt(self.id, uuid.uuid4().hex, ASKED, self.user)
-        wait_for_commit(lambda: Run.objects.filter(session_id=self.id, state="completed").count() > before)
+        wait_for_commit(lambda: Turn.objects.filter(session_id=self.id, state="completed").count() > before)
         return time.perf_counter() - began
 
 

@@ -40,11 +40,11 @@ from sessions_app.models import (
     PermissionRequest,
     Prompt,
     Repository,
-    Run,
     SweepOutcome,
     SweepRequest,
     Task,
     TaskSession,
+    Turn,
 )
 from sessions_app.notifications import delivery
 from sessions_app.services.errors import Invalid
@@ -77,7 +77,7 @@ PLANTED: Final[Mapping[type[Model], tuple[str, ...]]] = {
     SweepOutcome: ("reason", "error_message"),
     AttentionItem: ("what", "why", "next_step", "detail"),
     Prompt: ("text", "trouble_message"),
-    Run: ("wait_reason", "reason"),
+    Turn: ("wait_reason", "reason"),
     MessagePart: ("text",),
     AgentSettings: ("title",),
     Group: ("name",),

@@ -22,8 +22,8 @@ from sessions_app.models import (
     Presence,
     RecoverySweep,
     ResumeToken,
-    Run,
     SweepRequest,
+    Turn,
     session_transaction,
     waits,
 )
@@ -39,7 +39,7 @@ SOON = timezone.now() + timedelta(days=1)
 
 def key(*, settled: Any, state: str = "completed") -> ResumeToken:
     session = running_session()
-    run_ = Run.objects.create(session=session, message_id="m", state=state, started_at=LONG_AGO)
+    run_ = Turn.objects.create(session=session, message_id="m", state=state, started_at=LONG_AGO)
     with session_transaction(session.id) as transaction:
         token = waits.mint_token(transaction, run_, WaitKind.EXTERNAL, "w")
     ResumeToken.objects.filter(id=token.id).update(revoked_at=settled)

@@ -15,7 +15,7 @@ from sessions_app.accounts.models import ApiToken, TeamRole
 from sessions_app.mcp_server import acting, arguments, reading, results
 from sessions_app.mcp_server.protocol import SERVER, _described
 from sessions_app.mcp_server.tools import TOOLS
-from sessions_app.models import Intent, Prompt, Repository, Run, Task, TaskSession
+from sessions_app.models import Intent, Prompt, Repository, Task, TaskSession, Turn
 from sessions_app.services.errors import (
     Conflict,
     IdempotencyKeyReused,
@@ -173,7 +173,7 @@ def test_prompt_is_sent_once(world: World) -> None:
 
 def test_prompt_withdraws_no_question_unless_requested(world: World) -> None:
     world.mark_running()
-    run = Run.objects.create(session=world.session, message_id="zero", state="waiting", started_at=timezone.now())
+    run = Turn.objects.create(session=world.session, message_id="zero", state="waiting", started_at=timezone.now())
     world.session.permissions.update(run=run)
     world.session.tokens.update(run=run)
     asked = arguments.PromptSessionArguments(session_id=world.session.id, message_id="one", text="Paint it")

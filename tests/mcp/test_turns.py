@@ -16,7 +16,7 @@ from sessions_app.live.hub import get_hub
 from sessions_app.mcp_server import acting, arguments, results, turns
 from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.results import Outcome
-from sessions_app.models import Prompt, Run, TaskSession
+from sessions_app.models import Prompt, TaskSession, Turn
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.errors import NotFound
 from sessions_app.services.prompts import withdraw_prompt
@@ -57,7 +57,7 @@ def test_outcome_follows_from_prompt_and_run(state: str, run: str | None, outcom
 def test_turn_whose_requests_are_answered_goes_on(world: World) -> None:
     world.mark_running()
     row, now = prompt(world.session, "delivered", "one"), timezone.now()
-    run = Run.objects.create(
+    run = Turn.objects.create(
         session=world.session, message_id=row.message_id, state="waiting", wait_kind="permission", started_at=now
     )
     world.session.permissions.update(run=run)
@@ -85,7 +85,7 @@ def turn_of(world: World, message_id: str | None = None) -> results.Turn:
 def ended(session: TaskSession, message_id: str, run: str = "completed") -> Prompt:
     """Create a prompt whose turn has ended."""
     row, now = prompt(session, "done", message_id), timezone.now()
-    Run.objects.create(session=session, message_id=message_id, state=run, started_at=now, ended_at=now)
+    Turn.objects.create(session=session, message_id=message_id, state=run, started_at=now, ended_at=now)
     return row
 
 

@@ -14,9 +14,9 @@ from sessions_app.models import (
     Lease,
     LeaseLost,
     Prompt,
-    Run,
     SessionTransaction,
     Task,
+    Turn,
     session_transaction,
 )
 from tests.raw_events import record_raw_event
@@ -165,7 +165,7 @@ def test_turn_ends_once() -> None:
         transaction.move_run("complete", reason="end_turn")
         assert transaction.move_run("fail") is None
     assert names(session) == [f"session.run.{what}" for what in ("started", "waiting", "resumed", "completed")]
-    ended = Run.objects.get(id=run.id)
+    ended = Turn.objects.get(id=run.id)
     assert (ended.state, ended.reason, ended.waited) == ("completed", "end_turn", False)
     assert ended.ended_at is not None
 

@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from sessions_app.models import ResumeToken, Run, TaskSession
+from sessions_app.models import ResumeToken, TaskSession, Turn
 from sessions_app.models.side_effects import derived_status
 from sessions_app.models.turns import newest_run
 from sessions_app.services.assessment import execution_of
@@ -43,7 +43,7 @@ def answered_elsewhere(world: World) -> TaskSession:
 def waiting_outside(world: World) -> TaskSession:
     session = asking(world)
     session.permissions.update(state="resolved")
-    Run.objects.filter(session=session).update(wait_kind="external", wait_id="build", has_process=False)
+    Turn.objects.filter(session=session).update(wait_kind="external", wait_id="build", has_process=False)
     ResumeToken.objects.filter(session=session).update(wait_kind="external", wait_id="build")
     return session
 

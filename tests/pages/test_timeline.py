@@ -18,9 +18,9 @@ from sessions_app.models import (
     ContinuityReceipt,
     NewEvent,
     RecoverySweep,
-    Run,
     SessionEvent,
     TaskSession,
+    Turn,
     append_events,
 )
 from sessions_app.pages.activity_chart import draw_activity_chart
@@ -296,8 +296,8 @@ def test_invalid_position_returns_404(before: str, ada: Client, world: World) ->
 def test_long_idle_time_is_compressed_and_labelled() -> None:
     since = timezone.now() - timedelta(days=10)
     until = since + timedelta(days=9)
-    turns = [Run(state="completed", started_at=since, ended_at=since + timedelta(minutes=20))]
-    turns.append(Run(state="interrupted", started_at=until - timedelta(minutes=20), ended_at=until))
+    turns = [Turn(state="completed", started_at=since, ended_at=since + timedelta(minutes=20))]
+    turns.append(Turn(state="interrupted", started_at=until - timedelta(minutes=20), ended_at=until))
     drawn = draw_activity_chart(since, until, turns, [(since, True), (until, False)], [])
     assert {bar.tone for bar in drawn.turns} == {"good", "bad"}
     assert all(float(bar.width) > 350 for bar in drawn.turns), "turns use most of the width"

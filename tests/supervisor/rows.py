@@ -19,9 +19,9 @@ from sessions_app.models import (
     Prompt,
     Repository,
     ResumeToken,
-    Run,
     Task,
     TaskSession,
+    Turn,
     texts_of,
 )
 from sessions_app.services import tasks, waits
@@ -121,7 +121,7 @@ def open_orders(session: TaskSession) -> list[tuple[str, dict[str, Any]]]:
 
 def runs(session: TaskSession) -> list[tuple[str, str]]:
     """Return (message_id, state) of every run, oldest first."""
-    return list(Run.objects.filter(session=session).order_by("started_at").values_list("message_id", "state"))
+    return list(Turn.objects.filter(session=session).order_by("started_at").values_list("message_id", "state"))
 
 
 def permission_states(session: TaskSession) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sessions_app.models import IDLE_REASON, Intent, PermissionRequest, Prompt, Run, TaskSession
+from sessions_app.models import IDLE_REASON, Intent, PermissionRequest, Prompt, TaskSession, Turn
 from sessions_app.pages.session_state import session_context, wants_start_on_open
 from sessions_app.services import intents
 from sessions_app.services.status import load_status, session_status
@@ -55,7 +55,7 @@ def idle_session(**fields: Any) -> TaskSession:
 def backdate(session: TaskSession) -> TaskSession:
     """Backdate everything in the session by two hours."""
     then = timezone.now() - LONG_AGO
-    Run.objects.filter(session=session).update(ended_at=then)
+    Turn.objects.filter(session=session).update(ended_at=then)
     return change(session, updated_at=then, ready_since=then)
 
 
@@ -150,7 +150,7 @@ def _queue(session: TaskSession) -> None:
 
 
 def _ask(session: TaskSession) -> None:
-    run = Run.objects.get(session=session)
+    run = Turn.objects.get(session=session)
     PermissionRequest.objects.create(
         id="q1", session=session, run=run, tool_call={}, options=[], requested_at=timezone.now()
     )
@@ -161,12 +161,12 @@ def _order(session: TaskSession) -> None:
 
 
 def _create_running_turn(session: TaskSession) -> None:
-    Run.objects.create(session=session, message_id="p2", state="running", started_at=timezone.now())
+    Turn.objects.create(session=session, message_id="p2", state="running", started_at=timezone.now())
 
 
 def _wait(session: TaskSession) -> None:
     values = {"state": "waiting", "has_process": False, "started_at": timezone.now()}
-    Run.objects.create(session=session, message_id="p2", **values)
+    Turn.objects.create(session=session, message_id="p2", **values)
 
 
 @pytest.mark.parametrize("busy", [_queue, _ask, _order, _create_running_turn, _wait])

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import Group
 
 from executors_app.machine.process import identity
-from sessions_app.models import Intent, Repository, Run, TaskSession
+from sessions_app.models import Intent, Repository, TaskSession, Turn
 from sessions_app.services import intents
 from sessions_app.services.errors import TerminalState, WorktreeMissing
 from sessions_app.services.status import session_status
@@ -32,7 +32,7 @@ def session(tmp_path: Path, settings: Any) -> TaskSession:
     made = running_session(launch_id="", task=make_task(repository=row))
     where = {"worktree_path": str(tmp_path / "worktree"), "worktree_branch": BRANCH}
     change(execution_of(made), status="stopped", host_id=identity.host_id(), owner="", **where)
-    Run.objects.create(session=made, message_id="1", state="completed", started_at=made.created_at)
+    Turn.objects.create(session=made, message_id="1", state="completed", started_at=made.created_at)
     return change(made, **where)
 
 

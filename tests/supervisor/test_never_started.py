@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.states import SessionState
-from sessions_app.models import Intent, Prompt, Run, TaskSession
+from sessions_app.models import Intent, Prompt, TaskSession, Turn
 from sessions_app.pages.session_state import wants_start_on_open
 from sessions_app.services import intents
 from sessions_app.services.errors import SessionsError
@@ -90,8 +90,9 @@ def unwanted_sessions(runtime: RecordingRuntime) -> Iterator[UnwantedSession]:
     Prompt.objects.bulk_create(
         Prompt(session=session, message_id="p1", text="go on") for _, session, _, asked in rows if asked
     )
-    Run.objects.bulk_create(
-        Run(session=session, message_id="p0", state="completed", started_at=timezone.now()) for _, session, _, _ in rows
+    Turn.objects.bulk_create(
+        Turn(session=session, message_id="p0", state="completed", started_at=timezone.now())
+        for _, session, _, _ in rows
     )
     base.delete()
     for how, session, _, _ in rows:

@@ -14,9 +14,9 @@ from sessions_app.models import (
     Intent,
     IntentKind,
     PermissionRequest,
-    Run,
     SessionEvent,
     TaskSession,
+    Turn,
     session_transaction,
 )
 from sessions_app.models.transactions import ERROR_LIMIT
@@ -75,7 +75,7 @@ def test_output_beyond_the_limit_of_a_turn_is_left_out_and_counted() -> None:
     assert any("bytes of the agent’s output were left out here" in text for text in texts_of(session))
     left_out = SessionEvent.objects.get(session=session, name="session.output.left_out").payload["bytes"]
     assert 10 * len(BIG) <= left_out + stored_text(session) + 10 * 512
-    assert Run.objects.get(session=session).state == "completed"
+    assert Turn.objects.get(session=session).state == "completed"
 
 
 def test_limited_turn_still_delivers_permissions_and_its_end() -> None:
@@ -86,7 +86,7 @@ def test_limited_turn_still_delivers_permissions_and_its_end() -> None:
     assert PermissionRequest.objects.get(id="p1").state == "pending"
     ingest(session, [journal.line("permission.resolved", permission_id="p1", option_id="yes")])
     ingest(session, [journal.line("turn.cancelled", message_id="m1", stop_reason="cancelled")])
-    assert Run.objects.get(session=session).state == "cancelled"
+    assert Turn.objects.get(session=session).state == "cancelled"
     assert not [role for role, *_ in conversation(session) if role == "tool"]
 
 
@@ -151,7 +151,7 @@ def test_limit_of_a_session_holds_over_its_turns(limits: Any) -> None:
         ingest(session, [*journal.says(BIG, BIG), journal.completes(f"m{number}")])
     assert stored_text(session) <= 2 * LIMIT
     assert execution_of(session).output_limit == "session"
-    assert Run.objects.filter(session=session, state="completed").count() == 6
+    assert Turn.objects.filter(session=session, state="completed").count() == 6
 
 
 def test_lines_that_arrive_twice_count_once() -> None:

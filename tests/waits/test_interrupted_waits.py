@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import AttentionItem, Prompt, ResumeToken, Run, Supervisor, TaskSession
+from sessions_app.models import AttentionItem, Prompt, ResumeToken, Supervisor, TaskSession, Turn
 from sessions_app.notifications.delivery import render_email, webhook_payload
 from sessions_app.services import intents, prompts, waits
 from sessions_app.services.errors import Conflict, Invalid, TerminalState
@@ -32,7 +32,7 @@ def interrupted(kind: WaitKind = WaitKind.EXTERNAL, reason: str = "The build of 
     waits.open_wait(session.id, reason, timezone.now() + timedelta(hours=1), make_user(), kind)
     past = timezone.now() - timedelta(seconds=1)
     ResumeToken.objects.filter(session=session).update(expires_at=past)
-    Run.objects.filter(session=session).update(deadline_at=past, started_at=past - timedelta(hours=1))
+    Turn.objects.filter(session=session).update(deadline_at=past, started_at=past - timedelta(hours=1))
     assert expire_waits() == 1
     return fresh(session)
 

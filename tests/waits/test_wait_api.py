@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from sessions_app.models import Prompt, Run
+from sessions_app.models import Prompt, Turn
 from tests.api.world import World, client_of, make_world
 
 RESUME = "/api/v1/runs/resume/"
@@ -87,7 +87,7 @@ def test_key_is_shown_only_in_one_response(world: World) -> None:
 def test_invalid_field_of_a_wait_is_named(world: World, body: dict[str, Any], field: str) -> None:
     refused = open_wait(world, **body)
     assert (refused.status_code, list(refused.json()["details"])) == (400, [field])
-    assert not Run.objects.exists()
+    assert not Turn.objects.exists()
 
 
 @pytest.mark.parametrize(

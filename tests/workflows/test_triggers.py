@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 from django_q.models import Schedule
 
-from sessions_app.models import Run
+from sessions_app.models import Turn
 from sessions_app.services.errors import ChecksUnavailable
 from sessions_app.tasks import schedules
 from sessions_app.workflows.models import Workflow, WorkflowRun
@@ -176,7 +176,7 @@ def test_active_turn_of_team_prevents_idle_trigger(world: World, ended: datetime
     triggered(world, IDLE)
     Workflow.objects.update(updated_at=NOON)
     state = "completed" if ended else "running"
-    Run.objects.create(session=world.session, message_id="m", state=state, started_at=NOON, ended_at=ended)
+    Turn.objects.create(session=world.session, message_id="m", state=state, started_at=NOON, ended_at=ended)
     assert start_due_runs(NOON + timedelta(minutes=35)) == started
 
 

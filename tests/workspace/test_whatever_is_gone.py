@@ -16,7 +16,7 @@ from executors_app.machine.git import worktrees
 from executors_app.machine.git.recovery_snapshots import session_recovery_ref
 from executors_app.machine.git.worktrees import Worktree
 from executors_app.models import Executor, ExecutorRunning
-from sessions_app.models import ContinuityReceipt, Run, TaskSession
+from sessions_app.models import ContinuityReceipt, TaskSession, Turn
 from tests.api.world import World, client_of, make_world, message, say
 from tests.executors.repositories import make_repository, run_git
 from tests.workspace.served import REAL, Place, point_at
@@ -172,4 +172,4 @@ def test_loss_of_the_repository_too_is_reported(world: World, api: APIClient, wo
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), tail
         assert gone in answer.json()["message"]
     assert api.get(world.url("messages/")).json()["count"] == 1
-    assert Run.objects.count() == 0
+    assert Turn.objects.count() == 0

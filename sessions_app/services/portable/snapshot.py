@@ -18,7 +18,7 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.portable_lines import format_time
 from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
-from sessions_app.models import Prompt, ResumeToken, Run, Task, TaskSession
+from sessions_app.models import Prompt, ResumeToken, Task, TaskSession, Turn
 from sessions_app.models.agents import KEPT, changes_to_start_with
 from sessions_app.services.mcp_servers import inherited_servers
 
@@ -112,7 +112,7 @@ def _task(task: Task) -> dict[str, Any]:
     }
 
 
-def _newest_run(runs: Sequence[Run], execution: ExecutorRunning | None) -> dict[str, Any] | None:
+def _newest_run(runs: Sequence[Turn], execution: ExecutorRunning | None) -> dict[str, Any] | None:
     if not runs:
         return None
     run, wait = runs[0], None
@@ -133,7 +133,7 @@ def _newest_run(runs: Sequence[Run], execution: ExecutorRunning | None) -> dict[
     }
 
 
-def _interruption(runs: Iterable[Run]) -> dict[str, Any] | None:
+def _interruption(runs: Iterable[Turn]) -> dict[str, Any] | None:
     newest = next(iter(runs), None)
     if newest is None or newest.state != RunState.INTERRUPTED:
         return None

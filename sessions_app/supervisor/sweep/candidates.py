@@ -19,7 +19,7 @@ from sessions_app.accounts.models import TeamRole
 from sessions_app.domain.recovery_facts import Policy, PolicyChoice, SweepFacts, effective_policy
 from sessions_app.domain.resumability import assess
 from sessions_app.domain.states import OPEN_RUN_STATES, DesiredState, PromptState, SessionState, TaskState, WorkState
-from sessions_app.models import Intent, IntentKind, Prompt, Repository, Run
+from sessions_app.models import Intent, IntentKind, Prompt, Repository, Turn
 from sessions_app.services import policies
 from sessions_app.services.assessment import SessionRows, resume_facts
 from sessions_app.supervisor import leases
@@ -63,7 +63,7 @@ _QUEUED: Final = KeyedQuery(
 )
 _RUNS: Final = KeyedQuery(
     lambda ids: (
-        Run.objects.filter(session_id__in=ids).order_by().values_list("session_id", "state", "has_process").distinct()
+        Turn.objects.filter(session_id__in=ids).order_by().values_list("session_id", "state", "has_process").distinct()
     )
 )
 _PATHS: Final = KeyedQuery(lambda ids: Repository.objects.filter(id__in=ids).values_list("id", "path"))

@@ -15,7 +15,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutionFacts, ExecutorStatus
 from sessions_app.domain import turn_ends
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
-from sessions_app.models import LeaseLost, Message, Prompt, Run, TaskSession, texts_of
+from sessions_app.models import LeaseLost, Message, Prompt, TaskSession, Turn, texts_of
 from sessions_app.supervisor.executions import load_execution_facts
 from sessions_app.supervisor.leases import database_now, is_local_execution, lease_ttl, leased_by_others
 from sessions_app.workflows.engine.records import NodeRecord
@@ -168,7 +168,7 @@ def _turn_answer(session: TaskSession, row: Prompt) -> dict[str, Any]:
     }
 
 
-def _turn_error(session: TaskSession, run: Run | None) -> str:
+def _turn_error(session: TaskSession, run: Turn | None) -> str:
     if run is None:
         return ""
     if run.state == RunState.COMPLETED:

@@ -14,7 +14,7 @@ from django.db import OperationalError, transaction
 from django.db.models import Max, OuterRef, QuerySet, Subquery
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 
-from sessions_app.models import Run, Task
+from sessions_app.models import Task, Turn
 from sessions_app.services.errors import ChecksUnavailable, Conflict, IdempotencyKeyReused, SessionsError
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.nodes.trigger import WorkflowTriggers, find_triggers
@@ -203,7 +203,7 @@ def team_idle_since(row: Workflow) -> datetime | None:
     None while a run or turn is active.
     """
     runs = WorkflowRun.objects.filter(team=row.team_id)
-    turns = Run.objects.filter(session__task__team=row.team_id)
+    turns = Turn.objects.filter(session__task__team=row.team_id)
     if runs.filter(state__in=ACTIVE_STATES).exists() or turns.filter(ended_at=None).exists():
         return None
     ends = (rows.aggregate(at=Max("ended_at"))["at"] for rows in (runs, turns))
