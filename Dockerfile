@@ -1,7 +1,7 @@
 # One image for web, supervisor and worker, which its command selects. See docs/deploy.md.
 # BASE: Debian with Python 3.11 to 3.13. NODE: any image with npm. Packages that they contain already are kept.
-ARG BASE=python:3.11.14-slim-bookworm
-ARG NODE=node:22-bookworm-slim
+ARG BASE=python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+ARG NODE=node:22-bookworm-slim@sha256:43ac6c60b8f89723f746e8a92ce91abd5017e627ce1ddfe4238355d3a30b772c
 
 FROM ${NODE} AS terminal
 WORKDIR /build

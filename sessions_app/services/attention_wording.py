@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 from django.utils.crypto import salted_hmac
 
 from executors_app.encryption import SecretUnreadable
@@ -25,7 +25,6 @@ from sessions_app.domain.attention import WHAT_LIMIT
 from sessions_app.domain.history import RULES_VERSION
 from sessions_app.domain.quotations import WORDING_VERSION, fill_in
 from sessions_app.models import AttentionItem, TaskSession
-from sessions_app.models.bulk import update_rows
 from sessions_app.models.locking import refuse_in_transaction
 from sessions_app.rendering.pool import TEXT_POOL
 from sessions_app.services.history import secrets_of
@@ -113,16 +112,17 @@ def _search(team: int, unread: Sequence[_Unread]) -> None:
     except PoolUnavailable as error:
         log.warning("Quotations in the inbox are left out for now: %s", error)
         outcomes = [Outcome(failure=Failure.NOT_REACHED)] * len(batch)
-    results = []
+    searched = []
     for each, outcome in zip(unread, outcomes, strict=True):
         if outcome.failure is Failure.BROKEN:
             log.error("A quotation could not be searched for secrets: %s", outcome.traceback)
         shown = outcome.result["shown"] if outcome.result is not None else None
         texts = fill_in(_templates(each.item), each.item.quoted, shown)
         if outcome.failure is not Failure.NOT_REACHED:
-            results.append((json.dumps(texts), each.version, each.item.pk))
+            each.item.worded, each.item.worded_for = json.dumps(texts), each.version
+            searched.append(each.item)
         _show(each.item, texts)
-    _store(results)
+    _store(searched)
 
 
 def _show(item: AttentionItem, texts: dict[str, str]) -> None:
@@ -131,12 +131,10 @@ def _show(item: AttentionItem, texts: dict[str, str]) -> None:
     item.is_worded = True
 
 
-def _store(results: Sequence[tuple[str, str, object]]) -> None:
-    if not results:
-        return
+def _store(items: Sequence[AttentionItem]) -> None:
     try:
-        with transaction.atomic():
-            update_rows(AttentionItem, ("worded", "worded_for"), results)
+        # These columns alone: the items in memory have their quotations in other fields, too.
+        AttentionItem.objects.bulk_update(items, ["worded", "worded_for"])
     except DatabaseError as error:
         # The inbox is shown even while the database accepts no writes.
         log.info("The wording of inbox items is not stored: %s", error)

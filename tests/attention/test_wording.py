@@ -180,7 +180,7 @@ def test_items_of_several_sessions_take_as_many_queries_as_one(
     for number in range(3):
         raise_notice(world, notices.permission_notice(f"more{number}", CALL))
     items = list(AttentionItem.objects.select_related("task__team", "workflow__team"))
-    with django_assert_num_queries(5):  # two that read, and one that writes, within BEGIN and COMMIT
+    with django_assert_num_queries(3):  # two that read, and one that writes
         word_items(items)
     assert all(UNIQUE in found.why for found in items)
 

@@ -46,12 +46,20 @@ def test_service_has_only_the_rights_it_needs(name: str) -> None:
     assert set(service) <= KEYS
     assert not [volume for volume in service.get("volumes", ()) if ".sock" in str(volume)]
     assert not {"privileged", "network_mode", "pid", "devices"} & set(service)
-    assert ":" in service["image"].rpartition("/")[2] or "build" in service or name in OURS, "the image has a tag"
     if name == "postgresql":  # its image starts as root and drops privileges by itself
         return
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service.get("read_only") or name == "agents", "agents may write anywhere in their own container"
+
+
+def test_images_of_others_are_pinned_by_version_and_digest() -> None:
+    names = [service["image"] for service in services().values() if "$" not in service["image"]]
+    for dockerfile in ("Dockerfile", "Dockerfile.agentctl"):
+        names += re.findall(r"^ARG (?:BASE|NODE)=(.+)", (ROOT / dockerfile).read_text(), re.MULTILINE)
+    pinned = [re.fullmatch(r"(\w+:\d[\w.-]+)@sha256:[0-9a-f]{64}", name) for name in names]
+    assert len(pinned) == 6 and all(pinned), names
+    assert len(set(names)) == len({match[1] for match in pinned if match}), "one digest for each version"
 
 
 @pytest.mark.parametrize("name", OURS)
