@@ -307,7 +307,7 @@ class ExecutorRunning(models.Model):
     def __str__(self) -> str:
         return f"execution {self.pk} ({self.status})"
 
-    def facts(self, repository_path: str, base_branch: str) -> ExecutionFacts:
+    def facts(self, repository_path: str, base_branch: str, store_id: str = "") -> ExecutionFacts:
         """Return the row as runtimes and the client need it; raises SecretUnreadable."""
         return ExecutionFacts(
             id=str(self.pk),
@@ -322,6 +322,7 @@ class ExecutorRunning(models.Model):
             pid=self.pid,
             container_id=self.container_id,
             repository_path=repository_path,
+            store_id=store_id,
             base_branch=base_branch,
             workspace_path=self.workspace_path,
             worktree_path=self.worktree_path,

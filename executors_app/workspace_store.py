@@ -83,9 +83,13 @@ def workspace_archive(owner_id: str) -> Archive:
     return Archive.of(data_directory(), owner_id)
 
 
-def object_store_directory(repository: Path) -> Path:
+def object_store_directory(execution: LaunchSpec | ExecutionFacts) -> Path:
     """Return the directory of the team's published objects, which sandboxes read; ``prepare_seed`` creates it."""
-    return ObjectStore.of(data_directory(), TeamRepository.open(repository)).path
+    return _object_store(TeamRepository.open(Path(execution.repository_path)), execution).path
+
+
+def _object_store(repository: TeamRepository, execution: LaunchSpec | ExecutionFacts) -> ObjectStore:
+    return ObjectStore.of(data_directory(), repository, execution.store_id)
 
 
 def workspace_branch(execution: LaunchSpec | ExecutionFacts) -> str:
@@ -108,7 +112,7 @@ class LaunchSources:
         if not execution.repository_path:
             raise RepositoryUnusable("The task names no repository.")
         repository = TeamRepository.open(Path(execution.repository_path))
-        store = ObjectStore.of(data_directory(), repository)
+        store = _object_store(repository, execution)
         return cls(repository, store, Archive.of(data_directory(), execution.worktree_owner, store))
 
     def begin(self, execution: LaunchSpec | ExecutionFacts) -> None:

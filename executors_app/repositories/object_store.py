@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from executors_app.repositories import bare, transfer
+from executors_app.repositories.bare import check_workspace_id
 from executors_app.repositories.git import COPY, LOOKUP, Git, GitFailed
 from executors_app.repositories.team import TeamRepository
 from executors_app.untrusted_files import Directory
@@ -169,11 +170,20 @@ class ObjectStore:
         self.repository = repository
 
     @classmethod
-    def of(cls, root: Path, repository: TeamRepository) -> ObjectStore:
-        """Return a repository's store below the data directory ``root``; the first update creates it."""
+    def of(cls, root: Path, repository: TeamRepository, store_id: str = "") -> ObjectStore:
+        """Return a repository's store below the data directory ``root``; the first update creates it.
+
+        ``store_id`` names it; empty: its path does, for a repository that release 1.0.0 added. No other repository may
+        get that name: what a team has published stays in its store, and another team may be given the path later.
+        Raises RepositoryUnusable for an invalid id.
+        """
         # The object format is part of the name: a repository recreated in another format cannot use the old objects.
-        named = os.fsencode(repository.common) + b"\0" + repository.object_format.encode()
-        return cls(root / "repositories" / hashlib.sha256(named).hexdigest()[:32], repository)
+        if store_id:
+            name = f"{check_workspace_id(store_id)}-{repository.object_format}"
+        else:
+            named = os.fsencode(repository.common) + b"\0" + repository.object_format.encode()
+            name = hashlib.sha256(named).hexdigest()[:32]
+        return cls(root / "repositories" / name, repository)
 
     @property
     def git(self) -> Git:

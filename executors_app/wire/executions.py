@@ -54,6 +54,8 @@ class ExecutionFacts:
     pid: int | None = None
     container_id: str = ""
     repository_path: str = ""
+    store_id: str = ""
+    """Name of the store of the repository's published objects; empty: it is named after the repository's path."""
     base_branch: str = ""
     workspace_path: str = ""
     worktree_path: str = ""
@@ -134,6 +136,8 @@ class LaunchSpec:
     """Empty at the first launch: the runtime derives path and branch from the ids."""
     worktree_id: str = ""
     """The session that owns the worktree; empty: this session."""
+    store_id: str = ""
+    """Name of the store of the repository's published objects; empty: it is named after the repository's path."""
 
     @property
     def worktree_owner(self) -> str:

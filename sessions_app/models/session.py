@@ -24,6 +24,11 @@ def choices(values: type[StrEnum]) -> list[tuple[str, str]]:
 _ENDS: Final[Mapping[str, TaskEnd]] = {TaskState.DONE: "done", TaskState.CANCELLED: "cancelled"}
 
 
+def new_store_id() -> str:
+    """Return the name of a new repository's object store."""
+    return str(uuid.uuid4())
+
+
 class Repository(TeamModel):
     """A git repository that staff have opened to a team."""
 
@@ -32,6 +37,9 @@ class Repository(TeamModel):
     team = models.ForeignKey("auth.Group", models.PROTECT, related_name="repositories")
     path = models.CharField(max_length=4096)
     default_branch = models.CharField(max_length=255, blank=True, default="")
+    store_id = models.CharField(max_length=36, blank=True, default=new_store_id, db_default="", editable=False)
+    """Name of the directory of its published objects, which no other row ever gets: another team may later be given
+    the same path. Empty: release 1.0.0 wrote the row, and the directory is named after the path."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta(TeamModel.Meta):

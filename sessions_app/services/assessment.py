@@ -97,7 +97,8 @@ def execution_of(session: TaskSession) -> ExecutorRunning | None:
 def execution_facts_of(execution: ExecutorRunning, session: TaskSession) -> ExecutionFacts:
     """Build the facts of an execution for runtimes and client."""
     repository = session.task.repository
-    return execution.facts(repository.path if repository else "", session.task.base_branch)
+    path, store_id = (repository.path, repository.store_id) if repository else ("", "")
+    return execution.facts(path, session.task.base_branch, store_id)
 
 
 def history_allowed(profile: AgentProfile) -> bool:

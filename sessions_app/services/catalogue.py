@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 from django.conf import settings
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
@@ -217,9 +218,18 @@ def scratch_root() -> Path:
 
 def scratch_repository(team: Any) -> Repository:
     """Return the team's scratch repository, created on its first use. Raises ExecutorError, OSError."""
-    path = scratch_root() / str(team.pk)
-    branch = make_repository(path, _README)
-    row, _ = Repository.objects.get_or_create(
-        team=team, path=str(path), defaults={"name": "Agent tests", "default_branch": branch}
-    )
+    row = _scratch_row(team)
+    make_repository(Path(row.path), _README)
+    return row
+
+
+def _scratch_row(team: Any) -> Repository:
+    """Return the row of the team's scratch repository, whose directory may not exist yet."""
+    with transaction.atomic():
+        Group.objects.select_for_update().get(pk=team.pk)  # two first uses make one row
+        row = Repository.objects.filter(team=team, path__startswith=f"{scratch_root()}/").first()
+        if row is None:
+            # Not the team's number, which another team can get after a restored backup.
+            path = scratch_root() / str(uuid.uuid4())
+            row = Repository.objects.create(name="Agent tests", team=team, path=str(path), default_branch=BRANCH)
     return row

@@ -43,6 +43,7 @@ def launch_spec_of(execution: ExecutorRunning, session: TaskSession) -> LaunchSp
         worktree_path=worktree_path,
         worktree_branch=worktree_branch,
         worktree_id=str(session.shares_worktree_of_id or ""),
+        store_id=repository.store_id if repository else "",
     )
 
 
@@ -84,6 +85,7 @@ def load_execution(session: TaskSession) -> ExecutorRunning | None:
 
 _RELATED_COLUMNS = {
     "repository_path": "session__task__repository__path",
+    "store_id": "session__task__repository__store_id",
     "base_branch": "session__task__base_branch",
     "config": "executor__config",
 }
@@ -149,5 +151,6 @@ def _facts(values: Sequence[Any]) -> ExecutionFacts:
     known: dict[str, Any] = dict(zip(_FACTS, values, strict=True))
     ids = {name: str(known[name]) for name in ("id", "session_id", "task_id")}
     token = known["auth_token"] if isinstance(known["auth_token"], str) else ""
-    beside = {"repository_path": known["repository_path"] or "", "config": known["config"] or {}}
+    of_repository = {name: known[name] or "" for name in ("repository_path", "store_id")}
+    beside = {**of_repository, "config": known["config"] or {}}
     return ExecutionFacts(**{**known, **ids, **beside, "auth_token": token})

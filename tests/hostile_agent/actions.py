@@ -149,7 +149,7 @@ class Victim:
             return
         data = self.scenario.data
         allowed = {self.directory, data / "agentctl" / self.spec.execution_id, self.scenario.home_of(self.spec)}
-        store = workspace_store.object_store_directory(self.harness.repository)
+        store = workspace_store.object_store_directory(self.spec)
         for mount in self.harness.inspect(self.spec)["Mounts"]:
             source = Path(mount["Source"])
             assert source.resolve() == source

@@ -44,6 +44,11 @@ def test_upgraded_database_has_every_row_that_it_had(restored: RestoredDeploymen
     assert restored.count_rows() == before
 
 
+def test_repository_of_the_release_keeps_its_object_store(restored: RestoredDeployment) -> None:
+    restored.migrate()
+    assert {row["store_id"] for row in restored.rows("SELECT store_id FROM repositories")} == {""}
+
+
 def test_session_of_the_release_is_read_and_resumed_after_the_upgrade(restored: RestoredDeployment) -> None:
     session = restored.session
     restored.migrate()

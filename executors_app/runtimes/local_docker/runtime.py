@@ -92,7 +92,7 @@ class LocalSite(Site):
             bind_mount(places.path, STATE_PATH),
             bind_mount(home, HOME_PATH),
             bind_mount(
-                workspace_store.object_store_directory(Path(spec.repository_path)),
+                workspace_store.object_store_directory(spec),
                 workspace_root.BORROWED_REPOSITORY,
                 read_only=True,
             ),
@@ -125,7 +125,7 @@ class LocalSite(Site):
 
     def workspace_mounts(self, execution: ExecutionFacts) -> list[Mapping[str, Any]]:
         """Mount the directory on this machine and the object store that its repository borrows from."""
-        borrowed = workspace_store.object_store_directory(Path(execution.repository_path))
+        borrowed = workspace_store.object_store_directory(execution)
         return [
             bind_mount(workspace_directory(execution.worktree_owner), workspace_root.WORKSPACE_ROOT),
             bind_mount(borrowed, workspace_root.BORROWED_REPOSITORY, read_only=True),

@@ -66,7 +66,9 @@ _RUNS: Final = KeyedQuery(
         Turn.objects.filter(session_id__in=ids).order_by().values_list("session_id", "state", "has_process").distinct()
     )
 )
-_PATHS: Final = KeyedQuery(lambda ids: Repository.objects.filter(id__in=ids).values_list("id", "path"))
+_REPOSITORIES: Final = KeyedQuery(
+    lambda ids: Repository.objects.filter(id__in=ids).values_list("id", "path", "store_id")
+)
 
 
 def load_candidates(
@@ -97,7 +99,7 @@ def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, A
     runs = list(_RUNS.values(ids))
     prompted = {session_id for session_id, _, _ in runs}
     turning = {session_id for session_id, state, has_process in runs if has_process and state in OPEN_RUN_STATES}
-    paths = _paths(stored)
+    repositories = _repositories(stored)
     teams = _owner_teams(stored)
     said = policies.team_choices([one.session__task__team_id for one in stored])
     deployment = policies.deployment_policy()
@@ -105,7 +107,7 @@ def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, A
     return [
         Candidate(
             stored=one,
-            place=_execution_facts(one, paths),
+            place=_execution_facts(one, repositories.get(one.session__task__repository_id, ("", ""))),
             profile=profiles[one.session__agent_profile_id],
             foreign=one.id in foreign,
             start_created_at=in_flight.get(one.session_id),
@@ -121,13 +123,18 @@ def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, A
     ]
 
 
-def _paths(stored: Collection[StoredExecution]) -> Mapping[uuid.UUID | None, str]:
-    repositories = {one.session__task__repository_id for one in stored if one.session__task__repository_id}
-    return dict(_PATHS.values(repositories))  # type: ignore[arg-type]
+def _repositories(stored: Collection[StoredExecution]) -> Mapping[uuid.UUID | None, tuple[str, str]]:
+    """Return the path and the object store's name of each repository."""
+    wanted = {one.session__task__repository_id for one in stored if one.session__task__repository_id}
+    return {key: (path, store_id) for key, path, store_id in _REPOSITORIES.values(wanted)}
 
 
-def _execution_facts(one: StoredExecution, paths: Mapping[uuid.UUID | None, str]) -> ExecutionFacts:
-    """Build the facts for runtimes and client; a token that cannot be decrypted counts as empty."""
+def _execution_facts(one: StoredExecution, repository: tuple[str, str]) -> ExecutionFacts:
+    """Build the facts for runtimes and client; a token that cannot be decrypted counts as empty.
+
+    ``repository``: its path and the name of its object store.
+    """
+    path, store_id = repository
     return ExecutionFacts(
         id=str(one.id),
         session_id=str(one.session_id),
@@ -140,7 +147,8 @@ def _execution_facts(one: StoredExecution, paths: Mapping[uuid.UUID | None, str]
         generation=one.generation,
         pid=one.pid,
         container_id=one.container_id,
-        repository_path=paths.get(one.session__task__repository_id, ""),
+        repository_path=path,
+        store_id=store_id,
         base_branch=one.session__task__base_branch,
         workspace_path=one.workspace_path,
         worktree_path=one.worktree_path,
