@@ -11,6 +11,7 @@ import pytest
 from executors_app.agentctl.workspace import agent_preparation
 from executors_app.agentctl.workspace.agent_preparation import prepare_workspace
 from executors_app.agentctl.workspace.changes import create_commit, git_diff, git_log, git_status
+from executors_app.agentctl.workspace.snapshots import take_snapshot
 from executors_app.agentctl.workspace.workspace import Workspace, WorkspacePreparation
 from executors_app.machine.git import worktrees
 from executors_app.machine.git.private_git_directory import PrivateGitDirectory
@@ -126,6 +127,52 @@ def test_files_with_a_failing_filter_are_left_out_alone(repository: Path, worktr
     worktrees.make_worktree(repository, "", worktree, existed=True)
     assert (worktree.path / "README").read_text() == "better\n"
     assert (worktree.path / "new").read_text() == "new\n"
+
+
+STORING_FILTER = """#!/bin/sh
+# As git-lfs does: the content is kept in a directory of the repository, and git stores only a pointer to it.
+store=$({where})/content
+mkdir -p "$store"
+case "$1" in
+clean)
+    cat > "$store/draft.$$"
+    name=$(cksum < "$store/draft.$$" | tr -d " ")
+    mv "$store/draft.$$" "$store/$name"
+    echo "$name"
+    ;;
+smudge) cat "$store/$(cat)" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("where", ["git rev-parse --git-common-dir", "git config storing.directory"])
+def test_content_that_a_filter_keeps_in_the_repository_returns(
+    repository: Path, worktree: Worktree, tmp_path: Path, where: str
+) -> None:
+    program = tmp_path / "filter"
+    program.write_text(STORING_FILTER.format(where=where))
+    program.chmod(0o755)
+    settings = {"clean": f"{program} clean", "smudge": f"{program} smudge", "required": "true"}
+    for key, value in settings.items():
+        run_git(repository, "config", f"filter.storing.{key}", value)
+    run_git(repository, "config", "storing.directory", str(tmp_path / "elsewhere"))
+    (worktree.path / ".gitattributes").write_text("*.bin filter=storing\n")
+    (worktree.path / "first.bin").write_text("precious\n")
+
+    git = git_of(worktree.path)
+    assert take_snapshot(git, SESSION, tmp_path / "copy", "turn_end").left_out == []
+    git.close()
+    shutil.rmtree(worktree.path)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
+    assert (worktree.path / "first.bin").read_text() == "precious\n"
+
+
+def test_empty_command_of_a_filter_stays_empty(repository: Path, worktree: Worktree) -> None:
+    run_git(repository, "config", "filter.none.clean", "")
+    (worktree.path / ".gitattributes").write_text("*.txt filter=none\n")
+    (worktree.path / "new.txt").write_text("new\n")
+    assert snapshot_tree(worktree.path).left_out == []
+    assert run_git(repository, "cat-file", "blob", f"{REF}:new.txt") == "new"
 
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])

@@ -34,6 +34,21 @@ _ALLOWED: Final = re.compile(
     re.DOTALL,
 )
 _REQUIRED: Final = re.compile(r"filter\..+\.required", re.DOTALL)
+_FILTER_PROGRAM: Final = re.compile(r"filter\..+\.(?:clean|smudge|process)", re.DOTALL)
+_FILTER_DIRECTORY: Final = "AGENTCTL_GIT_DIR"
+_OURS: Final = (
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_INDEX_FILE",
+    "GIT_CONFIG_NOSYSTEM",
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_COUNT",
+)
+_FOR_FILTERS: Final = f'unset {" ".join(_OURS)}; GIT_DIR="${_FILTER_DIRECTORY}"; export GIT_DIR; '
+"""Begins the command of a filter, which git gives to a shell.
+
+A filter such as git-lfs stores the content of files in the git directory, where it has settings of its own: with ours
+the content would be removed with the directory, and a snapshot would contain nothing but pointers to it.
+"""
 _FORMAT_KEYS: Final = ("extensions.objectformat", "extensions.partialclone")
 """Settings that git reads only from the repository's own file."""
 _MAX_SETTINGS: Final = 400
@@ -98,12 +113,13 @@ class PrivateGitDirectory:
             "GIT_DIR": str(path),
             "GIT_OBJECT_DIRECTORY": str(common / "objects"),
             "GIT_INDEX_FILE": str(own / "index"),
+            _FILTER_DIRECTORY: str(own),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_COUNT": str(len(self._settings.values)),
         }
         for number, (key, setting) in enumerate(self._settings.values):
-            value = "false" if lenient and _REQUIRED.fullmatch(key) else setting
+            value = _setting_here(key, setting, lenient=lenient)
             variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         return variables
 
@@ -177,6 +193,13 @@ def common_directory_of(own: Path) -> Path:
         return parse_pointer(read_git_file(own / "commondir"), own)
     except InvalidPointer:
         return own
+
+
+def _setting_here(key: str, setting: str, *, lenient: bool) -> str:
+    """Return what a setting of the repository becomes in our directory; an empty command means no filter."""
+    if lenient and _REQUIRED.fullmatch(key):
+        return "false"
+    return _FOR_FILTERS + setting if setting and _FILTER_PROGRAM.fullmatch(key) else setting
 
 
 def _split_setting(entry: bytes) -> tuple[str, str]:
