@@ -18,6 +18,7 @@ from executors_app.agentctl.drivers import (
     DeletionResult,
     Driver,
     Host,
+    KeepsProcesses,
     StartFailed,
     StartRequest,
     StartResult,
@@ -227,7 +228,8 @@ class AgentLifecycle:
         agent = self._agent
         if agent is None or agent.has_exited or self.state != AgentState.IDLE:
             return None
-        return self._background.running(agent.driver.pid)
+        driver = agent.driver
+        return self._background.running(driver.pid, driver.guard_pids() if isinstance(driver, KeepsProcesses) else ())
 
     def note_turn_ended(self) -> None:
         """Watch the processes that the turn has left running."""

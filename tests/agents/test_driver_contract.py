@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from executors_app.agentctl.drivers import StartFailed, TurnFailed
+from executors_app.agentctl.drivers import KeepsProcesses, StartFailed, TurnFailed
+from executors_app.agentctl.process.background import BackgroundProcesses
+from executors_app.machine.process import identity
 from tests.agents.driver_contract import UNKNOWN, Talk
 from tests.waiting import PATIENCE, eventually_async
 
@@ -196,6 +198,54 @@ async def test_stop_between_turns_leaves_no_process(talk: Talk) -> None:
 
     assert talk.processes_left() == []
     assert len(talk.host.exits) == (0 if talk.agent.process_per_turn else 1)
+
+
+async def test_background_process_outlives_turns_and_ends_with_the_agent(talk: Talk) -> None:
+    await talk.start()
+    await talk.say("leave")
+    left = identity.identify(int((talk.home / "left").read_text()))
+    assert left is not None
+
+    await talk.say("remember the word PELICAN")
+
+    assert identity.is_alive(left)
+    guards = talk.driver.guard_pids() if isinstance(talk.driver, KeepsProcesses) else []
+    running = BackgroundProcesses().running(talk.driver.pid, guards)
+    assert any("time.sleep(3600)" in each.command for each in running), "the page names it"
+    await talk.driver.stop(0.2)
+    assert talk.processes_left() == []
+    assert not identity.is_alive(left)
+
+
+async def test_agent_that_dies_takes_its_background_processes_along(talk: Talk) -> None:
+    await talk.start()
+    await talk.say("leave")
+
+    with pytest.raises(TurnFailed):
+        await talk.say("die")
+
+    assert talk.processes_left() == []
+
+
+async def test_background_processes_that_a_cancel_ends_are_named(talk: Talk) -> None:
+    if not talk.agent.process_per_turn:
+        pytest.skip("its process stays, and with it what it has started")
+    await talk.start()
+    turn = asyncio.create_task(talk.say("leave and hang"))
+    await eventually_async(lambda: "waiting" in talk.host.said())
+
+    await talk.driver.cancel()
+    await turn
+
+    assert talk.processes_left() == []
+    (warning,) = [line for line in talk.host.of("log") if line.get("level") == "warning"]
+    assert "time.sleep(3600)" in warning["text"]
+    await talk.say("leave")
+    turn = asyncio.create_task(talk.say("hang"))
+    await eventually_async(lambda: talk.host.said().endswith("waiting"))
+    await talk.driver.cancel()
+    await turn
+    assert len(talk.processes_left()) == 1, "what an earlier turn has left runs on"
 
 
 async def test_agent_with_a_process_per_turn_has_none_between_turns(talk: Talk) -> None:

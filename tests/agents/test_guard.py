@@ -24,7 +24,7 @@ from executors_app.machine.process import execution_processes, identity
 from executors_app.machine.process.identity import ProcessIdentity
 from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agents.conftest import ROOT
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_async
 
 
 @dataclass(frozen=True)
@@ -136,13 +136,15 @@ def test_control_group_finds_a_process_with_a_cleared_environment(
     assert those.living() == ([] if grouped else [cleared])
 
 
-def _spawn(script: str, cwd: Path, lines: list[str]) -> asyncio.Future[AgentProcess]:
+def _spawn(script: str, cwd: Path, lines: list[str], *, keep: bool = False) -> asyncio.Future[AgentProcess]:
     def record(_: str, **body: str) -> None:
         lines.append(body["text"])
 
     argv = ["/bin/sh", "-c", script]
     return asyncio.ensure_future(
-        AgentProcess.spawn(argv, {"WHO": "me"}, str(cwd), {"KANDEV_EXECUTION_ID": "x"}, record)
+        AgentProcess.spawn(
+            argv, {"WHO": "me"}, str(cwd), {"KANDEV_EXECUTION_ID": "x"}, record, keep_descendants=keep
+        )
     )
 
 
@@ -210,6 +212,33 @@ async def test_children_that_outlive_a_finished_agent_are_ended(tmp_path: Path) 
     await agent.close()
 
     assert identity.identify(child) is None
+
+
+async def test_kept_descendants_run_on_and_may_write(tmp_path: Path) -> None:
+    writes = "head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2; touch written; exec sleep 3600"
+    agent = await _spawn(f"(setsid sh -c '{writes}' & echo $! >pid) & wait; exit 7", tmp_path, [], keep=True)
+    assert await agent.finish() == 7
+    child = _identity(int((tmp_path / "pid").read_text()))
+
+    await eventually_async((tmp_path / "written").exists)
+
+    assert agent.has_exited
+    assert agent.is_running
+    assert identity.is_alive(child)
+    await agent.stop(0)
+    assert not identity.is_alive(child)
+    assert not agent.is_running
+
+
+async def test_kept_descendants_may_clean_up_when_stopped(tmp_path: Path) -> None:
+    waits = "trap 'touch cleaned; exit' TERM; touch ready; while :; do sleep 0.05; done"
+    agent = await _spawn(f'(setsid sh -c "{waits}" &) & wait', tmp_path, [], keep=True)
+    await agent.finish()
+    await eventually_async((tmp_path / "ready").exists)
+
+    assert await agent.stop(60) == 0
+
+    assert (tmp_path / "cleaned").exists()
 
 
 @pytest.fixture

@@ -279,6 +279,15 @@ class SupportsSettings(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsProcesses(Protocol):
+    """A driver with a process per turn: what a turn leaves running outlives that process."""
+
+    def guard_pids(self) -> Sequence[int]:
+        """Return the guards of ended turns under which something still runs."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DeletionResult:
     """What came of a request to delete the agent's transcript."""

@@ -26,9 +26,10 @@ MessageHandler = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
 class CliProcess:
-    """A process whose stdout is read line by line; ``ended`` is set when nothing of it is left."""
+    """A process whose stdout is read line by line; ``ended`` is set when nothing of it is left but what is kept."""
 
-    def __init__(self, process: AgentProcess, handle: MessageHandler, host: Host):
+    def __init__(self, process: AgentProcess, handle: MessageHandler, host: Host, *, keep_descendants: bool = False):
+        self._keeps_descendants = keep_descendants
         self.ended = asyncio.Event()
         self.exit_code: int | None = None
         self._process, self._handle, self._host = process, handle, host
@@ -39,18 +40,35 @@ class CliProcess:
 
     @classmethod
     async def spawn(
-        cls, argv: Sequence[str], request: StartRequest, marker: Mapping[str, str], host: Host, handle: MessageHandler
+        cls,
+        argv: Sequence[str],
+        request: StartRequest,
+        marker: Mapping[str, str],
+        host: Host,
+        handle: MessageHandler,
+        *,
+        keep_descendants: bool = False,
     ) -> CliProcess:
         """Start ``argv`` with environment and cwd of ``request``; raises SpawnFailed.
 
-        Each JSON object that it prints is passed to ``handle``.
+        Each JSON object that it prints is passed to ``handle``. With ``keep_descendants``, what it started and what
+        outlives its own exit runs on until ``stop``, also after ``ended``.
         """
-        return cls(await AgentProcess.spawn(argv, request.env, request.cwd, marker, host.record), handle, host)
+        process = await AgentProcess.spawn(
+            argv, request.env, request.cwd, marker, host.record, keep_descendants=keep_descendants
+        )
+        return cls(process, handle, host, keep_descendants=keep_descendants)
 
     @property
     def pid(self) -> int | None:
         """The agent's own pid while its process is running."""
-        return self._process.pid if self._process.is_running else None
+        has_ended = self._keeps_descendants and self._process.has_exited
+        return self._process.pid if self._process.is_running and not has_ended else None
+
+    @property
+    def guard_pid(self) -> int | None:
+        """The pid of its guard; None if nothing is left of the agent and what it has started."""
+        return self._process.guard_pid if self._process.is_running else None
 
     async def write(self, data: bytes) -> None:
         """Write to stdin; raises PipeStuck, OSError."""

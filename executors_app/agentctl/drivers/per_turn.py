@@ -1,4 +1,7 @@
-"""The driver of agents with a process per turn: between turns there is no process, and the agent counts as idle."""
+"""The driver of agents with a process per turn: between turns the agent has no process.
+
+What a turn has started in the background runs on, as with other agents: until it ends, or the agent is stopped.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from executors_app.agentctl.drivers.events import (
 from executors_app.agentctl.drivers.prompt_content import image_files, prompt_text, split_images
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
+from executors_app.agentctl.process.background import orphan_commands
 from executors_app.wire.protocol import Code, JournalKind
 
 _CANCEL_GRACE: Final = 2.0
@@ -57,6 +61,8 @@ class PerTurnDriver:
         """None before the start, and after the agent was stopped or has crashed."""
         self._conversation_id: str | None = None
         self._process: CliProcess | None = None
+        self._left_running: list[CliProcess] = []
+        """The ended processes of turns whose descendants may still run."""
         self._turn: TurnReader | None = None
         self._cancelled = False
 
@@ -64,6 +70,11 @@ class PerTurnDriver:
     def pid(self) -> int | None:
         """The pid of the open turn's process."""
         return self._process.pid if self._process else None
+
+    def guard_pids(self) -> list[int]:
+        """See ``KeepsProcesses``."""
+        self._left_running = [process for process in self._left_running if process.guard_pid is not None]
+        return [process.guard_pid for process in self._left_running if process.guard_pid is not None]
 
     # -- start
 
@@ -130,7 +141,7 @@ class PerTurnDriver:
             with image_files(images) as paths:
                 process = await self._spawn(request, turn, paths)
                 await self._run_turn(process, turn, data, delivered)
-            return self._outcome(process, turn, request)
+            return await self._outcome(process, turn, request)
         finally:
             self._update_conversation(turn)
             self._turn = None
@@ -143,14 +154,19 @@ class PerTurnDriver:
 
         command = self._dialect.turn(request, self._conversation_id, images)
         try:
-            process = await CliProcess.spawn(command, request, self._marker, self._host, on_message)
+            process = await CliProcess.spawn(
+                command, request, self._marker, self._host, on_message, keep_descendants=True
+            )
         except SpawnFailed as error:
             raise TurnFailed(error.code, str(error)) from error
         self._process = process
         return process
 
     async def _run_turn(self, process: CliProcess, turn: TurnReader, text: bytes, delivered: Any) -> None:
-        """Write the prompt and read until the process ends; it is gone when this returns or raises."""
+        """Write the prompt and read until the process ends; it is gone when this returns or raises.
+
+        After a regular end, what it has started may run on.
+        """
         try:
             # A cancel or stop may have arrived while the process was starting: it must not get the prompt then.
             if not self._cancelled and self._request is not None:
@@ -159,7 +175,25 @@ class PerTurnDriver:
                 if not turn.mismatch:
                     await self._wait_for_exit(process)
         finally:
-            await process.stop(0 if turn.mismatch else _CANCEL_GRACE)
+            if self._may_leave_processes(process, turn):
+                self._left_running.append(process)
+            else:
+                self._report_ended_processes(process)
+                await process.stop(0 if turn.mismatch else _CANCEL_GRACE)
+
+    def _may_leave_processes(self, process: CliProcess, turn: TurnReader) -> bool:
+        """Whether the agent reported the end of its turn and exited: what it then has left running was meant to run."""
+        is_wanted = self._request is not None and not self._cancelled and not turn.mismatch
+        return is_wanted and turn.over.is_set() and process.ended.is_set()
+
+    def _report_ended_processes(self, process: CliProcess) -> None:
+        """Name the background processes of a turn that are about to be ended: its agent could not end alone."""
+        if process.guard_pid is None or self._request is None:
+            return
+        if commands := orphan_commands(process.guard_pid, process.pid):
+            text = "background processes of the turn were ended with it, because it was cancelled or did not end by itself"
+            data = {"processes": commands}
+            self._host.record(JournalKind.LOG, level="warning", text=f"{text}: {'; '.join(commands)}", data=data)
 
     async def _send_prompt(self, process: CliProcess, text: bytes, delivered: Any) -> None:
         try:
@@ -182,7 +216,7 @@ class PerTurnDriver:
             text = "the agent reported the end of its turn but did not exit; stopping it"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={})
 
-    def _outcome(self, process: CliProcess, turn: TurnReader, request: StartRequest) -> str:
+    async def _outcome(self, process: CliProcess, turn: TurnReader, request: StartRequest) -> str:
         if turn.mismatch:
             raise TurnFailed(Code.CONTEXT_MISMATCH, turn.mismatch)
         if self._cancelled:
@@ -191,6 +225,7 @@ class PerTurnDriver:
             return turn.ended.stop_reason
         if turn.failed is None and self._has_crashed(process, turn):
             self._request = None
+            await self._stop_left_running(0)
             self._host.agent_gone(process.exit_code)
             raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.exit_description()} in the middle of a turn")
         message = turn.failed.message if turn.failed else process.output_tail()
@@ -216,9 +251,19 @@ class PerTurnDriver:
             return
         self._cancelled = True
         if self._process is not None:
+            self._report_ended_processes(self._process)
             await self._process.stop(_CANCEL_GRACE)
 
     async def stop(self, grace: float) -> int | None:
-        """End the process of the open turn, if any, and return its exit code. No further turn begins."""
+        """End the process of the open turn, if any, and return its exit code. No further turn begins.
+
+        What earlier turns have left running ends too.
+        """
         self._request = None
-        return await self._process.stop(grace) if self._process else None
+        exit_code = await self._process.stop(grace) if self._process else None
+        await self._stop_left_running(grace)
+        return exit_code
+
+    async def _stop_left_running(self, grace: float) -> None:
+        left, self._left_running = self._left_running, []
+        await asyncio.gather(*(process.stop(grace) for process in left))

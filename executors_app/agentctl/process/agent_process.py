@@ -38,13 +38,16 @@ _STDERR_LINE_LIMIT: Final = 64 * 1024
 _SILENT_AGENT: Final = 1.0
 """Seconds that an agent may keep running after its output has ended, before it is stopped."""
 _STOP_GRACE: Final = 2.0
+_LAST_DESCENDANT: Final = 0.2
+"""Seconds after the agent's exit in which its descendants are expected to end, if they end with it."""
 
 
 class AgentProcess:
     """An agent under its guard. Read it to its end, then close it."""
 
-    def __init__(self, guard: GuardClient, record: Callable[..., Any]):
+    def __init__(self, guard: GuardClient, record: Callable[..., Any], *, keep_descendants: bool = False):
         self._guard, self._record = guard, record
+        self._keeps_descendants = keep_descendants
         self.stdin, self.stdout = guard.stdin, guard.stdout
         """The agent's input, and its output, which ends at the latest a second after the agent's exit."""
         self._stderr_log = RateLimitedLog(record, "stderr")
@@ -62,20 +65,34 @@ class AgentProcess:
         cwd: str,
         marker: Mapping[str, str],
         record: Callable[..., Any],
+        *,
+        keep_descendants: bool = False,
     ) -> AgentProcess:
         """Start ``argv`` with the allowed part of our environment, ``env`` and ``marker``; raises SpawnFailed.
 
-        ``record`` is ``Host.record``; it gets the agent's stderr as ``log`` lines at a limited rate.
+        ``record`` is ``Host.record``; it gets the agent's stderr as ``log`` lines at a limited rate. With
+        ``keep_descendants`` processes that outlive an agent which exits by itself run on until ``stop``.
         """
         marks = {**marker, AGENT_MARKER: uuid.uuid4().hex}
-        guard = await GuardClient.spawn(resolve_built_in_agent(argv), spawning.build_environment(env, marks), cwd)
+        command, environment = resolve_built_in_agent(argv), spawning.build_environment(env, marks)
+        guard = await GuardClient.spawn(command, environment, cwd, keep_descendants=keep_descendants)
         crash_points.reached("agentctl.agent_spawned")
-        return cls(guard, record)
+        return cls(guard, record, keep_descendants=keep_descendants)
 
     @property
     def pid(self) -> int:
         """The agent's own pid, not its guard's."""
         return self._guard.agent_pid
+
+    @property
+    def guard_pid(self) -> int:
+        """The pid of its guard, whose descendants are all that the agent has started."""
+        return self._guard.pid
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the agent itself has ended."""
+        return self._guard.agent_ended.is_set()
 
     @property
     def exit_code(self) -> int | None:
@@ -108,16 +125,44 @@ class AgentProcess:
         self._guard.close_pipes()
 
     async def finish(self) -> int | None:
-        """After the end of its output: end it if it still runs, close the pipes, and return the exit code."""
+        """After the end of its output: end it if it still runs, close the pipes, and return the exit code.
+
+        Descendants that are kept run on; their output is discarded.
+        """
+        ended = self._guard.agent_ended if self._keeps_descendants else self._guard.tree_ended
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SILENT_AGENT):
-                await self.wait()
+                await ended.wait()
+        if self._keeps_descendants and self.has_exited:
+            with contextlib.suppress(TimeoutError):  # most agents leave nothing, and the next turn wants the guard
+                async with asyncio.timeout(_LAST_DESCENDANT):
+                    await self.wait()
+            self._closing = asyncio.create_task(self._close_after_descendants(), name="agent's descendants")
+            await self._end_watcher
+            await self._stderr
+            return self.exit_code
+        return await self._end()
+
+    async def _close_after_descendants(self) -> None:
+        await self._end_watcher
+        await self._stderr
+        self._guard.stdin.close()
+        self._guard.stdout.discard()
+        self._guard.stderr.discard()
+        await self.wait()
+        self._guard.close_pipes()
+        self._report_survivors()
+
+    async def _end(self) -> int | None:
         exit_code = await self.stop(_STOP_GRACE)
         await self.close()
+        self._report_survivors()
+        return exit_code
+
+    def _report_survivors(self) -> None:
         if survivors := self._guard.survivors:
             text = "some of the agent's processes could not be ended"
             self._record(JournalKind.LOG, level="error", text=text, data={"pids": survivors})
-        return exit_code
 
     def output_tail(self) -> str:
         """Return the last lines of stderr."""

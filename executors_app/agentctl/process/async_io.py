@@ -75,6 +75,22 @@ class PipeReader:
             self._ending = True
             asyncio.get_running_loop().call_later(LAST_OUTPUT_TIMEOUT, self._answer, self._waiter, b"")
 
+    def discard(self) -> None:
+        """From now on read and discard: who writes to a pipe that nobody reads blocks, or dies once it is closed."""
+        if self._descriptor >= 0:
+            self._unwatch()
+            asyncio.get_running_loop().add_reader(self._descriptor, self._discard_bytes)
+            self._is_watched = True
+
+    def _discard_bytes(self) -> None:
+        try:
+            if not os.read(self._descriptor, CHUNK_BYTES):
+                self._unwatch()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unwatch()
+
     def close(self) -> None:
         """Close the descriptor; a pending read returns empty."""
         if self._descriptor >= 0:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,10 +48,14 @@ class BackgroundProcesses:
         """Take the processes of now as the agent's own."""
         self._own = set(_family_of(agent_pid))
 
-    def running(self, agent_pid: int | None) -> list[BackgroundProcess]:
-        """Return the other processes, the oldest first; empty if there is no agent."""
+    def running(self, agent_pid: int | None, guard_pids: Iterable[int] = ()) -> list[BackgroundProcess]:
+        """Return the other processes, the oldest first; empty if there is no agent.
+
+        ``guard_pids`` are the guards of agent processes that have ended and left others running.
+        """
         found = []
-        for pid, ticks in _family_of(agent_pid):
+        families = [_family_of(agent_pid), *(_descendants_of(guard, agent_pid) for guard in guard_pids)]
+        for pid, ticks in itertools.chain(*families):
             if (pid, ticks) in self._own:
                 continue
             if command := command_line_of(pid):
@@ -114,10 +119,20 @@ class BackgroundReports:
 def _family_of(agent_pid: int | None) -> list[tuple[int, str]]:
     """Return pid and start time of the descendants of the agent's guard, without the agent."""
     guard = _parent_of(agent_pid) if agent_pid else 0
-    if guard <= 1:
-        return []
+    return _descendants_of(guard, agent_pid) if guard > 1 else []
+
+
+def orphan_commands(guard_pid: int, agent_pid: int | None) -> list[str]:
+    """Return the command lines of processes that the agent has started and that are no descendants of it any more."""
+    found = _descendants_of(guard_pid, agent_pid, with_agents_own=False)
+    return [command for pid, _ in found[:MAX_LISTED] if (command := command_line_of(pid))]
+
+
+def _descendants_of(guard: int, agent_pid: int | None, *, with_agents_own: bool = True) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     waiting, seen = children_of(guard), {guard}
+    if agent_pid is not None and not with_agents_own:
+        seen.add(agent_pid)
     while waiting:
         pid = waiting.pop()
         if pid in seen:

@@ -74,8 +74,13 @@ class GuardClient:
         self._failure = SpawnFailed("the guard process did not start")
 
     @classmethod
-    async def spawn(cls, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> GuardClient:
-        """Start ``argv`` under the spare guard or a new one; raises SpawnFailed with the reason."""
+    async def spawn(
+        cls, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, keep_descendants: bool = False
+    ) -> GuardClient:
+        """Start ``argv`` under the spare guard or a new one; raises SpawnFailed with the reason.
+
+        With ``keep_descendants`` processes that outlive the agent run on until ``stop``.
+        """
         if not argv:
             raise SpawnFailed("the agent has no command", errno.EINVAL)
         subreaper.become_subreaper()
@@ -83,24 +88,31 @@ class GuardClient:
             {name: env[name] for name in (EXECUTION_MARKER,) if name in env}
         )
         try:
-            await guard.start_agent(argv, env, cwd)
+            await guard.start_agent(argv, env, cwd, keep_descendants=keep_descendants)
         except BaseException:
             guard.abandon()
             raise
         return guard
 
-    async def start_agent(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+    async def start_agent(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, keep_descendants: bool = False
+    ) -> None:
         """Send the guard what to start, follow it, and wait until the agent runs; raises SpawnFailed."""
         self._program, self._cwd, self._launch = argv[0], cwd, env.get(AGENT_MARKER, "")
         self._search_path = env.get("PATH", os.defpath)
         subreaper.clear_killed_processes()
-        order = marshal.dumps((list(argv), dict(env), cwd))
+        order = marshal.dumps((list(argv), dict(env), cwd, keep_descendants))
         self._watching = asyncio.create_task(self._watch(), name="guard")
         with contextlib.suppress(OSError, PipeStuck):  # then the agent does not start: raised below
             await self._control.write(len(order).to_bytes(guard_process.LENGTH_BYTES, "big") + order, _GUARD_TIMEOUT)
             await self._spawned.wait()
         if not self.agent_pid:
             raise self._failure
+
+    @property
+    def pid(self) -> int:
+        """The pid of the guard process."""
+        return self._process.pid
 
     @property
     def is_running(self) -> bool:

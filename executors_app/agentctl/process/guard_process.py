@@ -4,8 +4,8 @@ Run as ``python -I -S GUARD CONTROL_FD STATUS_FD KILLED_FD`` (compiled) in its o
 stdin, stdout and stderr. It is the subreaper of everything that the agent starts, so nothing escapes by a double
 fork; and it signals only its own unreaped children, so it cannot hit an unrelated process.
 
-Control pipe, read: first what to start, as its length and the marshalled arguments, environment and working
-directory; until then the guard waits. Then ``stop SECONDS``: send TERM, and KILL after that many seconds. The end of
+Control pipe, read: first what to start, as its length and the marshalled arguments, environment, working directory
+and whether to keep descendants; until then the guard waits. Then ``stop SECONDS``: send TERM, and KILL after that many seconds. The end of
 the pipe, which the death of agentctl causes too, means KILL at once.
 
 Status pipe, written, one line each: ``spawned PID`` or ``failed ERRNO``; ``exited CODE`` (negative for a signal) as
@@ -13,7 +13,8 @@ soon as the agent has ended; ``left PID`` for each process that may not be kille
 
 Killed-processes file, written (-1: none): the command line of each process that the agent left running, one per line.
 
-The guard ends when nothing of the tree is left. It uses only the standard library and only modules that import fast:
+The guard ends when nothing of the tree is left. Descendants that outlive the agent are ended after it, unless they are
+kept: then they run on until they end or an order to stop comes. It uses only the standard library and only modules that import fast:
 every start of an agent waits for it.
 """
 
@@ -103,8 +104,10 @@ class Guard:
         self.argv: list[str] = []
         self.env: dict[str, str] = {}
         self.cwd = "/"
+        self.keeps_descendants = False
         self.agent = 0
         self.exited = False
+        self.reaped = False
         self.kill_at: float | None = None
         self.untouchable: set[int] = set()
 
@@ -121,7 +124,18 @@ class Guard:
             self.reap()
             if self.kill_at is not None and time.monotonic() >= self.kill_at:
                 break
+        if self.keeps_descendants and self.exited and self.kill_at is None:
+            self.keep_descendants()
         self.end_tree()
+
+    def keep_descendants(self) -> None:
+        """Report the agent's exit, and let its descendants run on until none is left or they have been stopped."""
+        self.take_in(*os.waitpid(self.agent, 0))
+        while children_of(os.getpid()):
+            if self.kill_at is not None and time.monotonic() >= self.kill_at:
+                return
+            self.wait()
+            self.reap()
 
     def prepare(self) -> None:
         """Become the subreaper, and keep our descriptors out of the agent."""
@@ -135,7 +149,7 @@ class Guard:
         size = self.read_exactly(LENGTH_BYTES)
         order = self.read_exactly(int.from_bytes(size, "big")) if size else b""
         if order:
-            self.argv, self.env, self.cwd = marshal.loads(order)  # noqa: S302  (from agentctl, through its own pipe)
+            self.argv, self.env, self.cwd, self.keeps_descendants = marshal.loads(order)  # noqa: S302  (from agentctl, through its own pipe)
         return bool(order)
 
     def read_exactly(self, size: int) -> bytes:
@@ -233,7 +247,12 @@ class Guard:
         self.kill_at = kill_at if self.kill_at is None else min(self.kill_at, kill_at)
         if first:
             self.record_killed_processes()
-        if not first or grace <= 0 or not self.agent or self.exited:
+        if not first or grace <= 0 or not self.agent:
+            return
+        if self.reaped:
+            self.terminate_descendants()
+            return
+        if self.exited:
             return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.agent, signal.SIGTERM)
@@ -241,6 +260,12 @@ class Guard:
             with suppress(ProcessLookupError, PermissionError):
                 if os.getpgid(pid) != self.agent:
                     os.kill(pid, signal.SIGTERM)
+
+    def terminate_descendants(self) -> None:
+        """Send TERM to all that the agent has left: its group may belong to somebody else by now."""
+        for pid in self.descendants():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGTERM)
 
     def reap(self) -> None:
         """Reap ended children, except the agent: while it is a zombie, its process group id cannot be reused."""
@@ -251,7 +276,7 @@ class Guard:
                 return
             if ended is None:
                 return
-            if ended.si_pid == self.agent:
+            if ended.si_pid == self.agent and not self.reaped:
                 self.exited = True
                 return
             os.waitpid(ended.si_pid, 0)
@@ -260,9 +285,10 @@ class Guard:
         """Kill until no child is left; the children of each dead process become ours."""
         self.record_killed_processes()
         # The group is killed before the agent is reaped: until then no one else can get its id.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.agent, signal.SIGKILL)
-        if self.exited:
+        if not self.reaped:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.agent, signal.SIGKILL)
+        if self.exited and not self.reaped:
             self.take_in(*os.waitpid(self.agent, 0))
         while True:
             self.kill_children()
@@ -295,7 +321,7 @@ class Guard:
         while new:
             found += new
             new = [child for pid in new for child in children_of(pid)]
-        return [pid for pid in found if pid != self.agent]
+        return [pid for pid in found if self.reaped or pid != self.agent]
 
     def is_agent(self, command: str) -> bool:
         """Whether a command line is the agent's own: some agents re-execute themselves as a child."""
@@ -323,7 +349,8 @@ class Guard:
 
     def take_in(self, pid: int, status: int) -> None:
         """Report the exit code if the reaped child was the agent."""
-        if pid == self.agent:
+        if pid == self.agent and not self.reaped:
+            self.reaped = True
             self.tell(f"exited {os.waitstatus_to_exitcode(status)}")
 
     def tell(self, line: str) -> None:

@@ -11,6 +11,8 @@ Add N to your number.       adds to it and answers with the sum
 use a tool                  reports a command and its output
 ask                         asks for permission and reports the answer
 hang                        says ``waiting`` and never ends by itself; it has a child that ignores TERM
+leave                       starts a process that outlives the turn, and keeps its pid in ``$STANDIN_HOME/left``
+leave and hang              does both
 die                         says a few words and kills itself
 fail                        ends the turn with an error
 litter                      says ``before`` and ``after``, with invalid lines in between
@@ -143,6 +145,19 @@ def _hang(memory: Memory, out: Output, words: list[str]) -> None:
     time.sleep(3600)
 
 
+def _leave(memory: Memory, out: Output, words: list[str]) -> None:
+    """Leave a process behind that is nobody's child, as a shell does whose command ends with ``&``."""
+    command = [sys.executable, "-S", "-c", "import time; time.sleep(3600)"]
+    if os.fork() == 0:
+        left = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        (HOME / "left").write_text(str(left.pid))
+        os._exit(0)
+    os.wait()
+    out.say("I left it running.")
+    if words[-1] == "hang":
+        _hang(memory, out, words)
+
+
 def _die(memory: Memory, out: Output, words: list[str]) -> None:
     out.say("I will just")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -192,6 +207,7 @@ _DOINGS: dict[str, Callable[[Memory, Output, list[str]], bool | None]] = {
     "use": _use,
     "ask": _ask,
     "hang": _hang,
+    "leave": _leave,
     "die": _die,
     "fail": _fail,
     "litter": _print_invalid_lines,
