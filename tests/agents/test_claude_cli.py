@@ -12,9 +12,10 @@ import pytest_asyncio
 
 from executors_app.agentctl.drivers import StartFailed, TurnFailed
 from executors_app.agentctl.drivers.events import ConversationNamed, JournalLine, TurnErrored
-from executors_app.agentctl.drivers.stream_json import StreamJsonReader
+from executors_app.agentctl.drivers.stream_json import ControlProtocol, StreamJsonReader
 from tests.agents.driver_contract import AGENTS, Talk
-from tests.waiting import PATIENCE
+from tests.agents.hosts import RecordingHost
+from tests.waiting import PATIENCE, eventually_async
 
 CLAUDE = next(agent for agent in AGENTS if agent.name == "claude")
 
@@ -106,6 +107,54 @@ async def test_agent_that_exits_before_it_is_ready_is_quoted(talk: Talk) -> None
     assert failed.value.code == "token_rejected"
     assert talk.host.exits == []
     assert "No conversation found with session ID: ../../etc" in failed.value.message
+
+
+def _permission_request(request_id: str, command: str) -> dict[str, object]:
+    request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": command}}
+    return {"type": "control_request", "request_id": request_id, "request": request}
+
+
+async def test_two_open_requests_with_one_id_are_both_refused() -> None:
+    host, written = RecordingHost(), []
+
+    async def write(line: bytes) -> None:
+        written.append(json.loads(line)["response"])
+
+    control = ControlProtocol(write, host)
+    control.handle_if_control(_permission_request("1", "ls"))
+    await eventually_async(lambda: host.questions)
+    control.handle_if_control(_permission_request("1", "rm -r ~"))
+    await eventually_async(lambda: written)
+
+    (_, first), *more = host.questions
+    assert first.cancelled(), "nobody is asked any more"
+    assert more == []
+    assert [(reply["request_id"], reply["subtype"]) for reply in written] == [("1", "error")]
+    assert ["both were refused" in text for text in host.logs()] == [True]
+
+    control.handle_if_control(_permission_request("1", "ls"))
+    await eventually_async(lambda: len(host.questions) == 2)
+    control.handle_if_control({"type": "control_cancel_request", "request_id": "1"})
+    await eventually_async(host.questions[1][1].cancelled)
+    await control.close()
+
+
+async def test_repeated_request_gets_one_answer() -> None:
+    host, written = RecordingHost(), []
+
+    async def write(line: bytes) -> None:
+        written.append(json.loads(line)["response"])
+
+    control = ControlProtocol(write, host)
+    control.handle_if_control(_permission_request("1", "ls"))
+    control.handle_if_control(_permission_request("1", "ls"))
+    await eventually_async(lambda: host.questions)
+    host.questions[0][1].set_result("allow")
+    await eventually_async(lambda: written)
+
+    assert len(host.questions) == 1
+    assert [reply["response"]["behavior"] for reply in written] == ["allow"]
+    await control.close()
 
 
 def lines_of(*messages: dict[str, object]) -> list[object]:

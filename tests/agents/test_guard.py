@@ -142,9 +142,7 @@ def _spawn(script: str, cwd: Path, lines: list[str], *, keep: bool = False) -> a
 
     argv = ["/bin/sh", "-c", script]
     return asyncio.ensure_future(
-        AgentProcess.spawn(
-            argv, {"WHO": "me"}, str(cwd), {"KANDEV_EXECUTION_ID": "x"}, record, keep_descendants=keep
-        )
+        AgentProcess.spawn(argv, {"WHO": "me"}, str(cwd), {"KANDEV_EXECUTION_ID": "x"}, record, keep_descendants=keep)
     )
 
 

@@ -178,7 +178,8 @@ class PerTurnDriver:
             if self._may_leave_processes(process, turn):
                 self._left_running.append(process)
             else:
-                self._report_ended_processes(process)
+                if not self._cancelled:
+                    self._report_ended_processes(process)
                 await process.stop(0 if turn.mismatch else _CANCEL_GRACE)
 
     def _may_leave_processes(self, process: CliProcess, turn: TurnReader) -> bool:
@@ -188,12 +189,12 @@ class PerTurnDriver:
 
     def _report_ended_processes(self, process: CliProcess) -> None:
         """Name the background processes of a turn that are about to be ended: its agent could not end alone."""
-        if process.guard_pid is None or self._request is None:
-            return
+        if process.guard_pid is None or process.pid is None or self._request is None:
+            return  # after the agent's own end, the next prompt names what ended with it
         if commands := orphan_commands(process.guard_pid, process.pid):
-            text = "background processes of the turn were ended with it, because it was cancelled or did not end by itself"
-            data = {"processes": commands}
-            self._host.record(JournalKind.LOG, level="warning", text=f"{text}: {'; '.join(commands)}", data=data)
+            why = "was cancelled" if self._cancelled else "did not end by itself"
+            text = f"the turn {why}, and with it ended what it had left running: {'; '.join(commands)}"
+            self._host.record(JournalKind.LOG, level="warning", text=text, data={"processes": commands})
 
     async def _send_prompt(self, process: CliProcess, text: bytes, delivered: Any) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Host
@@ -176,13 +177,27 @@ class ControlError(Exception):
     """The agent refused a control request; the message is its own."""
 
 
+@dataclass(slots=True, eq=False)
+class _OpenQuestion:
+    """A request of the agent that has no answer yet."""
+
+    request: Mapping[str, Any]
+    task: asyncio.Task[None] | None = None
+    is_being_answered: bool = False
+
+    def withdraw(self) -> None:
+        """Give no answer, unless it is being written: the rest of a torn line would be read as part of the next."""
+        if self.task is not None and not self.is_being_answered:
+            self.task.cancel()
+
+
 class ControlProtocol:
     """Claude Code's control protocol with one process: requests in both directions."""
 
     def __init__(self, write: Callable[[bytes], Awaitable[None]], host: Host):
         self._write, self._host = write, host
         self._calls: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
-        self._questions: dict[str, asyncio.Task[None]] = {}
+        self._questions: dict[str, _OpenQuestion] = {}
         self._next = 0
 
     async def ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -203,13 +218,10 @@ class ControlProtocol:
             case "control_response":
                 self._answered(message["response"])
             case "control_request":
-                request_id = str(message["request_id"])
-                task = asyncio.create_task(self._serve(request_id, message["request"]), name="agent's question")
-                self._questions[request_id] = task
-                task.add_done_callback(lambda _: self._questions.pop(request_id, None))
+                self._serve_once(str(message["request_id"]), message["request"])
             case "control_cancel_request":
                 if question := self._questions.get(str(message.get("request_id"))):
-                    question.cancel()
+                    question.withdraw()
             case _:
                 return False
         return True
@@ -219,7 +231,7 @@ class ControlProtocol:
         for call in self._calls.values():
             if not call.done():
                 call.set_exception(AgentGone())
-        questions = list(self._questions.values())
+        questions = [question.task for question in self._questions.values() if question.task is not None]
         for question in questions:
             question.cancel()
         await asyncio.gather(*questions, return_exceptions=True)
@@ -234,12 +246,41 @@ class ControlProtocol:
         else:
             call.set_exception(ControlError(str(response.get("error") or "refused")))
 
-    async def _serve(self, request_id: str, request: Mapping[str, Any]) -> None:
+    def _serve_once(self, request_id: str, request: Mapping[str, Any]) -> None:
+        """Answer a request in a task of its own; a repeated one gets the answer of the first.
+
+        If an open request's id is used for another one, nobody knows for which the agent would take an answer: both
+        are refused.
+        """
+        earlier = self._questions.get(request_id)
+        if earlier is not None and earlier.request == request:
+            return
+        if earlier is not None:
+            earlier.withdraw()
+            text = "the agent used the id of an open request for another one, so both were refused"
+            self._host.record(JournalKind.LOG, level="warning", text=text, data={})
+        question = _OpenQuestion(request)
+        serving = self._refuse(request_id) if earlier is not None else self._serve(request_id, question)
+        question.task = asyncio.create_task(serving, name="agent's question")
+        self._questions[request_id] = question
+        question.task.add_done_callback(lambda _: self._forget(request_id, question))
+
+    def _forget(self, request_id: str, question: _OpenQuestion) -> None:
+        if self._questions.get(request_id) is question:
+            del self._questions[request_id]
+
+    async def _refuse(self, request_id: str) -> None:
+        reply = {"subtype": "error", "error": "The id of an open request was used for another one."}
+        await self._send({"type": "control_response", "response": {**reply, "request_id": request_id}})
+
+    async def _serve(self, request_id: str, question: _OpenQuestion) -> None:
         """Answer a request of the agent, unless the agent withdraws it first."""
+        request = question.request
         if request.get("subtype") == "can_use_tool":
             reply = {"subtype": "success", "response": await self._permission(request)}
         else:
             reply = {"subtype": "error", "error": f"{request.get('subtype')} is not supported"}
+        question.is_being_answered = True
         await self._send({"type": "control_response", "response": {**reply, "request_id": request_id}})
 
     async def _permission(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ stdin, stdout and stderr. It is the subreaper of everything that the agent start
 fork; and it signals only its own unreaped children, so it cannot hit an unrelated process.
 
 Control pipe, read: first what to start, as its length and the marshalled arguments, environment, working directory
-and whether to keep descendants; until then the guard waits. Then ``stop SECONDS``: send TERM, and KILL after that many seconds. The end of
-the pipe, which the death of agentctl causes too, means KILL at once.
+and whether to keep descendants; until then the guard waits. Then ``stop SECONDS``: send TERM, and KILL after that
+many seconds. The end of the pipe, which the death of agentctl causes too, means KILL at once.
 
 Status pipe, written, one line each: ``spawned PID`` or ``failed ERRNO``; ``exited CODE`` (negative for a signal) as
 soon as the agent has ended; ``left PID`` for each process that may not be killed.
@@ -14,8 +14,8 @@ soon as the agent has ended; ``left PID`` for each process that may not be kille
 Killed-processes file, written (-1: none): the command line of each process that the agent left running, one per line.
 
 The guard ends when nothing of the tree is left. Descendants that outlive the agent are ended after it, unless they are
-kept: then they run on until they end or an order to stop comes. It uses only the standard library and only modules that import fast:
-every start of an agent waits for it.
+kept: then they run on until they end or an order to stop comes. It uses only the standard library and only modules
+that import fast: every start of an agent waits for it.
 """
 
 from __future__ import annotations
