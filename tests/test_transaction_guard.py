@@ -14,9 +14,12 @@ from executors_app.machine.git import workspace_git
 from executors_app.repositories.git import Git
 from sessions_app.confined.limits import Limits
 from sessions_app.domain.sanitizing import redact
+from sessions_app.domain.verification import Replay, compare_requests, find_received
 from sessions_app.models import session_transaction
 from sessions_app.rendering.pool import TEXT_POOL
+from sessions_app.services.idempotency import mark_request
 from sessions_app.workflows.language.sandbox import run_in_sandbox
+from sessions_app.workflows.services.trigger_confirmation import fingerprint_of
 from tests.supervisor.rows import make_session
 from tests.transaction_guard import ALLOWED, CostlyWorkInTransaction, TransactionGuard, of_the_test
 
@@ -40,6 +43,10 @@ WORK: dict[str, Callable[[], object]] = {
     "batch of texts": lambda: TEXT_POOL.run_batch("markdown", [{"text": "a"}], owner="test", limits=LIMITS),
     "git of the control plane": run_git,
     "git of a workspace": run_workspace_git,
+    "comparison with a replay": lambda: compare_requests(["a"], Replay(1, ["a"])),
+    "held prompts": lambda: find_received({1: "a"}, [], ["a"]),
+    "digest of a request": lambda: mark_request("key", {"text": "a"}),
+    "hash of a workflow": lambda: fingerprint_of({"text": "a"}),
     "function of a workflow": lambda: run_in_sandbox([{"operation": "regex", "pattern": "a", "text": "a"}]),
 }
 

@@ -1,6 +1,7 @@
 """A guard for all tests: work whose cost others choose never begins inside a database transaction of the product.
 
-Such work is a search for secrets, a limited process, git, or a function of a workflow. Transactions of Django's test
+Such work is a search for secrets, a comparison or a hash of long texts, a limited process, git, or a function of a
+workflow. Transactions of Django's test
 cases, and of fixtures that roll back, do not count: see ``of_the_test``.
 """
 

@@ -1,4 +1,4 @@
-"""Work whose cost agents, members or repositories choose: searching text for secrets, limited processes, git.
+"""Work whose cost agents, members or repositories choose: searching, comparing or hashing text, limited processes, git.
 
 It must never run inside a database transaction, because all writers would wait for it. Nothing checks that in
 production. The tests install a check that every such place calls, see ``tests/transaction_guard.py``.

@@ -9,7 +9,15 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from executors_app.wire.replayed_texts import MAX_TEXTS, find_text, normalise_text, shows_text, text_digest
+from executors_app.machine.costly_work import begin_costly_work
+from executors_app.wire.replayed_texts import (
+    MAX_TEXTS,
+    find_text,
+    normalise_text,
+    proves_receipt,
+    shows_text,
+    text_digest,
+)
 from sessions_app.domain.resumability import Strategy
 
 Outcome = Literal["resumed", "loaded", "created"]
@@ -115,6 +123,7 @@ SAME_ID: Final = "the agent named the earlier conversation when it was asked for
 
 def compare_requests(requests: Sequence[str], replay: Replay) -> Comparison:
     """Find the completed requests in a replay, in order, from the last one backwards."""
+    begin_costly_work("a comparison with a replay")
     count = max(len(replay.digests), len(replay.texts))
     digests = replay.digests if len(replay.digests) == count else [""] * count
     texts = [normalise_text(text) for text in replay.texts]
@@ -216,6 +225,22 @@ def _verdict_of_new(strategy: str, injected: bool, replay: Replay, requests: Req
         contradiction = "The agent was asked for its conversation and opened a new one instead."
         return Verdict(ReceiptKind.FAILED, Verified.NONE, contradiction, comparison)
     return Verdict(ReceiptKind.FRESH, Verified.NONE, None, comparison)
+
+
+def find_received(held: Mapping[int, str], arrived: Sequence[str], replayed: Sequence[str]) -> frozenset[int]:
+    """Return which of the held prompts (texts by id) the replayed texts of users show: they were received (rule 13).
+
+    Texts are counted: a replayed text that belongs to a prompt known to have ``arrived`` does not prove another prompt
+    with the same words.
+    """
+    begin_costly_work("a comparison with a replay")
+    known, received = list(arrived), set()
+    for key, text in held.items():
+        shown = sum(proves_receipt(each, text) for each in replayed)
+        if shown > 0 and shown > sum(proves_receipt(each, text) for each in known):
+            received.add(key)
+            known.append(text)
+    return frozenset(received)
 
 
 def accepted_verdict(outcome: Outcome, contradiction: str) -> Verdict:

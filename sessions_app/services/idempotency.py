@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from django.db import IntegrityError, models, transaction
 
+from executors_app.machine.costly_work import begin_costly_work
 from sessions_app.services.errors import IdempotencyKeyReused, Invalid
 
 Row = TypeVar("Row", bound=models.Model)
@@ -18,19 +19,28 @@ IdempotencyMark = dict[str, str]
 KEY_LIMIT = 128
 
 
-def create_once(
-    rows: models.QuerySet[Row], key: str, asked: Mapping[str, Any], make: Callable[[IdempotencyMark], Row]
-) -> tuple[Row, bool]:
-    """Return the row among ``rows`` that was created with ``key``, else create it with ``make``; and whether it is new.
+def mark_request(key: str, asked: Mapping[str, Any]) -> IdempotencyMark:
+    """Return what identifies a request with an idempotency key; empty without one. Raises Invalid.
 
-    Without a key, always creates one. Raises IdempotencyKeyReused if another request had this key, and Invalid. Of two
-    concurrent requests one waits for the other, because a unique constraint of the table covers the key.
+    ``asked`` may contain megabytes, so this is not for transactions.
     """
     if not key:
-        return make({}), True
+        return {}
     if len(key) > KEY_LIMIT or not key.isprintable():
         raise Invalid(f"idempotency_key must be 1 to {KEY_LIMIT} printable characters.", field="idempotency_key")
-    mark = {"idempotency_key": key, "asked": _digest(asked)}
+    return {"idempotency_key": key, "asked": _digest(asked)}
+
+
+def create_once(
+    rows: models.QuerySet[Row], mark: IdempotencyMark, make: Callable[[IdempotencyMark], Row]
+) -> tuple[Row, bool]:
+    """Return the row of ``rows`` that was created with this mark, else create it with ``make``; and whether it is new.
+
+    With an empty mark, always creates one. Raises IdempotencyKeyReused if another request had its key. Of two
+    concurrent requests one waits for the other, because a unique constraint of the table covers the key.
+    """
+    if not mark:
+        return make({}), True
     earlier = _find_existing(rows, mark)
     if earlier is not None:
         return earlier, False
@@ -55,5 +65,6 @@ def _find_existing(rows: models.QuerySet[Row], mark: IdempotencyMark) -> Row | N
 
 def _digest(asked: Mapping[str, Any]) -> str:
     """Return a digest of the request; empty values count as not given."""
+    begin_costly_work("a digest of a request")
     values = {name: str(value) for name, value in asked.items() if value not in (None, "")}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

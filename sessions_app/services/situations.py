@@ -15,7 +15,7 @@ from executors_app.plugins import agent_type
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.domain import restart_rules
 from sessions_app.domain.attention import AttentionKind
-from sessions_app.domain.quotations import quote
+from sessions_app.domain.quotations import shorten
 from sessions_app.domain.recovery_choices import OFFERING_ACTIONS, recovery_choices
 from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.resumability import Assessment, Mode, Strategy
@@ -179,7 +179,7 @@ def situation_facts(
         retrying=status.retry is not None,
         retry=_parse_retry(status.retry),
         stalled_since=session.stalled_since,
-        interrupted_wait=quote(ended["reason"]).show() if ended else None,
+        interrupted_wait=shorten(ended["reason"]) if ended else None,
         wait_ended_at=_parse_time(ended["at"]) if ended else None,
         cancel_ignored_since=_parse_time(status.cancel_ignored_since),
         last_run_state=run.state if run else "",

@@ -24,7 +24,7 @@ from sessions_app.services.assessment import execution_of, is_running, worktree_
 from sessions_app.services.attachments import store_files
 from sessions_app.services.catalogue import profiles_for
 from sessions_app.services.errors import Conflict, Invalid, NoAgent, TerminalState, WorktreeMissing, WorktreeNotShared
-from sessions_app.services.idempotency import IdempotencyMark, create_once
+from sessions_app.services.idempotency import IdempotencyMark, create_once, mark_request
 from sessions_app.services.maintenance import files
 from sessions_app.services.portable import record as portable_record
 from sessions_app.workflows.models import WorkflowRun
@@ -76,7 +76,7 @@ def create_task_once(user: User, values: Mapping[str, Any], key: str) -> tuple[T
     """Create a task once per idempotency ``key`` and team; return it, and whether it is new."""
     asked = {name: getattr(value, "pk", value) for name, value in values.items()}
     rows = Task.objects.filter(team=values["team"])
-    return create_once(rows, key, asked, lambda mark: create_task(user, values, mark))
+    return create_once(rows, mark_request(key, asked), lambda mark: create_task(user, values, mark))
 
 
 def create_task(user: User, values: Mapping[str, Any], mark: Mapping[str, str] | None = None) -> Task:
@@ -155,7 +155,7 @@ def create_session_once(
         values = asked if "prompt" in asked else {**asked, "prompt": first_prompt(task)}
         return create_session(user, task, profile, executor, **values, mark=mark)
 
-    return create_once(TaskSession.objects.filter(task=task), key, said, make)
+    return create_once(TaskSession.objects.filter(task=task), mark_request(key, said), make)
 
 
 def create_session(

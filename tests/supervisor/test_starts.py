@@ -8,9 +8,12 @@ import pytest
 
 from executors_app.plugins import agent_type
 from executors_app.wire.protocol import JournalKind
+from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Strategy
+from sessions_app.domain.verification import find_received
 from sessions_app.models import Intent, Lease, LeaseLost, Prompt, session_transaction
 from sessions_app.services import intents
+from sessions_app.services.prompts import dismiss_prompt
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
 from sessions_app.supervisor.start import agent_start, claims
@@ -114,8 +117,8 @@ def test_resume_beside_a_live_agentctl_needs_few_queries() -> None:
             plan, plan.lease, order, answer, agent_start.load_conversation_facts(plan.session_id)
         )
     reads = [query["sql"] for query in asked.captured_queries if query["sql"].startswith("SELECT")]
-    # Among them: one for the MCP servers of team and repository, four for the requests to compare with the replay.
-    assert len(reads) <= 30, reads
+    # Among them: one for the MCP servers of team and repository, five for the requests to compare with the replay.
+    assert len(reads) <= 31, reads
 
 
 def test_claim_of_an_unwanted_start_is_settled() -> None:
@@ -221,6 +224,20 @@ def test_replay_of_an_earlier_prompt_does_not_prove_an_identical_later_one(repla
     Prompt.objects.create(session=session, message_id="p2", text="write the parser", state="held")
     answer_start(session, replayed=3, replayed_user_texts=replayed)
     assert prompt_states(session) == {"p1": "done", "p2": state}
+
+
+def test_prompt_stays_held_if_another_one_was_dismissed_during_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_without_agent()
+    for message_id in ("p2", "p3"):
+        Prompt.objects.create(session=session, message_id=message_id, text="run the tests", state="held")
+
+    def dismiss_meanwhile(*arguments: Any) -> frozenset[int]:
+        dismiss_prompt(session.id, "p3")
+        return find_received(*arguments)
+
+    monkeypatch.setattr(verification, "find_received", dismiss_meanwhile)
+    answer_start(session, replayed=3, replayed_user_texts=["write the parser", "run the tests"])
+    assert prompt_states(session) == {"p1": "done", "p2": "held", "p3": "dismissed"}
 
 
 def test_short_prompt_inside_another_text_is_not_proven() -> None:

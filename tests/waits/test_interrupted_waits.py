@@ -6,10 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.test import Client
 from django.utils import timezone
 
 from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.mcp_server.reading import view_session
 from sessions_app.models import AttentionItem, Prompt, ResumeToken, Supervisor, TaskSession, Turn
 from sessions_app.notifications.delivery import render_email, webhook_payload
 from sessions_app.services import intents, prompts, waits
@@ -66,6 +68,14 @@ def test_status_names_the_missing_answer() -> None:
     told, run = wait_of(session), session.runs.get()
     assert (told["kind"], told["reason"], told["id"]) == ("external", "The build of main", run.wait_id)
     assert session_status(session)["derived_status"] == "interrupted_waiting"
+
+
+def test_status_is_read_in_a_transaction_without_searching_the_reason() -> None:
+    session, now = interrupted(reason="The build of main"), timezone.now()
+    Supervisor.objects.create(boot_id="b", host_id="h", started_at=now, beat_at=now, swept_at=now)
+    with transaction.atomic():
+        view = view_session(session, make_user("reader"))
+    assert "“The build of main”" in view.situation.text
 
 
 def test_next_prompt_mentions_the_interrupted_wait_once() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from executors_app.agent_capabilities import (
@@ -25,7 +26,6 @@ from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
 from executors_app.wire.executions import LOCAL
 from executors_app.wire.protocol import CapabilityShortfall
-from executors_app.wire.replayed_texts import proves_receipt
 from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Reason, Strategy
 from sessions_app.domain.states import DesiredState, PromptState, SessionState
@@ -266,12 +266,13 @@ def write_agent_started(
         verdict = verification.accepted_verdict(answer["outcome"], contradiction)
     if verdict.contradiction:
         return _quarantine(plan, lease, verdict, answer)
+    received = _find_received(plan.session_id, answer.get("replayed_user_texts", ()))
     with session_transaction(plan.session_id, lease) as transaction:
         if transaction.session.desired_state != DesiredState.RUNNING:
             return False
         if transaction.session.agent_profile_id == order.profile.pk:
             transaction.session.agent_profile = order.profile  # saves a query
-        held = list(transaction.session.prompts.filter(state=PromptState.HELD).order_by("id"))
+        held = list(_held_prompts(plan.session_id))
         evidence = {
             **_evidence(transaction, order, answer, verdict, known),
             "prompts_held": len(held),
@@ -287,7 +288,7 @@ def write_agent_started(
         transaction.write_receipt(verdict.kind, verdict.verified, **about, evidence=evidence)
         continuity.mark_receipt_unproven(transaction, but=str(plan.intent_id))
         continuity.queue_memory_check(transaction, str(plan.intent_id), verdict, _last(known))
-        _settle_held_prompts(transaction, held, answer.get("replayed_user_texts", ()))
+        _settle_held_prompts(transaction, held, received)
         _mark_agent_up(transaction, plan, verdict)
         agent_login.settle_login(transaction, plan.intent_id, answer, "")
         order_waiting_changes(transaction)
@@ -393,20 +394,39 @@ def _evidence(
     }
 
 
-def _settle_held_prompts(transaction: SessionTransaction, held: Sequence[Prompt], replayed: Any) -> None:
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """What a replay shows of the held prompts, as they were before the transaction."""
+
+    held: tuple[int, ...] = ()
+    """The ids of all of them."""
+    shown: frozenset[int] = frozenset()
+    """The ids of those that the agent has received."""
+
+
+def _held_prompts(session_id: uuid.UUID) -> QuerySet[Prompt]:
+    return Prompt.objects.filter(session=session_id, state=PromptState.HELD).order_by("id")
+
+
+def _find_received(session_id: uuid.UUID, replayed: Sequence[str]) -> _Received:
+    """Compare the held prompts with a replay, before any transaction: agents choose how long its texts are."""
+    held = dict(_held_prompts(session_id).values_list("id", "text")) if replayed else {}
+    if not held:
+        return _Received()
+    arrived = Prompt.objects.filter(session=session_id, state__in=ARRIVED_STATES).values_list("text", flat=True)
+    return _Received(tuple(held), verification.find_received(held, list(arrived), replayed))
+
+
+def _settle_held_prompts(transaction: SessionTransaction, held: Sequence[Prompt], received: _Received) -> None:
     """Move held prompts that the agent's replayed conversation shows to *interrupted*: they were delivered (rule 13).
 
-    Texts are counted: a replayed text that belongs to a prompt known to have arrived does not prove another prompt
-    with the same words.
+    If somebody has settled one since the comparison, it proves nothing any more: texts with the same words are counted.
     """
-    shown = {row.id: sum(proves_receipt(text, row.text) for text in replayed) for row in held}
-    if not any(shown.values()):
-        return  # in a transaction, so the other prompts of a long conversation are compared only if that can matter
-    arrived = list(transaction.session.prompts.filter(state__in=ARRIVED_STATES).values_list("text", flat=True))
+    if tuple(row.id for row in held) != received.held:
+        return
     for row in held:
-        if shown[row.id] > 0 and shown[row.id] > sum(proves_receipt(text, row.text) for text in arrived):
+        if row.id in received.shown:
             transaction.move_prompt(row, "interrupt")
-            arrived.append(row.text)
 
 
 def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mapping[str, Any]) -> bool:

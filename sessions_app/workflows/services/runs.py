@@ -16,6 +16,7 @@ from django.db.models.fields.json import KeyTextTransform, KeyTransform
 
 from sessions_app.models import Task, Turn
 from sessions_app.services.errors import ChecksUnavailable, Conflict, IdempotencyKeyReused, SessionsError
+from sessions_app.services.idempotency import IdempotencyMark, mark_request
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.nodes.trigger import WorkflowTriggers, find_triggers
 from sessions_app.workflows.services import trigger_settings
@@ -53,6 +54,7 @@ def start_saved_run(
     *,
     trigger: str = "manual",
     key: str = "",
+    mark: IdempotencyMark | None = None,
     revision: int | None = None,
 ) -> tuple[WorkflowRun, bool]:
     """Start a run of a workflow with the rights of ``user``; return (run, whether it is new).
@@ -77,6 +79,7 @@ def start_saved_run(
         executor=row.executor,
         trigger=trigger,
         key=key,
+        mark=mark,
     )
 
 
@@ -223,10 +226,12 @@ def _start_triggered_run(row: Workflow, trigger: str, at: datetime) -> bool:
     inputs: dict[str, Any] = {"type": trigger, "timestamp": at.isoformat(), "text": "", "params": {}}
     key = _idempotency_key(row, trigger, at)
     load_text(row.text, row.files)  # it can take a while; the transaction below then finds it in the cache
-    return _start_locked(row, trigger, inputs, key)
+    # The revision stands for text and files, which may have megabytes; it is compared when the row is locked.
+    mark = mark_request(key, {"workflow": row.id, "revision": row.revision})
+    return _start_locked(row, trigger, inputs, mark)
 
 
-def _start_locked(row: Workflow, trigger: str, inputs: Mapping[str, Any], key: str) -> bool:
+def _start_locked(row: Workflow, trigger: str, inputs: Mapping[str, Any], mark: IdempotencyMark) -> bool:
     with transaction.atomic():
         # The row stays locked until the run exists, so that nobody can change it between the check and the run.
         locked = trigger_settings.lock_workflow(row)
@@ -237,7 +242,7 @@ def _start_locked(row: Workflow, trigger: str, inputs: Mapping[str, Any], key: s
             log.warning("workflow %s: its triggers are paused: %s", row.id, locked.triggers_paused)
             return False
         try:
-            _, is_new = start_saved_run(enabled_by, locked, inputs, trigger=trigger, key=key)
+            _, is_new = start_saved_run(enabled_by, locked, inputs, trigger=trigger, mark=mark)
         except IdempotencyKeyReused:
             return False  # the slot has its run, and the workflow was changed since
         except ChecksUnavailable:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from django.conf import settings
 
 from executors_app.encryption import SecretUnreadable
+from executors_app.machine.costly_work import begin_costly_work
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin
 from sessions_app.confined.client import NOT_REACHED, PoolUnavailable
@@ -71,7 +72,11 @@ def confirmed_parts(row: Workflow) -> ConfirmedParts:
 
 
 def fingerprint_of(parts: ConfirmedParts) -> str:
-    """Return a hash of all parts, with which a user confirms exactly the state that they have seen."""
+    """Return a hash of all parts, with which a user confirms exactly the state that they have seen.
+
+    They may have megabytes, so this is not for transactions.
+    """
+    begin_costly_work("a hash of a workflow")
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
 
 

@@ -90,12 +90,13 @@ def confirm_triggers(user: User, workflow: Workflow, fingerprint: str) -> Workfl
     require_write(user, workflow.team)
     # Before the transaction: loading can take half a minute, during which no other process could write on SQLite.
     graph = graph_of(workflow.text, workflow.files)
+    loaded = current_parts(workflow, graph)
+    is_confirmed = fingerprint == fingerprint_of(loaded)
     with transaction.atomic():
         row = lock_workflow(workflow)
         if row.archived_at is not None:
             raise Conflict("This workflow is archived.")
-        is_as_loaded = (row.text, row.files) == (workflow.text, workflow.files)
-        if not is_as_loaded or fingerprint != fingerprint_of(current_parts(row, graph)):
+        if not is_confirmed or current_parts(row, graph) != loaded:
             raise Conflict(
                 "The workflow has changed since you opened this page. Read the difference again, then confirm it."
             )

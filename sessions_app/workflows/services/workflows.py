@@ -14,7 +14,7 @@ from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import require_write
 from sessions_app.models import Repository, resolve_for_workflow, wakeups
 from sessions_app.services.errors import Conflict, Invalid, ReadOnly, TerminalState
-from sessions_app.services.idempotency import IdempotencyMark, create_once
+from sessions_app.services.idempotency import IdempotencyMark, create_once, mark_request
 from sessions_app.services.tasks import create_task
 from sessions_app.workflows.engine.resume import NothingToResume, records_to_resume
 from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow
@@ -193,10 +193,12 @@ def start_run(
     executor: Executor | None = None,
     trigger: str = "manual",
     key: str = "",
+    mark: IdempotencyMark | None = None,
 ) -> tuple[WorkflowRun, bool]:
     """Create a run of a text, with its own task; return (run, whether it is new).
 
-    A second call with the same idempotency ``key`` returns the first run. Raises ReadOnly, ChecksUnavailable, and
+    A second call with the same idempotency ``key`` returns the first run. A caller that has begun a transaction
+    gives the ``mark`` that it made before it. Raises ReadOnly, ChecksUnavailable, and
     Invalid: with ``problems`` for a text with errors, otherwise with the name of a field.
     """
     require_write(user, team)
@@ -228,12 +230,9 @@ def start_run(
     )
     repository = repository or (workflow.repository if workflow else None)
     _check_run_possible(user, run, graph, repository)
-    request = {
-        "text": text,
-        "files": _sorted_json(files),
-        "inputs": _sorted_json(inputs),
-        "workflow": workflow and workflow.id,
-    }
+    if mark is None:
+        given_values = {"text": text, "files": _sorted_json(files), "inputs": _sorted_json(inputs)}
+        mark = mark_request(key, {**given_values, "workflow": workflow and workflow.id})
 
     def make(mark: IdempotencyMark) -> WorkflowRun:
         run.task = create_task(user, {"team": team, "title": f"Workflow: {run.name}"[:300], "repository": repository})
@@ -243,7 +242,7 @@ def start_run(
         return run
 
     with transaction.atomic():
-        found, is_new = create_once(WorkflowRun.objects.filter(team=team), key, request, make)
+        found, is_new = create_once(WorkflowRun.objects.filter(team=team), mark, make)
         if is_new:
             wakeups.notify_on_commit()  # a driver that woke earlier would not find the run yet
     return found, is_new
