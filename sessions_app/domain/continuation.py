@@ -13,6 +13,8 @@ from sessions_app.domain.states import WorkState
 
 _REQUEST_CHARS = 4000
 _MAX_LISTED = 20
+_MAX_NAMED = 5
+"""Tool calls and processes that are named to people, each."""
 _CHECK_STATE_FIRST = (
     "Some of your last steps may have been done, half done or not done. Look at the files, git status and "
     "running processes first: verify before repeating, and do not repeat what is already there. Then finish the "
@@ -33,6 +35,10 @@ class Interruption:
     """Files that changed in git since the turn began."""
     dead_processes: Sequence[str] = ()
     """Commands that were running in the background."""
+    outside_turn: bool = False
+    """Whether no turn was open."""
+    was_working: bool = True
+    """Whether the agent itself was at work; False: only processes were left of its turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +105,39 @@ def retry_prompt(facts: Interruption, trouble: str) -> str:
 
 
 def interruption_note(facts: Interruption) -> str:
-    """Return the note before the next prompt that tells the agent about its interrupted turn."""
+    """Return the note before the next prompt that tells the agent about its interrupted work."""
     parts = [
-        "[Note by the system: your process was ended in the middle of your last turn.",
-        f"The request was:\n\n{_quoted(facts.last_request)}",
+        *_what_was_interrupted(facts),
         *_what_is_known(facts),
         "Verify what is there before you repeat or rely on any of it. The new request follows.]",
     ]
     return "\n\n".join(parts)
+
+
+def _what_was_interrupted(facts: Interruption) -> list[str]:
+    if not facts.outside_turn:
+        begin = "[Note by the system: your process was ended in the middle of your last turn."
+        return [begin, f"The request was:\n\n{_quoted(facts.last_request)}"]
+    if facts.was_working:
+        return ["[Note by the system: your process was ended while you worked between two turns."]
+    return ["[Note by the system: your process was ended between two turns, and with it what you had left running."]
+
+
+def cut_off_sentence(facts: Interruption, process_count: int) -> str:
+    """Tell people what ended with an agent that had no turn open; ``process_count`` includes those not listed."""
+    sentences = ["The agent was working outside a turn, and that work was cut off."] if facts.was_working else []
+    if facts.unfinished_tools:
+        sentences.append(f"Without a result: {_enumerated(facts.unfinished_tools, len(facts.unfinished_tools))}.")
+    if process_count:
+        named = _enumerated(facts.dead_processes, process_count)
+        sentences.append(f"Processes that it had left running ended with it: {named}.")
+    return " ".join([*sentences, "The agent is told with your next prompt."])
+
+
+def _enumerated(items: Sequence[str], count: int) -> str:
+    named = [" ".join(item.split()) for item in items[:_MAX_NAMED]]
+    more = [f"{count - len(named)} more"] if count > len(named) else []
+    return "; ".join([*named, *more])
 
 
 def interrupted_wait_note(wait: InterruptedWait) -> str:

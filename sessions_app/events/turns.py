@@ -25,6 +25,14 @@ _INTERRUPTION_CAUSES: Final[Mapping[str, str]] = {
     "stopped": "The turn ended because the agent was stopped",
     "closed": "The turn ended because the session was closed",
 }
+_END_CAUSES: Final[Mapping[str, str]] = {
+    "agent_gone": "the agent’s process ended",
+    "agent_exited": "the agent’s process ended",
+    "agentctl_gone": "the agent and its agentctl ended",
+    "out_of_memory": "memory ran out",
+    "stopped": "the agent was stopped",
+    "closed": "the session was closed",
+}
 _RESUMED_LABELS: Final[Mapping[str, Label]] = {
     "resolved": Label("The agent’s request was answered, and the turn continued", "busy"),
     "completed": Label("The agent’s question was settled, and the turn continued", "busy"),
@@ -223,6 +231,26 @@ class RunInterrupted(
         reason = inbox.interrupted_wait(self.run_id)
         if reason is not None:
             inbox.raise_item(attention.wait_interrupted_notice(self.run_id, reason))
+
+
+class OutsideWorkInterrupted(
+    Event,
+    name="session.outside_work.interrupted",
+    recorded_by="whatever finds that the agent is gone while no turn was open",
+    audited=True,
+):
+    """Work of an agent outside its turns was cut off, or processes that its turns had left running ended with it."""
+
+    reason: str = Field(description="as of `session.run.interrupted`")
+    was_working: bool = Field(description="whether output of the agent arrived, or a tool call had no result")
+    unfinished_tools: list[str] = Field(description="titles of tool calls without a result")
+    processes: list[str] = Field(description="command lines of processes that ended with the agent, at most 20")
+    process_count: int
+
+    def timeline_label(self) -> Label:
+        """Say what was cut off, and by what."""
+        what = "Work outside a turn was cut off" if self.was_working else "Processes that the agent had left ended"
+        return Label(with_reason(what, _END_CAUSES.get(self.reason) or humanize_code(self.reason)), "bad")
 
 
 RUN_EVENTS: Final[Mapping[str, type[RunMoved]]] = {

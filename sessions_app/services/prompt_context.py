@@ -19,7 +19,10 @@ from sessions_app.models import INTERRUPTED_WAIT, Prompt, SessionTransaction, Ta
 from sessions_app.services import workspace_notes
 
 INTERRUPTION_KEY: Final = "interruption"
-"""Metadata key: ``{message_id, run_id, tools, since, changed, processes}``; empty: nothing is unfinished."""
+"""Metadata key: ``{message_id, run_id, tools, since, changed, processes}``; empty: nothing is unfinished.
+
+For work outside a turn also ``outside``, ``was_working`` and ``sentence``, which tells people what it was.
+"""
 CARRIER_KEY: Final = "told_with"
 """Metadata key: message_id of the prompt that is on its way with history or interruption."""
 
@@ -38,6 +41,28 @@ def note_interruption(transaction: SessionTransaction, run: Turn, tools: Sequenc
         "since": _snapshot_before(transaction, run),
     }
     transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
+
+
+def note_outside_work(
+    transaction: SessionTransaction, tools: Sequence[str], processes: Sequence[str], *, was_working: bool, sentence: str
+) -> None:
+    """Store what ended with an agent that had no turn open; what is unfinished already stays so."""
+    known = unfinished_of(transaction.session) or {"message_id": "", "run_id": "", "tools": [], "outside": True}
+    newest = transaction.newest_run
+    added = {
+        "tools": [*_texts(known, "tools"), *tools],
+        "processes": [*_texts(known, "processes"), *processes],
+        "since": known.get("since", newest.snapshot_after if newest else ""),
+        "was_working": was_working or bool(known.get("was_working")),
+        "sentence": sentence,
+    }
+    transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: {**known, **added}})
+
+
+def outside_work_evidence(session: TaskSession) -> dict[str, Any]:
+    """Return, for a receipt, what ended outside a turn and the agent does not know of yet."""
+    known = unfinished_of(session)
+    return {"work_outside_turn": str(known["sentence"])} if known and known.get("sentence") else {}
 
 
 def _snapshot_before(transaction: SessionTransaction, turn: Turn) -> str:
@@ -80,7 +105,7 @@ def add_workspace_findings(transaction: SessionTransaction, changed: Sequence[st
     known = unfinished_of(transaction.session)
     if known is None:
         return
-    known = {**known, "changed": list(changed), "processes": list(processes)}
+    known = {**known, "changed": list(changed), "processes": list(processes) or _texts(known, "processes")}
     transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
     waiting = transaction.session.prompts.filter(
         kind=PromptKind.CONTINUE, state=PromptState.QUEUED, message_id=f"continue:{known.get('run_id')}"
@@ -99,6 +124,8 @@ def to_interruption(session: TaskSession, known: Mapping[str, Any]) -> Interrupt
         unfinished_tools=_texts(known, "tools"),
         changed_files=_texts(known, "changed"),
         dead_processes=_texts(known, "processes"),
+        outside_turn=bool(known.get("outside")),
+        was_working=known.get("was_working", True) is True,
     )
 
 

@@ -28,6 +28,9 @@ from sessions_app.domain.states import (
     SessionState,
     WorkState,
 )
+from sessions_app.events import names_of
+from sessions_app.events.agents import ProcessesReported
+from sessions_app.events.conversation import MessageEvent
 from sessions_app.events.execution import Asleep
 from sessions_app.models import (
     IDLE_REASON,
@@ -47,6 +50,7 @@ from sessions_app.supervisor.interrupted_turns import record_agent_stopped
 
 log = logging.getLogger(__name__)
 MAX_CHECK_INTERVAL: Final = 60.0
+_ACTIVITY_EVENTS: Final = names_of(MessageEvent, ProcessesReported)
 
 
 def check_interval() -> float:
@@ -126,9 +130,15 @@ def write_asleep(stream: ExecutionStream) -> bool:
 
 
 def idle_since(transaction: SessionTransaction) -> datetime | None:
-    """Return since when the agent has been idle: its last turn's end or its start; None if it never came up."""
+    """Return since when the agent has been idle; None if it never came up.
+
+    That is its start, the end of its last turn, or its last output or change of processes after that.
+    """
     newest = transaction.newest_run
-    moments = [transaction.session.ready_since, newest.ended_at if newest else None]
+    ended_seq = newest.last_seq or 0 if newest else 0
+    later = transaction.session.events.filter(seq__gt=ended_seq, name__in=_ACTIVITY_EVENTS).order_by("-seq")
+    worked_at = later.values_list("at", flat=True).first()
+    moments = [transaction.session.ready_since, newest.ended_at if newest else None, worked_at]
     return max((moment for moment in moments if moment is not None), default=None)
 
 

@@ -20,6 +20,7 @@ from sessions_app.domain.continuation import Interruption, retry_prompt
 from sessions_app.domain.recovery_facts import MAX_CLOCK_SKEW, Policy, policy_wants_agent
 from sessions_app.domain.states import (
     ENDED_STATES,
+    OPEN_PROMPT_STATES,
     SESSION,
     UNSETTLED_PROMPT_STATES,
     USER_STOP_REASONS,
@@ -32,10 +33,11 @@ from sessions_app.domain.states import (
     WorkState,
 )
 from sessions_app.events.permissions import PermissionExpired
-from sessions_app.events.turns import RunRetrying
+from sessions_app.events.turns import OutsideWorkInterrupted, RunRetrying
 from sessions_app.models import IntentKind, PermissionRequest, Prompt, SessionTransaction, TaskSession, Turn, waits
 from sessions_app.services import prompt_context
 from sessions_app.services.assessment import assess_session
+from sessions_app.services.background_processes import processes_json
 from sessions_app.services.policies import effective_policy_of
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.conversation import ConversationUpdate, add_question_message, schedule_writes
@@ -45,18 +47,23 @@ PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
 """Reasons of interruptions in which output was lost that was still in the agent's pipe (rule 23)."""
 
 
-def interrupt_turn(transaction: SessionTransaction, reason: str, update: ConversationUpdate | None = None) -> bool:
+def interrupt_turn(
+    transaction: SessionTransaction, reason: str, update: ConversationUpdate | None = None, *, is_present: bool = True
+) -> bool:
     """Interrupt the open turn, because its agent is gone: close its messages, permission requests and prompts.
 
-    Returns False if no turn was open. ``session.run.interrupted`` is recorded once per run: a unique key in the
-    database enforces it. The session moves to WAITING_FOR_INPUT, unless it has ended for good. ``update`` is the
-    conversation of a batch that is being applied; without one, the changes are scheduled here.
+    Returns False if no turn was open. Then it is recorded what else ended with the agent, if it is the present one.
+    ``session.run.interrupted`` is recorded once per run: a unique key in the database enforces it. The session moves to
+    WAITING_FOR_INPUT, unless it has ended for good. ``update`` is the conversation of a batch that is being applied;
+    without one, the changes are scheduled here.
     """
     run = transaction.open_turn
-    if run is not None and reason not in USER_STOP_REASONS and _is_being_stopped(transaction):
-        reason = "stopped"
     conversation = update or ConversationUpdate(transaction)
     tools = conversation.unfinished_tools()
+    if run is None and is_present:
+        _record_outside_work(transaction, conversation, reason, tools)
+    if run is not None and reason not in USER_STOP_REASONS and _is_being_stopped(transaction):
+        reason = "stopped"
     conversation.finish(tool_status="interrupted")
     _expire_permissions(transaction, conversation)
     if run is not None:
@@ -72,6 +79,42 @@ def interrupt_turn(transaction: SessionTransaction, reason: str, update: Convers
     if update is None:
         schedule_writes([conversation])
     return run is not None
+
+
+def _record_outside_work(
+    transaction: SessionTransaction, conversation: ConversationUpdate, reason: str, tools: Sequence[str]
+) -> None:
+    """Say what ended with an agent that had no turn open: its own work, and processes that its turns had left."""
+    session = transaction.session
+    known = processes_json(session, is_running=True)
+    processes, count = [each["command"] for each in known["background_processes"]], known["background_process_count"]
+    was_working = bool(tools) or _works_outside_turn(transaction)
+    if not was_working and not count:
+        return
+    facts = Interruption(
+        session.task.title, "", tools, dead_processes=processes, outside_turn=True, was_working=was_working
+    )
+    sentence = continuation.cut_off_sentence(facts, count)
+    prompt_context.note_outside_work(transaction, tools, processes, was_working=was_working, sentence=sentence)
+    transaction.record_event(
+        OutsideWorkInterrupted(
+            reason="stopped" if _is_being_stopped(transaction) else reason,
+            was_working=was_working,
+            unfinished_tools=list(tools),
+            processes=processes,
+            process_count=count,
+        )
+    )
+    conversation.add_message("status", sentence, level="warning")
+
+
+def _works_outside_turn(transaction: SessionTransaction) -> bool:
+    """Whether output arrived although no turn is open; a turn that is retried keeps its session working, too."""
+    session, newest = transaction.session, transaction.newest_run
+    if session.work_state != WorkState.WORKING or newest is None or newest.ended_at is None:
+        return False
+    retries = session.prompts.filter(kind=PromptKind.RETRY, state__in=OPEN_PROMPT_STATES)
+    return not retries.exists()
 
 
 def _is_being_stopped(transaction: SessionTransaction) -> bool:

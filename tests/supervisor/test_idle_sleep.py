@@ -112,6 +112,19 @@ def test_idle_session_is_put_to_sleep_with_a_reason() -> None:
     assert (status["asleep"], status["is_agent_running"], status["is_resumable"]) == (True, False, True)
 
 
+def test_work_outside_a_turn_counts_for_since_when_a_session_is_idle() -> None:
+    session, journal = idle_session(), Journal()
+    journal.seq = 100
+    ingest(session, journal.says("The build has failed."))
+    worked_at = timezone.now() - timedelta(minutes=90)
+    session.events.filter(seq__gt=Turn.objects.get(session=session).last_seq).update(at=worked_at)
+    backdate(change(session, work_state="idle"))
+
+    assert put_to_sleep(session)
+
+    assert last_payload(session, "session.asleep")["idle_since"] == worked_at.isoformat()
+
+
 def test_sleeping_session_stays_asleep_after_its_execution_ended() -> None:
     session = idle_session()
     put_to_sleep(session)

@@ -485,7 +485,7 @@ def _on_agent_exited(applier: LineApplier, line: JournalLine) -> None:
     is_present = line.get("launch_id") in (None, applier.transaction.session.launch_id)
     if is_present:  # the end of an earlier agent does not concern the one that is running
         reset_attempts_if_stable(applier.transaction, until=applier.transaction.at)
-    interrupt_turn(applier.transaction, "agent_exited", applier.conversation)
+    interrupt_turn(applier.transaction, "agent_exited", applier.conversation, is_present=is_present)
     if is_present:
         (record_agent_stopped if line.get("expected") else record_agent_death)(applier.transaction)
     applier.transaction.record_event(AgentExited(exit_code=line.get("exit_code"), expected=bool(line.get("expected"))))

@@ -384,6 +384,7 @@ def _evidence(
         else None,
         "completed_turns": known.requests.completed_turns,
         **workspace_evidence(transaction.session, answer.get("workspace")),
+        **prompt_context.outside_work_evidence(transaction.session),
         "known_by": verification.SAME_ID if _returns_known_id(order, answer) else None,
         "replay_compared": verdict.comparison.sentence if verdict.comparison else None,
         "injection": told.facts() if told else None,  # replaced by the facts of what is sent, when it is sent
