@@ -85,12 +85,8 @@ class ObedientDriver:
                 raise TurnFailed("overloaded", "try later")
             case "break":
                 raise ZeroDivisionError
-            case "die":
-                self.die(9)
-                raise TurnFailed(Code.AGENT_EXITED, "the agent is gone")
-            case "break off, then die":
-                asyncio.get_running_loop().call_later(0.05, self.die, 9)
-                raise TurnFailed(Code.AGENT_EXITED, "the agent is gone")
+            case text if "die" in text:
+                self._die_in_a_turn(text)
             case "ask":
                 chosen = await self.host.ask_permission({"tool_call": {"title": "rm"}, "options": OPTIONS})
                 self.host.record(JournalKind.MESSAGE_AGENT, text=f"chosen: {chosen}")
@@ -109,6 +105,25 @@ class ObedientDriver:
     async def stop(self, grace: float) -> int | None:
         self.die(-15)
         return -15
+
+    def _die_in_a_turn(self, text: str) -> None:
+        """End the process in the order that the prompt says, and the turn with what the driver can know of it."""
+        if text == "die":
+            self.die(9)
+        elif text == "break off, then die":
+            asyncio.get_running_loop().call_later(0.05, self.die, 9)
+        else:
+            self._lose_process()
+        if text == "fail, then die":
+            raise TurnFailed("overloaded", "try later")
+        if text == "die before the prompt":
+            raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
+        raise TurnFailed(Code.AGENT_EXITED, "the agent is gone")
+
+    def _lose_process(self) -> None:
+        """End the process; its exit is recorded a little later, when the rest of its output has been read."""
+        self.alive = False
+        asyncio.get_running_loop().call_later(0.05, self.host.agent_gone, 9)
 
     def die(self, exit_code: int) -> None:
         if self.alive:

@@ -110,6 +110,28 @@ async def test_pieces_of_text_share_one_sync_which_is_made_for_whoever_waits(tmp
         assert synced == [5]
 
 
+PATIENT = JournalLimits(sync_delay=600, closing=10)
+
+
+async def test_text_is_in_the_file_when_it_is_shown(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=PATIENT) as journal:
+        journal.append(JournalKind.LOG, text="the segment has begun")
+        await journal.flush()
+        said = journal.append(JournalKind.MESSAGE_AGENT, text="said")
+        await journal.wait_for_lines(said - 1)
+        assert seqs(tmp_path) == [1, said], "so that it survives the death of agentctl"
+
+
+@pytest.mark.parametrize("kind", [JournalKind.MESSAGE_AGENT, JournalKind.TURN_COMPLETED])
+async def test_flush_syncs_whatever_was_appended(tmp_path: Path, kind: JournalKind) -> None:
+    async with opened(tmp_path, limits=PATIENT) as journal:
+        synced = _count_syncs(journal)
+        for number in range(1, 4):
+            journal.append(kind, text="said", message_id="m", stop_reason="end_turn")
+            await journal.flush()  # gives up if the line is not synced in time
+            assert synced[-1:] == [number]
+
+
 async def test_much_text_is_synced_without_a_delay(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=JournalLimits(sync_delay=600)) as journal:
         for _ in range(20):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from executors_app.agentctl import turns
 from executors_app.agentctl.drivers import acp
 from executors_app.agentctl.journal.journal import JournalLimits
 from tests.agentctl.running import Running, agentctl, holds
@@ -143,6 +144,17 @@ async def test_cancel_names_its_turn_and_ends_no_other(started: Running, message
     assert await started.state() == "working"
 
 
+async def test_prompt_to_an_agent_whose_process_has_just_ended_ends_with_its_exit(started: Running) -> None:
+    started.agent.driver.alive = False  # its exit is not recorded yet
+    await started.prompt("die before the prompt")
+
+    exited = await started.line("agent.exited")
+
+    assert holds(exited, {"message_id": "m1", "expected": False})
+    await started.sidecar.journal.flush()
+    assert "turn.failed" not in started.kinds()
+
+
 @pytest.mark.parametrize(("text", "code"), [("fail", "overloaded"), ("break", "internal_error")])
 async def test_failed_turn_has_a_reason_and_leaves_the_agent_idle(started: Running, text: str, code: str) -> None:
     await started.prompt(text)
@@ -151,7 +163,20 @@ async def test_failed_turn_has_a_reason_and_leaves_the_agent_idle(started: Runni
     await started.reaches("idle")
 
 
-@pytest.mark.parametrize("text", ["die", "break off, then die"])
+@pytest.mark.parametrize("has_process", [True, False])
+async def test_failed_turn_of_an_agent_that_stays_is_recorded_at_once(
+    started: Running, has_process: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(turns, "_LAST_OUTPUT_TIMEOUT", 0.0)
+    started.agent.driver.alive = has_process  # some agents have a process only in a turn, a chat model has none
+    await started.prompt("fail")
+
+    await started.line("turn.failed")
+
+    assert "its process did not" not in caplog.text, "nobody waited for the exit of an agent"
+
+
+@pytest.mark.parametrize("text", ["die", "break off, then die", "fail, then die", "die before the prompt"])
 async def test_agent_death_in_a_turn_is_recorded_without_a_turn_end(started: Running, text: str) -> None:
     await started.prompt(text)
 

@@ -10,7 +10,7 @@ import pytest
 
 from executors_app.wire.executions import WorkspaceState
 from scripts.documents.examples import NOW, RESUME, RESUME_EXAMPLES
-from sessions_app.domain.resumability import Assessment, Mode, ResumeFacts, assess, assess_mode
+from sessions_app.domain.resumability import DAMAGED_ASSESSMENT, Assessment, Mode, ResumeFacts, Row, assess, assess_mode
 from sessions_app.domain.states import DesiredState, SessionState
 
 STOPPED: dict[str, Any] = {"desired_state": DesiredState.STOPPED, "stopped_by_user": True}
@@ -91,6 +91,11 @@ def test_session_is_assessed_by_its_row(
     said = assessed(*changes)
     assert (said.row, said.is_resumable, said.needs_resume) == (row, resumable, needed)
     assert (said.resume_reason, said.strategy) == (reason, strategy)
+    assert said.is_at_rest is (row not in (Row.RUNNING, Row.RECENTLY_SEEN))
+
+
+def test_session_with_damaged_rows_may_have_an_agent_and_is_not_at_rest() -> None:
+    assert not DAMAGED_ASSESSMENT.is_at_rest
 
 
 @pytest.mark.parametrize("fact", ["type_supports_resume", "profile_supports_resume", "probed_supports_resume"])

@@ -145,6 +145,29 @@ def test_rest_of_a_batch_is_written_in_order_and_once(transactions: Transactions
     )
 
 
+def test_session_whose_line_exceeded_its_share_waits_for_the_others(
+    transactions: Transactions, thread: DatabaseThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greedy, quiet = running_session(), running_session()
+    monkeypatch.setattr(writers, "_pause_after", lambda locked: 1.0)  # so that the wait is longer than any hiccup
+
+    async def write_concurrently() -> None:
+        write, journals = JournalWriter(thread), (Journal(), Journal())
+
+        async def write_greedily() -> None:
+            for number in range(2):
+                await write(greedy.id, MINE, [journals[0].tool(f"call {number}", raw_input="x" * 2_000_000)], None)
+
+        async def write_quietly() -> None:
+            for _ in range(3):
+                await write(quiet.id, MINE, journals[1].says("a word "), None)
+
+        await asyncio.gather(write_greedily(), write_quietly())
+
+    asyncio.run(write_concurrently())
+    assert transactions.sessions[:2] == [{greedy.id, quiet.id}, {quiet.id}]
+
+
 def _slow_statement() -> None:
     """Execute one statement that takes longer than any test."""
     forever = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n WHERE x < 0"

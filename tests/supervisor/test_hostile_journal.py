@@ -100,6 +100,7 @@ def test_hostile_line_does_not_affect_its_neighbours(
     if reason and not (reason == "unreadable" and came is parse_stored):
         told = last_payload(session, SKIPPED)
         assert (told["reason"], told["count"]) == (reason, 1)
+        assert told["seq"] == (None if reason == "unreadable" else orjson.loads(hostile)["seq"])
         assert said.count(SKIPPED) == 1
     if reason is None:
         assert {SKIPPED, GAP}.isdisjoint(said)

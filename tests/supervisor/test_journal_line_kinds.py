@@ -201,6 +201,15 @@ def test_plan_is_one_message_per_turn_and_replaced_as_a_whole() -> None:
     assert plans == [["b"], ["c"]]
 
 
+def test_text_after_a_plan_is_a_message_of_its_own() -> None:
+    session, journal = running_session(), Journal()
+    begin = [*journal.turn_begins("p1"), *journal.says("before")]
+    ingest(session, [*begin, journal.line(JournalKind.PLAN, entries=["a"]), *journal.says("after")])
+    ingest(session, [*journal.says(" and"), journal.line(JournalKind.PLAN, entries=["b"]), *journal.says("last")])
+    told = [(role, text) for role, text, *_ in conversation(session)][1:]
+    assert told == [("agent", "before"), ("status", ""), ("agent", "after and"), ("agent", "last")]
+
+
 def test_turn_waits_until_all_permission_requests_are_settled() -> None:
     journal = Journal()
     session = in_mid_turn(journal)

@@ -11,6 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from executors_app.wire.questions.schema import parse_question
+from sessions_app.domain.json_size import json_size
 from sessions_app.models import AttentionItem, Intent, IntentKind, PermissionRequest, TaskSession
 from sessions_app.pages.session_state import MAX_CARDS
 from sessions_app.supervisor import conversation as conversations
@@ -106,6 +107,16 @@ def test_open_requests_have_a_limited_size_together(monkeypatch: pytest.MonkeyPa
         ingest(session, [line])
     assert list(session.permissions.values_list("id", flat=True)) == ["p0"]
     assert fresh(session).desired_state == "stopped"
+
+
+def test_size_of_a_request_follows_what_is_reported_of_its_call() -> None:
+    session, journal = running_session(), Journal()
+    begin = journal.turn_begins("m1")
+    ingest(session, [*begin, {**journal.requests_permission("p0"), "tool_call": {"tool_call_id": "call"}}])
+    ingest(session, [journal.tool("call", title="Delete", raw_input={"command": "rm -r build"})])
+    request = session.permissions.get()
+    assert request.tool_call["title"] == "Delete"
+    assert request.size == sum(map(json_size, (request.tool_call, request.options, request.question)))
 
 
 def test_single_request_may_be_larger_than_all_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,13 +214,8 @@ def _record_gaps(transaction: SessionTransaction, execution: ExecutorRunning, ne
         (reason, line), count = new_lines.skipped[0], len(new_lines.skipped)
         log.warning("session %s: %d lines of its journal are skipped: %s", transaction.session.id, count, reason)
         transaction.record_event(
-            JournalSkipped(reason=reason, count=count, seq=_whole_number(line.get("seq")), kind=str(line["kind"])[:64])
+            JournalSkipped(reason=reason, count=count, seq=line.get("seq"), kind=str(line["kind"])[:64])
         )
-
-
-def _whole_number(value: object) -> int | None:
-    """Return the number of a damaged line, if it has one."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 CURSOR_FIELDS = ("journal_epoch", "journal_seq", "last_seen_at", "updated_at", *QUOTA_FIELDS)

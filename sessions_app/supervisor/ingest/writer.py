@@ -121,11 +121,12 @@ class JournalWriter:
             if not batches:
                 await self._wait_until_due()
                 continue
+            greedy = [batch.session_id for batch in batches if batch.first_cost > batch.share]
             timer = LockTimer()
             began = time.monotonic()
             await self._write(batches, timer)
             await asyncio.sleep(_pause_after(timer.seconds))
-            self._delay_greedy(batches, time.monotonic() - began)
+            self._delay_greedy(greedy, time.monotonic() - began)
 
     def _next_batches(self) -> list[Batch]:
         """Take the batches of the next transaction, in the order of their arrival, each with its share of it."""
@@ -165,14 +166,14 @@ class JournalWriter:
     def _delay(self, session_id: uuid.UUID, seconds: float) -> None:
         self._not_before[session_id] = time.monotonic() + seconds
 
-    def _delay_greedy(self, batches: Sequence[Batch], seconds: float) -> None:
-        """Let a session wait that wrote more than its share, because one line alone exceeded it, as long as it took.
+    def _delay_greedy(self, sessions: Sequence[uuid.UUID], seconds: float) -> None:
+        """Let sessions wait that wrote more than their share, because one line alone exceeded it, as long as it took.
 
-        Alone in its transaction it took nobody's share, but what has arrived meanwhile is written first.
+        Whatever others have passed meanwhile is written first. Without others, nobody waits.
         """
-        for batch in batches:
-            if batch.first_cost > batch.share and len(batches) + len(self._waiting) > 1:
-                self._delay(batch.session_id, seconds)
+        for session_id in sessions:
+            if any(batch.session_id != session_id for batch in self._waiting):
+                self._delay(session_id, seconds)
 
     async def _write(self, batches: Sequence[Batch], timer: LockTimer) -> None:
         began = time.monotonic()
