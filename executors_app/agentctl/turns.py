@@ -31,9 +31,11 @@ _CANCEL_LIMIT: Final = 5.0
 _TOLD_LIMIT: Final = 600
 """Characters of the longest text that may be a failure of the agent."""
 _LATE_OUTPUT: Final = 2.0
-"""Seconds to wait for output after the end of a turn that had none."""
+"""Seconds to wait after the agent's answer for the output of a turn that had none, and at most for the rest of any."""
 _LATE_QUIET: Final = 0.1
-"""Seconds without output after which late output is over."""
+"""Seconds without output after which the output of a turn is over."""
+_NOTHING_FOLLOWS: Final = frozenset({"cancelled", "refusal"})
+"""Stop reasons after which no output is waited for."""
 _NO_ROOM: Final = (
     "The disk that stores this agent's output is full, so the turn was stopped. Nothing that was shown is lost."
     " Free some space on that disk, then send the prompt again."
@@ -63,6 +65,8 @@ class _Turn:
     cancel_requested: bool = False
     is_interrupted: bool = False
     """Whether Kandev has cancelled a request of the agent or stops it, so that the agent may end its turn for that."""
+    stop_reason: str | None = None
+    """Why the agent has ended it; None until it has answered."""
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -202,13 +206,10 @@ class Turns:
             logger.exception("the driver failed during a turn")
             failed = (JournalKind.TURN_FAILED, {"code": Code.INTERNAL_ERROR, "message": "the driver failed"})
         else:
-            if reason in ("end_turn", NO_STOP_REASON):
+            turn.stop_reason = reason
+            if reason not in _NOTHING_FOLLOWS:
                 await _wait_for_late_output(turn)
-            # After a cancel, some agents end the turn as if nothing had happened.
-            if reason != "cancelled" and not turn.cancel_requested:
-                return JournalKind.TURN_COMPLETED, _completed_turn(turn, reason)
-            by_agent = {} if turn.cancel_requested or turn.is_interrupted else {"by_agent": True}
-            return JournalKind.TURN_CANCELLED, {"stop_reason": "cancelled", "agent_stop_reason": reason, **by_agent}
+            return _answered_turn(turn, reason)
         return cancelled if turn.cancel_requested else failed
 
     async def _wait_for_agent_exit(self, driver: Driver, turn: _Turn, error: TurnFailed) -> None:
@@ -262,15 +263,22 @@ class Turns:
             self._in_background(_ask_to_cancel(turn.driver))
 
     def abandon_active_turn(self) -> str | None:
-        """Drop the active turn because the agent has exited, and return its message id."""
+        """Drop the active turn because the agent has exited, and return its message id.
+
+        A turn that the agent has answered is not interrupted by that: it ends as answered, and None is returned.
+        """
         turn, self._turn = self._turn, None
         if turn is None:
             return None
         turn.abandoned.set()
         if turn.task is not None:
             turn.task.cancel()
+        is_answered = turn.stop_reason is not None and not turn.has_failed
+        if is_answered:
+            kind, body = _answered_turn(turn, turn.stop_reason or NO_STOP_REASON)
+            self._journal.append(kind, message_id=turn.message_id, **body)
         self.after_turn()
-        return turn.message_id
+        return None if is_answered else turn.message_id
 
     def _store_flag(self, topic: str, message_id: str) -> None:
         try:
@@ -285,6 +293,15 @@ class Turns:
         task.add_done_callback(self._background.discard)
 
 
+def _answered_turn(turn: _Turn, reason: str) -> tuple[JournalKind, dict[str, Any]]:
+    """Return kind and body of the line that ends a turn whose agent has answered with ``reason``."""
+    # After a cancel, some agents end the turn as if nothing had happened.
+    if reason != "cancelled" and not turn.cancel_requested:
+        return JournalKind.TURN_COMPLETED, _completed_turn(turn, reason)
+    by_agent = {} if turn.cancel_requested or turn.is_interrupted else {"by_agent": True}
+    return JournalKind.TURN_CANCELLED, {"stop_reason": "cancelled", "agent_stop_reason": reason, **by_agent}
+
+
 def _completed_turn(turn: _Turn, reason: str) -> dict[str, Any]:
     """Return the body of ``turn.completed``; ``only_text`` is all that the turn has produced if it is a short text."""
     is_short_text = 0 < len(turn.text) <= _TOLD_LIMIT and not turn.has_acted
@@ -293,9 +310,7 @@ def _completed_turn(turn: _Turn, reason: str) -> dict[str, Any]:
 
 
 async def _wait_for_late_output(turn: _Turn) -> None:
-    """Wait for the output of a turn that has none yet: some agents send their answer before their last text."""
-    if turn.output.is_set():
-        return
+    """Wait for what some agents send after their answer: all of their output, or the rest of it."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LATE_OUTPUT):
             await turn.output.wait()

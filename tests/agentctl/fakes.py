@@ -85,6 +85,8 @@ class ObedientDriver:
                 raise TurnFailed("overloaded", "try later")
             case "break":
                 raise ZeroDivisionError
+            case text if text in ANSWERS:
+                return self._answer_first(text)
             case text if "die" in text:
                 self._die_in_a_turn(text)
             case "ask":
@@ -105,6 +107,14 @@ class ObedientDriver:
     async def stop(self, grace: float) -> int | None:
         self.die(-15)
         return -15
+
+    def _answer_first(self, text: str) -> str:
+        """End the turn, and do what the prompt says right afterwards."""
+        said, stop_reason, then = ANSWERS[text]
+        if said:
+            self.host.record(JournalKind.MESSAGE_AGENT, text=said)
+        asyncio.get_running_loop().call_soon(then, self)
+        return stop_reason
 
     def _die_in_a_turn(self, text: str) -> None:
         """End the process in the order that the prompt says, and the turn with what the driver can know of it."""
@@ -129,6 +139,22 @@ class ObedientDriver:
         if self.alive:
             self.alive = False
             self.host.agent_gone(exit_code)
+
+
+ANSWERS: Mapping[str, tuple[str, str, Callable[[ObedientDriver], object]]] = {
+    "answer, then say the rest": (
+        "the answer ",
+        "end_turn",
+        lambda driver: driver.host.record(JournalKind.MESSAGE_AGENT, text="and its end"),
+    ),
+    "stop early, then say it": (
+        "",
+        "max_tokens",
+        lambda driver: driver.host.record(JournalKind.MESSAGE_AGENT, text="late"),
+    ),
+    "answer, then die": ("done", "end_turn", lambda driver: driver.die(0)),
+}
+"""By prompt: what the driver says in the turn, its stop reason, and what it does after that."""
 
 
 class Obedient:

@@ -190,6 +190,34 @@ async def test_agent_death_in_a_turn_is_recorded_without_a_turn_end(started: Run
 
 
 @pytest.mark.parametrize(
+    ("text", "said", "stop_reason"),
+    [
+        ("answer, then say the rest", ["the answer ", "and its end"], "end_turn"),
+        ("stop early, then say it", ["late"], "max_tokens"),
+    ],
+)
+async def test_output_right_after_the_answer_belongs_to_the_turn(
+    started: Running, text: str, said: list[str], stop_reason: str
+) -> None:
+    await started.prompt(text)
+    end = await started.line("turn.completed")
+
+    before = [line for line in started.lines() if line["seq"] < end["seq"]]
+    assert [line["text"] for line in before if line["kind"] == "message.agent"] == said
+    assert holds(end, {"stop_reason": stop_reason, "output": True})
+
+
+async def test_agent_that_dies_after_its_answer_interrupts_no_turn(started: Running) -> None:
+    await started.prompt("answer, then die")
+
+    exited = await started.line("agent.exited")
+
+    assert exited["message_id"] is None
+    assert [kind for kind in started.kinds() if kind.startswith("turn.")] == ["turn.completed"]
+    assert holds(await started.line("turn.completed"), {"message_id": "m1", "stop_reason": "end_turn", "output": True})
+
+
+@pytest.mark.parametrize(
     ("behaviour", "stop_reason", "output"),
     [("honest", "end_turn", True), ("says_nothing", "end_turn", False), ("refuses_turns", "refusal", False)],
 )

@@ -46,13 +46,15 @@ async def test_conversation_survives_its_agent_and_its_agentctl(tmp_path: Path) 
         assert "remember heron" in " ".join(again["replayed_user_texts"])
         assert (await client.prompt("m2", "work 30"))["duplicate"] is True
         await client.prompt("m3", "what was the word?")
-        await eventually_async(lambda: "The word was heron." in _said(place))
+        await eventually_async(lambda: place.kinds().count("turn.completed") == 2)
+        assert "The word was heron." in _said(place)
 
         await client.prompt("m4", "ask")
         await eventually_async(lambda: "permission.requested" in place.kinds())
         pending = (await client.status())["pending_permissions"]
         await client.answer(pending[0]["permission_id"], "allow")
-        await eventually_async(lambda: "The answer was allow." in _said(place))
+        await eventually_async(lambda: place.kinds().count("turn.completed") == 3)
+        assert "The answer was allow." in _said(place)
 
         await client.prompt("m5", "work 30")
         await eventually_async(lambda: place.lines()[-1]["kind"] == "message.agent")

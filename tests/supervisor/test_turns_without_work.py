@@ -50,6 +50,24 @@ def test_empty_turn_does_not_verify_a_pending_receipt(code: str) -> None:
     assert fresh(receipt).verified == "pending"
 
 
+@pytest.mark.parametrize(
+    ("stop_reason", "said"),
+    [
+        ("max_turn_requests", "maximum number of requests"),
+        ("max_tokens", "maximum length"),
+        (None, "without saying why"),
+        ("paused", "that Kandev does not know: paused"),
+    ],
+)
+def test_early_end_without_output_is_explained_by_its_reason(stop_reason: str | None, said: str) -> None:
+    session = turn(running_session(), stop_reason=stop_reason, output=False)
+    failed = session.events.get(name="session.run.failed").payload
+    assert failed["reason"] == "no_output"
+    assert said in failed["error_message"]
+    assert failed["error_message"].endswith("It has shown no output or action in this turn.")
+    assert "lost its conversation" not in failed["error_message"]
+
+
 def test_history_sent_with_a_refused_prompt_is_sent_again() -> None:
     session = running_session()
     evidence = {"injected_with": "p1"}

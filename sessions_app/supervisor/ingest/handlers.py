@@ -378,6 +378,10 @@ EMPTY_TURN_REASONS: dict[str, str] = {
 """Codes and messages of turns that ended normally although the agent did nothing."""
 
 
+NOTHING_SHOWN: Final = "It has shown no output or action in this turn."
+"""Added to the reason that an agent gives for the early end of such a turn."""
+
+
 CODES_WITHOUT_PROOF = frozenset({*EMPTY_TURN_REASONS, USAGE_LIMIT})
 """Codes of failed turns that say nothing about whether the agent has its conversation."""
 
@@ -418,7 +422,8 @@ def _failure_of(applier: LineApplier, line: JournalLine) -> tuple[str, str] | No
         row = applier.find_prompt(line)
         if row is not None and turn_ends.is_agent_command(row.text):
             return None
-        return "no_output", EMPTY_TURN_REASONS["no_output"]
+        early = turn_ends.early_stop_sentence(str(line.get("stop_reason") or ""))
+        return "no_output", f"{early} {NOTHING_SHOWN}" if early else EMPTY_TURN_REASONS["no_output"]
     text = line.get("only_text")
     if not isinstance(text, str):
         return None
