@@ -53,7 +53,9 @@ def recovery_choices(assessment: Assessment, *, shares_worktree: bool) -> list[R
     ``shares_worktree``: whether a new session could continue in the session's worktree.
     """
     offered = [*_with_conversation(assessment), *_WITHOUT_CONVERSATION]
-    if not shares_worktree or assessment.cause.resume_reason is Reason.WORKTREE_MISSING:
+    if assessment.cause.resume_reason is Reason.WORKTREE_MISSING:
+        return [TRY_AGAIN, NEW_SESSION]  # a new try looks for it again: its disk may have been mounted since
+    if not shares_worktree:
         offered.remove(SESSION_IN_WORKTREE)
     return [each for each in offered if each.mode is None or assess_mode(assessment, each.mode).allowed]
 

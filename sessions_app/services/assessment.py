@@ -220,38 +220,66 @@ log = logging.getLogger(__name__)
 def refuse_lost_worktree(session_id: uuid.UUID) -> None:
     """Raise WorktreeMissing if this machine's disk shows that the worktree is lost and cannot be rebuilt.
 
-    The session then shows the error, as after a sweep. Running sessions, and those on other machines, are left alone:
-    their start will show it.
+    The session then shows the error, as after a sweep. If it already does, and the disk may have been mounted since,
+    the error ends. Running sessions, and those on other machines, are left alone: their start will show it, and
+    replaces no lost worktree.
     """
     session = TaskSession.objects.select_related("task__repository", "agent_profile", "executor").get(id=session_id)
     ended = session.state in TERMINAL_STATES or session.task.is_over
-    lost = "" if ended or is_running(session, execution_of(session)) else worktree_loss_reason(session)
-    if not lost:
+    if ended or is_running(session, execution_of(session)):
         return
+    state, lost = _check_worktree(session)
+    if state is WorkspaceState.GONE:
+        _record_loss(session_id, lost)
+        # After the commit: raised inside the block, it would roll back the error that was just recorded.
+        raise WorktreeMissing(f"{lost} Create a new session.")
+    if is_worktree_lost(session):
+        _end_loss(session_id)
+
+
+def is_worktree_lost(session: TaskSession) -> bool:
+    """Whether the worktree was lost when it was last checked."""
+    execution = execution_of(session)
+    return WORKTREE_MISSING in (session.error_code, execution.error_code if execution else "")
+
+
+def _record_loss(session_id: uuid.UUID, lost: str) -> None:
     with session_transaction(session_id) as transaction:
         transaction.move_executor("fail", error_code=WORKTREE_MISSING, error_message=lost)
         if SESSION.allows(transaction.session.state, "fail"):
             transaction.move_session("fail", error_code=WORKTREE_MISSING, error_message=lost)
             transaction.set_fields(next_restart_at=None)
-    # After the commit: raised inside the block, it would roll back the error that was just recorded.
-    raise WorktreeMissing(f"{lost} Create a new session.")
+
+
+def _end_loss(session_id: uuid.UUID) -> None:
+    with session_transaction(session_id) as transaction:
+        if not is_worktree_lost(transaction.session):
+            return
+        transaction.move_executor("stop")
+        if SESSION.allows(transaction.session.state, "stop"):
+            transaction.move_session("stop", reason="worktree_found")
 
 
 def worktree_loss_reason(session: TaskSession) -> str:
     """Return why the session's worktree is lost; empty if it is not, or if that cannot be checked from here."""
+    state, reason = _check_worktree(session)
+    return reason if state is WorkspaceState.GONE else ""
+
+
+def _check_worktree(session: TaskSession) -> tuple[WorkspaceState | None, str]:
+    """Return the state of the session's worktree and why it is lost; None if that cannot be checked from here."""
     execution = execution_of(session)
     if execution is None or not execution.worktree_path or session_flaws(session, execution):
-        return ""
+        return None, ""
     facts = execution_facts_of(execution, session)
     try:
         place = runtime(execution.runtime)
         if not isinstance(place, SupportsWorkspaceState) or not place.can_manage(facts):
-            return ""
-        state, reason = place.workspace_state(facts)
+            return None, ""
+        return place.workspace_state(facts)
     except (UnknownPlugin, ExecutorError, OSError) as error:
         log.info("session %s: its worktree cannot be checked: %s", session.id, error)
-        return ""
-    return reason if state is WorkspaceState.GONE else ""
+        return None, ""
 
 
 def can_be_taken_over(session: TaskSession) -> bool:

@@ -133,7 +133,6 @@ def prompted(world: World, **values: Any) -> None:
     [
         ({}, "missing_resume_token"),
         ({"context_mismatch": True}, "not_resumable"),
-        ({"error_code": "worktree_missing"}, "worktree_missing"),
         ({"state": "COMPLETED"}, "terminal_state"),
     ],
 )
@@ -141,6 +140,12 @@ def test_refused_resume_says_why(world: World, api: APIClient, values: dict[str,
     prompted(world, **values)
     answer = api.post(world.url("resume/"), {"mode": "resume"}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, code)
+
+
+def test_prompt_for_a_lost_worktree_is_refused(world: World, api: APIClient) -> None:
+    prompted(world, error_code="worktree_missing", state="ERROR")
+    answer = api.post(world.url("prompt/"), {"message_id": "m1", "text": "Go on"}, format="json")
+    assert (answer.status_code, answer.json()["code"]) == (409, "worktree_missing")
 
 
 def test_repeated_prompt_returns_the_first_answer_and_is_queued_once(world: World, api: APIClient) -> None:

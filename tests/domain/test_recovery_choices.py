@@ -36,9 +36,9 @@ def test_only_what_may_restore_the_conversation_differs(case: str) -> None:
     assert [each.text for each in choices] == [*first, *WITHOUT_CONVERSATION]
 
 
-def test_lost_worktree_leaves_a_new_session_only() -> None:
+def test_lost_worktree_is_looked_for_again_or_left_for_a_new_session() -> None:
     lost = assess(replace(RESUME, workspace=WorkspaceState.GONE), NOW)
-    assert [each.text for each in recovery_choices(lost, shares_worktree=True)] == ["Create new session"]
+    assert [each.text for each in recovery_choices(lost, shares_worktree=True)] == ["Try again", "Create new session"]
 
 
 def test_running_agent_is_not_started_by_a_choice() -> None:

@@ -116,7 +116,7 @@ def archived(session: TaskSession) -> None:
         (
             with_values(error_code="worktree_missing"),
             "The worktree of this session is gone and cannot be rebuilt.",
-            ["Create new session"],
+            ["Try again", "Create new session"],
             False,
         ),
         (

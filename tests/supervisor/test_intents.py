@@ -121,6 +121,14 @@ def test_held_prompt_cannot_be_sent_again_under_its_id() -> None:
     assert intents.queue_prompt(session.id, "p2", "something else", make_user())[1]
 
 
+@pytest.mark.parametrize("mode", ["auto", "resume", "fresh_start", "workspace_only"])
+def test_worktree_that_was_lost_elsewhere_is_looked_for_by_the_next_start(mode: str) -> None:
+    session = at_rest(execution={"status": "error", "error_code": "worktree_missing"}, error_code="worktree_missing")
+    intents.request_resume(session.id, make_user(), mode)
+    assert fresh(session).error_code == ""
+    assert open_orders(session) == [("start", {"mode": mode})]
+
+
 @pytest.mark.parametrize("message_id", ["", "x" * 129, "a\nb", "continue:1", "wait:1"])
 def test_message_id_must_be_short_printable_and_unreserved(message_id: str) -> None:
     with pytest.raises(Invalid) as refused:
@@ -187,7 +195,6 @@ def test_unknown_mode_is_rejected() -> None:
         ({"state": "COMPLETED"}, {}, "auto", TerminalState),
         ({}, NO_TOKEN, "resume", MissingResumeToken),
         ({"context_mismatch": True}, {}, "resume", NotResumable),
-        ({"error_code": "worktree_missing"}, {}, "workspace_only", WorktreeMissing),
     ],
 )
 def test_impossible_start_is_refused_without_any_write(

@@ -65,6 +65,26 @@ def test_status_reports_the_missing_worktree(session: TaskSession) -> None:
     assert (status["executor_status"], status["resume_reason"]) == ("error", "worktree_missing")
 
 
+@pytest.mark.parametrize("mode", ["auto", "resume", "fresh_start", "workspace_only"])
+def test_worktree_that_is_there_again_is_resumed(session: TaskSession, tmp_path: Path, mode: str) -> None:
+    # A disk that is mounted late: repository and worktrees are missing, and then they are back.
+    places = [Path(session.worktree_path), tmp_path / "repository"]
+    for place in places:
+        place.rename(place.with_name(f"{place.name} unmounted"))
+    with pytest.raises(WorktreeMissing):
+        intents.request_resume(session.id, None, mode)
+    missing = session_status(fresh(session))
+    assert missing["error_code"] == "worktree_missing"
+    for place in places:
+        place.with_name(f"{place.name} unmounted").rename(place)
+
+    intents.request_resume(session.id, None, mode)
+    assert Intent.objects.filter(session=session, kind="start", done_at=None).exists()
+    status = session_status(fresh(session))
+    assert (status["state"], status["error_code"], status["is_resumable"]) == ("WAITING_FOR_INPUT", "", True)
+    assert execution_of(session).error_code == ""
+
+
 def test_worktree_that_its_branch_can_rebuild_is_not_missing(session: TaskSession) -> None:
     remove_worktree(session)
     intents.request_resume(session.id, None)

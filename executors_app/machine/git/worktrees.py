@@ -236,7 +236,7 @@ def nothing_found(worktree: Worktree) -> str:
     """
     return (
         f"The worktree {worktree.path} was deleted, and its branch {worktree.branch} was not found. It may have been "
-        "deleted or renamed: no snapshot names a commit of it."
+        "deleted or renamed, and the repository has no snapshot of the session."
     )
 
 

@@ -20,7 +20,7 @@ from sessions_app.services.assessment import find_flaws, flaws_sentence
 CLAIMING_STATUSES = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 RESTING_STATES = (SessionState.CREATED, SessionState.COMPLETED, SessionState.FAILED, SessionState.CANCELLED)
 SETTLED_ERRORS = ("worktree_missing",)
-"""Errors that no sweep can clear; only a user's *try again* checks again."""
+"""Errors that no sweep checks again, because that takes several calls of git; a user's *try again* does."""
 SECRET_COLUMNS: Final = {"has_token": "resume_token", "has_rejected_token": "rejected_resume_token"}
 DECODE_ERRORS = (ValueError, TypeError, AttributeError, OverflowError)
 """What reading a column raises if its text is no value of its type."""
