@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.drivers import Driver, StartFailed, TurnFailed
-from executors_app.agentctl.drivers.json_rpc import UnreadMessage, describe_unread
+from executors_app.agentctl.drivers.json_rpc import UnreadMessage, describe_unread, find_answers, strip_control
 from executors_app.agentctl.process import async_io
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
@@ -95,6 +95,90 @@ async def test_messages_in_one_line_are_all_read(driver: Driver, host: Recording
 
     assert await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 60) == "end_turn"
     assert host.said() == "one two"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("\x1b[0m", ""),
+        ("\x1b]0;working\x07", ""),
+        ("\x1b[2K\r", "\x1b[?25h"),
+        ("\ufeff\x1b[31m", "\x1b[0m\r"),
+        ("\x00", ""),
+    ],
+    ids=["colour", "title", "erased line", "byte order mark", "NUL"],
+)
+async def test_control_sequences_around_a_message_cost_nothing(
+    before: str, after: str, driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    lines = [f"{before}{line}{after}" for line in (chunk("agent", "said"), ENDED)]
+    await driver.start(request_for(agent(session_prompt=list(lines))))
+
+    assert await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 60) == "end_turn"
+    assert host.said() == "said"
+    assert not [line for line in host.of("log") if line["level"] == "warning"]
+
+
+async def test_text_without_a_line_end_hides_no_answer(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    started = result({"protocolVersion": 1, "agentCapabilities": {}})
+    made = result({"sessionId": SESSION})
+    script = agent(session_new=[f"Loading... {made}"], session_prompt=[f"(node:7) Warning: old{ENDED}"])
+    script["initialize"] = [[f"Loaded cached credentials.{started}"]]
+    await driver.start(request_for(script))
+
+    assert await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 60) == "end_turn"
+    warnings = [line["data"]["reason"] for line in host.of("log") if line["level"] == "warning"]
+    assert warnings == ["text before an answer"] * 3
+
+
+@pytest.mark.parametrize("unit", [b"\x1b] \x07", b"\x1b[", b"\x1b", b"\x1b]0;", b"\x1b[0m "])
+def test_any_control_sequences_are_stripped_at_once(unit: bytes) -> None:
+    line = b"x" + unit * 5000
+    assert strip_control(line).startswith(b"x")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'received {"jsonrpc":"2.0","id":3,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}',
+        'received {"jsonrpc":"2.0","id":3,"error":{"code":-32601,"message":"Method not found"}}',
+        f"sent {chunk('agent', 'said')}",
+        'sent {"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"result":{"stopReason":"end_turn"}}}',
+        f"{'x' * 2000}{ENDED.replace('$ID', '3')}",
+        'said "{" and {"id": 3',
+    ],
+)
+def test_traces_of_messages_are_no_answers(line: str) -> None:
+    assert find_answers(line.encode()) == []
+
+
+def _error_without_id(code: int) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "no"}})
+
+
+@pytest.mark.parametrize("code", [-32700, -32600])
+async def test_error_of_an_agent_that_cannot_read_the_prompt_fails_the_turn(
+    code: int, driver: Driver, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for(agent(session_prompt=[_error_without_id(code)])))
+
+    with pytest.raises(TurnFailed, match="no"):
+        await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 60)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [[_error_without_id(-32601)], [chunk("agent", "said"), _error_without_id(-32700)]],
+    ids=["of a notification", "after output"],
+)
+async def test_error_without_an_id_fails_no_turn_that_has_begun(
+    lines: list[str], driver: Driver, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for(agent(session_prompt=[*lines, ENDED])))
+
+    assert await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 60) == "end_turn"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -24,6 +25,7 @@ from executors_app.wire.agent_settings import parse_auth_methods
 from executors_app.wire.line_format import RateLimitedLog, is_too_complex
 from executors_app.wire.protocol import WITHDRAWN
 
+PARSE_ERROR: Final = -32700
 METHOD_NOT_FOUND: Final = -32601
 INVALID_REQUEST: Final = -32600
 INVALID_PARAMS: Final = -32602
@@ -73,6 +75,16 @@ _WITH_METHOD_FIRST: Final = re.compile(_BEGINNING + rb'"(?P<next>method)"\s*:\s*
 _WITH_RESULT_FIRST: Final = re.compile(_BEGINNING + rb'"(?P<next>result|error)"\s*:')
 _WITH_ID_LAST: Final = re.compile(rb",\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"[^"]*"\s*)?\}\s*$')
 _SEARCHED_BYTES: Final = 1024
+_CONTROL: Final = (
+    rb"(?:\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_=>78]|\xef\xbb\xbf|[\x00-\x20\x7f])+"
+)
+_LEADING_CONTROL: Final = re.compile(_CONTROL)
+_TRAILING_CONTROL: Final = re.compile(_CONTROL + rb"\Z")
+"""What a terminal would not show: colours, titles, a byte order mark, line ends."""
+_ANSWER_START: Final = re.compile(rb'\{\s*"(?:jsonrpc|id|result)"\s*:')
+_MAX_ANSWER_STARTS: Final = 5
+_RESULTS_OF_AGENTS: Final = frozenset({"stopReason", "protocolVersion", "sessionId"})
+"""Fields of results that only an agent sends. Our own answers, which an agent may print as a trace, have none."""
 _DECODER: Final = json.JSONDecoder()
 _NEXT_TEXT: Final = re.compile(r"\S")
 
@@ -105,10 +117,12 @@ class AgentGone(Exception):
     """The agent's output has ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _PendingCall:
     reply: asyncio.Future[dict[str, Any] | None]
     at_reply: Callable[[], None] | None
+    is_heard: bool = False
+    """Whether the agent has sent anything but an answer since the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +279,11 @@ class JsonRpcConnection:
         value = decode_message(line.removeprefix(_BYTE_ORDER_MARK))
         if value is None:
             value = decode_joined(line)
+        if value is None and (plain := strip_control(line)) != line:
+            value = decode_message(plain) or decode_joined(plain)
+        if value is None and (answers := find_answers(line)):
+            self._log_unreadable(line, "text before an answer")
+            return answers
         if value is None:
             self._answer_unread(line, "it is not valid JSON, or nested too deeply")
         # ACP has no batches, but JSON-RPC has: one that is not understood may contain the end of the turn.
@@ -283,7 +302,10 @@ class JsonRpcConnection:
         method = message.get("method")
         if not isinstance(method, str):
             self._handle_reply(message, line)
-        elif "id" in message:
+            return
+        for call in self._calls.values():
+            call.is_heard = True
+        if "id" in message:
             self._handle_request(_OpenRequest(message["id"], method, message.get("params")))
         elif method == _CANCEL_REQUEST:
             self._withdraw_request(message.get("params"))
@@ -327,12 +349,26 @@ class JsonRpcConnection:
         call = self._calls.get(call_id) if known and call_id is not None else None
         if call is None and call_id in self._given_up:
             return
+        if call is None and call_id is None:
+            call = self._call_refused_by(message)
         if call is None or call.reply.done():
             self._log_unreadable(line, "an answer without a request")
             return
         if call.at_reply:
             call.at_reply()
         call.reply.set_result(message)
+
+    def _call_refused_by(self, message: dict[str, Any]) -> _PendingCall | None:
+        """Return the call that an error without an id answers: the agent could not even read its id.
+
+        Only the one open call, and only if the agent has sent nothing since: otherwise it has read that one.
+        """
+        error = message.get("error")
+        code = error.get("code") if isinstance(error, dict) else None
+        if code not in (PARSE_ERROR, INVALID_REQUEST) or len(self._calls) != 1:
+            return None
+        (call,) = self._calls.values()
+        return None if call.is_heard else call
 
     async def _serve(self, request: _OpenRequest) -> None:
         """Answer a request of the agent; if it cannot be handled, with an error."""
@@ -427,9 +463,36 @@ def decode_joined(line: bytes) -> list[dict[str, Any]] | None:
     return messages if all(isinstance(message, dict) for message in messages) else None
 
 
+def strip_control(line: bytes) -> bytes:
+    """Return a line without the control sequences at its ends: progress bars and shells leave them there."""
+    if leading := _LEADING_CONTROL.match(line):
+        line = line[leading.end() :]
+    end = line[-_SEARCHED_BYTES:]
+    trailing = _TRAILING_CONTROL.search(end)
+    return line[: len(line) - len(end) + trailing.start()] if trailing else line
+
+
+def find_answers(line: bytes) -> list[dict[str, Any]]:
+    """Return the answers of an agent that follow other text in a line, which has no line end of its own.
+
+    Anything else behind text may be a trace of messages that the agent also sends, and would count twice.
+    """
+    for start in islice(_ANSWER_START.finditer(line, 0, _SEARCHED_BYTES), _MAX_ANSWER_STARTS):
+        messages = decode_joined(line[start.start() :])
+        if messages is not None:
+            return [message for message in messages if _is_answer_of_agent(message)]
+    return []
+
+
+def _is_answer_of_agent(message: Mapping[str, Any]) -> bool:
+    result = message.get("result")
+    return "method" not in message and isinstance(result, dict) and not _RESULTS_OF_AGENTS.isdisjoint(result)
+
+
 def _parse_error(error: Any) -> RpcError:
     if not isinstance(error, dict):
         return RpcError(INTERNAL_ERROR, str(error))
     code = error.get("code")
-    message = str(error.get("message") or "The agent answered with an error and gave no reason.")
+    told = error.get("message") or "The agent answered with an error and gave no reason."
+    message = told if isinstance(told, str) else encode_message(told).decode()
     return RpcError(code if isinstance(code, int) else INTERNAL_ERROR, message, error.get("data"))
