@@ -6,10 +6,8 @@ What has arrived in an archive is then published to the team's repository.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import IO, Any, Final, ParamSpec, TypeVar
 
 from django.conf import settings
 
+from executors_app.fair_threads import FairThreads
 from executors_app.machine.git import recovery_snapshots, worktrees
 from executors_app.machine.git.git_directory import POINTER_LIMIT
 from executors_app.machine.git.workspace_root import BORROWED_REPOSITORY
@@ -26,7 +25,6 @@ from executors_app.machine.storage import ExecutionStorage, StateDirectory
 from executors_app.repositories import bare, ref_files
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.bare import WorkspaceRefs
-from executors_app.repositories.git import GitFailed
 from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository, checked_out_branches
 from executors_app.repositories.transfer import Pack
@@ -200,22 +198,23 @@ async def receive_work(execution: ExecutionFacts, download: Download) -> bool:
     Raises what ``download`` raises, PublicationRefused if the work has arrived but may not be published,
     RepositoryUnusable, GitFailed, OSError.
     """
-    sources = await in_git_thread(_open_sources, execution)
-    known = await in_git_thread(_known_commits, sources, execution)
+    sources = await in_git_thread(execution.repository_path, _open_sources, execution)
+    known = await in_git_thread(execution.repository_path, _known_commits, sources, execution)
     with tempfile.NamedTemporaryFile(dir=await asyncio.to_thread(_incoming_file), prefix="bundle-") as bundle:
         refs = await download(known, bundle)
         bundle.flush()
-        return await in_git_thread(_import_bundle, sources, execution, Path(bundle.name), refs)
+        return await in_git_thread(
+            execution.repository_path, _import_bundle, sources, execution, Path(bundle.name), refs
+        )
 
 
-_GIT_THREADS: Final = ThreadPoolExecutor(16, thread_name_prefix="git")
+_GIT_THREADS: Final = FairThreads(16, "git")
 """Git may wait for a slot or a lock, and must not take the threads that everything else in the process runs in."""
 
 
-async def in_git_thread(function: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs) -> _T:
-    """Call a function that may wait for git's slots and locks."""
-    call = partial(contextvars.copy_context().run, partial(function, *arguments, **options))
-    return await asyncio.get_running_loop().run_in_executor(_GIT_THREADS, call)
+async def in_git_thread(repository: str, function: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs) -> _T:
+    """Call a function that may wait for git's slots and locks; a slow ``repository`` leaves threads to others."""
+    return await _GIT_THREADS.call(repository, partial(function, *arguments, **options))
 
 
 def _open_sources(execution: ExecutionFacts) -> LaunchSources:
@@ -319,20 +318,13 @@ def _add_pack(team: TeamRepository, archive: Archive, pack: Pack, held: int) -> 
 
 
 def _move(team: TeamRepository, groups: Mapping[str, Moves], result: PublishResult) -> None:
-    """Move all refs at once; if one was moved meanwhile, move each one separately."""
-    together = {ref: pair for group in groups.values() for ref, pair in group.items()}
-    try:
-        team.update_refs(together)
-    except GitFailed:
-        for ref, group in groups.items():
-            try:
-                team.update_refs(group)
-            except GitFailed as error:
-                result.refused[ref] = error.message
-            else:
-                result.moved.update({name: after for name, (_, after) in group.items()})
-    else:
-        result.moved.update({name: after for name, (_, after) in together.items()})
+    """Move the refs, those of each group all or none."""
+    refused = team.update_ref_groups(groups)
+    for ref, group in groups.items():
+        if ref in refused:
+            result.refused[ref] = refused[ref].message
+        else:
+            result.moved.update({name: after for name, (_, after) in group.items()})
 
 
 def _with_kept(

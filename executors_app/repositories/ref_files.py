@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +33,8 @@ _SYMBOLIC: Final = "ref: "
 _NAME_LIMIT: Final = 1024
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(?:/|$)|[./]$")
 _LOCK_SECONDS: Final = 1.0
+_LOCKED_AT_ONCE: Final = 50
+"""Groups of refs that are locked at once; a lock takes a descriptor for each part of its path."""
 _LOCK_PAUSE: Final = 0.02
 STALE_SECONDS: Final = 300.0
 """Seconds after which a ref's lock file must be a killed git's: git holds it only for one rename."""
@@ -155,34 +157,83 @@ def remove_stale_lock(repository: Directory, ref: str) -> None:
             os.unlink(lock, dir_fd=opened)
 
 
-def update_refs(repository: Directory, changes: Mapping[str, tuple[str, str]], modes: FileModes) -> None:
-    """Move refs from an old commit to a new one (empty: none), all or none; follows no symbolic ref.
+Changes = Mapping[str, tuple[str, str]]
+"""Refs, each with the commit that it names now and the one that it is to name; empty: none."""
+
+
+def update_refs(repository: Directory, changes: Changes, modes: FileModes) -> None:
+    """Move refs, all or none; follows no symbolic ref.
 
     Raises GitFailed if one of them no longer names its old commit, or is locked; RepositoryUnusable.
     """
-    if not changes:
-        return
-    with ExitStack() as locks:
-        held = {ref: _acquire(repository, ref, modes, locks) for ref in sorted(changes)}
-        removed = {ref for ref, (_, after) in changes.items() if not after}
-        packed = _acquire(repository, "packed-refs", modes, locks) if removed else None
-        now = read_refs(repository)
-        for ref, (before, after) in changes.items():
+    for error in update_ref_groups(repository, {"": changes}, modes).values():
+        raise error
+
+
+def update_ref_groups(repository: Directory, groups: Mapping[str, Changes], modes: FileModes) -> dict[str, GitFailed]:
+    """Move groups of refs, those of each group all or none; return why some groups were not moved, by their names.
+
+    However many refs are locked, it waits ``_LOCK_SECONDS`` for all of them together. Only one of several groups may
+    remove refs, because that locks the packed refs. Raises RepositoryUnusable.
+    """
+    refused: dict[str, GitFailed] = {}
+    until = time.monotonic() + _LOCK_SECONDS
+    names = [name for name, changes in groups.items() if changes]
+    for start in range(0, len(names), _LOCKED_AT_ONCE):
+        with ExitStack() as locks:
+            held = {}
+            for name in names[start : start + _LOCKED_AT_ONCE]:
+                try:
+                    held[name] = locks.enter_context(_Group.locked(repository, groups[name], modes, until))
+                except GitFailed as error:
+                    refused[name] = error
+            now = read_refs(repository) if held else {}
+            for name, group in held.items():
+                try:
+                    now = group.move(repository, now)
+                except GitFailed as error:
+                    refused[name] = error
+    return refused
+
+
+@dataclass(slots=True)
+class _Group:
+    """Refs that move together, and their locks."""
+
+    changes: Changes
+    locks: Mapping[str, _Lock]
+    packed: _Lock | None
+    """The lock of the packed refs, if one of the refs is removed."""
+
+    @classmethod
+    @contextmanager
+    def locked(cls, repository: Directory, changes: Changes, modes: FileModes, until: float) -> Iterator[_Group]:
+        """Hold the locks of the refs. Raises GitFailed."""
+        with ExitStack() as stack:
+            locks = {ref: _acquire(repository, ref, modes, stack, until) for ref in sorted(changes)}
+            removes = any(not after for _, after in changes.values())
+            yield cls(changes, locks, _acquire(repository, "packed-refs", modes, stack, until) if removes else None)
+
+    def move(self, repository: Directory, now: Mapping[str, str]) -> dict[str, str]:
+        """Move the refs; ``now`` are all refs. Returns all refs as they are then. Raises GitFailed."""
+        for ref, (before, after) in self.changes.items():
             if now.get(ref, "") != before:
                 raise GitFailed(f"{ref} has moved meanwhile.", cause=Cause.MOVED)
             if after:
                 _check_place(ref, now)
+        removed = {ref for ref, (_, after) in self.changes.items() if not after}
+        written = {ref: after for ref, (_, after) in self.changes.items() if after}
         try:
             # The packed refs first: a removed ref must not come back with the commit that is packed.
-            if packed is not None:
-                _write_packed(packed, _read_packed(repository), removed)
-            for ref, (_, after) in changes.items():
-                if after:
-                    held[ref].commit(f"{after}\n".encode())
-                else:
-                    held[ref].remove()
+            if self.packed is not None:
+                _write_packed(self.packed, _read_packed(repository), removed)
+                for ref in removed:
+                    self.locks[ref].remove()
+            for ref, after in written.items():
+                self.locks[ref].commit(f"{after}\n".encode())
         except OSError as error:
             raise GitFailed(f"A ref could not be written: {error.strerror}.", cause=Cause.UNKNOWN) from error
+        return {**{ref: commit for ref, commit in now.items() if ref not in removed}, **written}
 
 
 def _write_packed(lock: _Lock, packed: Mapping[str, str], removed: set[str]) -> None:
@@ -239,12 +290,15 @@ class _Lock:
                 os.unlink(f"{self.name}.lock", dir_fd=self.folder)
 
 
-def _acquire(repository: Directory, ref: str, modes: FileModes, until_exit: ExitStack) -> _Lock:
-    """Create the lock file of a ref; it is released when ``until_exit`` ends. Raises GitFailed."""
+def _acquire(repository: Directory, ref: str, modes: FileModes, until_exit: ExitStack, until: float) -> _Lock:
+    """Create the lock file of a ref; it is released when ``until_exit`` ends. Raises GitFailed.
+
+    ``until`` is when to give up, as ``time.monotonic`` counts.
+    """
     folder, _, name = ref.rpartition("/")
     try:
         opened = until_exit.enter_context(repository.opened(folder, create=modes.directory or 0o777))
-        file = _create_lock(opened, name, ref)
+        file = _create_lock(opened, name, ref, until)
     except OSError as error:
         raise GitFailed(f"{ref} could not be locked: {error.strerror}.", cause=Cause.LOCKED) from error
     lock = _Lock(opened, name, file, modes)
@@ -252,9 +306,8 @@ def _acquire(repository: Directory, ref: str, modes: FileModes, until_exit: Exit
     return lock
 
 
-def _create_lock(folder: int, name: str, ref: str) -> int:
+def _create_lock(folder: int, name: str, ref: str, until: float) -> int:
     """Create a lock file as soon as nobody holds it, and return it, opened for writing. Raises OSError, GitFailed."""
-    until = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
             return os.open(f"{name}.lock", _WRITE, 0o666, dir_fd=folder)

@@ -409,6 +409,10 @@ class TeamRepository:
         """Move refs from an old commit to a new one (empty: none), all or none; see ``ref_files.update_refs``."""
         ref_files.update_refs(self.directory, changes, self._modes)
 
+    def update_ref_groups(self, groups: Mapping[str, Mapping[str, tuple[str, str]]]) -> dict[str, GitFailed]:
+        """Move groups of refs, each all or none; return why some were not. See ``ref_files.update_ref_groups``."""
+        return ref_files.update_ref_groups(self.directory, groups, self._modes)
+
     def add_pack(self, pack: Pack, workspace_id: str) -> None:
         """Copy a checked pack of a workspace into the repository, as it is. Raises GitFailed.
 

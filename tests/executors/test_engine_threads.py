@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ import pytest_asyncio
 from executors_app.runtimes.containers import lifecycle
 from executors_app.runtimes.containers.connection import EngineAddress
 from executors_app.runtimes.containers.engine import Engine
-from executors_app.runtimes.containers.runtime import DockerRuntime, call_engine
+from executors_app.runtimes.containers.runtime import DockerRuntime, call_engine, call_for_workspace
 from executors_app.wire.errors import ExecutorError
 
 BODY = b'{"ID": "works", "ApiVersion": "1.44"}'
@@ -45,14 +45,22 @@ async def silent(tmp_path: Path) -> AsyncIterator[EngineAddress]:
         yield EngineAddress(f"unix://{path}")
 
 
-@pytest.mark.parametrize("kind", ["calls", "workspaces"])
-async def test_silent_engine_delays_no_other_engine(silent: EngineAddress, working: EngineAddress, kind: str) -> None:
-    waiting = [
-        asyncio.create_task(call_engine(silent, Engine.identity, 120, kind=kind)) for _ in range(MORE_THAN_ITS_THREADS)
-    ]
+def call(address: EngineAddress) -> Awaitable[str]:
+    return call_engine(address, Engine.identity, 120)
+
+
+def call_workspace(address: EngineAddress) -> Awaitable[str]:
+    return call_for_workspace(address, "/srv/repository", Engine.identity)
+
+
+@pytest.mark.parametrize("kind", [call, call_workspace])
+async def test_silent_engine_delays_no_other_engine(
+    silent: EngineAddress, working: EngineAddress, kind: Callable[[EngineAddress], Awaitable[str]]
+) -> None:
+    waiting = [asyncio.ensure_future(kind(silent)) for _ in range(MORE_THAN_ITS_THREADS)]
     await asyncio.sleep(0)
-    for called in ("calls", "workspaces"):
-        assert await asyncio.wait_for(call_engine(working, Engine.identity, kind=called), timeout=60) == "works"
+    for called in (call, call_workspace):
+        assert await asyncio.wait_for(called(working), timeout=60) == "works"
     assert not any(each.done() for each in waiting)
     await end(waiting)
 
@@ -64,7 +72,10 @@ async def test_workspaces_that_wait_leave_threads_to_short_calls(working: Engine
     def wait(engine: Engine) -> None:
         asyncio.run_coroutine_threadsafe(ended.wait(), loop).result(120)
 
-    waiting = [asyncio.create_task(call_engine(working, wait, kind="workspaces")) for _ in range(MORE_THAN_ITS_THREADS)]
+    waiting = [
+        asyncio.create_task(call_for_workspace(working, f"/srv/{number}", wait))
+        for number in range(MORE_THAN_ITS_THREADS)
+    ]
     await asyncio.sleep(0)
     assert await asyncio.wait_for(call_engine(working, Engine.identity), timeout=60) == "works"
     ended.set()
@@ -96,7 +107,7 @@ async def test_containers_that_take_long_to_stop_leave_threads_to_short_calls(
         assert set(await asyncio.gather(*waiting)) == {True}
 
 
-async def end(waiting: list[asyncio.Task[str]]) -> None:
+async def end(waiting: Sequence[asyncio.Future[str]]) -> None:
     for each in waiting:
         each.cancel()
     for result in await asyncio.gather(*waiting, return_exceptions=True):

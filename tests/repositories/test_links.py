@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -298,6 +299,68 @@ def test_refs_are_moved_all_or_none(repository: Path) -> None:
     assert run_git(repository, "for-each-ref", RECOVERY) == ""
     assert not list((repository / ".git").rglob("*.lock"))
     run_git(repository, "fsck")
+
+
+class _Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_many_held_locks_are_waited_for_as_long_as_one(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_git(repository, "rev-parse", "HEAD")
+    names = [f"refs/kandev/kept/{number}" for number in range(300)]
+    for name in names[::2]:
+        lock = repository / ".git" / f"{name}.lock"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+    clock = _Clock()
+    monkeypatch.setattr(ref_files, "time", clock)
+    groups = {name: {name: ("", first)} for name in names}
+    refused = TeamRepository.open(repository).update_ref_groups(groups)
+    assert set(refused) == set(names[::2])
+    assert clock.now < 1.1
+    assert set(run_git(repository, "for-each-ref", "--format=%(refname)", "refs/kandev").split()) == set(names[1::2])
+
+
+def test_many_refs_are_locked_with_few_descriptors(repository: Path) -> None:
+    first = run_git(repository, "rev-parse", "HEAD")
+    groups = {name: {name: ("", first)} for name in (f"refs/kandev/kept/{number}" for number in range(500))}
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    team = TeamRepository.open(repository)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(int(one.name) for one in Path("/proc/self/fd").iterdir()) + 300, hard)
+    )
+    try:
+        assert team.update_ref_groups(groups) == {}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_group_of_refs_moves_all_or_none_beside_others(repository: Path) -> None:
+    first, second = run_git(repository, "rev-parse", "HEAD"), commit(repository, "second", "x")
+    run_git(repository, "update-ref", "refs/kandev/kept/9", first)
+    groups = {
+        "moved": {HEAD: ("", second), RECOVERY: (first, second)},
+        "new": {"refs/kandev/kept/1": ("", first), "refs/kandev/kept/2": ("", first)},
+        "in the way": {"refs/kandev/kept/9/below": ("", first)},
+    }
+    refused = TeamRepository.open(repository).update_ref_groups(groups)
+    assert set(refused) == {"moved", "in the way"}
+    assert set(run_git(repository, "for-each-ref", "--format=%(refname)", "refs/kandev", "refs/heads").split()) == {
+        "refs/heads/main",
+        "refs/kandev/kept/1",
+        "refs/kandev/kept/2",
+        "refs/kandev/kept/9",
+    }
+    assert not list((repository / ".git").rglob("*.lock"))
 
 
 @contextlib.contextmanager

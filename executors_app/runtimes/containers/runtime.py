@@ -20,6 +20,7 @@ from typing import IO, Any, Final, TypeVar
 
 from executors_app import workspace_store
 from executors_app.client import AgentctlClient
+from executors_app.fair_threads import FairThreads
 from executors_app.machine.bulk_status import NOT_OURS, StatusTarget, poll_status, poll_statuses
 from executors_app.machine.git import workspace_root
 from executors_app.runtimes.containers import archives, launch, lifecycle, sites
@@ -198,7 +199,8 @@ class DockerRuntime(ABC):
         return bool(removed) and all(removed)
 
 
-_THREADS: Final = {"calls": 8, "stops": 16, "workspaces": 16}
+_THREADS: Final = {"calls": 8, "stops": 16}
+_WORKSPACE_THREADS: Final = 32
 """Threads of each engine. One that does not answer keeps its own waiting, and none of another engine. Whatever prepares
 or reads workspaces may wait for minutes, for a team's repository too, and a container may take ten seconds to stop. So
 both have others than the short calls: the other containers would be unknown while many are stopped."""
@@ -211,17 +213,28 @@ def _threads_of(address: EngineAddress, kind: str) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS[kind], thread_name_prefix=f"engine {kind}")
 
 
+@lru_cache(_MAX_ENGINES)
+def _workspace_threads_of(address: EngineAddress) -> FairThreads:
+    return FairThreads(_WORKSPACE_THREADS, "engine workspaces")
+
+
 async def call_engine(
     address: EngineAddress, call: Callable[[Engine], T], timeout: float = READY_TIMEOUT, *, kind: str = "calls"
 ) -> T:
     """Call an engine in one of its threads; ``kind`` says in which (``_THREADS``)."""
+    run = partial(contextvars.copy_context().run, _with_engine, address, call, timeout)
+    return await asyncio.get_running_loop().run_in_executor(_threads_of(address, kind), run)
 
-    def run() -> T:
-        with open_engine(address, timeout) as engine:
-            return call(engine)
 
-    threads = _threads_of(address, kind)
-    return await asyncio.get_running_loop().run_in_executor(threads, contextvars.copy_context().run, run)
+async def call_for_workspace(address: EngineAddress, repository: str, call: Callable[[Engine], T]) -> T:
+    """Call an engine for a workspace of a repository, which may take minutes; a slow one leaves threads to others."""
+    run = partial(_with_engine, address, call, READY_TIMEOUT)
+    return await _workspace_threads_of(address).call(repository, run)
+
+
+def _with_engine(address: EngineAddress, call: Callable[[Engine], T], timeout: float) -> T:
+    with open_engine(address, timeout) as engine:
+        return call(engine)
 
 
 async def _read_work(site: Site, execution: ExecutionFacts, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
@@ -242,13 +255,13 @@ async def _read_work(site: Site, execution: ExecutionFacts, known: Sequence[str]
                 archives.fetch_file(engine, name, inside, into)
         return refs
 
-    return await call_engine(site.address, read, kind="workspaces")
+    return await call_for_workspace(site.address, execution.repository_path, read)
 
 
 async def _ensure_container(site: Site, spec: LaunchSpec, lost: str = "") -> RunningContainer:
     try:
-        return await call_engine(
-            site.address, lambda engine: launch.ensure_container(engine, site, spec, lost), kind="workspaces"
+        return await call_for_workspace(
+            site.address, spec.repository_path, lambda engine: launch.ensure_container(engine, site, spec, lost)
         )
     except OSError as error:
         raise LaunchFailed(f"The container could not be prepared: {error}") from error

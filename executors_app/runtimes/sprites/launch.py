@@ -151,7 +151,7 @@ async def _make_workspace(api: Organisation, layout: SpriteLayout, spec: LaunchS
     with tempfile.TemporaryDirectory(prefix="kandev-seed-") as directory:
         seed = Path(directory) / "seed"
         rebuilt = await workspace_store.in_git_thread(
-            workspace_store.prepare_seed, spec, seed, borrows=False, lost=lost
+            spec.repository_path, workspace_store.prepare_seed, spec, seed, borrows=False, lost=lost
         )
         await api.write(layout.name, str(layout.seed), await asyncio.to_thread(seed.read_bytes))
     await _run_workspace_command(api, layout, "make", "--seed", str(layout.seed))
