@@ -9,6 +9,8 @@ from executors_app.wire.normalization import normalize_compatible
 
 MAX_TEXTS: Final = 20
 """Number of user texts that are kept of a replay: the last ones."""
+MAX_DIGESTS: Final = 5000
+"""Number of user texts of a replay of which a digest is kept: the last ones."""
 _COMPARED_CHARS: Final = 200
 """How much of a prompt is compared: agents replay long texts cut."""
 _MIN_QUOTE: Final = 64

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal
 
 from executors_app.machine.costly_work import begin_costly_work
 from executors_app.wire.replayed_texts import (
+    MAX_DIGESTS,
     MAX_TEXTS,
     find_text,
     normalise_text,
@@ -76,19 +79,55 @@ class Replay:
     texts: Sequence[str] = ()
     """The last user texts, each possibly cut."""
     digests: Sequence[str] = ()
-    """Digests of all user texts, whole; empty if the driver reports none."""
+    """Digests of all user texts, whole, at most the last ``MAX_DIGESTS``; empty if the driver reports none."""
+
+    @property
+    def count(self) -> int:
+        """Number of user texts that are known in some way."""
+        return max(len(self.digests), len(self.texts))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no earlier user text was left out of the report."""
+        return self.count < (MAX_DIGESTS if self.digests else MAX_TEXTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is known of the user's text of one turn; nothing, of some turns that release 1.0.0 has recorded."""
+
+    digest: str | None = None
+    text: str | None = field(default=None, repr=False)
+    """None also for an older turn, of which the digest is enough."""
+
+    @classmethod
+    def of_text(cls, text: str) -> Request:
+        """Return the request with this text."""
+        return cls(text_digest(text), text)
+
+    def is_comparable(self, replay: Replay) -> bool:
+        """Whether a replay would show it if it was in the conversation."""
+        return self.text is not None or (self.digest is not None and bool(replay.digests))
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The requests of our log that the conversation should contain."""
+    """The requests that the agent's conversation should contain, from the rows of its turns."""
 
-    completed: Sequence[str] = ()
-    """The user's text of each completed turn, oldest first."""
-    completed_turns: int = 0
-    """Number of completed turns; more than there are texts, if the log lacks some."""
-    interrupted: str | None = None
-    """The text of an interrupted turn. The agent may have lost it, so that a replay without it proves nothing."""
+    completed: Sequence[Request] = ()
+    """Of each completed turn, oldest first."""
+    interrupted: Request | None = None
+    """Of the last interrupted turn. The agent may have lost it, so that a replay without it proves nothing."""
+
+    @property
+    def completed_turns(self) -> int:
+        """Number of completed turns."""
+        return len(self.completed)
+
+    @property
+    def last_text(self) -> str | None:
+        """The text of the last completed turn; None if it is not known."""
+        return self.completed[-1].text if self.completed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +136,7 @@ class Comparison:
 
     completed: int
     compared: int
-    """Fewer than completed if the replay was reported in part: the last ones."""
+    """Fewer than completed if the replay was reported in part, or if some requests are not known."""
     found: int
     exact: int
     """Requests that were found word for word; the others were found in a text that was wrapped or cut."""
@@ -114,53 +153,68 @@ class Comparison:
             f"{self.found} of {self.compared} completed requests were replayed, in order ({self.exact} word for word)"
         )
         more = self.completed - self.compared
-        return f"{told}; {more} older ones could not be compared" if more else told
+        return f"{told}; {more} others could not be compared" if more else told
 
 
 SAME_ID: Final = "the agent named the earlier conversation when it was asked for a new one"
 """How it is known that a conversation continues, if only its id says so."""
 
 
-def compare_requests(requests: Sequence[str], replay: Replay) -> Comparison:
+def compare_requests(requests: Sequence[Request], replay: Replay) -> Comparison:
     """Find the completed requests in a replay, in order, from the last one backwards."""
     begin_costly_work("a comparison with a replay")
-    count = max(len(replay.digests), len(replay.texts))
-    digests = replay.digests if len(replay.digests) == count else [""] * count
-    texts = [normalise_text(text) for text in replay.texts]
-    window = count - len(texts)
-    """Index of the first replayed request of which the text is known."""
-    is_whole = bool(replay.digests) or count < MAX_TEXTS
-    compared = list(requests) if is_whole else list(requests[-count:])
-    found = exact = 0
-    at = count - 1
-    for request in reversed(compared):
-        place = _place_of(request, digests, texts, window, at)
-        if place is None:
-            continue
-        index, rest = place
-        found += 1
-        exact += rest is None
-        at = index if rest else index - 1
-        if rest:
-            texts[index - window] = rest  # an agent may replay several requests as one text
-    return Comparison(len(requests), len(compared), found, exact)
+    compared = [request for request in requests if request.is_comparable(replay)]
+    if not replay.is_whole:
+        compared = compared[-replay.count :]
+    search = _BackwardSearch(replay)
+    found = [search.find(request) for request in reversed(compared)]
+    return Comparison(len(requests), len(compared), len(compared) - found.count(None), found.count(_EXACT))
 
 
-def _place_of(
-    request: str, digests: Sequence[str], texts: Sequence[str], window: int, last: int
-) -> tuple[int, str | None] | None:
-    """Return where a replay shows a request, searching backwards from ``last``; None if it does not.
+_EXACT: Final = "exact"
+_CONTAINED: Final = "contained"
 
-    The second value is what is left of a text that contains more before the request; None if it is the request.
-    """
-    ours, digest = normalise_text(request), text_digest(request)
-    for index in range(last, -1, -1):
-        seen = texts[index - window] if index >= window else None
-        if seen == ours or digests[index] == digest:
-            return index, None
-        if seen is not None and (place := find_text(seen, ours)) is not None:
-            return index, seen[:place]
-    return None
+
+class _BackwardSearch:
+    """Finds requests in a replay, each before the one that was found last."""
+
+    def __init__(self, replay: Replay):
+        self._texts = [normalise_text(text) for text in replay.texts]
+        self._window = replay.count - len(self._texts)
+        """Index of the first replayed request of which the text is known."""
+        self._last = replay.count - 1
+        """Index of the last replayed request that is still to be searched."""
+        self._places: dict[str, list[int]] = defaultdict(list)
+        """The indexes of each digest, ascending; digests that do not belong to the texts are ignored."""
+        if len(replay.digests) == replay.count:
+            for index, digest in enumerate(replay.digests):
+                self._places[digest].append(index)
+
+    def find(self, request: Request) -> str | None:
+        """Return how a replay shows a request, and continue before it; None if it does not show it."""
+        ours = None if request.text is None else normalise_text(request.text)
+        exact = self._last_place_of(request.digest)
+        for index in range(self._last, max(self._window - 1, exact), -1):
+            seen = self._texts[index - self._window]
+            if seen == ours:
+                exact = index
+                break
+            place = None if ours is None else find_text(seen, ours)
+            if place is not None:
+                # An agent may replay several requests as one text: what is before this one is searched again.
+                self._texts[index - self._window] = seen[:place]
+                self._last = index if place else index - 1
+                return _CONTAINED
+        if exact < 0:
+            return None
+        self._last = exact - 1
+        return _EXACT
+
+    def _last_place_of(self, digest: str | None) -> int:
+        """Return the last index of a digest that is still to be searched; -1 if there is none."""
+        places = self._places.get(digest or "", [])
+        before = bisect_right(places, self._last)
+        return places[before - 1] if before else -1
 
 
 def verify_resume(
@@ -203,7 +257,7 @@ def _proof(replay: Replay, requests: Requests, comparison: Comparison | None, na
     if comparison is not None and comparison.is_complete:
         return Verified.REPLAY
     first = requests.interrupted if not requests.completed_turns else None
-    if first is not None and any(shows_text(text, first) for text in replay.texts):
+    if first is not None and first.text is not None and any(shows_text(text, first.text) for text in replay.texts):
         return Verified.REPLAY
     return Verified.PENDING if names_conversation else Verified.UNPROVEN
 
@@ -256,8 +310,10 @@ def accepted_verdict(outcome: Outcome, contradiction: str) -> Verdict:
 def contradicts(replay: Replay, requests: Requests, known_to_replay: bool) -> str | None:
     """Return why a replay cannot be our journal's conversation; None if it can."""
     if replay.texts:
-        last = requests.completed[-1] if requests.completed else None
-        if last is None or text_digest(last) in replay.digests or any(shows_text(text, last) for text in replay.texts):
+        last = requests.completed[-1] if requests.completed else Request()
+        if last.text is None or last.digest in replay.digests:
+            return None  # without the text it is not known whether an agent has wrapped it
+        if any(shows_text(text, last.text) for text in replay.texts):
             return None
         return "The conversation that the agent loaded does not contain the last completed request."
     count = requests.completed_turns

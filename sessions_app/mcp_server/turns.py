@@ -28,7 +28,7 @@ from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.reading import cut, pending_permissions, view_session, visible_session
 from sessions_app.mcp_server.results import Outcome
-from sessions_app.models import Prompt, TaskSession, Turn, texts_of
+from sessions_app.models import Prompt, TaskSession, Turn, answers_of, newest_turn_of, texts_of
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.errors import NotFound, Throttled
 from sessions_app.services.intents import open_start_intent
@@ -86,7 +86,7 @@ def read_turn(user: User, session_id: UUID, message_id: str | None) -> results.T
     """
     session = visible_session(user, session_id)
     prompt = _follow(_find_prompt(session, message_id))
-    run: Turn | None = session.runs.filter(message_id=prompt.message_id).order_by("started_at", "id").last()
+    run = newest_turn_of(session.id, prompt.message_id)
     permissions = pending_permissions(session)
     outcome = turn_outcome(
         prompt.state,
@@ -94,7 +94,7 @@ def read_turn(user: User, session_id: UUID, message_id: str | None) -> results.T
         is_held_up=_is_held_up(session),
         is_answered=run is not None and run.wait_kind == WaitKind.PERMISSION and not permissions,
     )
-    seq, answer = _answer(session, prompt.message_id) if outcome == Outcome.ENDED else (None, None)
+    answer = _answer(run) if run is not None and outcome == Outcome.ENDED else None
     shown = view_session(session, user).situation
     return results.Turn(
         session_id=session.id,
@@ -103,7 +103,7 @@ def read_turn(user: User, session_id: UUID, message_id: str | None) -> results.T
         finished=outcome not in UNFINISHED,
         answer=None if answer is None else cut(answer, ANSWER_LIMIT),
         answer_length=len(answer or ""),
-        started_at_seq=seq,
+        started_at_seq=run.first_seq if run is not None and outcome == Outcome.ENDED else None,
         reason=run.reason if run else "",
         status_sentence=shown.text,
         next_step=shown.next_step,
@@ -143,16 +143,10 @@ def _follow(row: Prompt) -> Prompt:
     return row
 
 
-def _answer(session: TaskSession, message_id: str) -> tuple[int | None, str | None]:
-    """Return the seq of a turn's prompt in the conversation, and the last message of the agent in the turn."""
-    messages = session.messages.order_by("seq")
-    asked = messages.filter(role="user", key=message_id).values_list("seq", flat=True).last()
-    if asked is None:
-        return None, None
-    said = messages.filter(role="agent", seq__gt=asked)
-    following = messages.filter(role="user", seq__gt=asked).values_list("seq", flat=True).first()
-    row = (said if following is None else said.filter(seq__lt=following)).last()
-    return asked, texts_of([row])[row.id] if row is not None else None
+def _answer(turn: Turn) -> str | None:
+    """Return the last message of the agent in a turn."""
+    row = answers_of(turn).last()
+    return None if row is None else texts_of([row])[row.id]
 
 
 class TurnWatcher(Subscriber):

@@ -24,9 +24,11 @@ from sessions_app.models.message import (
     Message,
     MessageDraft,
     MessagePart,
+    answers_of,
     append_texts,
     first_parts,
     leading_texts,
+    messages_of,
     newest_answer,
     newest_tool,
     open_tool_sizes,
@@ -72,7 +74,7 @@ from sessions_app.models.transactions import (
     session_transaction,
     session_transactions,
 )
-from sessions_app.models.turns import Run, Turn
+from sessions_app.models.turns import Run, Turn, newest_turn_of
 from sessions_app.models.waits import ResumeToken
 
 register_side_effects(SIDE_EFFECTS)

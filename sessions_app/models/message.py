@@ -123,19 +123,36 @@ def leading_texts(messages: QuerySet[Message], limit: int, *, newest_first: bool
     return list(texts.values())
 
 
-def has_called_tools_since(session: TaskSession, key: str) -> bool:
-    """Whether a tool may have run since the user's message ``key``.
+def has_called_tools_since(turn: Turn) -> bool:
+    """Whether a tool may have run since a turn began; it may if that is not known.
 
     A tool call of an earlier turn that changed since then counts, and so does an answered permission, because some
     agents report nothing else of the call.
     """
-    messages = session.messages
-    seq = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first()
-    if seq is None:
-        return False
-    if messages.filter(role="tool", updated_seq__gt=seq).exists():
+    if turn.first_seq is None:
         return True
-    return messages.filter(role="status", seq__gt=seq, payload__has_key="permission").exists()
+    messages = Message.objects.filter(session_id=turn.session_id)
+    if messages.filter(role="tool", updated_seq__gt=turn.first_seq).exists():
+        return True
+    return messages.filter(role="status", seq__gt=turn.first_seq, payload__has_key="permission").exists()
+
+
+def messages_of(turn: Turn) -> QuerySet[Message]:
+    """Select the messages since a turn began and before the next one, ordered by ``seq``; asks for that one at once.
+
+    None if it is not known when the turn began. The end of an answer may arrive after the end of its turn.
+    """
+    if turn.first_seq is None:
+        return Message.objects.none()
+    messages = Message.objects.filter(session_id=turn.session_id, seq__gt=turn.first_seq)
+    turns = Turn.objects.filter(session_id=turn.session_id, has_process=True, first_seq__gt=turn.first_seq)
+    following = turns.order_by("first_seq").values_list("first_seq", flat=True).first()
+    return (messages if following is None else messages.filter(seq__lte=following)).order_by("seq")
+
+
+def answers_of(turn: Turn) -> QuerySet[Message]:
+    """Select the agent's messages of a turn, ordered by ``seq``; see ``messages_of``."""
+    return messages_of(turn).filter(role="agent")
 
 
 @dataclass(slots=True)
@@ -222,20 +239,13 @@ def tools_by_id(message_ids: Collection[uuid.UUID]) -> list[MessageDraft]:
 def tools_of_turn(session_id: uuid.UUID, turn: Turn | None, keys: Collection[str]) -> list[MessageDraft]:
     """Return the tool calls with these keys since the turn began, finished or not, ordered by ``seq``.
 
-    ``turn`` is None for output of a session that had no turn yet.
+    ``turn`` is None for output of a session that had no turn yet. None are known of a turn that began at an unknown
+    place: a key may name a call of an earlier turn.
     """
-    if not keys:
+    since = 0 if turn is None else turn.first_seq
+    if not keys or since is None:
         return []
-    since = 0 if turn is None else _first_seq(turn)
     return [MessageDraft(*row) for row in _tools_by_keys(len(keys)).values(session_id, since, *keys)]
-
-
-def _first_seq(turn: Turn) -> int:
-    """Return the ``seq`` with which a turn began; that of its prompt for a turn that release 1.0.0 has begun."""
-    if turn.first_seq is not None:
-        return turn.first_seq
-    prompts = Message.objects.filter(session_id=turn.session_id, key=turn.message_id, role="user")
-    return prompts.order_by("-seq").values_list("seq", flat=True).first() or 0
 
 
 @lru_cache(maxsize=128)

@@ -102,6 +102,12 @@ def newest_runs(sessions: Collection[uuid.UUID]) -> dict[uuid.UUID, Turn]:
     return {run.session_id: run for run in found}
 
 
+def newest_turn_of(session_id: uuid.UUID, message_id: str) -> Turn | None:
+    """Return the newest turn of a prompt, by the prompt's message id; None if it had none."""
+    turns = Turn.objects.filter(session_id=session_id, message_id=message_id)
+    return turns.order_by("-started_at", "-id").first()
+
+
 def attach_session(session: TaskSession, run: Turn | None) -> Turn | None:
     """Let a run that was read by its session's id use the session object that the caller already has."""
     if run is not None:

@@ -34,8 +34,8 @@ from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import OPEN_PROMPT_STATES, DesiredState, RunState, SessionState
 from sessions_app.events.execution import AgentExited
 from sessions_app.events.turns import RunFailed
-from sessions_app.models import IntentKind, Message, ReportedAgent, Repository, Task, TaskSession, Turn
-from sessions_app.models.message import texts_of
+from sessions_app.models import IntentKind, ReportedAgent, Repository, Task, TaskSession, Turn
+from sessions_app.models.message import answers_of, texts_of
 from sessions_app.models.turns import newest_run
 from sessions_app.services.catalogue import SECRET_FIELDS, profiles_of, scratch_repository, scratch_root
 from sessions_app.services.errors import Invalid, ReadOnly, SessionsError
@@ -298,17 +298,17 @@ def test_result(session: TaskSession) -> TestResult:
     run = newest_run(session)
     seconds = (run.ended_at - run.started_at).total_seconds() if run and run.ended_at else None
     if run is not None and run.state == RunState.COMPLETED:
-        return TestResult(session, "passed", _reply(session), seconds)
+        return TestResult(session, "passed", _reply(run), seconds)
     failed = session.state in (SessionState.ERROR, SessionState.FAILED) or (run is not None and run.ended_at)
     if failed:
         said = session.error_message or _last_error(session)
-        return TestResult(session, "failed", _reply(session), seconds, said, _exit_code(session))
+        return TestResult(session, "failed", _reply(run), seconds, said, _exit_code(session))
     state = "running" if session.desired_state == DesiredState.RUNNING else "stopped"
-    return TestResult(session, state, _reply(session))
+    return TestResult(session, state, _reply(run))
 
 
-def _reply(session: TaskSession) -> str:
-    rows = list(Message.objects.filter(session=session, role="agent").order_by("seq")[:20])
+def _reply(turn: Turn | None) -> str:
+    rows = [] if turn is None else list(answers_of(turn)[:20])
     return "".join(texts_of(rows).values())[:REPLY_LIMIT]
 
 

@@ -13,8 +13,6 @@ from sessions_app.domain.continuation import (
     interruption_note,
 )
 from sessions_app.domain.states import PromptKind, PromptState
-from sessions_app.events.prompts import PromptDelivered
-from sessions_app.events.workspace import WorkspaceChanged
 from sessions_app.models import INTERRUPTED_WAIT, Prompt, SessionTransaction, TaskSession, Turn
 from sessions_app.services import workspace_notes
 
@@ -26,19 +24,14 @@ For work outside a turn also ``outside``, ``was_working`` and ``sentence``, whic
 CARRIER_KEY: Final = "told_with"
 """Metadata key: message_id of the prompt that is on its way with history or interruption."""
 
-SEARCHED_EVENTS: Final = 50_000
-"""Events that are searched for the beginning of a turn: an agent decides how many there are, and no index helps."""
-DELIVERED_EVENT: Final = PromptDelivered.name
-SNAPSHOT_EVENT: Final = WorkspaceChanged.name
 
-
-def note_interruption(transaction: SessionTransaction, run: Turn, tools: Sequence[str]) -> None:
-    """Store what the log knows about a turn that was interrupted."""
+def note_interruption(transaction: SessionTransaction, turn: Turn, tools: Sequence[str]) -> None:
+    """Store what is known of a turn that was interrupted."""
     known = {
-        "message_id": run.message_id,
-        "run_id": str(run.id),
+        "message_id": turn.message_id,
+        "run_id": str(turn.id),
         "tools": list(tools),
-        "since": _snapshot_before(transaction, run),
+        "since": turn.snapshot_before or "",
     }
     transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
 
@@ -48,11 +41,12 @@ def note_outside_work(
 ) -> None:
     """Store what ended with an agent that had no turn open; what is unfinished already stays so."""
     known = unfinished_of(transaction.session) or {"message_id": "", "run_id": "", "tools": [], "outside": True}
-    newest = transaction.newest_run
+    turn = transaction.newest_run
+    since = (turn.snapshot_after or turn.snapshot_before or "") if turn else ""  # no snapshot after: nothing changed
     added = {
         "tools": [*_texts(known, "tools"), *tools],
         "processes": [*_texts(known, "processes"), *processes],
-        "since": known.get("since", newest.snapshot_after if newest else ""),
+        "since": known.get("since", since),
         "was_working": was_working or bool(known.get("was_working")),
         "sentence": sentence,
     }
@@ -63,29 +57,6 @@ def outside_work_evidence(session: TaskSession) -> dict[str, Any]:
     """Return, for a receipt, what ended outside a turn and the agent does not know of yet."""
     known = unfinished_of(session)
     return {"work_outside_turn": str(known["sentence"])} if known and known.get("sentence") else {}
-
-
-def _snapshot_before(transaction: SessionTransaction, turn: Turn) -> str:
-    """Return the commit with the working tree at the start of the turn; empty if there is none, or it is unknown."""
-    return turn.snapshot_before or _logged_snapshot(transaction, turn)
-
-
-def _logged_snapshot(transaction: SessionTransaction, run: Turn) -> str:
-    """Return the snapshot before a turn from the log, for a row that has none, as one that release 1.0.0 has begun."""
-    oldest = transaction.session.last_seq - SEARCHED_EVENTS
-    log = transaction.session.events.filter(seq__gt=oldest).order_by("-seq")
-    began = log.filter(name=DELIVERED_EVENT, payload__message_id=run.message_id).first()
-    # The delivery may be in this transaction; then it is not in the log yet.
-    unwritten = [] if began else [(event.name, event.payload) for event in transaction.events]
-    delivery = (DELIVERED_EVENT, run.message_id)
-    starts = [at for at, (name, said) in enumerate(unwritten) if (name, said.get("message_id")) == delivery]
-    if oldest > 0 and began is None and not starts:
-        return ""  # the turn began before the events that were searched
-    for name, said in reversed(unwritten[: starts[0]] if starts else unwritten):
-        if name == SNAPSHOT_EVENT:
-            return str(said.get("commit", ""))
-    kept = log.filter(name=SNAPSHOT_EVENT, **({"seq__lt": began.seq} if began else {})).first()
-    return str(kept.payload.get("commit", "")) if kept else ""
 
 
 def unfinished_of(session: TaskSession) -> Mapping[str, Any] | None:

@@ -132,7 +132,7 @@ def resend_after_login(session_id: uuid.UUID, by: User | None) -> bool:
             return False
         attachments.require_contents(failed)
         prepare_for_prompt(transaction, by)
-        text = _text_after_login(transaction, failed)
+        text = _text_after_login(run, failed)
         failed.resent_as = transaction.queue_prompt(
             f"login:{run.id}",
             text,
@@ -146,9 +146,9 @@ def resend_after_login(session_id: uuid.UUID, by: User | None) -> bool:
     return True
 
 
-def _text_after_login(transaction: SessionTransaction, failed: Prompt) -> str:
+def _text_after_login(turn: Turn, failed: Prompt) -> str:
     """Return the prompt itself, or a continuation of it if the agent had begun to use tools before it was refused."""
-    if not has_called_tools_since(transaction.session, failed.message_id) or failed.kind == PromptKind.RETRY:
+    if not has_called_tools_since(turn) or failed.kind == PromptKind.RETRY:
         return failed.text
-    told_so_far = Interruption(transaction.session.task.title, failed.text, ())
+    told_so_far = Interruption(turn.session.task.title, failed.text, ())
     return retry_prompt(told_so_far, "The agent was no longer logged in.")

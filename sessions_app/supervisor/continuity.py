@@ -6,10 +6,11 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, F, Q, QuerySet
 
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
+from executors_app.wire.replayed_texts import MAX_TEXTS
 from sessions_app.domain import attention, verification
 from sessions_app.domain.resumability import Strategy
 from sessions_app.domain.states import PromptKind, RunState
@@ -125,14 +126,16 @@ def completed_turns(session_id: uuid.UUID) -> QuerySet[Turn]:
 
 
 def last_user_request(session_id: uuid.UUID) -> str | None:
-    """Return the prompt of the last completed turn; None if no turn was completed."""
-    last_turn = completed_turns(session_id).order_by("-started_at").values("message_id")[:1]
-    prompts = Prompt.objects.filter(session_id=session_id, message_id=Subquery(last_turn))
-    return prompts.values_list("text", flat=True).first()
+    """Return the prompt of the last completed turn; None if no turn was completed, or its prompt is not known."""
+    newest = completed_turns(session_id).order_by("-started_at", "-id")
+    return newest.values_list("prompt__text", flat=True).first()
 
 
-COMPARED_TURNS = 2000
-"""Maximum number of turns whose requests are compared with a replay: the last ones."""
+COMPARED_TEXTS = 5 * MAX_TEXTS
+"""Number of turns of which the text is compared with a replay, not only its digest: the last ones.
+
+More than the texts of a replay, because an agent may replay several requests as one text.
+"""
 CONVERSATION_SINCE = "conversation_since"
 """Key in ``TaskSession.metadata``: ``seq`` of the last event before the agent's present conversation began."""
 
@@ -142,35 +145,33 @@ def mark_new_conversation(transaction: SessionTransaction) -> None:
     _note_metadata(transaction, CONVERSATION_SINCE, transaction.session.last_seq)
 
 
-def _requests_of_conversation(session: TaskSession) -> QuerySet[Message]:
-    since = session.metadata.get(CONVERSATION_SINCE)
-    return Message.objects.filter(session=session, role="user", seq__gt=since if isinstance(since, int) else 0)
+def _turns_of_conversation(session: TaskSession) -> QuerySet[Turn]:
+    """Select the turns that are part of the present conversation, by ``seq``: receipts have another machine's clock.
+
+    A turn of which it is not known when it began may be part of it.
+    """
+    noted = session.metadata.get(CONVERSATION_SINCE)
+    since = noted if isinstance(noted, int) else 0
+    turns = Turn.objects.filter(session=session, has_process=True)
+    return turns.filter(Q(first_seq__gt=since) | Q(first_seq=None)).order_by()
 
 
 def count_requests(session: TaskSession) -> int:
     """Return how many requests the agent got in its present conversation; it may have lost those of other turns."""
-    return _requests_of_conversation(session).order_by().count()
+    return _turns_of_conversation(session).count()
 
 
 def load_requests(session: TaskSession) -> verification.Requests:
-    """Return the requests that the agent's present conversation should contain, from the log.
-
-    By ``seq``, not by time: receipts and turns have the clocks of two machines.
-    """
-    asked = _requests_of_conversation(session).exclude(key__startswith=verification.MEMORY_CHECK_PREFIX)
-    names = list(asked.order_by("-seq").values_list("key", flat=True)[:COMPARED_TURNS])[::-1]
-    if not names:
-        return verification.Requests()
-    prompts = Prompt.objects.filter(session=OuterRef("session"), message_id=OuterRef("message_id"))
-    ended = Turn.objects.filter(session=session, state__in=(RunState.COMPLETED, RunState.INTERRUPTED)).order_by()
-    runs = ended.annotate(text=Subquery(prompts.values("text")[:1])).values_list("message_id", "state", "text")
-    turns = {message_id: (state, text) for message_id, state, text in runs}
-    completed = [turns[name][1] for name in names if name in turns and turns[name][0] == RunState.COMPLETED]
-    interrupted = [turns[name][1] for name in names if name in turns and turns[name][0] == RunState.INTERRUPTED]
+    """Return the requests that the agent's present conversation should contain, from the rows of its turns."""
+    turns = _turns_of_conversation(session).exclude(message_id__startswith=verification.MEMORY_CHECK_PREFIX)
+    newest_first = turns.order_by(F("first_seq").desc(nulls_last=True), "-id")
+    ended = newest_first.filter(state__in=(RunState.COMPLETED, RunState.INTERRUPTED))
+    texts = dict(ended.values_list("id", "prompt__text")[:COMPARED_TEXTS])
+    rows = ended.values_list("id", "state", "request_digest")
+    requests = [(state, verification.Request(digest, texts.get(turn_id))) for turn_id, state, digest in rows]
     return verification.Requests(
-        completed=[text for text in completed if text is not None],
-        completed_turns=len(completed),
-        interrupted=interrupted[-1] if interrupted else None,
+        completed=[request for state, request in reversed(requests) if state == RunState.COMPLETED],
+        interrupted=next((request for state, request in requests if state == RunState.INTERRUPTED), None),
     )
 
 
@@ -194,7 +195,9 @@ def queue_memory_check(
 def judge_memory_check(transaction: SessionTransaction, receipt: ContinuityReceipt, answer: str) -> Verified | None:
     """Return what the answer to a memory check proves; None if nothing, which receipt and inbox item then show."""
     request = last_user_request(transaction.session.id)
-    if request and verification.quotes_request(answer, request):
+    if not request:
+        return None
+    if verification.quotes_request(answer, request):
         return Verified.QUOTED
     receipt.evidence = {**receipt.evidence, "memory_check": verification.NOT_QUOTED}
     receipt.save(update_fields=["evidence"])

@@ -25,6 +25,7 @@ from sessions_app.models import (
     PermissionRequest,
     SessionTransaction,
     Turn,
+    answers_of,
     append_texts,
     first_parts,
     leading_texts,
@@ -260,13 +261,19 @@ class ConversationUpdate:
     def _stored_open_tools(self) -> Sequence[MessageDraft]:
         return open_tools(self.transaction.session.id)
 
-    def has_called_tools_since(self, key: str) -> bool:
-        """Whether a tool may have run since the user's message ``key``; see `has_called_tools_since` of the models."""
-        changed = [change.message for change in self._changes]
-        begin = next((at for at, one in enumerate(changed) if one.role == "user" and one.key == key), None)
-        if any(_shows_tool_use(message) for message in changed[begin or 0 :]):
+    def has_called_tools_since(self, turn: Turn) -> bool:
+        """Whether a tool may have run since a turn began; see `has_called_tools_since` of the models."""
+        begin = self._begin_of(turn)
+        if any(_shows_tool_use(change.message) for change in self._changes[begin or 0 :]):
             return True
-        return begin is None and has_called_tools_since(self.transaction.session, key)
+        return begin is None and has_called_tools_since(turn)
+
+    def _begin_of(self, turn: Turn) -> int | None:
+        """Return the place of a turn's prompt among the changes; None if the turn began before this batch."""
+        for place, change in enumerate(self._changes):
+            if change.message.role == "user" and change.message.key == turn.message_id:
+                return place
+        return None
 
     def is_known(self, role: str, text: str) -> bool:
         """Whether the stored conversation has this text in a message of the role; only its latest part is searched."""
@@ -283,17 +290,12 @@ class ConversationUpdate:
         """Whether the stored conversation has a tool call with this key, of any turn."""
         return self._earlier_tool(key) is not None
 
-    def agent_text_since(self, key: str) -> str:
-        """Return the text of the agent since the user's message ``key``; of what is stored, at most RECENT_CHARS."""
-        begin = next(
-            (at for at, one in enumerate(self._changes) if one.message.role == "user" and one.message.key == key), None
-        )
-        now = [piece for one in self._changes[begin or 0 :] if one.message.role == "agent" for piece in one.pieces]
-        if begin is not None:
-            return "".join(now)
-        messages = self.transaction.session.messages
-        prompt_seq = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first() or 0
-        before = leading_texts(messages.filter(role="agent", seq__gt=prompt_seq), RECENT_CHARS)
+    def answer_to(self, turn: Turn) -> str:
+        """Return the agent's text in the open turn; of what is stored, at most RECENT_CHARS."""
+        begin = self._begin_of(turn)
+        changes = self._changes[begin or 0 :]
+        now = [piece for change in changes if change.message.role == "agent" for piece in change.pieces]
+        before = leading_texts(answers_of(turn), RECENT_CHARS) if begin is None else []
         return "".join([*before, *now])
 
     def answer_digest(self, turn: Turn) -> str | None:

@@ -34,7 +34,16 @@ from sessions_app.domain.states import (
 )
 from sessions_app.events.permissions import PermissionExpired
 from sessions_app.events.turns import OutsideWorkInterrupted, RunRetrying
-from sessions_app.models import IntentKind, PermissionRequest, Prompt, SessionTransaction, TaskSession, Turn, waits
+from sessions_app.models import (
+    IntentKind,
+    PermissionRequest,
+    Prompt,
+    SessionTransaction,
+    TaskSession,
+    Turn,
+    newest_turn_of,
+    waits,
+)
 from sessions_app.services import prompt_context
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.background_processes import processes_json
@@ -310,7 +319,9 @@ def plan_retry(
     if trouble is None or failed is None or not _may_retry(transaction, run, failed):
         return None
     attempt, first = failed.attempt + 1, _first_attempt(failed)
-    text = _retry_text(transaction, first, trouble, conversation, tools)
+    began = run if first is failed else newest_turn_of(transaction.session.id, first.message_id)
+    has_worked = began is None or conversation.has_called_tools_since(began)
+    text = _retry_text(transaction, first, trouble, tools) if has_worked else first.text
     row = transaction.queue_prompt(
         f"retry:{run.id}",
         text,
@@ -374,12 +385,8 @@ def _may_retry(transaction: SessionTransaction, run: Turn, failed: Prompt) -> bo
     return wanted and not _was_cancelled(transaction, run) and failed.attempt < settings.KANDEV_TURN_RETRIES
 
 
-def _retry_text(
-    transaction: SessionTransaction, first: Prompt, trouble: str, conversation: ConversationUpdate, tools: Sequence[str]
-) -> str:
-    """Return the text of a retry: the request itself, or a continuation of it if the agent had begun to use tools."""
-    if not conversation.has_called_tools_since(first.message_id):
-        return first.text
+def _retry_text(transaction: SessionTransaction, first: Prompt, trouble: str, tools: Sequence[str]) -> str:
+    """Return the continuation of a request, for an agent that has begun to use tools."""
     interruption = Interruption(transaction.session.task.title, first.text, tools)
     return retry_prompt(interruption, transient_errors.TROUBLE_SENTENCES[trouble])
 

@@ -39,7 +39,6 @@ from sessions_app.domain.situation_texts import REFUSALS
 from sessions_app.domain.states import SESSION, DesiredState, PromptState, RunState
 from sessions_app.domain.wording import plural
 from sessions_app.events.execution import AgentExited, TranscriptClosed
-from sessions_app.events.turns import RunCompleted
 from sessions_app.models import (
     IDLE_REASON,
     Intent,
@@ -109,8 +108,9 @@ LAST_OUTPUT: Final = 3
 def explain_agent_deaths(transaction: SessionTransaction) -> str:
     """Describe the agent's deaths since its last completed turn; empty if the starts failed for other reasons."""
     most = transaction.session.start_attempts + 1
-    exits = _exits_since_success(transaction)[-most:]
-    in_turn = _count_interrupted_turns(transaction)
+    success = continuity.completed_turns(transaction.session.id).order_by("-started_at", "-id").first()
+    exits = _exits_since(transaction, success)[-most:]
+    in_turn = _count_interrupted_since(transaction, success)
     deaths = len(exits) or min(in_turn, most)
     if deaths < 2:  # most of these starts have failed otherwise
         return ""
@@ -121,30 +121,15 @@ def explain_agent_deaths(transaction: SessionTransaction) -> str:
     return f"The agent died{where} {deaths} times in a row{how}.{words} It is not restarted automatically again."
 
 
-def _exits_since_success(transaction: SessionTransaction) -> list[Any]:
-    """Return the exit codes of agents that died since the last completed turn, oldest first."""
-    success = _last_success(transaction)
-    since = 0 if success is None else _seq_of_end(success)
+def _exits_since(transaction: SessionTransaction, success: Turn | None) -> list[Any]:
+    """Return the exit codes of agents that died since a completed turn, oldest first; None: since the beginning."""
+    since = None if success is None else success.first_seq  # no agent dies in a turn that it completes
     log = transaction.session.events
-    died = log.filter(name=AgentExited.name, seq__gt=since, payload__expected=False).order_by("seq")
+    died = log.filter(name=AgentExited.name, seq__gt=since or 0, payload__expected=False).order_by("seq")
     return [payload.get("exit_code") for payload in died.values_list("payload", flat=True)]
 
 
-def _last_success(transaction: SessionTransaction) -> Turn | None:
-    """Return the last completed turn."""
-    return continuity.completed_turns(transaction.session.id).order_by("-started_at", "-id").first()
-
-
-def _seq_of_end(turn: Turn) -> int:
-    """Return the ``seq`` with which a turn was completed; for a row of release 1.0.0, the log is searched for it."""
-    if turn.last_seq is not None:
-        return turn.last_seq
-    ends = turn.session.events.filter(name=RunCompleted.name, payload__run_id=str(turn.id))
-    return ends.values_list("seq", flat=True).first() or 0
-
-
-def _count_interrupted_turns(transaction: SessionTransaction) -> int:
-    success = _last_success(transaction)
+def _count_interrupted_since(transaction: SessionTransaction, success: Turn | None) -> int:
     interrupted = transaction.session.runs.filter(state=RunState.INTERRUPTED)
     later = interrupted if success is None else interrupted.filter(started_at__gt=success.started_at)
     return int(later.count())

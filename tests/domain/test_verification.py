@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from executors_app.wire import line_format
-from executors_app.wire.replayed_texts import proves_receipt, shows_text, text_digest
+from executors_app.wire.replayed_texts import MAX_DIGESTS, proves_receipt, shows_text, text_digest
 from sessions_app.domain.verification import (
     ReceiptKind,
     Replay,
+    Request,
     Requests,
     Verdict,
     Verified,
@@ -21,9 +22,15 @@ from sessions_app.domain.verification import (
 )
 
 ASKED = "Rename the class `Parser` to `Reader` everywhere."
+
+
+def asked(*texts: str) -> list[Request]:
+    return [Request.of_text(text) for text in texts]
+
+
 DEFAULTS: dict[str, Any] = {
     "replay": Replay(),
-    "requests": Requests([ASKED], 1),
+    "requests": Requests(asked(ASKED)),
     "known_to_replay": True,
     "names_conversation": False,
     "injected": False,
@@ -124,7 +131,7 @@ def replay_of(*texts: str, shown: int = 20) -> Replay:
     ],
 )
 def test_replay_proves_a_conversation_only_with_all_its_requests(replayed: Replay, found: int, verified: str) -> None:
-    requests = Requests([FIRST, SECOND, THIRD], 3)
+    requests = Requests(asked(FIRST, SECOND, THIRD))
     said = verdict("native", "loaded", replay=replayed, requests=requests)
     assert said.comparison is not None
     assert (said.verified, said.comparison.found) == (verified, found)
@@ -133,31 +140,55 @@ def test_replay_proves_a_conversation_only_with_all_its_requests(replayed: Repla
 
 def test_requests_beyond_the_shown_texts_are_compared_by_their_digests() -> None:
     requests = [f"request number {number}" for number in range(100)]
-    assert compare_requests(requests, replay_of(*requests)).is_complete
-    assert compare_requests(requests, replay_of(*requests[:10], *requests[11:])).found == 99
+    assert compare_requests(asked(*requests), replay_of(*requests)).is_complete
+    assert compare_requests(asked(*requests), replay_of(*requests[:10], *requests[11:])).found == 99
 
 
 def test_requests_that_could_not_be_compared_are_counted() -> None:
     requests = [f"request number {number}" for number in range(25)]
-    compared = compare_requests(requests, Replay(50, requests[-20:]))
+    compared = compare_requests(asked(*requests), Replay(50, requests[-20:]))
     assert not compared.is_complete
-    assert compared.sentence.endswith("5 older ones could not be compared")
+    assert compared.sentence.endswith("5 others could not be compared")
+
+
+def test_older_requests_are_compared_without_their_texts() -> None:
+    texts = [f"request number {number}" for number in range(100)]
+    requests = [*(Request(text_digest(text)) for text in texts[:90]), *asked(*texts[90:])]
+    assert compare_requests(requests, replay_of(*texts)).is_complete
+    assert compare_requests(requests, replay_of(*texts[1:])).found == 99
+    without_digests = compare_requests(requests, Replay(2, [" ".join(texts)]))
+    assert (without_digests.found, without_digests.compared, without_digests.completed) == (10, 10, 100)
+
+
+def test_request_of_which_nothing_is_known_proves_nothing() -> None:
+    compared = compare_requests([Request(), *asked(SECOND)], replay_of(FIRST, SECOND))
+    assert (compared.found, compared.compared, compared.completed) == (1, 1, 2)
+    said = loaded(SECOND, requests=Requests([*asked(FIRST), Request()]))
+    assert (said.verified, said.contradiction) == (Verified.UNPROVEN, None)
+
+
+def test_replay_that_was_reported_in_part_leaves_older_requests_out() -> None:
+    texts = [f"request number {number}" for number in range(MAX_DIGESTS + 3)]
+    compared = compare_requests(asked(*texts), replay_of(*texts[-MAX_DIGESTS:]))
+    assert (compared.found, compared.compared, compared.completed) == (MAX_DIGESTS, MAX_DIGESTS, MAX_DIGESTS + 3)
 
 
 def test_requests_that_share_one_of_the_last_texts_are_found() -> None:
     together = f"{SECOND} {THIRD}"
     replay = Replay(4, [together], [text_digest(FIRST), text_digest(together)])
-    assert compare_requests([FIRST, SECOND, THIRD], replay).is_complete
+    assert compare_requests(asked(FIRST, SECOND, THIRD), replay).is_complete
 
 
 def test_repeated_request_must_be_replayed_as_often() -> None:
-    assert compare_requests([THIRD, THIRD], replay_of(THIRD)).found == 1
-    assert compare_requests([THIRD, THIRD], replay_of(THIRD, THIRD)).is_complete
+    assert compare_requests(asked(THIRD, THIRD), replay_of(THIRD)).found == 1
+    assert compare_requests(asked(THIRD, THIRD), replay_of(THIRD, THIRD)).is_complete
 
 
 @pytest.mark.parametrize(("replayed", "verified"), [((FIRST,), "replay"), (("Hello",), "unproven")])
 def test_first_turn_that_was_interrupted_is_proven_by_its_replay(replayed: tuple[str, ...], verified: str) -> None:
-    said = verdict("native", "loaded", replay=replay_of(*replayed), requests=Requests(interrupted=FIRST))
+    said = verdict(
+        "native", "loaded", replay=replay_of(*replayed), requests=Requests(interrupted=Request.of_text(FIRST))
+    )
     assert (said.kind, said.verified) == ("loaded", verified)
 
 

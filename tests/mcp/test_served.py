@@ -46,7 +46,7 @@ async def test_client_lists_prompts_waits_and_reads(deployment: Deployment) -> N
         assert again["created"] is False
         turn = await call(client, "wait_for_turn", message_id="ask", timeout_seconds=120, **of)
         assert (turn["outcome"], turn["answer"]) == ("ended", f"The answer was {option}.\n")
-        read = await call(client, "read_conversation", after=turn["started_at_seq"] - 1, **of)
+        read = await call(client, "read_conversation", after=turn["started_at_seq"], **of)
         assert (read["messages"][0]["role"], read["messages"][0]["text"]) == ("user", "ask")
 
 

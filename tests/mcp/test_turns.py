@@ -82,10 +82,11 @@ def turn_of(world: World, message_id: str | None = None) -> results.Turn:
     return turns.read_turn(world.member, world.session.id, message_id)
 
 
-def ended(session: TaskSession, message_id: str, run: str = "completed") -> Prompt:
+def ended(session: TaskSession, message_id: str, run: str = "completed", first_seq: int = 0) -> Prompt:
     """Create a prompt whose turn has ended."""
     row, now = prompt(session, "done", message_id), timezone.now()
-    Turn.objects.create(session=session, message_id=message_id, state=run, started_at=now, ended_at=now)
+    place = {"started_at": now, "ended_at": now, "first_seq": first_seq}
+    Turn.objects.create(session=session, message_id=message_id, state=run, **place)
     return row
 
 
@@ -98,15 +99,15 @@ def asked(session: TaskSession, seq: int, message_id: str) -> None:
 
 def test_answer_is_the_agents_last_message_of_that_turn(world: World) -> None:
     ended(world.session, "one")
-    ended(world.session, "two")
+    ended(world.session, "two", first_seq=3)
     asked(world.session, 1, "one")
     message(world.session, 2, "Let me see.")
     message(world.session, 3, "It is ", "green.")
     asked(world.session, 4, "two")
     message(world.session, 5, "Blue.")
     one, two = turn_of(world, "one"), turn_of(world, "two")
-    assert (one.outcome, one.finished, one.answer, one.started_at_seq) == (Outcome.ENDED, True, "It is green.", 1)
-    assert (two.answer, two.started_at_seq) == ("Blue.", 4)
+    assert (one.outcome, one.finished, one.answer, one.started_at_seq) == (Outcome.ENDED, True, "It is green.", 0)
+    assert (two.answer, two.started_at_seq) == ("Blue.", 3)
 
 
 def test_long_answer_is_truncated_and_its_length_reported(world: World) -> None:

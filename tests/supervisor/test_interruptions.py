@@ -172,13 +172,8 @@ def snapshot(journal: Journal, commit: str) -> dict[str, Any]:
     return journal.line("workspace.snapshot", commit=commit, ref="r", reason="turn_start", dirty=True)
 
 
-BY_RELEASE_1_0: dict[str, Any] = {"first_seq": None, "origin": None, "prompt": None, "snapshot_before": None}
-"""What the row of a turn does not know that release 1.0.0 has begun."""
-
-
-@pytest.mark.parametrize("turn", [{}, BY_RELEASE_1_0], ids=["ours", "begun by release 1.0.0"])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_changes_are_counted_from_the_snapshot_before_the_turn(at_once: bool, turn: dict[str, Any]) -> None:
+def test_changes_are_counted_from_the_snapshot_before_the_turn(at_once: bool) -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     accepted, delivered = journal.accepted("p1"), "a" * 40
@@ -186,7 +181,6 @@ def test_changes_are_counted_from_the_snapshot_before_the_turn(at_once: bool, tu
     lines.append(snapshot(journal, "b" * 40))
     for batch in [lines] if at_once else [[line] for line in lines]:
         ingest(session, batch)
-    change(session.runs.get(), **turn)
     ingest(session, [journal.exits("p1")])
     known = prompt_context.unfinished_of(fresh(session))
     assert known is not None
@@ -221,22 +215,10 @@ def test_changes_are_counted_for_a_turn_within_one_batch() -> None:
     assert known["since"] == "a" * 40
 
 
-@pytest.mark.parametrize(
-    ("turn", "searched", "since"),
-    [({}, 3, "a" * 40), (BY_RELEASE_1_0, 1_000, "a" * 40), (BY_RELEASE_1_0, 3, "")],
-    ids=["known by its row", "of release 1.0.0", "of release 1.0.0, begun long ago"],
-)
-def test_beginning_of_an_older_turn_is_searched_for_in_the_newest_events(
-    turn: dict[str, Any], searched: int, since: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_turn_that_began_with_an_unknown_snapshot_names_no_changes() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     ingest(session, [snapshot(journal, "a" * 40), *journal.turn_begins("p1")])
-    monkeypatch.setattr(prompt_context, "SEARCHED_EVENTS", searched)
-    for number in range(4):
-        ingest(session, [journal.tool(f"call {number}"), snapshot(journal, "b" * 40)])
-    change(session.runs.get(), **turn)
-    ingest(session, [journal.exits("p1")])
-    known = prompt_context.unfinished_of(fresh(session))
-    assert known is not None
-    assert known["since"] == since
+    change(session.runs.get(), snapshot_before=None)
+    ingest(session, [snapshot(journal, "b" * 40), journal.exits("p1")])
+    assert prompt_context.snapshot_to_compare(fresh(session)) == ""

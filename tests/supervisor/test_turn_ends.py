@@ -40,7 +40,7 @@ def test_usage_limit_told_as_text_fails_the_turn_and_stops_a_workflow() -> None:
     assert (run.state, run.reason) == ("failed", "usage_limit")
     assert not session.prompts.filter(kind="retry").exists()
     assert LIMIT in status_texts(session)[-1]
-    assert "session limit" in _turn_error(session, run)
+    assert "session limit" in _turn_error(run)
 
 
 def test_transient_provider_error_told_as_text_is_retried() -> None:
@@ -88,7 +88,7 @@ def test_early_end_is_shown_and_stops_a_workflow(reason: str) -> None:
     run = session.runs.get()
     assert run.state == "completed"
     assert reason in status_texts(session)[-1]
-    assert reason in _turn_error(session, run)
+    assert reason in _turn_error(run)
 
 
 @pytest.mark.parametrize("reason", [None, "", "  "])
@@ -97,7 +97,7 @@ def test_end_without_a_stop_reason_is_shown_and_stops_a_workflow(reason: object)
     run = session.runs.get()
     assert (run.state, run.reason) == ("completed", "no_stop_reason")
     assert "without saying why" in status_texts(session)[-1]
-    assert "without saying why" in _turn_error(session, run)
+    assert "without saying why" in _turn_error(run)
 
 
 @pytest.mark.parametrize("reason", [False, 0, [], {}, ["end_turn"], {"reason": "end_turn"}])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.workflows.driver.run_snapshot import NodeTurn, agent_answer_to, follow_prompt
+from sessions_app.workflows.driver.run_snapshot import NodeTurn, answer_text, follow_prompt
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, running_session
 
@@ -90,7 +90,7 @@ def test_answer_contains_only_its_own_turn() -> None:
     ingest(session, [*journal.turn_begins("p0"), *journal.says("Look", "ing."), journal.tool("t1")])
     ingest(session, [*journal.says("Found it."), journal.completes("p0")])
     ingest(session, [*journal.turn_begins("p1"), *journal.says("Other."), journal.completes("p1")])
-    assert agent_answer_to(session, "p0") == "Looking.\n\nFound it."
+    assert answer_text(session.runs.get(message_id="p0")) == "Looking.\n\nFound it."
     result = follow_prompt(session, "p0").result
     assert result == {"text": "Looking.\n\nFound it.", "sessionId": str(session.id), "error": ""}
 

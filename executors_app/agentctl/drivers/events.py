@@ -21,10 +21,8 @@ from executors_app.wire import questions
 from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
 from executors_app.wire.protocol import Code, JournalKind
 from executors_app.wire.questions.schema import parse_question
-from executors_app.wire.replayed_texts import MAX_TEXTS, text_digest
+from executors_app.wire.replayed_texts import MAX_DIGESTS, MAX_TEXTS, text_digest
 
-MAX_USER_DIGESTS: Final = 5000
-"""Number of user texts of which a digest is kept: the last ones."""
 USER_TEXT_BYTES: Final = 4096
 
 _MESSAGE_KINDS: Final = {
@@ -166,7 +164,7 @@ class ReplayCollector:
         self.user_messages = 0
         """Number of messages of the user among them."""
         self._user: deque[str] = deque(maxlen=MAX_TEXTS)
-        self._digests: deque[str] = deque(maxlen=MAX_USER_DIGESTS)
+        self._digests: deque[str] = deque(maxlen=MAX_DIGESTS)
         """Of all user texts but the last one, which may still grow."""
         self._last: tuple[Any, Any] | None = None
 

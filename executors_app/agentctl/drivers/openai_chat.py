@@ -28,13 +28,13 @@ from executors_app.agentctl.conversation_store import (
 )
 from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, TurnFailed
 from executors_app.agentctl.drivers import openai_chat_api as stream
-from executors_app.agentctl.drivers.events import MAX_USER_DIGESTS, NO_STOP_REASON, USER_TEXT_BYTES
+from executors_app.agentctl.drivers.events import NO_STOP_REASON, USER_TEXT_BYTES
 from executors_app.agentctl.drivers.json_rpc import encode_message
 from executors_app.agentctl.drivers.openai_chat_api import ChatProvider, build_messages, completion_request
 from executors_app.agentctl.drivers.prompt_content import prompt_text
 from executors_app.wire.line_format import RateLimitedLog
 from executors_app.wire.protocol import Code, JournalKind
-from executors_app.wire.replayed_texts import MAX_TEXTS, text_digest
+from executors_app.wire.replayed_texts import MAX_DIGESTS, MAX_TEXTS, text_digest
 
 CONNECT_TIMEOUT: Final = 30.0
 """Seconds for connecting to the provider."""
@@ -283,7 +283,7 @@ def _start_result(
         },
         replayed=len(entries),
         replayed_user_texts=[text.encode()[:USER_TEXT_BYTES].decode("utf-8", "ignore") for text in users[-MAX_TEXTS:]],
-        replayed_user_digests=[text_digest(text) for text in users[-MAX_USER_DIGESTS:]],
+        replayed_user_digests=[text_digest(text) for text in users[-MAX_DIGESTS:]],
         timings={"session": milliseconds},
     )
 

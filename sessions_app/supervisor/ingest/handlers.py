@@ -397,9 +397,9 @@ def _on_turn_completed(applier: LineApplier, line: JournalLine) -> None:
             continuity.resend_history(applier.transaction, str(line.get("message_id")))
         _turn_ended_handler("fail")(applier, {**line, "code": code, "message": message})
         return
-    if str(line.get("message_id")).startswith(verification.MEMORY_CHECK_PREFIX):
-        answer = applier.conversation.agent_text_since(str(line["message_id"]))
-        continuity.settle_memory_check(applier.transaction, answer)
+    turn = applier.transaction.open_turn
+    if turn is not None and turn.message_id.startswith(verification.MEMORY_CHECK_PREFIX):
+        continuity.settle_memory_check(applier.transaction, applier.conversation.answer_to(turn))
     _turn_ended_handler("complete")(applier, line)
     if sentence := turn_ends.early_stop_sentence(str(line.get("stop_reason") or "")):
         applier.conversation.add_message("status", sentence, level="warning")

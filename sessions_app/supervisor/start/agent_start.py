@@ -287,7 +287,7 @@ def write_agent_started(
         about = {"launch_id": str(plan.intent_id), "strategy": order.strategy, "reason": plan.mode}
         transaction.write_receipt(verdict.kind, verdict.verified, **about, evidence=evidence)
         continuity.mark_receipt_unproven(transaction, but=str(plan.intent_id))
-        continuity.queue_memory_check(transaction, str(plan.intent_id), verdict, _last(known))
+        continuity.queue_memory_check(transaction, str(plan.intent_id), verdict, known.requests.last_text)
         _settle_held_prompts(transaction, held, received)
         _mark_agent_up(transaction, plan, verdict)
         agent_login.settle_login(transaction, plan.intent_id, answer, "")
@@ -319,10 +319,6 @@ def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: Convers
 def _returns_known_id(order: AgentStartRequest, answer: Mapping[str, Any]) -> bool:
     """Whether the agent opened a "new" conversation under the id of an earlier one, as gptme does by directory."""
     return answer["outcome"] == "created" and str(answer.get("resume_token") or "") in order.known_tokens
-
-
-def _last(known: ConversationFacts) -> str | None:
-    return known.requests.completed[-1] if known.requests.completed else None
 
 
 def _mark_agent_up(transaction: SessionTransaction, plan: StartClaim, verdict: Verdict) -> None:

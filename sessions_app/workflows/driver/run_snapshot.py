@@ -15,7 +15,17 @@ from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutionFacts, ExecutorStatus
 from sessions_app.domain import turn_ends
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
-from sessions_app.models import LeaseLost, Message, Prompt, TaskSession, Turn, texts_of
+from sessions_app.models import (
+    LeaseLost,
+    Message,
+    Prompt,
+    TaskSession,
+    Turn,
+    answers_of,
+    messages_of,
+    newest_turn_of,
+    texts_of,
+)
 from sessions_app.supervisor.executions import load_execution_facts
 from sessions_app.supervisor.leases import database_now, is_local_execution, lease_ttl, leased_by_others
 from sessions_app.workflows.engine.records import NodeRecord
@@ -160,36 +170,25 @@ def _failed(session: TaskSession | None, error: str) -> dict[str, Any]:
 
 
 def _turn_answer(session: TaskSession, row: Prompt) -> dict[str, Any]:
-    run = session.runs.filter(message_id=row.message_id).order_by("-started_at").first()
-    return {
-        "text": agent_answer_to(session, row.message_id),
-        "sessionId": str(session.id),
-        "error": _turn_error(session, run),
-    }
+    turn = newest_turn_of(session.id, row.message_id)
+    if turn is None:
+        return {"text": "", "sessionId": str(session.id), "error": ""}
+    return {"text": answer_text(turn), "sessionId": str(session.id), "error": _turn_error(turn)}
 
 
-def _turn_error(session: TaskSession, run: Turn | None) -> str:
-    if run is None:
-        return ""
-    if run.state == RunState.COMPLETED:
-        return turn_ends.early_stop_sentence(run.reason)
-    if run.state != RunState.FAILED:
-        return f"the agent’s turn was {run.state}"
-    messages = session.messages.filter(role="status", seq__gt=run.since_seq, created_at__gte=run.started_at)
-    last = messages.filter(payload__level="error").order_by("-seq").first()
-    words = texts_of([last])[last.id] if last else run.reason
+def _turn_error(turn: Turn) -> str:
+    if turn.state == RunState.COMPLETED:
+        return turn_ends.early_stop_sentence(turn.reason)
+    if turn.state != RunState.FAILED:
+        return f"the agent’s turn was {turn.state}"
+    last = messages_of(turn).filter(role="status", payload__level="error").last()
+    words = texts_of([last])[last.id] if last else turn.reason
     return f"the agent’s turn has failed: {words.strip()[:1000]}"
 
 
-def agent_answer_to(session: TaskSession, message_id: str) -> str:
-    """Return the messages of the agent between a prompt and the next one."""
-    asked = session.messages.filter(role="user")
-    begin = asked.filter(key=message_id).order_by("-seq").values_list("seq", flat=True).first()
-    if begin is None:
-        return ""
-    end = asked.filter(seq__gt=begin).order_by("seq").values_list("seq", flat=True).first()
-    answers = session.messages.filter(role="agent", seq__gt=begin, **({"seq__lt": end} if end else {}))
-    messages: list[Message] = list(answers.order_by("seq"))
+def answer_text(turn: Turn) -> str:
+    """Return the messages of the agent in a turn."""
+    messages: list[Message] = list(answers_of(turn))
     texts = texts_of(messages)
     return "\n\n".join(text for message in messages if (text := texts[message.id].strip()))[-TEXT_LIMIT:]
 
