@@ -14,7 +14,7 @@ from executors_app.machine.git import workspace_git
 from executors_app.repositories.git import Git
 from sessions_app.confined.limits import Limits
 from sessions_app.domain.sanitizing import redact
-from sessions_app.domain.verification import Replay, compare_requests, find_received
+from sessions_app.domain.verification import Replay, Request, compare_requests, find_received
 from sessions_app.models import session_transaction
 from sessions_app.rendering.pool import TEXT_POOL
 from sessions_app.services.idempotency import mark_request
@@ -43,7 +43,7 @@ WORK: dict[str, Callable[[], object]] = {
     "batch of texts": lambda: TEXT_POOL.run_batch("markdown", [{"text": "a"}], owner="test", limits=LIMITS),
     "git of the control plane": run_git,
     "git of a workspace": run_workspace_git,
-    "comparison with a replay": lambda: compare_requests(["a"], Replay(1, ["a"])),
+    "comparison with a replay": lambda: compare_requests([Request.of_text("a")], Replay(1, ["a"])),
     "held prompts": lambda: find_received({1: "a"}, [], ["a"]),
     "digest of a request": lambda: mark_request("key", {"text": "a"}),
     "hash of a workflow": lambda: fingerprint_of({"text": "a"}),

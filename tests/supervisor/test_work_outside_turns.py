@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -14,7 +15,7 @@ from sessions_app.events import event_label
 from sessions_app.events.turns import OutsideWorkInterrupted
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.models.message import texts_of
-from sessions_app.services.prompt_context import context_before, outside_work_evidence
+from sessions_app.services.prompt_context import context_before, outside_work_evidence, snapshot_to_compare
 from sessions_app.supervisor.outcomes import write_stopped
 from sessions_app.supervisor.watchdogs import OUTSIDE_QUIET, OUTSIDE_TOOL_QUIET, end_work_outside_turns
 from tests.supervisor.journals import Journal, Line, ingest
@@ -150,6 +151,23 @@ def test_ended_background_processes_are_told_without_other_work(end: str) -> Non
     assert names(row).count(CUT_OFF) == 1
     note = context_before(row, Prompt(session=row, message_id="p2", text="go on"))
     assert "with it what you had left running" in note
+
+
+@pytest.mark.parametrize(
+    ("turn", "since"),
+    [
+        ({"snapshot_before": "a" * 40, "snapshot_after": "b" * 40}, "b" * 40),
+        ({"snapshot_before": "a" * 40, "snapshot_after": None}, "a" * 40),
+        ({"snapshot_before": None, "snapshot_after": None}, ""),
+    ],
+    ids=["changed something", "changed nothing", "unknown"],
+)
+def test_work_outside_a_turn_is_compared_with_the_end_of_the_turn(turn: dict[str, Any], since: str) -> None:
+    session, journal = after_a_turn()
+    session.runs.update(**turn)
+    _leave_processes(session, journal)
+    _die(session, journal)
+    assert snapshot_to_compare(fresh(session)) == since
 
 
 def test_end_of_an_earlier_agent_cuts_off_nothing_of_the_present_one() -> None:
