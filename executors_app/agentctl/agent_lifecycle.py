@@ -179,7 +179,7 @@ class AgentLifecycle:
         self._state = AgentState.NONE
         self._background = BackgroundProcesses()
         self._background_reports = BackgroundReports(self._running_in_background, journal.append)
-        self._lost_stop: asyncio.Task[dict[str, Any]] | None = None
+        self._lost_stop: asyncio.Task[Any] | None = None
 
     # -- reports -----------------------------------------------------------------------------
 
@@ -403,9 +403,17 @@ class AgentLifecycle:
         reason = self._token.redactor.redact(result.reason)
         return {"deleted": not result.reason, "confirmed": result.is_confirmed, "reason": reason}
 
-    def _stop_without_conversation(self) -> None:
-        """Stop an agent whose turn showed that it is in another conversation: it must get no further prompt."""
-        self._lost_stop = asyncio.create_task(self.stop(_LOST_GRACE), name="agent without its conversation")
+    def _stop_without_conversation(self, code: str) -> None:
+        """Stop an agent whose turn showed that it is not in its conversation: it must get no further prompt.
+
+        If it has only closed the conversation, nobody has asked for this end, so that the control plane starts the
+        agent again, which restores the conversation or reports that it is lost.
+        """
+        agent, name = self._agent, "agent without its conversation"
+        if code == Code.CONVERSATION_CLOSED and agent is not None:
+            self._lost_stop = asyncio.create_task(agent.driver.stop(_LOST_GRACE), name=name)
+        else:
+            self._lost_stop = asyncio.create_task(self.stop(_LOST_GRACE), name=name)
 
     def _handle_exit(self, agent: _AgentLaunch, exit_code: int | None) -> None:
         if agent.has_exited:

@@ -85,8 +85,8 @@ class Turns:
         """Awaited before the driver gets a prompt; must not raise."""
         self.after_turn: Callable[[], None] = lambda: None
         """Called after every turn, however it ended."""
-        self.on_conversation_lost: Callable[[], None] = lambda: None
-        """Called after a turn which showed that the agent is in another conversation."""
+        self.on_conversation_lost: Callable[[str], None] = lambda code: None
+        """Called after a turn which showed that the agent is not in its conversation, with the code of the failure."""
 
     @property
     def active_turn(self) -> ActiveTurn | None:
@@ -182,8 +182,8 @@ class Turns:
             self._journal.append(kind, message_id=turn.message_id, **body)
         seq, self._turn = self._journal.last_seq, None
         self.after_turn()
-        if body.get("code") in CONVERSATION_LOST:
-            self.on_conversation_lost()
+        if (code := body.get("code")) in CONVERSATION_LOST:
+            self.on_conversation_lost(str(code))
         await self._journal.wait_until_durable(seq)
         crash_points.reached("agentctl.turn_ended")
 

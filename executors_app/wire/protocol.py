@@ -174,6 +174,7 @@ class Code(StrEnum):
     TOKEN_REJECTED = "token_rejected"  # noqa: S105  (a code, no secret)
     RESUME_UNSUPPORTED = "resume_unsupported"
     CONTEXT_MISMATCH = "context_mismatch"
+    CONVERSATION_CLOSED = "conversation_closed"
     LAUNCH_ENDED = "launch_ended"
     # of a change of a setting:
     UNKNOWN_SETTING = "unknown_setting"

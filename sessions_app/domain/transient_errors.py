@@ -67,6 +67,7 @@ NON_PROVIDER_CODES: Final = frozenset(
         "attachment_unsupported",
         LOGGED_OUT,
         "context_mismatch",
+        "conversation_closed",
         "disk_failing",
         "disk_full",
         "internal_error",

@@ -81,8 +81,8 @@ class ObedientDriver:
             case "hang, then fail":
                 await self.cancelled.wait()
                 raise TurnFailed("aborted", "the turn was aborted")
-            case "fail":
-                raise TurnFailed("overloaded", "try later")
+            case text if text in FAILURES:
+                raise TurnFailed(*FAILURES[text])
             case "break":
                 raise ZeroDivisionError
             case text if text in ANSWERS:
@@ -141,6 +141,11 @@ class ObedientDriver:
             self.host.agent_gone(exit_code)
 
 
+FAILURES: Mapping[str, tuple[str, str]] = {
+    "fail": ("overloaded", "try later"),
+    "lose the conversation": (Code.TOKEN_REJECTED, "no such conversation"),
+    "close the conversation": (Code.CONVERSATION_CLOSED, "no such conversation"),
+}
 ANSWERS: Mapping[str, tuple[str, str, Callable[[ObedientDriver], object]]] = {
     "answer, then say the rest": (
         "the answer ",

@@ -207,6 +207,18 @@ async def test_output_right_after_the_answer_belongs_to_the_turn(
     assert holds(end, {"stop_reason": stop_reason, "output": True})
 
 
+@pytest.mark.parametrize(("text", "expected"), [("lose the conversation", True), ("close the conversation", False)])
+async def test_agent_without_its_conversation_ends_and_is_expected_to_only_if_that_is_lost(
+    started: Running, text: str, expected: bool
+) -> None:
+    await started.prompt(text)
+
+    exited = await started.line("agent.exited")
+
+    assert holds(exited, {"message_id": None, "expected": expected})
+    assert "turn.failed" in started.kinds()
+
+
 async def test_agent_that_dies_after_its_answer_interrupts_no_turn(started: Running) -> None:
     await started.prompt("answer, then die")
 

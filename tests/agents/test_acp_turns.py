@@ -158,6 +158,13 @@ async def test_prompts_of_kandev_are_marked(
         (error(-32603, "Internal error: API Error: 401 authentication_failed"), "auth_required"),
         (error(-32603, "Failed to authenticate. API Error: 401 Invalid authentication credentials"), "auth_required"),
         (error(-32603, "OAuth token has expired. Please obtain a new token"), "auth_required"),
+        (error(-32602, f"Session not found: {SESSION}"), "conversation_closed"),
+        (error(-32603, "Internal error", {"details": "Unknown session"}), "conversation_closed"),
+        (error(-32002, "Resource not found", {"uri": SESSION}), "conversation_closed"),
+        (error(-32603, f"The tool crashed in session {SESSION}"), "agent_error"),
+        (error(-32603, "Internal error", {"service": "session"}), "agent_error"),
+        (error(-32603, f"rate limit exceeded in session {SESSION}"), "agent_error"),
+        (error(-32603, "model gpt-9 not found"), "agent_error"),
     ],
 )
 async def test_error_response_fails_the_turn_and_the_agent_stays(

@@ -162,8 +162,8 @@ class SettingRefused(Exception):
         self.code, self.message = code, message
 
 
-CONVERSATION_LOST: Final = frozenset({Code.TOKEN_REJECTED, Code.CONTEXT_MISMATCH})
-"""Codes of a turn which showed that the agent is in another conversation: it is stopped and gets no more prompts."""
+CONVERSATION_LOST: Final = frozenset({Code.TOKEN_REJECTED, Code.CONTEXT_MISMATCH, Code.CONVERSATION_CLOSED})
+"""Codes of a turn which showed that the agent is not in its conversation: it is stopped and gets no more prompts."""
 
 
 class TurnFailed(Exception):

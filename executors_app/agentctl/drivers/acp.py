@@ -282,6 +282,8 @@ class AcpDriver:
                 return "cancelled"
             if error.code == opening.AUTH_REQUIRED:
                 raise TurnFailed(Code.AUTH_REQUIRED, error.text) from error
+            if not turn.has_begun and opening.reports_loss(error, params["sessionId"]):
+                raise TurnFailed(Code.CONVERSATION_CLOSED, self._closed_sentence(error.text)) from error
             raise TurnFailed(events.failure_code(error.text), error.text) from error
         except PipeStuck as error:
             # Part of the prompt was written. It must never be completed, and the agent would read any further
@@ -299,6 +301,14 @@ class AcpDriver:
         if turn.error and reason in ("end_turn", events.NO_STOP_REASON) and not turn.cancelled:
             raise TurnFailed(events.failure_code(turn.error), turn.error)
         return reason
+
+    def _closed_sentence(self, said: str) -> str:
+        restores = self._agent_info is not None and (self._agent_info.load or self._agent_info.resume)
+        then = "to restore the conversation" if restores else "but it does not offer to restore a conversation"
+        return (
+            f"The agent does not have its conversation open any more: {said.rstrip('.')}. It is restarted, {then}. "
+            "Send the prompt again afterwards."
+        )
 
     async def _call_when_free(self, agent: _Agent, turn: _Turn, params: dict[str, Any], delivered: Any) -> Any:
         """Send the prompt; while the agent refuses it because it still works on something else, wait and repeat it.

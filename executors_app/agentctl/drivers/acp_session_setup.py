@@ -74,7 +74,7 @@ async def _listed_ids(wire: JsonRpcConnection, params: dict[str, Any], until: st
 ACP_VERSION: Final = 1
 AUTH_REQUIRED: Final = -32000
 _SAYS_GONE: Final = re.compile(
-    r"unknown session identifier|\bFS_NOT_FOUND\b|\"service\": ?\"session\""
+    r"unknown session identifier"
     r"|\b(?:no such|unknown|could not find|couldn't find|cannot find|failed to find)(?: the| any| a)?"
     r" (?:session|conversation|thread|chat)\b"
     r"|\bno (?:session|conversation|thread|chat)(?: was)? found\b|(?:session|conversation|thread|chat)_?not_?found"
@@ -84,6 +84,14 @@ _SAYS_GONE: Final = re.compile(
     re.IGNORECASE,
 )
 """How agents answer for a conversation that they do not have, without its id: droid, grok, kilo, opencode, others."""
+_SAYS_GONE_ON_LOAD: Final = re.compile(r"\bFS_NOT_FOUND\b|\"service\": ?\"session\"", re.IGNORECASE)
+"""The same in words that also other requests are answered with."""
+_SAYS_MISSING: Final = re.compile(
+    r"\b(?:not found|unknown|no such|invalid|expired|closed|does(?: not|n't) exist|no longer exists"
+    r"|not (?:been )?(?:live|open|loaded|active|initiali[sz]ed))\b",
+    re.IGNORECASE,
+)
+"""What an error says of the conversation that it names. Answers to prompts may name it for any other reason."""
 _MAY_PASS: Final = re.compile(
     r"already (?:in use|running|open|loaded|active|exists|attached)|\b(?:in|being) used?\b|\block(?:ed)?\b"
     r"|attached to another|(?:\b|_)busy\b|time(?:d )?-?out|permission denied|EACCES"
@@ -324,7 +332,7 @@ def _restore_failure(
     for a conversation that the agent does not list.
     """
     patterns = request.gone_patterns
-    passes = error.code == AUTH_REQUIRED or LOGIN_PATTERN.search(error.text) or _MAY_PASS.search(error.text)
+    passes = _may_pass(error)
     by_type = any(_matches(pattern, error.text) for pattern in patterns)
     says_gone = by_type or (not passes and _says_gone(error, request.resume_token or ""))
     if (says_gone and listed is not True) or (not patterns and not passes and listed is False):
@@ -337,8 +345,21 @@ def _restore_failure(
     return start_failure(error)
 
 
+def reports_loss(error: RpcError, token: str) -> bool:
+    """Whether the answer to a prompt says that the agent does not have the conversation ``token``."""
+    names_it = _names_conversation(error, token) and _SAYS_MISSING.search(error.text) is not None
+    return not _may_pass(error) and (names_it or _SAYS_GONE.search(error.text) is not None)
+
+
+def _may_pass(error: RpcError) -> bool:
+    """Whether an error has another cause: a login, or a hindrance that may pass."""
+    is_login = error.code == AUTH_REQUIRED or LOGIN_PATTERN.search(error.text) is not None
+    return is_login or _MAY_PASS.search(error.text) is not None
+
+
 def _says_gone(error: RpcError, token: str) -> bool:
-    return _SAYS_GONE.search(error.text) is not None or _names_conversation(error, token)
+    says = _SAYS_GONE.search(error.text) or _SAYS_GONE_ON_LOAD.search(error.text)
+    return says is not None or _names_conversation(error, token)
 
 
 def _names_conversation(error: RpcError, token: str) -> bool:
