@@ -58,9 +58,19 @@ class AgentProfileForm(Form):
         model = AgentProfile
         fields = "__all__"
         help_texts: ClassVar = {
+            "team": "Empty: every team can use it.",
+            "command": "Program and arguments, instead of those of the agent type: a JSON list of strings.",
+            "args": "Arguments after the command: a JSON list of strings.",
+            "mode": "The mode that the agent starts in, as it calls it. Empty: its own default.",
+            "additional_directories": "Directories outside the workspace that the agent may use: a JSON list of paths.",
+            "gone_patterns": "Regular expressions for the agent's errors that mean that its conversation is gone: "
+            "a JSON list, added to those of the agent type.",
+            "supports_session_resume": "Unknown: as the agent type declares.",
+            "history_context_injection": "Whether a new conversation gets the history. Unknown: as the type declares.",
+            "memory_check": "Test an agent that replays nothing with one short turn after each start.",
             "secret_hosts": "Which MCP servers of teams and repositories may be given a variable of the environment: "
             'a JSON object, such as {"DOCS_TOKEN": ["docs.example", "tools.example:8443"]}. Programs get one only if '
-            f"it has the entry {ANY_PROGRAM!r}. Servers of this profile get what they refer to."
+            f"it has the entry {ANY_PROGRAM!r}. Servers of this profile get what they refer to.",
         }
 
     def clean(self) -> dict[str, Any]:
@@ -165,6 +175,12 @@ class ExecutorForm(Form):
     class Meta:
         model = Executor
         fields = "__all__"
+        help_texts: ClassVar = {
+            "config": "A JSON object with the settings of the runtime; docs/operate.md lists them. "
+            "{} where agents run on this machine.",
+            "max_live": "How many agents may run there at once. Empty: on this machine as many as its memory allows, "
+            "elsewhere no limit.",
+        }
 
     def clean_config(self) -> dict[str, Any]:
         """Return the settings: an empty field means none, anything but an object is rejected."""

@@ -36,6 +36,11 @@ def shares_memory(runtime: str) -> bool:
         return False
 
 
+def shares_machine_limit(executor: Executor) -> bool:
+    """Whether the limit of an executor is that of this machine's memory, which it shares with others like it."""
+    return executor.max_live is None and shares_memory(executor.runtime)
+
+
 def agents_that_fit(memory: int) -> int:
     """Return how many agents fit into the given number of bytes."""
     return max(MIN_AGENTS, memory // MEMORY_OF_AN_AGENT)
@@ -57,7 +62,7 @@ def _lines(path: str) -> list[str]:
 
 def executors_sharing_room(executor: Executor) -> QuerySet[Executor]:
     """Return the executors that share its limit: itself, or all on this machine's memory without their own limit."""
-    if executor.max_live is not None or not shares_memory(executor.runtime):
+    if not shares_machine_limit(executor):
         return Executor.objects.filter(id=executor.id)
     names = [name for name in plugins.runtimes() if shares_memory(name)]
     return Executor.objects.filter(Q(id=executor.id) | Q(runtime__in=names, max_live=None))

@@ -227,7 +227,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
     (lambda f: f.interrupted_wait is not None and not f.queued_prompts, texts.wait_interrupted),
     (
         lambda f: f.continuing,
-        texts.fixed(Code.CONTINUING, "info", "The agent was interrupted and was asked to continue."),
+        texts.fixed(Code.CONTINUING, "info", "The agent was interrupted, and Kandev asks it to continue."),
     ),
     (lambda f: f.interrupted_prompts > 0, texts.interrupted),
     (lambda f: f.desired_state == DesiredState.STOPPED and f.session_state != SessionState.CREATED, texts.stopped),

@@ -16,6 +16,7 @@ from sessions_app.domain.portable_lines import LogEvent
 from sessions_app.domain.portable_rebuild import ReceiptRow, SessionRebuild, text_value
 from sessions_app.domain.situation_facts import Label, humanize_code
 from sessions_app.domain.verification import ReceiptKind, Verified
+from sessions_app.domain.wording import describe_exit
 from sessions_app.events.base import Event, Inbox, with_reason
 
 CHOSEN_FRESH_START: Final = "fresh_start"
@@ -144,12 +145,12 @@ class AgentExited(Event, name="session.agent_exited", recorded_by="ingest", audi
     expected: bool = Field(description="whether its exit was requested")
 
     def timeline_label(self) -> Label:
-        """Say whether it was requested, and the exit status if not."""
+        """Say whether it was requested, and if not, how it ended."""
         if self.expected:
             return Label("The agent’s process ended as requested", "off")
         words = "The agent’s process ended unexpectedly"
         if self.exit_code is not None:
-            words += f" (exit status {self.exit_code})"
+            words += f" ({describe_exit(self.exit_code)})"
         return Label(words, "bad")
 
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from executors_app import agent_capabilities
+from executors_app import agent_capabilities, capacity
 from executors_app.agents import AgentType
 from executors_app.machine.process import identity
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
@@ -28,6 +28,7 @@ from sessions_app.accounts.authorization import is_isolated, writable_teams
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.teams import visible_teams
 from sessions_app.domain.situation_facts import Label
+from sessions_app.domain.wording import plural
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
 from sessions_app.pages.agent_setup import place_label
 from sessions_app.pages.labels import capability_label, execution_label
@@ -268,21 +269,41 @@ class _LeaseHolders:
 
 
 def _executor_contexts() -> list[dict[str, Any]]:
-    live = Q(executions__status__in=[ExecutorStatus.STARTING, ExecutorStatus.READY])
+    live = Q(executions__status__in=capacity.LIVE_STATUSES)
     failed = Q(executions__status=ExecutorStatus.ERROR)
     rows = Executor.objects.annotate(
-        live=Count("executions", filter=live),
+        live=Count("executions", filter=live & Q(executions__session__has_agent=True)),
         failed=Count("executions", filter=failed),
         seen=Max("executions__last_seen_at", filter=live),
     )
-    return [
-        {
-            "executor": row,
-            "isolated": is_isolated(row),
-            "full": row.max_live is not None and row.live >= row.max_live,
-        }
-        for row in rows
-    ]
+    sharing = [row for row in rows if capacity.shares_machine_limit(row)]
+    contexts = []
+    for row in rows:
+        limit = capacity.agent_limit(row)
+        used = sum(one.live for one in sharing) if row in sharing else row.live
+        contexts.append(
+            {
+                "executor": row,
+                "isolated": is_isolated(row),
+                "limit": limit,
+                "used": used,
+                "full": limit is not None and used >= limit,
+                "room": _describe_room(row.live, limit, shared_by=len(sharing) if row in sharing else 0),
+            }
+        )
+    return contexts
+
+
+def _describe_room(live: int, limit: int | None, shared_by: int) -> str:
+    """Return how many agents run on an executor and how many may; ``shared_by`` executors use this machine's memory."""
+    agents = plural(live, "1 agent", "{} agents")
+    if limit is None:
+        return f"{agents}, no limit"
+    if not shared_by:
+        return f"{agents} of at most {limit}"
+    if shared_by == 1:
+        return f"{agents} of at most {limit}, as this machine has memory for"
+    return f"{agents}; at most {limit} on all executors of this machine together, as it has memory for"
 
 
 def _execution_context(row: ExecutorRunning, writable: Collection[int], holders: _LeaseHolders) -> dict[str, Any]:

@@ -94,7 +94,10 @@ KEYBOARD_SHORTCUTS: Final = (
     ("Board", (("j, k", "next task, previous task"), ("Enter", "open the task"),
                ("x", "select or deselect its sessions"),
                ("/", "search"), ("n", "new task"), ("?", "list all shortcuts"), ("Esc", "leave the search"))),
-    ("Session", (("Ctrl + Enter", "send the prompt"),)),
+    ("Inbox", (("j, k", "next item, previous item"), ("Enter", "open the session"), ("e", "mark as seen"),
+               ("d", "dismiss"), ("?", "list all shortcuts"))),
+    ("Session", (("Ctrl + Enter", "send the prompt"), ("@", "complete a file of the workspace"),
+                 ("F6", "leave the terminal"))),
     ("Everywhere", (("Tab", "the next link, button or field"), ("Enter, Space", "press it"))),
 )  # fmt: skip
 """Keyboard shortcuts by page. Users can disable single-key shortcuts in the list that ``?`` opens."""

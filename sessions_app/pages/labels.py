@@ -51,7 +51,7 @@ DERIVED_STATUS_LABELS: Final[Mapping[str, Label]] = {
 WORK_STATE_LABELS: Final[Mapping[str, Label]] = {
     WorkState.IDLE: Label("Idle", "off"),
     WorkState.WORKING: Label("Working", "busy"),
-    WorkState.DONE: Label("Work done", "good"),
+    WorkState.DONE: Label("Work ended", "off"),
 }
 
 TOOL_STATUS_LABELS: Final[Mapping[str, Label]] = {

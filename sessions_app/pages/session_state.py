@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -208,6 +209,13 @@ SESSION_PARTS = (
 """The templates ``session/<part>.html``. Live updates replace each as a whole."""
 
 
+VIEWER_STEPS: Final[Mapping[Code, str]] = {
+    Code.PERMISSION: "A member of the team has to answer.",
+    Code.QUESTION: "A member of the team has to answer.",
+    Code.WORKING: "",
+}
+"""The next step of a situation for a viewer, where that of a member would be wrong."""
+
 VIEWER_REFUSAL = "You are a viewer of this team: you can read this conversation, but not send prompts."
 
 
@@ -242,9 +250,11 @@ def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
         )
     )
     asked, login = without_keys(context["permissions"]), {**context["login"], "methods": []}
+    shown: Situation = context["situation"]
     return {
         **nothing,
         "login": login,
+        "situation": replace(shown, next_step=VIEWER_STEPS.get(shown.code, shown.next_step)),
         "buttons": [],
         "permissions": asked,
         "refusal": VIEWER_REFUSAL,

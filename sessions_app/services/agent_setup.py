@@ -32,6 +32,7 @@ from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.domain.agent_programs import LOGGED_OUT, NEEDS_PERSON_CODES
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import OPEN_PROMPT_STATES, DesiredState, RunState, SessionState
+from sessions_app.domain.wording import describe_exit
 from sessions_app.events.execution import AgentExited
 from sessions_app.events.turns import RunFailed
 from sessions_app.models import IntentKind, ReportedAgent, Repository, Task, TaskSession, Turn
@@ -289,8 +290,8 @@ class TestResult:
     """How long the turn took; None: it has not ended, or never began."""
     error: str = ""
     """Why it failed, with the end of the program's error output if there was one."""
-    exit_code: int | None = None
-    """With which the agent ended, negative for a signal; None: it is not known to have ended."""
+    exit: str = ""
+    """How the agent ended; empty: it is not known to have ended."""
 
 
 def test_result(session: TaskSession) -> TestResult:
@@ -302,7 +303,7 @@ def test_result(session: TaskSession) -> TestResult:
     failed = session.state in (SessionState.ERROR, SessionState.FAILED) or (run is not None and run.ended_at)
     if failed:
         said = session.error_message or _last_error(session)
-        return TestResult(session, "failed", _reply(run), seconds, said, _exit_code(session))
+        return TestResult(session, "failed", _reply(run), seconds, said, _exit(session))
     state = "running" if session.desired_state == DesiredState.RUNNING else "stopped"
     return TestResult(session, state, _reply(run))
 
@@ -316,9 +317,9 @@ def _last_error(session: TaskSession) -> str:
     return str(_newest_payload(session, RunFailed.name).get("error_message") or "")
 
 
-def _exit_code(session: TaskSession) -> int | None:
+def _exit(session: TaskSession) -> str:
     code = _newest_payload(session, AgentExited.name).get("exit_code")
-    return code if isinstance(code, int) else None
+    return describe_exit(code) if isinstance(code, int) else ""
 
 
 def _newest_payload(session: TaskSession, name: str) -> Mapping[str, Any]:

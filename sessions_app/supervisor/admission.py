@@ -182,7 +182,7 @@ def _free_capacity(gone: Collection[uuid.UUID]) -> tuple[dict[Hashable, int | No
     room: dict[Hashable, int | None] = {}
     places: dict[uuid.UUID, Hashable] = {}
     for one in executors:
-        shared = one.max_live is None and capacity.shares_memory(one.runtime)
+        shared = capacity.shares_machine_limit(one)
         places[one.id] = place = THIS_MACHINE if shared else one.id
         limit = room.get(place, capacity.agent_limit(one)) if shared else one.max_live
         room[place] = None if limit is None else limit - live[one.id]

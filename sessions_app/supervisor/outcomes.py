@@ -37,7 +37,7 @@ from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Reason
 from sessions_app.domain.situation_texts import REFUSALS
 from sessions_app.domain.states import SESSION, DesiredState, PromptState, RunState
-from sessions_app.domain.wording import plural
+from sessions_app.domain.wording import describe_exit, plural
 from sessions_app.events.execution import AgentExited, TranscriptClosed
 from sessions_app.models import (
     IDLE_REASON,
@@ -115,7 +115,7 @@ def explain_agent_deaths(transaction: SessionTransaction) -> str:
     if deaths < 2:  # most of these starts have failed otherwise
         return ""
     where = " in its turn" if in_turn >= deaths else ""
-    how = f" ({', '.join(map(_describe_exit, exits))})" if exits else ""
+    how = f" ({', '.join(map(describe_exit, exits))})" if exits else ""
     told = [line.strip() for line in transaction.log_tail.splitlines() if line.strip()][-LAST_OUTPUT:]
     words = f" Its last output: {shorten(' / '.join(told))}" if told else ""
     return f"The agent died{where} {deaths} times in a row{how}.{words} It is not restarted automatically again."
@@ -133,12 +133,6 @@ def _count_interrupted_since(transaction: SessionTransaction, success: Turn | No
     interrupted = transaction.session.runs.filter(state=RunState.INTERRUPTED)
     later = interrupted if success is None else interrupted.filter(started_at__gt=success.started_at)
     return int(later.count())
-
-
-def _describe_exit(exit_code: Any) -> str:
-    if not isinstance(exit_code, int):
-        return "exit code unknown"
-    return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
 
 
 CONFIRM_LOSS_AFTER = timedelta(seconds=90)

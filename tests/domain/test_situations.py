@@ -151,7 +151,7 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
         "“The build” ended without an answer",
         "wait",
     ),
-    (facts_of(UP, continuing=True), Code.CONTINUING, "info", "was asked to continue", ""),
+    (facts_of(UP, continuing=True), Code.CONTINUING, "info", "asks it to continue", ""),
     (facts_of(UP, interrupted_prompts=1), Code.INTERRUPTED, "warning", "A prompt was interrupted", "review_prompts"),
     (facts_of(STOPPED), Code.STOPPED, "info", "was stopped", "resume"),
     (facts_of(UP | STOPPED), Code.STOPPED, "", "is being stopped", ""),

@@ -126,13 +126,13 @@ def failed_turn(world: World) -> TaskSession:
 
 CHIPS: dict[str, tuple[Callable[[World], TaskSession], list[str], list[str]]] = {
     "at work": (lambda world: world.running_session(), ["Working"], ["Running", "Idle"]),
-    "at rest": (lambda world: world.resting_session(), ["Your turn"], ["Idle", "Work done"]),
+    "at rest": (lambda world: world.resting_session(), ["Your turn"], ["Idle", "Work ended"]),
     "asking": (asking, ["Asks for permission"], ["Working", "Waiting"]),
     "in doubt": (with_held_prompt, ["Prompt in doubt"], []),
     "cut short": (interrupted, ["Interrupted"], []),
-    "done": (done, ["Your turn", "Work done"], ["Idle"]),
-    "starting": (lambda world: world.session(), ["Starting"], ["Not started", "Idle", "Work done"]),
-    "not started": (not_started, ["Not started"], ["Starting", "Idle", "Work done"]),
+    "done": (done, ["Your turn", "Work ended"], ["Idle"]),
+    "starting": (lambda world: world.session(), ["Starting"], ["Not started", "Idle", "Work ended"]),
+    "not started": (not_started, ["Not started"], ["Starting", "Idle", "Work ended"]),
     "asleep": (asleep, ["Asleep"], ["Your turn"]),
     "waiting to start": (waiting_to_start, ["Waiting to start"], ["Your turn"]),
     "retrying": (retrying, ["Retrying"], ["Your turn"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, Final, cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -123,11 +123,14 @@ def test_page_reconnects_after_the_server_was_unreachable(visit: Any, world: Wor
     page.route("**/live/**", answer)
     expect(page.get_by_text("Reconnecting…")).to_be_visible()
     expect(page.locator(".strip > div:not(.wide) .pill")).to_have_text(["Reconnecting"] * 3)
+    promise = page.get_by_text("Prompts you send now are queued.")
+    expect(promise).to_be_hidden()
     ingest_lines(session, {"kind": "message.agent", "text": "Said meanwhile."})
     away = False
     expect(page.get_by_text("Said meanwhile.")).to_be_visible()
     expect(page.get_by_text("Reconnecting…")).to_be_hidden()
     expect(page.locator(".strip > div:not(.wide) .pill")).to_have_text(["Working", "Ready", "Running"])
+    expect(promise).to_be_visible()
 
 
 def test_times_have_one_format_in_every_locale(visit: Any, world: World) -> None:
@@ -286,6 +289,29 @@ def test_tab_key_reaches_controls_in_order_with_visible_focus(visit: Any, world:
         ]
     )
     assert all(width >= 2 for _, width in reached), "the focus is visible everywhere"
+
+
+@pytest.mark.parametrize("height", [900, 600])
+def test_focus_by_tab_is_never_behind_the_composer(visit: Any, world: World, height: int) -> None:
+    session = world.running_session()
+    for number in range(12):
+        call = {"tool_call_id": f"t{number}", "title": f"Step {number}", "status": "completed"}
+        ingest_lines(session, {"kind": "tool.call", **call})
+        ingest_lines(session, {"kind": "message.agent", "text": f"Done {number}.\n\n" * 6})
+    page = visit(viewport={"width": 1200, "height": height}).open(path_of(session))
+    covered, reached = [], []
+    while "Your prompt" not in reached:
+        reached.append(_tab(page)[0])
+        if page.evaluate(_IS_BEHIND_COMPOSER):
+            covered.append(reached[-1])
+    assert len(reached) > 30
+    assert covered == []
+
+
+_IS_BEHIND_COMPOSER: Final = """() => {
+    const focused = document.activeElement, box = focused.getBoundingClientRect();
+    if (focused.closest("#composer") || !focused.closest("#talk")) return false;
+    return box.top + box.height / 2 > document.getElementById("composer").getBoundingClientRect().top; }"""
 
 
 def _tab(page: Page) -> tuple[str, float]:

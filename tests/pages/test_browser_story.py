@@ -179,7 +179,7 @@ def test_timeline_shows_entries_and_updates_itself(visit: Any, world: World) -> 
     entry.locator("summary").click()
     expect(entry.get_by_text("wait kind")).to_be_visible()
     ingest_lines(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
-    expect(page.locator(".entry", has_text="exit status -9")).to_be_visible()
+    expect(page.locator(".entry", has_text="signal 9")).to_be_visible()
     expect(entry.get_by_text("wait kind")).to_be_visible()
     entry.get_by_role("link", name="Show the conversation up to here").click()
     expect(page.get_by_role("heading", name="Fix the tests")).to_be_visible()

@@ -9,10 +9,11 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from executors_app import capacity
 from executors_app.machine.process import identity
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.accounts.models import TeamRole
-from sessions_app.models import Supervisor
+from sessions_app.models import Supervisor, TaskSession
 from tests.pages.world import World, path_of
 
 
@@ -30,7 +31,40 @@ def test_executor_shows_its_runtime_isolation_and_load(ada: Client, bob: Client,
         html = reader.get("/executors/").text
         assert "local_standalone" in html
         assert "Trusted agents only" in html
-        assert "1 live of at most 3" in html
+        assert "1 agent of at most 3" in html
+
+
+def test_executor_without_its_own_limit_shows_that_of_the_memory(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.running_session()
+    monkeypatch.setattr(capacity, "machine_memory", lambda: 0)
+    html = ada.get("/executors/").text
+    assert f"1 agent of at most {capacity.MIN_AGENTS}, as this machine has memory for" in html
+    assert "Full" not in html
+    monkeypatch.setattr(capacity, "MIN_AGENTS", 1)
+    assert ">Full<" in ada.get("/executors/").text
+
+
+def test_executors_that_share_the_memory_share_its_limit(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.running_session()
+    Executor.objects.create(name="Second", runtime="local_standalone")
+    monkeypatch.setattr(capacity, "machine_memory", lambda: 0)
+    html = ada.get("/executors/").text
+    assert "0 agents; at most 8 on all executors of this machine together" in html
+    assert 'aria-label="Second: 1 of 8"' in html
+
+
+def test_workspace_without_an_agent_takes_no_room(ada: Client, world: World) -> None:
+    session = world.running_session()
+    Executor.objects.update(max_live=1)
+    assert ">Full<" in ada.get("/executors/").text
+    TaskSession.objects.filter(id=session.id).update(has_agent=False)
+    html = ada.get("/executors/").text
+    assert "0 agents of at most 1" in html
+    assert ">Full<" not in html
 
 
 def test_executor_with_an_unknown_runtime_is_still_listed(ada: Client, world: World) -> None:

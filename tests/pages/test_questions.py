@@ -145,3 +145,6 @@ def test_viewer_reads_the_question_and_gets_no_form(ada: Client, world: World) -
     assert "What &lt;i&gt;kind&lt;/i&gt;?" in html
     assert "field-0" not in html
     assert "kwt_" not in html
+    assert "waits for your answer" not in html
+    assert "Answer or decline it." not in html
+    assert "A member of the team has to answer." in html

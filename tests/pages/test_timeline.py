@@ -37,7 +37,7 @@ WORDS: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("session.state_changed", {"to": "COMPLETED"}, "The session was closed as completed", "good"),
     ("session.agent_exited", {"expected": True}, "The agent’s process ended as requested", "off"),
-    ("session.agent_exited", {"exit_code": -9}, "The agent’s process ended unexpectedly (exit status -9)", "bad"),
+    ("session.agent_exited", {"exit_code": -9}, "The agent’s process ended unexpectedly (signal 9)", "bad"),
     ("session.agentctl_error", {"error_message": "gone"}, "The workspace failed: gone", "bad"),
     ("session.journal_gap", {"reason": "lines_missing"}, "lines of the agent’s journal are missing", "bad"),
     ("session.journal_skipped", {"count": 3}, "3 damaged lines", "bad"),
@@ -187,7 +187,7 @@ def test_long_timeline_is_paginated_without_duplicates(ada: Client, world: World
         if not older:
             break
         query = older[1]
-    codes = [int(found[1]) for one in seen if (found := re.search(r"exit status (\d+)", one))]
+    codes = [int(found[1]) for one in seen if (found := re.search(r"exit code (\d+)", one))]
     assert sorted(codes) == list(range(150))
     assert len([one for one in seen if "restarted" in one]) == 7
 

@@ -221,8 +221,8 @@ def test_run_shows_node_states_in_graph_and_text(ada: Client, world: World) -> N
     page = ada.get(f"/workflows/runs/{run.id}/").content.decode()
     assert re.search(r'<a href="\?node=loop%2Fcoder#node-detail"[^>]*aria-label="Coder: waiting for you"', page)
     assert '<rect class="node good"' in page
-    assert "coder is waiting for you." in page
-    assert "2 of 4 nodes" in page
+    assert "Coder is waiting for you." in page
+    assert "2 of 4 nodes have run" in page
     assert 'data-every="1000"' in page
 
 
@@ -231,7 +231,7 @@ def test_run_that_is_too_large_to_draw_says_so(ada: Client, world: World, monkey
     run = looped_run(world, world.session())
     page = said(ada.get(f"/workflows/runs/{run.id}/"))
     assert "This workflow is too large to draw. Select nodes in the list below instead." in page
-    assert "coder is waiting for you." in page
+    assert "Coder is waiting for you." in page
 
 
 def test_every_iteration_of_a_node_can_be_shown(ada: Client, world: World) -> None:
@@ -244,7 +244,12 @@ def test_every_iteration_of_a_node_can_be_shown(ada: Client, world: World) -> No
     assert "I mended &lt;it&gt;" in first
     live = ada.get(f"/workflows/runs/{run.id}/live/", {"node": "loop/coder", "at": "loop[1]/coder"}).json()
     assert "I mended &lt;it&gt;" in live["parts"]["run"]
-    assert "It has not started" in said(ada.get(f"/workflows/runs/{run.id}/?node=end"))
+
+
+def test_node_is_called_by_its_label_as_in_the_drawing(ada: Client, world: World) -> None:
+    run = looped_run(world, world.session())
+    assert "Coder Waiting for you loop[2]/coder" in said(ada.get(f"/workflows/runs/{run.id}/?node=loop/coder"))
+    assert "Tell It has not started" in said(ada.get(f"/workflows/runs/{run.id}/?node=end"))
 
 
 def test_failed_node_is_preselected_and_can_be_resumed(ada: Client, world: World) -> None:

@@ -142,6 +142,7 @@ def test_script_lost_by_agentctl_is_never_run_again() -> None:
     ("ended", "words"),
     [
         ({"exit_code": 3, "stdout": "x"}, "exit code 3"),
+        ({"exit_code": -9, "stdout": "x"}, "signal 9"),
         ({"exit_code": None, "error": "timeout"}, "longer than 30 s"),
         ({"state": "lost", "exit_code": None}, "result is unknown"),
         ({"exit_code": None, "error": "agentctl_ended"}, "closed or died"),

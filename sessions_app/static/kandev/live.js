@@ -12,10 +12,12 @@ function say(text) {
   connection.hidden = !text;
 }
 
-// While the server does not respond, the pills show that their state is unknown; afterwards they show it again.
+// While the server does not respond, the pills show that their state is unknown, and the sentence about the session,
+// which promises to queue prompts, is hidden; afterwards they show it again.
 const STATUS = ".strip > div:not(.wide) .pill, .chips .pill, .rows:not(.places) > li > .pill";
 
 function doubt(word) {
+  document.documentElement.toggleAttribute("data-unknown", Boolean(word));
   for (const pill of document.querySelectorAll(STATUS)) {
     const known = pill.dataset.known === undefined ? [pill.textContent, pill.className] : JSON.parse(pill.dataset.known);
     [pill.textContent, pill.className] = word ? [word, "pill ask"] : known;
@@ -82,7 +84,7 @@ export function keepLive({ url, apply, every, back = () => {} }) {
 
   function later() {
     failures += 1;
-    say("Reconnecting…");
+    say("Reconnecting… What you see may be out of date.");
     doubt("Reconnecting");
     due = Infinity;
     soon(jittered(Math.min(FIRST_PAUSE * 1.5 ** failures, LONGEST_PAUSE)));

@@ -35,6 +35,11 @@ const refused = document.getElementById("refused");
 const isPast = "past" in page.dataset;
 const replaceParts = partsOf(PARTS);
 
+// What gets the focus by Tab is scrolled out from behind the composer, which covers the end of the conversation.
+new ResizeObserver(() => {
+  document.documentElement.style.scrollPaddingBottom = `${composer.offsetHeight + 16}px`;
+}).observe(composer);
+
 let lastSeq = Number(page.dataset.lastSeq); // of the log, as far as the server has rendered it for this page
 let heardSeq = lastSeq; // as far as the socket has sent it
 let statusSeq = lastSeq;

@@ -141,7 +141,8 @@ def end_node(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandbox) 
     if result.get("error"):
         return NodeFailed(str(result["error"]), outputs)
     if code != 0:
-        return NodeFailed(f"the script ended with exit code {code}", outputs)
+        is_signal = isinstance(code, int) and code < 0
+        return NodeFailed(f"the script ended with {f'signal {-code}' if is_signal else f'exit code {code}'}", outputs)
     return NodeFailed(problem, outputs) if problem else NodeFinished(outputs)
 
 

@@ -80,7 +80,8 @@ def run_context(user: User, row: WorkflowRun, given: Mapping[str, str]) -> dict[
     by_path: dict[str, list[NodeRun]] = {}
     for node_run in node_runs:
         by_path.setdefault(_REPETITION_SUFFIX.sub("", node_run.path), []).append(node_run)
-    selected = _selected_record(row, by_path, given)
+    titles = _titles(graph.root) if graph else {}
+    selected = _selected_record(row, by_path, given, titles)
     paths = _leaf_paths(graph.root) if graph else []
     return {
         "run": row,
@@ -92,11 +93,11 @@ def run_context(user: User, row: WorkflowRun, given: Mapping[str, str]) -> dict[
         "done": sum(path in by_path and by_path[path][-1].state != "running" for path in paths),
         "nodes": len(paths),
         "waiting": [
-            _record_context(row, node_run)
+            _record_context(row, node_run, titles)
             for node_run in node_runs
             if node_run.state == "running" and node_run.waiting_for == "user"
         ],
-        "times": [_record_context(row, node_run) for node_run in node_runs[-MAX_RECORDS_LISTED:]],
+        "times": [_record_context(row, node_run, titles) for node_run in node_runs[-MAX_RECORDS_LISTED:]],
         "earlier": max(len(node_runs) - MAX_RECORDS_LISTED, 0),
         "selected": selected,
         "inputs": _value_texts(row.inputs),
@@ -117,6 +118,16 @@ def _leaf_paths(scope: Scope, prefix: str = "") -> list[str]:
     found: list[str] = []
     for name, node in scope.nodes.items():
         found += _leaf_paths(node.body, f"{prefix}{name}/") if node.body else [f"{prefix}{name}"]
+    return found
+
+
+def _titles(scope: Scope, prefix: str = "") -> dict[str, str]:
+    """Return the labels of all nodes by their path, as the drawing and errors show them."""
+    found: dict[str, str] = {}
+    for name, node in scope.nodes.items():
+        found[f"{prefix}{name}"] = node.label
+        if node.body:
+            found |= _titles(node.body, f"{prefix}{name}/")
     return found
 
 
@@ -141,15 +152,16 @@ def _node_mark(path_in_graph: str, newest: NodeRun) -> NodeMark:
     return NodeMark(label.tone, label.text.lower(), f"?{urlencode({'node': path_in_graph})}#node-detail")
 
 
-def _record_context(row: WorkflowRun, one: NodeRun) -> dict[str, Any]:
+def _record_context(row: WorkflowRun, one: NodeRun, titles: Mapping[str, str]) -> dict[str, Any]:
     path_in_graph = _REPETITION_SUFFIX.sub("", one.path)
     session = reverse("session", args=(row.task_id, one.session_id)) if one.session_id else ""
     query = urlencode({"node": path_in_graph, "at": one.path})
-    return {"row": one, "label": node_run_label(one), "query": query, "session": session}
+    title = titles.get(path_in_graph) or one.node
+    return {"row": one, "title": title, "label": node_run_label(one), "query": query, "session": session}
 
 
 def _selected_record(
-    row: WorkflowRun, by_path: Mapping[str, Sequence[NodeRun]], given: Mapping[str, str]
+    row: WorkflowRun, by_path: Mapping[str, Sequence[NodeRun]], given: Mapping[str, str], titles: Mapping[str, str]
 ) -> dict[str, Any] | None:
     """Return the selected node run and those around it; in a failed run, the last failed one by default."""
     path_in_graph, at = given.get("node", ""), given.get("at", "")
@@ -160,16 +172,17 @@ def _selected_record(
         by_path.get(path_in_graph, ())
     )
     if not node_runs:
-        return {"path_in_graph": path_in_graph} if path_in_graph else None
+        title = titles.get(path_in_graph) or path_in_graph
+        return {"path_in_graph": path_in_graph, "title": title} if path_in_graph else None
     index = next((number for number, one in enumerate(node_runs) if one.path == at), len(node_runs) - 1)
     one = row.node_runs.get(pk=node_runs[index].pk)
     return {
         "path_in_graph": path_in_graph,
-        **_record_context(row, one),
+        **_record_context(row, one, titles),
         "number": index + 1,
         "count": len(node_runs),
         "near": [
-            _record_context(row, near)
+            _record_context(row, near, titles)
             for near in node_runs[max(index - MAX_NEIGHBOURS_SHOWN, 0) : index + MAX_NEIGHBOURS_SHOWN + 1]
         ]
         if len(node_runs) > 1
