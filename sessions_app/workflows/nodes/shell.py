@@ -135,14 +135,15 @@ def end_node(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandbox) 
     """
     result = done.result
     stdout, stderr = (str(result.get(name, "")).rstrip("\n") for name in ("stdout", "stderr"))
-    code = result.get("exitCode")
+    code: Any = result.get("exitCode")
     plain = {"output": stdout, "stdout": stdout, "stderr": stderr, "exitCode": code}
     outputs, problem = extract_outputs(node.outputs, plain, stdout, run_in_sandbox)
     if result.get("error"):
         return NodeFailed(str(result["error"]), outputs)
     if code != 0:
         is_signal = isinstance(code, int) and code < 0
-        return NodeFailed(f"the script ended with {f'signal {-code}' if is_signal else f'exit code {code}'}", outputs)
+        end = f"signal {abs(code)}" if is_signal else f"exit code {code}"
+        return NodeFailed(f"the script ended with {end}", outputs)
     return NodeFailed(problem, outputs) if problem else NodeFinished(outputs)
 
 
