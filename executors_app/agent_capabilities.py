@@ -7,7 +7,7 @@ say about themselves decides nothing beyond their own team, profile and executor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -281,18 +281,43 @@ def capability_standing(row: AgentCapability) -> CapabilityStanding:
 
 def explain_capability(row: AgentCapability) -> str:
     """Return one sentence for users about what the agent supports and when that was observed."""
-    who = f"{own_title(row.agent_type, row.own_name)} {row.agent_version}".strip()
-    what = CAPABILITIES.get(row.capability, row.capability)
+    return explain_capabilities([row])
+
+
+def explain_capabilities(rows: Sequence[AgentCapability]) -> str:
+    """Return what one agent supports, as ``explain_capability``; what is true of several capabilities is said once."""
+    named: dict[str, list[str]] = {}
+    for row in rows:
+        named.setdefault(_predicate(row), []).append(CAPABILITIES.get(row.capability, row.capability))
+    who = f"{own_title(rows[0].agent_type, rows[0].own_name)} {rows[0].agent_version}".strip()
+    subjects = [who, *["It"] * (len(named) - 1)]
+    predicates = [
+        said.format(what=" and ".join(what), it="it" if len(what) == 1 else "them") for said, what in named.items()
+    ]
+    return " ".join(f"{subject} {predicate}." for subject, predicate in zip(subjects, predicates, strict=True))
+
+
+def group_by_agent(rows: Iterable[AgentCapability]) -> list[list[AgentCapability]]:
+    """Return the capabilities of each agent together: of one program and version, in one place."""
+    groups: dict[tuple[object, ...], list[AgentCapability]] = {}
+    for row in rows:
+        place = (row.team_id, row.profile_id, row.executor_id)
+        groups.setdefault((*place, row.agent_type, row.agent_name, row.agent_version), []).append(row)
+    return list(groups.values())
+
+
+def _predicate(row: AgentCapability) -> str:
+    """Return what is said about a capability, with ``{what}`` for its name and ``{it}`` for the pronoun."""
     if not row.claimed:
-        return f"{who} does not support {what}."
+        return "does not support {what}"
     if is_broken(row) and row.broken_at is not None:
         how = _HOW.get(row.broken_how, "it did not do so")
-        return f"{who} announces {what}, but it failed on {_day(row.broken_at)}: {how}."
+        return f"announces {{what}}, but it failed on {_day(row.broken_at)}: {how}"
     if row.kept_at is not None and row.kept_proof in _NO_PROOF:
-        return f"{who} reported success with {what} on {_day(row.kept_at)}, which nothing could verify."
+        return f"reported success with {{what}} on {_day(row.kept_at)}, which nothing could verify"
     if row.kept_at is not None:
-        return f"{who} supports {what}, as observed on {_day(row.kept_at)}."
-    return f"{who} announces {what}. No restart has needed it yet."
+        return f"supports {{what}}, as observed on {_day(row.kept_at)}"
+    return "announces {what}. No restart has needed {it} yet"
 
 
 def agent_title(name: str) -> str:

@@ -18,6 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from executors_app import agent_capabilities, capacity
+from executors_app.agent_capabilities import CapabilityStanding
 from executors_app.agents import AgentType
 from executors_app.machine.process import identity
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
@@ -50,6 +51,15 @@ SEARCH_LIMIT: Final = 100
 MAX_PROFILES_SHOWN: Final = 200
 MAX_EXECUTORS_SHOWN: Final = 10
 """Maximum number of executors for which the page shows what each agent type lacks there."""
+SUGGESTED_TYPES: Final = frozenset({"claude_code", "codex", "copilot", "gemini", "goose", "opencode"})
+"""Well-known agents that are shown to somebody who has none yet; the others are folded."""
+_STANDING_ORDER: Final = (
+    CapabilityStanding.FAILED,
+    CapabilityStanding.OBSERVED,
+    CapabilityStanding.UNPROVEN,
+    CapabilityStanding.NOT_TRIED,
+    CapabilityStanding.NOT_SUPPORTED,
+)
 _RESUMES_LABEL: Final = Label("Resumes")
 """Without the tone of a success: that belongs to what was observed."""
 _HISTORY_LABEL: Final = Label("Gets the history", "ask")
@@ -84,16 +94,20 @@ def agents_context(user: User, text: str = "") -> dict[str, Any]:
             kind, missing, seen.get(kind.name, ()), [one for one in places if one.kind is kind]
         )
         (kinds if _is_within_reach(context) else others).append(context)
+    # A newcomer must choose one: a few, so that the page stays short. Beside an installed agent, all are folded.
+    has_agent = any(one["kind"].needs and not one["missing"] for one in kinds)
+    is_newcomer = not wanted and not has_agent
+    suggested = [one for one in others if is_newcomer and one["kind"].name in SUGGESTED_TYPES]
     # The newest report of each profile's program comes last.
     names = {row.profile_id: row.own_name for rows in seen.values() for row in reversed(rows)}
     gone = [row for name, rows in seen.items() if name not in agent_types() for row in rows]
     return {
         "profiles": [_profile_context(row, used.get(row.id, 0), names.get(row.id, "")) for row in profiles],
         "kinds": kinds,
-        "others": others,
-        # Folded only beside an agent that can be used: a newcomer must choose one of these.
-        "unfold_others": bool(wanted) or not any(one["kind"].needs and not one["missing"] for one in kinds),
-        "gone": [_capability_context(row) for row in gone],
+        "suggested": suggested,
+        "others": [one for one in others if one not in suggested],
+        "unfold_others": bool(wanted),
+        "gone": [_capability_context(rows) for rows in agent_capabilities.group_by_agent(gone)],
         "wanted": wanted,
         "is_staff": user.is_staff,
     }
@@ -134,7 +148,7 @@ def _agent_type_context(
         "resume": _resume_label(resumes=kind.supports_session_resume, gets_history=kind.history_context_injection),
         "then": _resume_summary(kind),
         "notes": f"{kind.notes} {kind.setup_notes}".strip().replace("`", ""),
-        "claims": [_capability_context(row) for row in seen],
+        "claims": [_capability_context(rows) for rows in agent_capabilities.group_by_agent(seen)],
     }
 
 
@@ -163,12 +177,16 @@ def _resume_summary(kind: AgentType) -> str:
     return "The agent cannot restore conversations. You can open the workspace and create a new session."
 
 
-def _capability_context(row: AgentCapability) -> dict[str, Any]:
-    """Return a capability with its standing. What the agent itself reported is shown only to staff, in the admin."""
+def _capability_context(rows: Sequence[AgentCapability]) -> dict[str, Any]:
+    """Return the capabilities of one agent, with a failure among them, or else the best that is known of one.
+
+    What the agent itself reported is shown only to staff, in the admin.
+    """
+    standings = [agent_capabilities.capability_standing(row) for row in rows]
     return {
-        "row": row,
-        "text": agent_capabilities.explain_capability(row),
-        "word": capability_label(agent_capabilities.capability_standing(row)),
+        "row": max(rows, key=lambda row: row.last_seen_at),
+        "text": agent_capabilities.explain_capabilities(rows),
+        "word": capability_label(min(standings, key=_STANDING_ORDER.index)),
     }
 
 

@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from executors_app.models import AgentCapability, AgentProfile
 from executors_app.plugins import agent_type, agent_types
 from sessions_app.models import ReportedAgent
+from sessions_app.pages.executors import SUGGESTED_TYPES
 from tests.pages.world import World
 
 NOVEMBER: Final = datetime(2026, 11, 3, 9, tzinfo=UTC)
@@ -51,15 +52,33 @@ def test_agents_that_can_run_come_before_those_that_are_not_installed(
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
-def test_agents_that_are_not_installed_are_folded_beside_one_that_is(
+def test_page_without_an_installed_agent_suggests_a_few(
     ada: Client, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_installed: bool
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     if is_installed:
         program = tmp_path / agent_type("codex").argv[0]
         program.touch(0o755)
-    folded = '<details data-key="others"><summary>' in ada.get("/agents/").text
-    assert folded is is_installed, "a newcomer chooses one of them"
+    others = ada.get("/agents/").text.split('id="others-title"')[1]
+    suggested, folded = others.split('<details data-key="others"><summary>')
+    found = set(re.findall(r'id="kind-([^"]+)"', suggested))
+    assert found == (set() if is_installed else SUGGESTED_TYPES), "a newcomer chooses one of them"
+    assert len(re.findall(r'id="kind-', folded)) > 20
+    assert ("more agents that Kandev knows" in folded) is not is_installed
+
+
+def test_capabilities_of_one_agent_are_one_line(ada: Client, world: World) -> None:
+    observe(world, agent_version="1.2")
+    observe(world, agent_version="1.2", capability="resume_session")
+    observe(world, agent_version="1.3", kept_at=NOVEMBER)
+    observe(world, agent_version="1.3", capability="resume_session")
+    html = ada.get("/agents/").text
+    assert "Demo agent 1.2 announces session/load and session/resume. No restart has needed them yet." in html
+    assert (
+        "Demo agent 1.3 supports session/load, as observed on 3 Nov 2026. "
+        "It announces session/resume. No restart has needed it yet." in html
+    )
+    assert html.count("last seen") == 2
 
 
 def test_search_finds_agents_by_name_and_unfolds_them(ada: Client, world: World) -> None:
