@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app.machine.git import worktrees
+from executors_app.machine.git import ref_locks, worktrees
 from executors_app.machine.git.rebuild_plan import RepositoryLookup
 from executors_app.machine.git.worktrees import OwnedRepository, Seed, Worktree, write_seed
 from executors_app.wire import line_format
@@ -58,7 +58,7 @@ class StateDirectory:
         """
         lock = os.open(self.path / "launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if not worktrees.wait_for_lock(lock, _LOCK_TIMEOUT):
+            if not ref_locks.wait_for_lock(lock, _LOCK_TIMEOUT):
                 raise LaunchFailed("Another start of this session's agentctl is still running. Try again.")
             yield lock
         finally:

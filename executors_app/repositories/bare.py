@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from executors_app.machine.git.worktrees import wait_for_lock
+from executors_app.machine.git.ref_locks import wait_for_lock
 from executors_app.repositories.git import Git, GitFailed
 from executors_app.wire.errors import RepositoryUnusable
 

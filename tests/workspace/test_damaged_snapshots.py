@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.workspace import ref_locks
-from executors_app.machine.git import worktrees
+from executors_app.machine.git import ref_locks, worktrees
 from executors_app.machine.git.workspace_git import GitError
 from executors_app.machine.git.worktrees import Worktree
-from tests.executors.repositories import run_git
-from tests.workspace.trees import REF, make_six, snapshot_tree
+from tests.executors.repositories import commit, run_git
+from tests.workspace.trees import REF, SESSION, make_six, snapshot_tree
 
 Damage = Callable[[Path, str], object]
 
@@ -122,3 +122,42 @@ def test_lock_file_that_somebody_else_releases_is_awaited(
     lock = _lock_of(repository)
     monkeypatch.setattr(time, "sleep", lambda seconds: lock.unlink(missing_ok=True))
     assert snapshot_tree(worktree.path).changed
+
+
+def test_lock_file_does_not_block_the_rebuilding_of_a_worktree(repository: Path, worktree: Worktree) -> None:
+    (worktree.path / "new").write_text("x\n")
+    snapshot_tree(worktree.path)
+    head = run_git(worktree.path, "rev-parse", "HEAD")
+    shutil.rmtree(worktree.path)
+    run_git(repository, "worktree", "prune")
+    run_git(repository, "branch", "-D", worktree.branch)
+    lock = _lock_of(repository, f"refs/heads/{worktree.branch}")
+
+    worktrees.make_worktree(repository, "", worktree, existed=True)
+
+    assert run_git(repository, "rev-parse", f"refs/heads/{worktree.branch}") == head
+    assert (worktree.path / "new").read_text() == "x\n"
+    assert not lock.exists()
+
+
+def test_lock_file_does_not_block_what_a_rebuild_sets_aside(repository: Path, worktree: Worktree) -> None:
+    (worktree.path / "new").write_text("x\n")
+    taken = snapshot_tree(worktree.path).commit
+    commit(worktree.path, "later", "y\n")
+    kept = REF.replace("recovery", "kept") + f"/{taken[:16]}"
+    _lock_of(repository, kept)
+    shutil.rmtree(worktree.path)
+
+    worktrees.make_worktree(repository, "", worktree, existed=True)
+
+    assert run_git(repository, "rev-parse", kept) == taken
+
+
+def test_lock_file_does_not_block_a_new_branch(repository: Path, worktree: Worktree, tmp_path: Path) -> None:
+    other = worktrees.session_worktree(tmp_path / "other", SESSION[::-1])
+    lock = _lock_of(repository, f"refs/heads/{other.branch}")
+
+    worktrees.make_worktree(repository, "", other, existed=False)
+
+    assert (other.path / ".git").exists()
+    assert not lock.exists()

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from executors_app.agentctl.workspace.agent_preparation import prepare_workspace
 from executors_app.agentctl.workspace.working_tree import WorkingTree
 from executors_app.machine.git import worktrees
 from executors_app.machine.git.workspace_git import GitError
 from executors_app.machine.git.worktrees import Worktree
 from tests.executors.repositories import commit, make_repository, run_git
-from tests.workspace.trees import LOCAL, add_submodule, snapshot_tree, start_session, state_of
+from tests.workspace.trees import LOCAL, add_submodule, git_of, snapshot_tree, start_session, state_of
 
 Change = Callable[[Path], None]
 """Changes a workspace with the submodule ``sub``, which has the committed files f.txt and g.txt."""
@@ -201,3 +202,46 @@ def test_submodule_that_git_does_not_stage_is_named(
     assert all("git refuses it" in reason for reason in taken.left_out_reasons)
     for name in {"sub", "other"} - set(failing):
         assert run_git(root, "rev-parse", f"{taken.commit}:{name}") == heads[name]
+
+
+def _remove_directory(sub: Path) -> None:
+    shutil.rmtree(sub)
+
+
+def _deinit(sub: Path) -> None:
+    run_git(sub.parent, "submodule", "--quiet", "deinit", "--force", "sub")
+
+
+@pytest.mark.parametrize("remove", [_remove_directory, _deinit])
+def test_restart_does_not_undo_the_removal_of_a_submodule(place: Worktree, remove: Change) -> None:
+    assert prepare_workspace(git_of(place.path), "") == []
+    remove(place.path / "sub")
+    before = state_of(place.path)
+
+    prepare_workspace(git_of(place.path), "")
+
+    assert not (place.path / "sub" / "f.txt").exists()
+    assert state_of(place.path) == before
+
+
+def test_clean_submodule_is_filled_again_after_a_loss(repository: Path, place: Worktree) -> None:
+    (place.path / "beside").write_text("kept\n")
+    snapshot_tree(place.path)
+    shutil.rmtree(place.path)
+    worktrees.make_worktree(repository, "", place, existed=True)
+
+    assert prepare_workspace(git_of(place.path), "", rebuilt=True) == []
+
+    assert (place.path / "sub" / "f.txt").exists()
+
+
+def test_removed_submodule_stays_removed_after_a_loss(repository: Path, place: Worktree) -> None:
+    shutil.rmtree(place.path / "sub")
+    snapshot_tree(place.path)
+    before = state_of(place.path)
+    shutil.rmtree(place.path)
+    worktrees.make_worktree(repository, "", place, existed=True)
+
+    assert prepare_workspace(git_of(place.path), "", rebuilt=True) == []
+
+    assert state_of(place.path) == before

@@ -9,13 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from executors_app.agentctl.workspace.index_listing import parse_index_listing
 from executors_app.machine.git import git_directory
 from executors_app.machine.git.git_directory import BRANCH_PREFIX
-from executors_app.machine.git.submodules import fill_from_copy, is_empty_submodule, submodule_copies
+from executors_app.machine.git.submodules import (
+    SubmoduleCopy,
+    fill_from_copy,
+    is_empty_submodule,
+    is_plain_repository,
+    submodule_copies,
+)
 from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
 
 _LISTING_LIMIT: Final = 64 << 20
@@ -31,13 +38,17 @@ class Notice:
     text: str
 
 
-def prepare_workspace(git: WorkspaceGit, base: str) -> list[Notice]:
+def prepare_workspace(git: WorkspaceGit, base: str, *, rebuilt: bool = False) -> list[Notice]:
     """Repair what would break the agent's git, and return what should be known; never raises.
 
-    ``base`` is the branch that the session has just started from; empty if it started earlier.
+    ``base`` is the branch that the session has just started from; empty if it started earlier. ``rebuilt``: the files
+    of the workspace were lost and have just been restored.
     """
     notices: list[Notice] = []
-    checks = (_repair_record, _repair_bare, _fill_submodules, lambda git: _compare_base(git, base), _find_collisions)
+    checks = (
+        *(_repair_record, _repair_bare, partial(_fill_submodules, rebuilt=rebuilt)),
+        *(partial(_compare_base, base=base), _find_collisions),
+    )
     for check in checks:
         try:
             notices += check(git)
@@ -138,19 +149,31 @@ def find_case_collisions(paths: Iterable[bytes]) -> list[list[bytes]]:
     return [sorted(group) for _, group in sorted(groups.items()) if len(group) > 1]
 
 
-def _fill_submodules(git: WorkspaceGit) -> list[Notice]:
+def _fill_submodules(git: WorkspaceGit, *, rebuilt: bool) -> list[Notice]:
     """Initialise submodules from the copies that the team's repository has, and name those that stay empty."""
     listing = parse_index_listing(git.run("ls-files", "-z", "-v", "--stage", limit=_LISTING_LIMIT).data)
     empty = [each for each in listing.submodules[:_MAX_SUBMODULES] if is_empty_submodule(git.root, each)]
     if not empty:
         return []
     copies = submodule_copies(git)
+    empty = [each for each in empty if (git.root / os.fsdecode(each.path)).is_dir()]  # not if the agent has removed it
+    if not rebuilt:
+        empty = [each for each in empty if not _was_emptied(git, copies.get(os.fsdecode(each.path)))]
     for submodule in empty:
         path = os.fsdecode(submodule.path)
         if copy := copies.get(path):
             fill_from_copy(git, path, copy)
     left = [os.fsdecode(each.path) for each in empty if is_empty_submodule(git.root, each)]
     return [Notice("submodules_empty", _empty_sentence(left))] if left else []
+
+
+def _was_emptied(git: WorkspaceGit, copy: SubmoduleCopy | None) -> bool:
+    """Whether the agent has emptied a submodule: once it is filled, the workspace has a repository of its own for it.
+
+    That repository outlives the files. Whether the removal is staged or not, a restart must not undo it.
+    """
+    own = git_directory.git_directory_of(git.root)
+    return copy is not None and own is not None and is_plain_repository(own.resolve() / "modules", copy.name)
 
 
 def _empty_sentence(paths: Sequence[str]) -> str:

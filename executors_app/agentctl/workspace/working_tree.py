@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app.agentctl.workspace.index_listing import IndexListing, parse_index_listing, path_of_entry
-from executors_app.agentctl.workspace.ref_locks import move_ref
 from executors_app.machine.git import git_directory, git_failures
 from executors_app.machine.git.endless_files import find_endless_file, find_endless_file_below
-from executors_app.machine.git.private_git_directory import common_directory_of
 from executors_app.machine.git.submodules import is_empty_submodule
 from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit
 from executors_app.machine.process import spawning
@@ -105,13 +103,8 @@ class WorkingTree:
         """Submodules into which git must not look, because it would not come back."""
 
     def run(self, *arguments: str, **options: Any) -> GitOutput:
-        """Run git within the remaining time; a ref is moved even if a killed git has left its lock file."""
-
-        def git(**more: Any) -> GitOutput:
-            return self.git.run(*arguments, timeout=self.remaining, **options, **more)
-
-        own = git_directory.git_directory_of(self.git.root) if arguments[0] == "update-ref" else None
-        return move_ref(git, common_directory_of(own), arguments[1], self.remaining) if own else git()
+        """Run git within the remaining time."""
+        return self.git.run(*arguments, timeout=self.remaining, **options)
 
     def text(self, *arguments: str, **options: Any) -> str:
         """``run``, and return the output as text."""

@@ -183,7 +183,7 @@ class Workspace:
         notes.clear()
         if not self.git.has_repository:
             return rebuilt
-        return [*rebuilt, *prepare_workspace(self.git, self._new_base())]
+        return [*rebuilt, *prepare_workspace(self.git, self._new_base(), rebuilt=bool(rebuilt))]
 
     def _new_base(self) -> str:
         """Return the branch that a new session starts from; empty if it started earlier."""

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -34,6 +35,7 @@ from executors_app.machine.git.git_process import (
     subcommand,
 )
 from executors_app.machine.git.private_git_directory import PrivateGitDirectory
+from executors_app.machine.git.ref_locks import move_ref, place_of_moved_ref
 from executors_app.machine.process import spawning
 from executors_app.wire.errors import RepositoryUnusable
 from executors_app.wire.protocol import ApiError, Code
@@ -105,9 +107,25 @@ def run_git(
 
     ``timeout`` is in seconds. ``hold`` are file descriptors of locks, which git inherits, so that a lock outlasts a
     caller that is killed. ``index`` replaces the repository's own index. ``stdin`` is data, or a file that git reads
-    from its current position. ``umask`` applies to files that git creates. Raises RepositoryGitFailed with git's own
-    message.
+    from its current position. ``umask`` applies to files that git creates. A ref is moved even if a killed git has left
+    its lock file. Raises RepositoryGitFailed with git's own message.
     """
+    run = partial(_run_once, directory, *arguments, timeout=timeout, index=index, stdin=stdin, umask=umask)
+    place = place_of_moved_ref(directory, arguments)
+    if place is None:
+        return run(hold=hold)
+    return move_ref(lambda held: run(hold=(*hold, *held)), place, timeout)
+
+
+def _run_once(
+    directory: Path,
+    *arguments: str,
+    timeout: float,
+    hold: Sequence[int],
+    index: Path | None,
+    stdin: bytes | IO[bytes],
+    umask: int,
+) -> str:
     argv = [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments]
     environment = _ceiling_directory(directory)
     if index is not None:
@@ -264,13 +282,31 @@ class WorkspaceGit:
         timeout: float = TIMEOUT,
         good: Sequence[int] = (0,),
         all_settings: bool = False,
-        hold: Sequence[int] = (),
     ) -> GitOutput:
         """Run git and return at most ``limit`` bytes of its output; raises GitError with git's own message.
 
         ``all_settings``: in the repository itself, with its whole configuration, which is needed to write its index or
-        HEAD. Otherwise only allowed settings apply. ``hold`` are descriptors of locks, which git inherits.
+        HEAD. Otherwise only allowed settings apply. A ref is moved even if a killed git has left its lock file.
         """
+        options: dict[str, Any] = {"environment": environment, "limit": limit, "good": good}
+        run = partial(self._run_once, *arguments, stdin=stdin, all_settings=all_settings, **options)
+        place = place_of_moved_ref(self.root, arguments)
+        if place is None:
+            return run(timeout=timeout)
+        until = time.monotonic() + timeout
+        return move_ref(lambda held: run(timeout=until - time.monotonic(), hold=held), place, timeout)
+
+    def _run_once(
+        self,
+        *arguments: str,
+        stdin: bytes | IO[bytes],
+        environment: Mapping[str, str] | None,
+        limit: int,
+        timeout: float,
+        good: Sequence[int],
+        all_settings: bool,
+        hold: Sequence[int] = (),
+    ) -> GitOutput:
         if not self.has_repository:  # outside of a repository, git diff would compare any two files
             raise GitError("the workspace is not a git repository")
         if self.deadline is not None:

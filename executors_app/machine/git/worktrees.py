@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -36,6 +35,7 @@ from executors_app.machine.git.git_directory import (
 )
 from executors_app.machine.git.rebuild_plan import RebuildPlan, RepositoryLookup, is_restorable_head, plan_rebuild
 from executors_app.machine.git.recovery_snapshots import RecoverySnapshot
+from executors_app.machine.git.ref_locks import place_of_ref, remove_stale_lock, wait_for_lock
 from executors_app.machine.git.saved_submodules import SubmoduleRestorer
 from executors_app.machine.git.workspace_git import (
     RepositoryGitFailed,
@@ -49,7 +49,6 @@ from executors_app.wire.executions import WorkspaceState
 
 _INITIALIZING: Final = "initializing"
 _LOCK_SECONDS: Final = 120.0
-_LOCK_POLL: Final = 0.01
 _HALF_A_RECORD: Final = re.compile(r"failed to read .+/commondir")
 """What git reports while another ``git worktree add`` in the same repository is writing its record."""
 _ATTEMPTS: Final = 20
@@ -288,6 +287,7 @@ class _Making:
             raise WorkspaceGone(nothing_found(self.worktree))
         path, branch = self.worktree.path, self.worktree.branch
         start = resolve_start_commit(self.repository.path, self.base)
+        self._remove_stale_lock(f"{BRANCH_PREFIX}{branch}")
         try:
             self._git("worktree", "add", *force, "--no-track", "-b", branch, str(path), start, hold=held)
         except RepositoryGitFailed:
@@ -305,6 +305,8 @@ class _Making:
         # Marked as unfinished, the way git does it, until branch and uncommitted work are restored too.
         unfinished = bool(recovery) or not names_branch
         lock = ("--lock", "--reason", _INITIALIZING) if unfinished else ()
+        if plan.creates_branch:
+            self._remove_stale_lock(plan.ref)
         try:
             self._git("worktree", "add", *force, *lock, *_checkout_of(plan, path), hold=held)
             if not names_branch:
@@ -320,6 +322,11 @@ class _Making:
         # Without a snapshot, no agent has worked here: the worktree is made for the first time.
         ignored = recovery_snapshots.IGNORED_FILES_NOTE if plan.snapshot else ""
         return f"{ignored} {note}".strip()  # first: a name in the plan's note can be long
+
+    def _remove_stale_lock(self, ref: str) -> None:
+        """Let ``git worktree add`` create a branch whose lock file a killed git has left behind."""
+        if place := place_of_ref(self.repository.path, ref):
+            remove_stale_lock(place)
 
     def _restore_submodules(self, recovery: RecoverySnapshot, held: int) -> str:
         return restore_submodules(self.repository, self.worktree.path, recovery, held)
@@ -498,20 +505,6 @@ def worktree_lock(path: Path) -> Iterator[int]:
         yield lock
     finally:
         os.close(lock)
-
-
-def wait_for_lock(descriptor: int, seconds: float) -> bool:
-    """Take the exclusive lock on an open file; return False if another process keeps it for so long. Blocks."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_LOCK_POLL)
-        else:
-            return True
 
 
 def _lowercase_first(sentence: str) -> str:
