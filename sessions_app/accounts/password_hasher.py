@@ -51,17 +51,25 @@ class HashingLane:
 _AT_ONCE: Final = max(1, (os.cpu_count() or 1) // 2)
 STRANGERS: Final = HashingLane(_AT_ONCE, waiting=8)
 KNOWN: Final = HashingLane(1, waiting=8)
-_lane: ContextVar[HashingLane] = ContextVar("hashing_lane", default=STRANGERS)
+_is_known: ContextVar[bool] = ContextVar("is_known", default=False)
+_request: ContextVar[HttpRequest | None] = ContextVar("request", default=None)
 
 
 @contextmanager
 def known_caller() -> Iterator[None]:
-    """Let the passwords in this block wait with those of known callers."""
-    token = _lane.set(KNOWN)
+    """Let the passwords in this block wait with those of known callers, although nobody is logged in."""
+    token = _is_known.set(True)
     try:
         yield
     finally:
-        _lane.reset(token)
+        _is_known.reset(token)
+
+
+def _lane_of_caller() -> HashingLane:
+    """Return where a password waits: whoever is logged in is known, on every page."""
+    request = _request.get()
+    is_logged_in = request is not None and request.user.is_authenticated
+    return KNOWN if is_logged_in or _is_known.get() else STRANGERS
 
 
 class LimitedPBKDF2(PBKDF2PasswordHasher):
@@ -69,7 +77,7 @@ class LimitedPBKDF2(PBKDF2PasswordHasher):
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
         """Hash a password when it is its turn."""
-        with _lane.get().turn():
+        with _lane_of_caller().turn():
             return super().encode(password, salt, iterations)
 
     def harden_runtime(self, password: str, encoded: str) -> None:
@@ -82,14 +90,18 @@ class LimitedPBKDF2(PBKDF2PasswordHasher):
 
 
 class TooManyPasswordsMiddleware:
-    """Answers 503 for a password that had to wait too long, on whatever page."""
+    """Says whose passwords a page hashes, and answers 503 for one that had to wait too long, on whatever page."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]):
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """Serve a request."""
-        return self._get_response(request)
+        token = _request.set(request)
+        try:
+            return self._get_response(request)
+        finally:
+            _request.reset(token)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """Answer for ``TooManyPasswords``."""

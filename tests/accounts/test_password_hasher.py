@@ -46,10 +46,8 @@ def flood(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep every place of the strangers occupied."""
     lane = HashingLane(1, waiting=0)
     monkeypatch.setattr(password_hasher, "STRANGERS", lane)
-    token = password_hasher._lane.set(lane)
     with lane.turn():
         yield
-    password_hasher._lane.reset(token)
 
 
 def test_kandev_hashes_with_the_limited_hasher() -> None:
@@ -88,10 +86,9 @@ class CountingHash:
 def test_few_hashes_run_few_wait_and_more_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     counting, outcomes = CountingHash(), list[str]()
     monkeypatch.setattr(PBKDF2PasswordHasher, "encode", counting.encode)
-    lane = HashingLane(2, waiting=3)
+    monkeypatch.setattr(password_hasher, "STRANGERS", HashingLane(2, waiting=3))
 
     def attempt() -> None:
-        password_hasher._lane.set(lane)
         try:
             outcomes.append(LimitedPBKDF2().encode("password", "salt"))
         except TooManyPasswords:
@@ -127,11 +124,23 @@ def test_password_that_would_wait_too_long_is_refused_and_not_counted(
         assert "Nothing was changed" in response.content.decode()
 
 
-@pytest.mark.usefixtures("flood")
-@pytest.mark.django_db
-def test_page_of_the_admin_that_sets_a_password_is_refused() -> None:
-    client = browser_of(User.objects.create(username="operator", is_staff=True, is_superuser=True))
-    response = add_user(client)
+@pytest.fixture
+def operator(db: None) -> Client:
+    return browser_of(User.objects.create(username="operator", is_staff=True, is_superuser=True))
+
+
+def test_page_of_the_admin_that_sets_a_password_is_served_during_a_flood(operator: Client, flood: None) -> None:
+    assert add_user(operator).status_code == 302
+    assert User.objects.filter(username="grace").exists()
+
+
+def test_page_of_the_admin_that_sets_a_password_is_refused_during_a_flood_of_known_people(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = HashingLane(1, waiting=0)
+    monkeypatch.setattr(password_hasher, "KNOWN", lane)
+    with lane.turn():
+        response = add_user(operator)
     assert (response.status_code, response["Retry-After"]) == (503, str(RETRY_AFTER))
     assert not User.objects.filter(username="grace").exists()
 
@@ -168,7 +177,6 @@ def test_wrong_password_with_an_old_hash_counts_during_a_flood(world: World, mon
             return hashed
 
         lane = HashingLane(2, waiting=0)
-        token = password_hasher._lane.set(lane)
+        monkeypatch.setattr(password_hasher, "STRANGERS", lane)
         monkeypatch.setattr(PBKDF2PasswordHasher, "encode", encode_and_flood)
-        others.callback(password_hasher._lane.reset, token)
         assert Client().post("/login/", WRONG).status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,12 +102,23 @@ async def test_events_carry_their_seq_as_id(world: World, member: Headers) -> No
         assert listener.status == 200
         assert listener.headers["content-type"] == "text/event-stream"
         assert listener.headers["cache-control"] == "no-store"
-        assert await listener.block() == "retry: 1000"
+        assert (await listener.block()).startswith("retry: ")
         seen = [await listener.event(), await listener.event()]
         await say(world.session, 1)
         assert await listener.ids(1) == [3]
     listed = await run_in_database(lambda: client_of(world.member).get(world.url("events/")).json()["results"])
     assert seen == [(str(line["seq"]), line) for line in listed[:2]]
+
+
+async def test_clients_reconnect_at_random_times(
+    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    for number in (1234, 2345):
+        monkeypatch.setattr(event_stream, "random", SimpleNamespace(randint=lambda *_, number=number: number))
+        async with listening(world, member) as listener:
+            drawn.append(await listener.block())
+    assert drawn == ["retry: 1234", "retry: 2345"]
 
 
 @pytest.mark.parametrize(

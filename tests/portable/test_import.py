@@ -13,6 +13,7 @@ import pytest
 from django.core.management.base import CommandError
 
 from sessions_app.domain.attachments import AttachedFile
+from sessions_app.domain.portable_lines import BadLine
 from sessions_app.domain.states import DerivedStatus
 from sessions_app.models import Attachment, Prompt, SessionEvent, Task, TaskSession, session_transaction
 from sessions_app.services.attachments import store_files
@@ -126,6 +127,15 @@ def test_snapshot_with_too_many_values_is_refused_before_it_is_parsed(
     (folder / "a.json").write_text('{"id": "a", "rows": [' + ",".join([value] * 1000) + "]}")
     assert run_import(folder) == 1
     assert "a.json: too many values" in capsys.readouterr().out
+
+
+def test_commas_and_brackets_in_a_text_are_no_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_VALUES", 1000)
+    text = '[{,"\\' * 2000
+    assert reading._json(json.dumps({"text": text, "more": [text]}).encode()) == {"text": text, "more": [text]}
+    for torn in (json.dumps(text)[:-1], '"' + "[" * 2000, "[" * 2000 + '"'):
+        with pytest.raises(BadLine):
+            reading._json(torn.encode())
 
 
 def test_problems_beyond_a_limit_are_counted(

@@ -25,7 +25,7 @@ from sessions_app.accounts.pages.settings import (
     remember_appearance,
     render_settings,
 )
-from sessions_app.accounts.password_hasher import TooManyPasswords, known_caller
+from sessions_app.accounts.password_hasher import TooManyPasswords
 from sessions_app.accounts.rate_limits import LOGIN_WAIT, AttemptLimit
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.services.errors import Conflict, NotFound
@@ -70,12 +70,11 @@ def change_password(request: UserHttpRequest) -> HttpResponse:
         return _render_password_page(request, _password_form(request, None), said, 429)
     # Counted before the check, so that concurrent requests cannot exceed the limit; only wrong passwords stay counted.
     try:
-        with known_caller():
-            if not form.is_valid():
-                if "old_password" not in form.errors:
-                    _password_change_limit.forgive(str(request.user.pk))
-                return _render_password_page(request, form, status=422)
-            _set_password(request, form)
+        if not form.is_valid():
+            if "old_password" not in form.errors:
+                _password_change_limit.forgive(str(request.user.pk))
+            return _render_password_page(request, form, status=422)
+        _set_password(request, form)
     except TooManyPasswords:
         _password_change_limit.forgive(str(request.user.pk))
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, cast
@@ -29,7 +30,8 @@ HEARTBEAT: Final = 15.0
 """Seconds without a line after which a comment is sent, so that proxies keep the connection open."""
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Bytes after which a stream ends: the server buffers what a client does not read. The client reconnects."""
-RETRY_AFTER: Final = b"retry: 1000\n\n"
+RETRY_AFTER: Final = (1000, 3000)
+"""Milliseconds after which a client reconnects: at random, so that not all return at once to a restarted server."""
 SEQ_SCHEMA = {"type": "integer", "minimum": 0}
 
 
@@ -80,7 +82,7 @@ async def event_stream(subscription: Subscription, start: StreamStart) -> AsyncI
     try:
         # Joined before the snapshot is sent, fed after it: no line is missed, and none comes before the snapshot.
         get_hub().join(stream, {start.log: start.head})
-        yield RETRY_AFTER
+        yield b"retry: %d\n\n" % random.randint(*RETRY_AFTER)  # noqa: S311 - no secret
         if start.snapshot is not None:
             told = orjson.dumps({"type": "truncated", "snapshot": start.snapshot})
             yield b"id: %d\ndata: %s\n\n" % (start.seq, told)

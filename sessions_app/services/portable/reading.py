@@ -195,7 +195,7 @@ def _json(raw: bytes) -> Any:
     if len(raw) > MAX_LINE_BYTES:
         raise BadLine("too long")
     brackets = raw.count(b"{") + raw.count(b"[")
-    if brackets + raw.count(b",") > MAX_VALUES:
+    if brackets + raw.count(b",") > MAX_VALUES and _count_values(raw) > MAX_VALUES:
         raise BadLine("too many values")
     try:
         value = json.loads(raw.decode(), parse_constant=_refuse)
@@ -206,6 +206,15 @@ def _json(raw: bytes) -> Any:
     if b"\\u" in raw or brackets > MAX_DEPTH:
         return _storable(value, 0)
     return value
+
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+
+
+def _count_values(raw: bytes) -> int:
+    """Return at most how many values a JSON text has: brackets and commas that are not in strings."""
+    outside = _STRING.sub(b"", raw)
+    return sum(map(outside.count, (b"{", b"[", b",")))
 
 
 def _refuse(constant: str) -> Any:
