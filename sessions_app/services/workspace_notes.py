@@ -45,6 +45,8 @@ def record_warning(transaction: SessionTransaction, line: Mapping[str, Any]) -> 
     detail = _plain(data.get("error"), _MAX_DETAIL)
     if not text:
         return
+    if data.get("source") == "stdout" and (reason := _plain(data.get("reason"), _MAX_DETAIL)):
+        text = f"Output of the agent that Kandev does not understand ({reason}): {text}"
     is_new = _add_warning(transaction, f"{text}: {detail}" if detail else text, level)
     if is_new and data.get("code") in WORKSPACE_CODES:
         _add_note(transaction, text)

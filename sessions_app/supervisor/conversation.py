@@ -212,6 +212,8 @@ class ConversationUpdate:
         if known is None:
             earlier = self._earlier_tool(key)
             known = earlier if earlier is not None and _has_no_result(earlier.payload) else None
+        if known is not None and _comes_late(known.payload, values):
+            values = {name: value for name, value in values.items() if name != "status"}
         self._write_tool(key, known, values)
 
     def _write_tool(self, key: str, message: MessageDraft | None, values: Mapping[str, Any]) -> None:
@@ -427,6 +429,11 @@ def _stored_tools(transaction: SessionTransaction, keys: Collection[str]) -> Seq
 
 def _has_no_result(payload: Mapping[str, Any]) -> bool:
     return str(payload.get("status") or "") in (*UNFINISHED_TOOL_STATES, LEFT_OPEN)
+
+
+def _comes_late(known: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether an update tells what a call was doing before its known result: some agents send them out of order."""
+    return not _has_no_result(known) and str(values.get("status") or "") in UNFINISHED_TOOL_STATES
 
 
 def _is_another_call(known: Mapping[str, Any], values: Mapping[str, Any]) -> bool:

@@ -49,6 +49,22 @@ def cards(session: TaskSession) -> list[tuple[str, str]]:
     return [(tool.payload.get("title", ""), tool.payload["status"]) for tool in tools]
 
 
+@pytest.mark.parametrize("in_one_batch", [True, False])
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_update_that_arrives_after_the_result_does_not_take_it_back(status: str, in_one_batch: bool) -> None:
+    session, journal = session_with_prompts("p1"), Journal()
+    lines = [
+        *journal.turn_begins("p1"),
+        journal.tool("call_0", title="build"),
+        update(journal, "call_0", status=status, raw_output="done"),
+        update(journal, "call_0", status="in_progress", title="make build"),
+        journal.completes("p1"),
+    ]
+    for batch in [lines] if in_one_batch else [[line] for line in lines]:
+        ingest(session, batch)
+    assert cards(session) == [("make build", status)]
+
+
 def test_result_is_kept_if_its_id_is_used_again_before_the_turn_ends() -> None:
     session, journal = session_with_prompts("p1"), Journal()
     ingest(session, [*journal.turn_begins("p1"), journal.tool("call_0", title="first")])

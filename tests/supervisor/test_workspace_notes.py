@@ -48,6 +48,14 @@ def test_warning_is_in_the_log_the_status_and_the_timeline(session: TaskSession,
     assert TEXT in event_label(WARNING, events(session)[0]).text
 
 
+def test_line_that_cannot_be_read_is_not_taken_for_a_sentence_of_kandev(session: TaskSession) -> None:
+    session = warn(session, '{"id": 3}', source="stdout", reason="an answer without a request", bytes=9)
+    [warning] = session_status(session)["warnings"]
+    assert warning["text"] == (
+        'Output of the agent that Kandev does not understand (an answer without a request): {"id": 3}'
+    )
+
+
 @pytest.mark.parametrize("level", ["info", "debug", "", None, 7])
 def test_other_levels_stay_in_the_journal(session: TaskSession, level: Any) -> None:
     journal = Journal()
