@@ -32,6 +32,7 @@ class ObedientDriver:
         self.alive = False
         self.cwd = Path()
         self.go_on, self.cancelled = asyncio.Event(), asyncio.Event()
+        self.asking: asyncio.Task[str | None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -93,6 +94,10 @@ class ObedientDriver:
                 chosen = await self.host.ask_permission({"tool_call": {"title": "rm"}, "options": OPTIONS})
                 self.host.record(JournalKind.MESSAGE_AGENT, text=f"chosen: {chosen}")
                 return "end_turn" if chosen else "cancelled"
+            case "ask, then end":
+                self.asking = asyncio.create_task(self.host.ask_permission({"tool_call": {}, "options": OPTIONS}))
+                await asyncio.sleep(0)  # it has asked
+                return "end_turn"
             case "form" | "link":
                 question = {"tool_call": {"title": "Which?"}, "question": FORM if text == "form" else LINK}
                 action, content = await self.host.ask_question(question)

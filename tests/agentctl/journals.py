@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from executors_app.agentctl.journal.journal import Journal, JournalLimits
 from executors_app.wire.line_format import list_segments, read_lines
@@ -31,6 +33,19 @@ async def write_lines(directory: Path, count: int, **options: Any) -> str:
         for number in range(count):
             journal.append("message.agent", text=f"line {number}")
         return journal.epoch
+
+
+def hold_syncs(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Block syncs until the returned event is set, as a slow disk would."""
+    release, loop = asyncio.Event(), asyncio.get_running_loop()
+    sync = journal._store.sync
+
+    def held() -> None:
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+        sync()
+
+    monkeypatch.setattr(journal._store, "sync", held)
+    return release
 
 
 def seqs(directory: Path, after: int = 0, epoch: str | None = None) -> list[int]:

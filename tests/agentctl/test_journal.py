@@ -14,7 +14,7 @@ import pytest
 from executors_app.agentctl.journal.journal import Journal, JournalLimits
 from executors_app.wire.line_format import ASIDE, META_FILE, list_segments, read_epoch, read_lines
 from executors_app.wire.protocol import JournalKind
-from tests.agentctl.journals import last_segment, opened, seqs, shown, write_lines
+from tests.agentctl.journals import hold_syncs, last_segment, opened, seqs, shown, write_lines
 from tests.waiting import PATIENCE, eventually_async
 
 FLOOD = """
@@ -61,7 +61,7 @@ async def test_restart_replays_the_stored_lines(tmp_path: Path) -> None:
 
 async def test_decisive_line_is_durable_before_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(tmp_path) as journal:
-        release = _hold_syncs(journal, monkeypatch)
+        release = hold_syncs(journal, monkeypatch)
         journal.append(JournalKind.MESSAGE_AGENT, text="said")
         journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
         journal.append(JournalKind.LOG, text="behind it")
@@ -72,19 +72,6 @@ async def test_decisive_line_is_durable_before_it_is_shown(tmp_path: Path, monke
         release.set()
         await journal.wait_until_durable(3)
         assert len(list(shown(journal))) == 3
-
-
-def _hold_syncs(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Block syncs until the returned event is set, as a slow disk would."""
-    release, loop = asyncio.Event(), asyncio.get_running_loop()
-    sync = journal._store.sync
-
-    def held() -> None:
-        asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
-        sync()
-
-    monkeypatch.setattr(journal._store, "sync", held)
-    return release
 
 
 async def test_text_is_synced_although_nobody_waits_for_it(tmp_path: Path) -> None:
@@ -288,7 +275,7 @@ async def test_full_journal_blocks_the_agent_until_lines_are_acknowledged(tmp_pa
 
 async def test_too_many_lines_not_yet_durable_block_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(tmp_path) as journal:
-        release = _hold_syncs(journal, monkeypatch)
+        release = hold_syncs(journal, monkeypatch)
         await journal.wait_for_room()
         for _ in range(5):
             journal.append(JournalKind.LOG, text="x" * (1 << 17))

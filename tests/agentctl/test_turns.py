@@ -11,7 +11,9 @@ import pytest
 from executors_app.agentctl import turns
 from executors_app.agentctl.drivers import acp
 from executors_app.agentctl.journal.journal import JournalLimits
+from tests.agentctl.journals import hold_syncs
 from tests.agentctl.running import Running, agentctl, holds
+from tests.waiting import eventually_async
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,6 +84,36 @@ async def test_prompt_found_in_the_journal_is_a_duplicate_after_the_line_is_gone
         assert (await third.prompt("hello"))[1]["duplicate"]
 
 
+async def test_agent_gets_a_prompt_after_it_is_on_disk(started: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = hold_syncs(started.sidecar.journal, monkeypatch)
+    prompting = asyncio.create_task(started.prompt("hello"))
+    await eventually_async(lambda: "prompt.accepted" in started.kinds())
+
+    await started.reaches("working")
+    assert not prompting.done()
+    assert started.delivered() == []
+
+    release.set()
+    assert await prompting == (202, {"accepted": True, "duplicate": False})
+    await started.line("turn.completed")
+    assert started.delivered() == ["m1"]
+
+
+async def test_agent_that_exits_while_its_prompt_is_written_does_not_get_it(
+    started: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = hold_syncs(started.sidecar.journal, monkeypatch)
+    prompting = asyncio.create_task(started.prompt("hello"))
+    await eventually_async(lambda: "prompt.accepted" in started.kinds())
+    started.agent.driver.die(9)
+
+    release.set()
+    await prompting
+    assert holds(await started.line("agent.exited"), {"message_id": "m1"})
+    await started.reaches("exited")
+    assert started.delivered() == []
+
+
 async def test_prompt_during_a_turn_is_refused(started: Running) -> None:
     await started.prompt("hang")
 
@@ -111,6 +143,42 @@ async def test_cancelled_turn_is_cancelled_whatever_the_agent_answers(started: R
     assert "turn.completed" not in started.kinds()
     assert await started.post("/cancel", message_id="m1") == (200, {"cancelled": True})
     assert await started.prompt("hello", "m2") == (202, {"accepted": True, "duplicate": False})
+
+
+async def test_prompt_that_is_cancelled_during_the_snapshot_before_it_never_reaches_the_agent(started: Running) -> None:
+    snapshot_taken = asyncio.Event()
+
+    async def take_slow_snapshot() -> None:
+        await snapshot_taken.wait()
+
+    started.sidecar.turns.before_turn = take_slow_snapshot
+    await started.prompt("hello")
+    await started.post("/cancel", message_id="m1")
+    assert not started.agent.driver.cancelled.is_set(), "there is nothing that it could cancel"
+
+    snapshot_taken.set()
+    await started.line("turn.cancelled")
+    assert started.delivered() == []
+
+
+async def test_request_that_is_open_at_the_end_of_its_turn_is_cancelled(started: Running) -> None:
+    await started.prompt("ask, then end")
+    await started.line("turn.completed")
+
+    kinds = [line["kind"] for line in started.lines()][-3:]
+    assert kinds == ["permission.requested", "permission.cancelled", "turn.completed"]
+    assert started.agent.driver.asking is not None
+    assert await started.agent.driver.asking is None
+
+
+async def test_disk_that_is_full_twice_fails_a_turn_once(started: Running) -> None:
+    await started.prompt("hang")
+    for _ in range(2):
+        started.sidecar.turns.stop_for_full_disk()
+
+    await started.reaches("idle")
+    await started.sidecar.journal.flush()
+    assert [kind for kind in started.kinds() if kind.startswith("turn.")] == ["turn.failed"]
 
 
 async def test_turn_that_the_agent_cancels_on_its_own_is_marked(started: Running) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.mutations.__main__ import Checkout, Result
+from tests.mutations.__main__ import Checkout, Result, find_problems
 from tests.mutations.mutation import Mutation, load_mutations, source_of, to_toml
 from tests.services import ROOT
 
@@ -55,6 +56,14 @@ def test_error_names_the_file_to_which_code_has_moved(tmp_path: Path) -> None:
     moved.write_text("return 1")
     with pytest.raises(ValueError, match=r"sessions_app/prompts/rules\.py"):
         source_of(EXAMPLE, tmp_path)
+
+
+def test_mutations_that_do_not_fit_are_all_named_before_any_is_tried(tmp_path: Path) -> None:
+    (tmp_path / "changed.py").write_text("return 3")
+    (tmp_path / EXAMPLE.path).write_text("return 1")
+    changed, gone = replace(EXAMPLE, name="changed", path="changed.py"), replace(EXAMPLE, name="gone", path="gone.py")
+    problems = find_problems([changed, EXAMPLE, gone], tmp_path)
+    assert [problem.partition(":")[0] for problem in problems] == ["changed", "gone"]
 
 
 class SmallCheckout(Checkout):

@@ -1,6 +1,7 @@
 """``make mutations``: apply each fault of the list to a copy of the code, and require that its tests fail.
 
-Exits with code 1 if a fault survived or could not be tried, or if the tests fail without any fault.
+Exits with code 1 if a fault survived or could not be tried, or if the tests fail without any fault. Nothing is tried
+while a fault of the list does not fit the code: it has to be replaced first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,10 @@ from tests.mutations.mutation import LIST, Mutation, load_mutations, source_of
 from tests.mutations.shared_database import SHARED_DIRECTORY
 from tests.services import ROOT
 
+HOW_TO_REPLACE: Final = (
+    "The code has changed. In tests/mutations/mutations.toml, give these the lines of today, or replace them by others,"
+    " for example of `python -m tests.mutations.propose`."
+)
 TIMEOUT: Final = 300.0
 """Seconds for the tests of one fault; most need five."""
 PLUGIN: Final = "tests.mutations.shared_database"
@@ -66,7 +72,7 @@ class Checkout:
                 argv, cwd=self.root, env=env, timeout=timeout, capture_output=True, text=True, check=False
             )
         except subprocess.TimeoutExpired:
-            return None, f"no result after {timeout:g} s"
+            return None, f"no result after {timeout:g} s\n"
         return done.returncode, done.stdout + done.stderr
 
     def try_mutation(self, mutation: Mutation, timeout: float) -> tuple[Result, str]:
@@ -131,9 +137,24 @@ def main() -> int:
     mutations = [mutation for mutation in load_mutations(options.list) if options.only in mutation.name]
     if not mutations:
         sys.exit(f"No mutation's name contains {options.only!r}.")
+    if problems := find_problems(mutations):
+        sys.exit("\n".join([*problems, HOW_TO_REPLACE]))
+    began = time.monotonic()
     results = run_all(mutations, options.jobs, options.timeout)
-    sys.stdout.write(", ".join(f"{results[result]} {result}" for result in Result) + "\n")
+    counts = ", ".join(f"{results[result]} {result}" for result in Result)
+    sys.stdout.write(f"{counts}, in {(time.monotonic() - began) / 60:.0f} minutes\n")
     return 0 if results[Result.CAUGHT] == len(mutations) else 1
+
+
+def find_problems(mutations: Sequence[Mutation], root: Path = ROOT) -> list[str]:
+    """Return why mutations do not fit the code, one sentence for each of these."""
+    problems = []
+    for mutation in mutations:
+        try:
+            mutation.apply(source_of(mutation, root))
+        except ValueError as error:
+            problems.append(str(error))
+    return problems
 
 
 def _parser() -> argparse.ArgumentParser:
