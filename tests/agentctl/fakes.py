@@ -90,19 +90,8 @@ class ObedientDriver:
                 return self._answer_first(text)
             case text if "die" in text:
                 self._die_in_a_turn(text)
-            case "ask":
-                chosen = await self.host.ask_permission({"tool_call": {"title": "rm"}, "options": OPTIONS})
-                self.host.record(JournalKind.MESSAGE_AGENT, text=f"chosen: {chosen}")
-                return "end_turn" if chosen else "cancelled"
-            case "ask, then end":
-                self.asking = asyncio.create_task(self.host.ask_permission({"tool_call": {}, "options": OPTIONS}))
-                await asyncio.sleep(0)  # it has asked
-                return "end_turn"
-            case "form" | "link":
-                question = {"tool_call": {"title": "Which?"}, "question": FORM if text == "form" else LINK}
-                action, content = await self.host.ask_question(question)
-                self.host.record(JournalKind.MESSAGE_AGENT, text=f"{action}: {dict(content)}")
-                return "end_turn"
+            case "ask" | "ask, then end" | "form" | "link":
+                return await self._ask(text)
         self.host.record(JournalKind.MESSAGE_AGENT, text=text)
         return "cancelled" if text == "cancel it" else "end_turn"
 
@@ -112,6 +101,21 @@ class ObedientDriver:
     async def stop(self, grace: float) -> int | None:
         self.die(-15)
         return -15
+
+    async def _ask(self, text: str) -> str:
+        """Ask for a permission or an answer, and end the turn with it, or without it."""
+        if text == "ask, then end":
+            self.asking = asyncio.create_task(self.host.ask_permission({"tool_call": {}, "options": OPTIONS}))
+            await asyncio.sleep(0)  # it has asked
+            return "end_turn"
+        if text == "ask":
+            chosen = await self.host.ask_permission({"tool_call": {"title": "rm"}, "options": OPTIONS})
+            self.host.record(JournalKind.MESSAGE_AGENT, text=f"chosen: {chosen}")
+            return "end_turn" if chosen else "cancelled"
+        question = {"tool_call": {"title": "Which?"}, "question": FORM if text == "form" else LINK}
+        action, content = await self.host.ask_question(question)
+        self.host.record(JournalKind.MESSAGE_AGENT, text=f"{action}: {dict(content)}")
+        return "end_turn"
 
     def _answer_first(self, text: str) -> str:
         """End the turn, and do what the prompt says right afterwards."""
