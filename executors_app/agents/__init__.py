@@ -95,6 +95,10 @@ class FailureMessage:
 _NO_MORE: Final = r"(?:has been |was |is )?(?:exceeded|reached|hit|exhausted|used up)"
 _ENDS_OR_GOES_ON: Final = r"(?=\W*$| ?[.:;!,|·∙(]| (?:for|please|try|until|resets?|upgrade|on)\b)"
 """After the failure, unlike in an explanation (*Rate limit exceeded means that ...*)."""
+_ENDS: Final = r"(?=\W*$| ?[.:;!,|·∙(])"
+"""After a failure in another language."""
+_OF_ROMANCE: Final = r"(?: (?:de |d'|di |d[aeo]s? )[^.,\n]{1,30}?)?"
+"""Of what, in French, Spanish, Portuguese and Italian."""
 _APOLOGY: Final = r"(?:(?:i'm )?sorry,? (?:but )?|oops[,!.]? )?(?:(?:api )?error:? )?"
 """What may precede it."""
 _YOU_HAVE: Final = r"(?:you(?:'ve| have)?|your account has)"
@@ -133,13 +137,18 @@ COMMON_FAILURE_MESSAGES: Final = (
     FailureMessage(
         USAGE_LIMIT,
         rf"{_APOLOGY}(?:you(?:'ve| have| are|'re)|your account (?:has|is)) "
-        r"(?:run out of|out of|used (?:up )?all(?: of)? your)(?: available| included)? "
-        r"(?:[\w-]+ ){0,3}(?:credits?|tokens|requests|quota|usage)\b",
+        r"(?:(?:run out of|out of|used (?:up )?all(?: of)? your|used up your)(?: available| included)? "
+        r"(?:[\w-]+ ){0,3}(?:credits?|tokens|requests|quota|usage)\b"
+        r"|used 100 ?% of your (?:[\w-]+ ){0,4}(?:limits?|quota|usage|allowance|credits)\b"
+        r"|no (?:[\w-]+ ){0,2}(?:quota|requests|tokens|usage) (?:left|remaining)\b)",
         (
             "You've run out of credits. Add more at https://example.org/billing",
             "You've used all of your available tokens for today",
             "You are out of free requests. Upgrade to continue.",
             "Your account is out of credits",
+            "You have used up your included usage.",
+            "You've used 100% of your Cursor usage limit",
+            "You have no quota remaining. Sorry, you have been rate-limited.",
         ),
     ),
     FailureMessage(
@@ -158,14 +167,25 @@ COMMON_FAILURE_MESSAGES: Final = (
     FailureMessage(
         USAGE_LIMIT,
         rf"{_APOLOGY}(?:your )?(?:[\w-]+ ){{0,3}}"
-        r"(?:rate|usage|token|request|message|spending|quota|credit|free tier|hard)"
-        rf" (?:limit|allowance|quota) {_NO_MORE}{_ENDS_OR_GOES_ON}",
+        r"(?:(?:rate|usage|token|request|message|prompt|spend(?:ing)?|quota|credit|free tier|hard|plan|concurrency)"
+        rf" (?:limits?|allowance|quota|cap)|individual quota) {_NO_MORE}{_ENDS_OR_GOES_ON}"
+        rf"|{_APOLOGY}(?:max(?:imum)? )?budget(?: of [^.\n]{{1,20}})? {_NO_MORE}{_ENDS_OR_GOES_ON}"
+        rf"|{_APOLOGY}(?:premium |free |included )(?:requests|tokens) {_NO_MORE}{_ENDS_OR_GOES_ON}"
+        rf"|{_APOLOGY}your (?:organi[sz]ation|workspace|team|account|project) has (?:reached|exceeded|hit|exhausted)"
+        r" (?:its|the) (?:[\w-]+ ){0,3}(?:limits?|quota|cap|budget)\b",
         (
             "Rate limit exceeded. Please try again in 20 minutes.",
             "Usage limit reached for gpt-5. Upgrade to Pro to continue.",
             "Premium request allowance exceeded. Enable additional paid premium requests.",
             "Error: Your daily message limit has been reached (resets at 00:00 UTC)",
             "Billing hard limit has been reached",
+            "Individual quota reached. Please upgrade your subscription to increase your limits. Resets in 3h.",
+            "Spend limit reached",
+            "Spending cap exceeded: $10.00 of $10.00",
+            "Plan limit reached. Please upgrade",
+            "Max budget of 10 USD exceeded",
+            "Premium requests exhausted for this month",
+            "Your organization has reached its spending limit.",
         ),
     ),
     FailureMessage(
@@ -181,12 +201,15 @@ COMMON_FAILURE_MESSAGES: Final = (
     ),
     FailureMessage(
         USAGE_LIMIT,
-        r"(?:error: )?(?:insufficient[_ ](?:quota|credits?|balance|funds)|payment required"
+        r"(?:error: )?(?:(?:your account has )?insufficient[_ ](?:quota|credits?|balance|funds)(?: to continue)?"
+        r"|payment required"
         r"|your (?:[\w-]+ ){0,2}(?:trial|subscription|plan) (?:has )?(?:ended|expired)"
         rf"|(?:your )?(?:credit|account) balance is (?:too low|exhausted)){_ENDS_OR_GOES_ON}",
         (
             "Error: insufficient_quota",
             "Insufficient credits. Add more to continue.",
+            "Insufficient credits to continue. Add credits at https://example.org/billing",
+            "Your account has insufficient balance. Please recharge.",
             "Your free trial has ended. Subscribe to continue.",
             "Your credit balance is too low!",
         ),
@@ -197,6 +220,7 @@ COMMON_FAILURE_MESSAGES: Final = (
         r"[45]\d\d(?:[: ]+(?:too many requests|unauthorized|forbidden|payment required|service unavailable|bad gateway"
         r"|gateway time-?out|internal server error|overloaded)| ?[-:]? ?\{)",
         (
+            '[API Error: {"error":{"code":429,"message":"Resource has been exhausted (e.g. check quota)."}}]',
             "429 Too Many Requests",
             "401 Unauthorized",
             "Provider returned error: 503 Service Unavailable",
@@ -208,46 +232,95 @@ COMMON_FAILURE_MESSAGES: Final = (
     ),
     FailureMessage(
         "agent_error",
-        r"(?:litellm\.\w{1,60}error: |request rejected \([45]\d\d\))",
+        r"(?:litellm\.\w{1,60}error: |request rejected \([45]\d\d\)"
+        r"|\[?(?:api )?error: ?\{\W{0,3}(?:error|code|status)\b)",
         (
             "litellm.RateLimitError: RateLimitError: OpenAIException - quota",
             "Request rejected (429) · this may be a temporary capacity issue",
         ),
     ),
-    # In other languages. The Chinese texts are those of providers.
+    # In other languages: a limit, and that it is reached, in either order. The Chinese texts are those of providers.
     FailureMessage(
         USAGE_LIMIT,
-        r"(?:(?:您|你)的?)?(?:账户|账号)?(?:已达到?|已超出|超出)[^，。\n]{0,20}(?:上限|限制|限额|额度|配额)"
-        r"|(?:(?:您|你)的?)?(?:账户|账号)?(?:余额不足|(?:额度|配额)已(?:用完|用尽|耗尽))"
-        r"|(?:利用|使用)(?:制限|上限)に達しました",
+        r"(?:(?:您|你)的?)?(?:账户|账号|帳戶|帳號)?(?:已[达達]到?|[达達]到了?|已超[出过過]|超[出过過]了?)[^，。\n]{0,20}(?:上限|限制|限[额額]|[额額]度|配[额額])"
+        r"|(?:(?:您|你)的?)?(?:账户|账号|帳戶|帳號)?(?:[余餘][额額]不足|[^，。\n]{0,10}(?:[额額]度|配[额額]|次[数數])已(?:用完|用尽|用盡|耗尽|耗盡))"
+        r"|(?:[当當]前)?[请請]求(?:[数數])?(?:[过過]多|[过過]于[频頻]繁|[频頻]繁)"
+        r"|[^、。\n]{0,12}(?:制限|上限)(?:に達しました|を超えました|を超過しました)"
+        r"|[^.\n]{0,12}(?:한도|제한)(?:에|를|을)? ?(?:도달|초과)",
         (
             "余额不足或无可用资源包,请充值。",
             "您的账户已达到速率限制，请您控制请求频率",
             "已达到 5 小时的使用上限。您的限额将在 18:00 重置。",
             "已达到使用上限",
+            "今日免费额度已用尽",
+            "当前请求过多，请稍后重试",
+            "您已達到使用上限，請稍後再試。",
             "利用制限に達しました",
+            "レート制限に達しました。しばらくしてから再試行してください。",
+            "사용량 한도에 도달했습니다. 오후 7시에 재설정됩니다.",
         ),
     ),
     FailureMessage(
         USAGE_LIMIT,
-        r"(?:du hast dein|sie haben ihr) (?:\w*limit|kontingent) (?:erreicht|ausgeschöpft|aufgebraucht)\b"
-        r"|(?:dein|ihr) (?:\w*kontingent|guthaben) ist (?:erschöpft|aufgebraucht)\b"
-        r"|vous avez (?:atteint|dépassé|épuisé) votre (?:limite|quota)\b"
-        r"|has (?:alcanzado|superado|agotado) tu (?:límite|cuota)\b",
+        r"(?:du hast dein|sie haben ihr) (?:\w*limit|kontingent) (?:erreicht|ausgeschöpft|aufgebraucht|überschritten)\b"
+        r"|(?:dein|ihr) (?:\w*kontingent|guthaben|\w*limit) (?:ist|wurde)"
+        r" (?:erschöpft|aufgebraucht|erreicht|überschritten)\b"
+        rf"|\w*(?:limit|kontingent) (?:erreicht|ausgeschöpft|aufgebraucht|überschritten){_ENDS}"
+        r"|je hebt je \w*limiet bereikt\b"
+        rf"|\w*limiet bereikt{_ENDS}",
         (
             "Du hast dein Nutzungslimit erreicht. Es wird um 19:30 Uhr zurückgesetzt.",
             "Ihr Kontingent ist erschöpft.",
+            "Nutzungslimit erreicht · zurückgesetzt um 19:30 Uhr",
+            "Je hebt je gebruikslimiet bereikt.",
+        ),
+    ),
+    FailureMessage(
+        USAGE_LIMIT,
+        r"(?:vous avez|tu as) (?:atteint|dépassé|épuisé) (?:votre|ta|ton|la|le) (?:limite|quota)\b"
+        rf"|(?:limite|quota){_OF_ROMANCE} (?:atteinte?|dépassée?|épuisée?){_ENDS}"
+        r"|(?:has|ha) (?:alcanzado|superado|agotado|excedido) (?:tu|su|el|la) (?:límite|cuota)\b"
+        rf"|(?:límite|cuota){_OF_ROMANCE} (?:alcanzad|superad|agotad|excedid)[oa]{_ENDS}"
+        r"|(?:você )?(?:atingiu|excedeu|esgotou) (?:o |a )?(?:seu |sua )?(?:limite|cota)\b"
+        rf"|(?:limite|cota){_OF_ROMANCE} (?:atingid|excedid|esgotad)[oa]{_ENDS}"
+        r"|hai (?:raggiunto|superato|esaurito) (?:il |la )?(?:tuo |tua )?(?:limite|quota)\b"
+        rf"|(?:limite|quota){_OF_ROMANCE} (?:raggiunt|superat|esaurit)[oa]{_ENDS}",
+        (
             "Vous avez atteint votre limite d'utilisation.",
+            "Limite d'utilisation atteinte",
             "Has alcanzado tu límite de uso.",
+            "Límite de uso alcanzado. Se restablece a las 19:00.",
+            "Você atingiu seu limite de uso.",
+            "Limite de uso atingido",
+            "Hai raggiunto il limite di utilizzo.",
+        ),
+    ),
+    FailureMessage(
+        USAGE_LIMIT,
+        r"(?:вы )?(?:достигли|превысили|исчерпали) (?:свой |ваш |своего |вашего )?(?:\w+ )?(?:лимит|квот)\w*"
+        r"|(?:превышен|исчерпан|достигнут)[ао]? (?:\w+ )?(?:лимит|квота)\b"
+        rf"|(?:ваш )?(?:лимит|квота)(?: \w+){{0,2}} (?:исчерпан|превышен|достигнут)[ао]?{_ENDS}"
+        r"|(?:osiągnięto|przekroczono|wyczerpano) (?:\w+ )?limit\b"
+        r"|(?:\w+ )?(?:sınırına|limitine|kotanıza) ulaştınız\b|(?:\w+ )?(?:sınırı|limiti|kotası) aşıldı\b",
+        (
+            "Вы достигли лимита использования.",
+            "Лимит использования исчерпан. Сброс в 19:30.",
+            "Превышен лимит запросов",
+            "Osiągnięto limit użycia.",
+            "Kullanım sınırına ulaştınız.",
         ),
     ),
     FailureMessage(
         "agent_error",
         r"(?:error: )?(?:too many requests|(?:internal )?server error|service unavailable|overloaded(?:_error)?"
-        r"|(?:the|this|your) (?:selected )?model is (?:currently |temporarily )?(?:overloaded|at capacity|unavailable))"
-        r"(?=\W*$|[.:] )",
+        r"|(?:the|this|your) (?:selected )?model is (?:currently |temporarily )?(?:overloaded|at capacity|unavailable)"
+        r"|(?:the )?server is (?:currently |temporarily )?(?:busy|overloaded)"
+        r"|(?:this|your) (?:organi[sz]ation|account) has been (?:disabled|suspended))"
+        r"(?=\W*$|[.:,] )",
         (
             "Too Many Requests",
+            "Server is busy, please try again later",
+            "This organization has been disabled.",
             "Too many requests. Please slow down.",
             "Overloaded",
             "The model is currently overloaded. Please try again later.",
