@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.machine.git import ref_locks, worktrees
+from executors_app.machine.git import recovery_snapshots, ref_locks, worktrees
 from executors_app.machine.git.workspace_git import GitError
 from executors_app.machine.git.worktrees import Worktree
 from tests.executors.repositories import commit, run_git
@@ -64,7 +64,8 @@ def test_worktree_is_rebuilt_without_a_damaged_snapshot(repository: Path, worktr
     taken = snapshot_tree(worktree.path)
     run_git(repository, "worktree", "remove", "--force", str(worktree.path))
     damage(repository, taken.commit)
-    worktrees.make_worktree(repository, "", worktree, existed=True)
+    note = worktrees.make_worktree(repository, "", worktree, existed=True)
+    assert note == recovery_snapshots.NO_SNAPSHOT_NOTE
     assert (worktree.path / "one").read_text() != "after\n"
     assert run_git(worktree.path, "branch", "--show-current") == worktree.branch
     assert run_git(worktree.path, "status", "--porcelain") == ""

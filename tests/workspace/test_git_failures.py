@@ -35,6 +35,7 @@ MESSAGES = {
     "read_only": "fatal: could not create directory: Read-only file system",
     "dubious_ownership": "fatal: detected dubious ownership in repository at '/repo'",
     "objects_missing": f"fatal: could not fetch {ID} from promisor remote",
+    "damaged_index": "fatal: .git/index: index file smaller than expected",
     "corrupt_object": f"error: object file .git/objects/aa/{ID[2:]} is empty\nfatal: loose object {ID} is corrupt",
     "lock_file": "fatal: Unable to create '/nowhere/index.lock': File exists.",
     "path_too_long": "error: unable to create file a/b: File name too long",

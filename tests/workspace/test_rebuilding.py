@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from executors_app.machine.git import recovery_snapshots, workspace_git, worktrees
-from executors_app.machine.git.workspace_git import RepositoryGitFailed
+from executors_app.machine.git.workspace_git import GitError, RepositoryGitFailed
 from executors_app.machine.git.worktrees import Worktree
 from executors_app.wire.errors import WorkspaceGone
 from executors_app.wire.executions import WorkspaceState
@@ -117,10 +117,102 @@ def test_unusual_changes_are_restored_and_ignored_files_are_not(
     )
 
 
-def test_present_worktree_and_one_without_snapshot_have_no_note(repository: Path, worktree: Worktree) -> None:
+def test_present_worktree_and_one_that_is_made_for_the_first_time_have_no_note(
+    repository: Path, worktree: Worktree
+) -> None:
     assert worktrees.make_worktree(repository, "", worktree, existed=True) == ""
     _by_git(repository, worktree)
-    assert worktrees.make_worktree(repository, "", worktree, existed=True) == ""
+    assert worktrees.make_worktree(repository, "", worktree, existed=False) == ""
+
+
+@REMOVALS
+def test_work_without_a_snapshot_is_said_to_be_lost(repository: Path, worktree: Worktree, remove: Remove) -> None:
+    commit(worktree.path, "finished", "finished\n")
+    (worktree.path / "unfinished").write_text("unfinished\n")
+    snapshot_tree(worktree.path)
+    run_git(repository, "update-ref", "-d", REF)  # as git fetch --prune does in a mirror
+    remove(repository, worktree)
+    note = worktrees.make_worktree(repository, "", worktree, existed=True)
+    assert (worktree.path / "finished").exists()
+    assert note == recovery_snapshots.NO_SNAPSHOT_NOTE
+
+
+@REMOVALS
+@pytest.mark.parametrize("is_dirty", [True, False])
+def test_uncommitted_work_that_was_set_aside_is_named(
+    repository: Path, worktree: Worktree, remove: Remove, is_dirty: bool
+) -> None:
+    if is_dirty:
+        (worktree.path / "unfinished").write_text("unfinished\n")
+    snapshot_tree(worktree.path)
+    commit(worktree.path, "finished", "finished\n")
+    remove(repository, worktree)
+    note = worktrees.make_worktree(repository, "", worktree, existed=True)
+    assert ("uncommitted work in it is not restored" in note) == is_dirty
+    if is_dirty:
+        run_git(worktree.path, *note.split("It is kept: git ")[1].split(" writes")[0].split())
+        assert (worktree.path / "unfinished").read_text() == "unfinished\n"
+
+
+def _delete_index(index: Path) -> None:
+    index.unlink()
+
+
+def _damage_index(index: Path) -> None:
+    index.write_bytes(b"no index")
+
+
+def _empty_index(index: Path) -> None:
+    index.write_bytes(b"")
+
+
+def _zero_index(index: Path) -> None:
+    index.write_bytes(bytes(index.stat().st_size))
+
+
+def _index_of(worktree: Worktree) -> Path:
+    return Path(run_git(worktree.path, "rev-parse", "--path-format=absolute", "--git-path", "index"))
+
+
+BROKEN_INDEXES = pytest.mark.parametrize("break_index", [_delete_index, _empty_index, _zero_index, _damage_index])
+
+
+@REMOVALS
+@BROKEN_INDEXES
+def test_files_return_although_the_index_was_broken_before_the_snapshot(
+    repository: Path, worktree: Worktree, remove: Remove, break_index: Callable[[Path], None]
+) -> None:
+    make_six(worktree.path)
+    files = state_of(worktree.path)[1]
+    break_index(_index_of(worktree))
+    taken = snapshot_tree(worktree.path)
+    assert taken.left_out == ([] if break_index is _delete_index else ["staged changes"])
+    remove(repository, worktree)
+
+    worktrees.make_worktree(repository, "", worktree, existed=True)
+
+    assert state_of(worktree.path)[1] == files
+
+
+@BROKEN_INDEXES
+def test_index_that_broke_after_the_snapshot_is_replaced_by_that_of_the_snapshot(
+    repository: Path, worktree: Worktree, break_index: Callable[[Path], None]
+) -> None:
+    make_six(worktree.path)
+    before = state_of(worktree.path)
+    snapshot_tree(worktree.path)
+    break_index(_index_of(worktree))
+    shutil.rmtree(worktree.path)
+
+    worktrees.make_worktree(repository, "", worktree, existed=True)
+
+    assert state_of(worktree.path) == before
+
+
+def test_head_that_names_nothing_is_named(repository: Path, worktree: Worktree) -> None:
+    (_index_of(worktree).parent / "HEAD").write_bytes(b"\0" * 41)
+    with pytest.raises(GitError, match="its HEAD names neither a branch nor a commit"):
+        snapshot_tree(worktree.path)
 
 
 def test_worktree_that_lost_only_its_pointer_has_no_note(repository: Path, worktree: Worktree) -> None:

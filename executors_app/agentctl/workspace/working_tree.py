@@ -119,8 +119,7 @@ class WorkingTree:
         """Read what the index says about files beyond their content; raises GitError if git cannot list the files."""
         if endless := find_endless_file(self.git.root):
             raise GitError(f"git would wait for a pipe or device: {endless}")
-        arguments = (*_EVERY_FILE, "ls-files", "-z", "-v", "--stage")
-        listing = parse_index_listing(self.run(*arguments, limit=_LISTING_LIMIT).data)
+        listing = parse_index_listing(self._list_index())
         self._submodules = {each.path for each in listing.submodules if not is_empty_submodule(self.git.root, each)}
         self._leave_out_endless()
         return listing
@@ -182,6 +181,21 @@ class WorkingTree:
         for option in ("--no-assume-unchanged", "--no-skip-worktree"):
             self._on_copy("update-index", option, "-z", "--stdin", stdin=names)
 
+    def _list_index(self) -> bytes:
+        """Return the entries of the index; one that git cannot read costs only what is staged."""
+        arguments = (*_EVERY_FILE, "ls-files", "-z", "-v", "--stage")
+        try:
+            return self.run(*arguments, limit=_LISTING_LIMIT).data
+        except GitError as error:
+            if error.failure != "damaged_index":
+                raise
+        self.left_out[b"staged changes"] = "git's index is damaged"
+        self._has_copy = True
+        self._remove_copy()
+        head = self.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", good=(0, 1)).text
+        self._on_copy("read-tree", head or "--empty")
+        return self._on_copy(*arguments, limit=_LISTING_LIMIT).data
+
     def _leave_out_endless(self) -> None:
         for path in sorted(self._submodules):
             endless = find_endless_file(self.git.root / os.fsdecode(path), with_refs=True)
@@ -208,11 +222,14 @@ class WorkingTree:
         if own is None:
             raise GitError("the workspace is not a git repository")
         index = own / "index"
-        for stale in (self._copy, self._copy.with_name(f"{self._copy.name}.lock")):
-            stale.unlink(missing_ok=True)
+        self._remove_copy()
         if index.is_file():
             self.as_agent("cp", "--preserve=timestamps", "--no-target-directory", "--", index, self._copy)
         self._has_copy = True
+
+    def _remove_copy(self) -> None:
+        for stale in (self._copy, self._copy.with_name(f"{self._copy.name}.lock")):
+            stale.unlink(missing_ok=True)
 
     def _index_tree(self, committed: str) -> str:
         """Return the index as a tree; during a merge, when it has none, HEAD's tree."""

@@ -134,9 +134,17 @@ FAILURE_RULES: Final = (
         "Clone it without --filter and --depth (or run git fetch --unshallow in it), then try again.",
     ),
     _rule(
+        "damaged_index",
+        r"index file (?:smaller than expected|corrupt|open failed)|unable to map index file|bad signature 0x[0-9a-f]+"
+        r"|bad index (?:version|file)|index uses [^\n]* extension|unknown index entry format|in the index, near path"
+        r"|broken index, expect|cannot stat the open index",
+        "The index of the worktree, in which git notes what is staged, is damaged.",
+        "Delete it (git rev-parse --git-path index names the file) and run git reset there, then try again.",
+    ),
+    _rule(
         "corrupt_object",
         r"(?:object|packfile|pack) [^\n]*(?:is corrupt|is empty)|inflate: data stream error"
-        r"|(?:unable to read|bad) (?:tree|object|blob) [^\n]*[0-9a-f]{40}|hash mismatch|index file corrupt"
+        r"|(?:unable to read|bad) (?:tree|object|blob) [^\n]*[0-9a-f]{40}|hash mismatch"
         r"|unable to read sha1 file|unable to read [0-9a-f]{40}|(?:file |invalid )?object [0-9a-f]{40}[^\n]*missing",
         "The repository is damaged: git cannot read one of its objects.",
         "Run git fsck in the repository and restore what it reports, for example from another clone. Then try again.",

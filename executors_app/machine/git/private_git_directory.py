@@ -8,6 +8,7 @@ is not on it can neither hide a change nor make git fail or start a program.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -63,6 +64,7 @@ _OWN_NAMES: Final = frozenset(
     }
 )
 """Entries of a git directory that are not linked: replaced by ours, or never read here."""
+_HEAD: Final = re.compile(rb"ref:\s*\S|[0-9a-f]{40}")
 _INFO_NAMES: Final = ("exclude", "attributes")
 _MAX_LINKS: Final = 200
 
@@ -155,7 +157,12 @@ class PrivateGitDirectory:
             self._path.chmod(0o755)
             (self._path / "info").mkdir(mode=0o755)
         path = self._path
-        _write(path / "HEAD", read_git_file(own / "HEAD") or b"ref: refs/heads/none\n")
+        head = read_git_file(own / "HEAD")
+        if head is None:
+            head = b"ref: refs/heads/none\n"
+        if not _HEAD.match(head):
+            raise OSError(errno.EINVAL, "its HEAD names neither a branch nor a commit")
+        _write(path / "HEAD", head)
         _write(path / "config", self._format_config().encode())
         wanted = dict(self._links(own, common))
         for name, target in wanted.items():

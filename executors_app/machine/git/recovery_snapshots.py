@@ -34,6 +34,9 @@ IGNORED_FILES_NOTE: Final = (
     "Files that .gitignore names and empty directories are in no snapshot: those that were in the workspace are not "
     "restored."
 )
+NO_SNAPSHOT_NOTE: Final = (
+    "The repository has no readable snapshot of this session: what was not committed is not restored."
+)
 IDENTITY: Final = {
     **{f"GIT_{role}_NAME": "Kandev" for role in ("AUTHOR", "COMMITTER")},
     **{f"GIT_{role}_EMAIL": "kandev@localhost" for role in ("AUTHOR", "COMMITTER")},
@@ -200,15 +203,28 @@ def find_session_recovery(run: RunGit, session_id: str) -> RecoverySnapshot | No
     return found if found is not None and found.session_id == session_id else None
 
 
-def uncommitted_work_on(run: RunGit, found: RecoverySnapshot | None, head: str) -> RecoverySnapshot | None:
-    """Return a snapshot if it was taken at the commit ``head`` (empty: before the first); else set it aside."""
+def uncommitted_work_on(run: RunGit, found: RecoverySnapshot | None, head: str) -> tuple[RecoverySnapshot | None, str]:
+    """Return a snapshot if it was taken at the commit ``head`` (empty: before the first); else set it aside.
+
+    Also return where it is now, as a sentence.
+    """
     if found is None or found.head == head:
-        return found
+        return found, ""
     aside = set_recovery_aside(run, found)
     logger.warning(
         "session %s: its branch has new commits since the last snapshot, which was kept at %s", found.session_id, aside
     )
-    return None
+    if not _has_uncommitted_work(run, found):
+        return None, ""
+    return None, (
+        "HEAD has moved since the last snapshot, so the uncommitted work in it is not restored. It is kept: "
+        f"git restore --source={aside} -- . writes its files."
+    )
+
+
+def _has_uncommitted_work(run: RunGit, found: RecoverySnapshot) -> bool:
+    trees = (f"{commit}^{{tree}}" for commit in (found.head, found.index, found.commit))
+    return not found.head or bool(found.submodules) or len(set(run("rev-parse", *trees).split())) > 1
 
 
 def restore_uncommitted_work(worktree: Path, recovery: RecoverySnapshot, held: int) -> None:

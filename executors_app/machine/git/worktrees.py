@@ -269,7 +269,7 @@ class _Making:
         if record and is_restorable_head(self.repository, read_head(record), own, found):
             is_lost = not _is_occupied(path)
             note = _restore_directory(self.repository, record, path, found, held)
-            return f"{recovery_snapshots.IGNORED_FILES_NOTE} {note}".strip() if is_lost else ""
+            return _join(self._note_about_snapshot(found), note) if is_lost else ""
         if _is_occupied(path):
             raise WorkspaceGone(f"The directory {path} is no longer a worktree of {self.repository.path}.")
         force = ("--force", "--force") if record else ()
@@ -299,9 +299,10 @@ class _Making:
     def _add_planned(self, plan: RebuildPlan, force: Sequence[str], held: int) -> str:
         """Add a worktree where the session's HEAD was, and restore its uncommitted work."""
         path = self.worktree.path
-        recovery = recovery_snapshots.uncommitted_work_on(self.repository.text, plan.snapshot, plan.commit)
+        work = self.repository.text, plan.snapshot, plan.commit
+        recovery, set_aside = recovery_snapshots.uncommitted_work_on(*work)
         names_branch = _is_usable_name(plan)
-        note = plan.note
+        note = _join(set_aside, plan.note)
         # Marked as unfinished, the way git does it, until branch and uncommitted work are restored too.
         unfinished = bool(recovery) or not names_branch
         lock = ("--lock", "--reason", _INITIALIZING) if unfinished else ()
@@ -313,15 +314,22 @@ class _Making:
                 self._attach_head(plan, held)
             if recovery:
                 recovery_snapshots.restore_uncommitted_work(path, recovery, held)
-                note = f"{note} {self._restore_submodules(recovery, held)}".strip()
+                note = _join(note, self._restore_submodules(recovery, held))
             if unfinished:
                 self._git("worktree", "unlock", str(path), hold=held)
         except RepositoryGitFailed:
             self._remove_junk(held)
             raise
-        # Without a snapshot, no agent has worked here: the worktree is made for the first time.
-        ignored = recovery_snapshots.IGNORED_FILES_NOTE if plan.snapshot else ""
-        return f"{ignored} {note}".strip()  # first: a name in the plan's note can be long
+        return _join(self._note_about_snapshot(plan.snapshot), note)  # first: a name in the plan's note can be long
+
+    def _note_about_snapshot(self, found: RecoverySnapshot | None) -> str:
+        """Return what no snapshot has, or that there is none; nothing for a worktree that is made for the first time.
+
+        A repository without other users was filled just now, so that ``existed`` says nothing about its worktree.
+        """
+        if found:
+            return recovery_snapshots.IGNORED_FILES_NOTE
+        return recovery_snapshots.NO_SNAPSHOT_NOTE if self.existed and not self.owns_repository else ""
 
     def _remove_stale_lock(self, ref: str) -> None:
         """Let ``git worktree add`` create a branch whose lock file a killed git has left behind."""
@@ -411,11 +419,12 @@ def _restore_directory(
     temporary.mkdir(mode=0o700)
     bare = ("--git-dir", str(record), "--work-tree", str(temporary))
     head = repository.commit_of(read_head(record).ref or read_head(record).commit) or ""
-    if head and not (record / "index").exists():
-        run_git(temporary, *bare, "read-tree", "HEAD", hold=(held,))
-    run_git(temporary, *bare, "checkout-index", "--all", "--quiet", timeout=_CHECKOUT_SECONDS, hold=(held,))
-    if recovery := recovery_snapshots.uncommitted_work_on(repository.text, found, head):
-        run = partial(run_git, temporary, *bare, timeout=_CHECKOUT_SECONDS, hold=(held,))
+    recovery, set_aside = recovery_snapshots.uncommitted_work_on(repository.text, found, head)
+    run = partial(run_git, temporary, *bare, timeout=_CHECKOUT_SECONDS, hold=(held,))
+    if not _has_readable_index(run, record / "index"):
+        run("read-tree", recovery.index if recovery else "HEAD" if head else "--empty")
+    run("checkout-index", "--all", "--quiet")
+    if recovery:
         recovery_snapshots.overlay_uncommitted_work(
             run, temporary, recovery, recovery_snapshots.index_beside(temporary)
         )
@@ -425,7 +434,21 @@ def _restore_directory(
     # The rename comes last: a crash before it leaves only a draft, which the next call deletes.
     (record / "gitdir").write_text(f"{path.parent.resolve() / path.name / '.git'}\n")
     temporary.rename(path)
-    return note
+    return _join(set_aside, note)
+
+
+def _has_readable_index(run: Callable[..., str], index: Path) -> bool:
+    """Whether git can read an index; a damaged one is renamed, so that it blocks nothing."""
+    if not index.exists():
+        return False
+    try:
+        run("ls-files", "--unmerged", "-z")
+    except RepositoryGitFailed as error:
+        if error.details.get("failure") != "damaged_index":
+            raise
+        index.rename(index.with_name(f"index.damaged-{time.time_ns()}"))
+        return False
+    return True
 
 
 def restore_submodules(
@@ -505,6 +528,10 @@ def worktree_lock(path: Path) -> Iterator[int]:
         yield lock
     finally:
         os.close(lock)
+
+
+def _join(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))
 
 
 def _lowercase_first(sentence: str) -> str:
