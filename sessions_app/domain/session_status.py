@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, TypedDict
+from typing import Annotated, Any, Final, TypedDict
 
 
 class WaitStatus(TypedDict):
@@ -80,7 +80,10 @@ class ChoiceStatus(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatus:
-    """The status of one session. ``StatusSerializer`` describes the fields to clients of the API."""
+    """The status of one session: its fields, with their types and descriptions in the schema of the API.
+
+    ``StatusSerializer`` has a field of its own for each one whose type is not plain.
+    """
 
     session_id: str
     task_id: str
@@ -90,14 +93,16 @@ class SessionStatus:
     interrupted_wait: InterruptedWaitStatus | None
     agent_profile_id: str
     agent_type: str
-    agent_title: str
+    agent_title: Annotated[
+        str, "What the agent is called: the title of its type, or the name that a custom agent gives itself."
+    ]
     executor_id: str
     runtime: str
     executor_status: str
     agent_execution_id: str | None
     last_seen_at: str | None
     capability_note: str
-    asleep: bool
+    asleep: Annotated[bool, "Stopped because it was idle; a prompt wakes it."]
     output_limit: str
     snapshot_transfer: Mapping[str, Any] | None
     supports_workspace_only: bool
@@ -109,7 +114,9 @@ class SessionStatus:
     resume_reason: str
     resume_strategy: str | None
     supports_session_resume: bool
-    requires_new_session: bool
+    requires_new_session: Annotated[
+        bool, "The opposite of `is_resumable`: continuing needs a new session or a decision by a user."
+    ]
     desired_state: str
     work_state: str
     needs_attention: bool
@@ -124,7 +131,7 @@ class SessionStatus:
     epoch: str
     policy: str
     policy_source: str
-    continues: bool
+    continues: Annotated[bool, "Whether interrupted work is continued automatically."]
     recovering: bool
     continuing: bool
     restart_attempts: int

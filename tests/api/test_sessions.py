@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile, ExecutorRunning
-from sessions_app.api.serializers.sessions import STATUS_FIELDS
+from sessions_app.api.serializers.sessions import STATUS_FIELDS, plain_field
 from sessions_app.models import Intent, Prompt, Task, TaskSession, Turn
 from tests.api.world import World, client_of
 from tests.attention.raising import raise_item_of
@@ -231,3 +232,25 @@ def test_status_says_why_nothing_is_happening(world: World, api: APIClient) -> N
     assert (said["reason"], "this session’s own choice" in said["next_step"]) == ("policy", True)
     raise_item_of(world.session, "owner_left")
     assert api.get(world.url("status/")).json()["stillness"]["reason"] == "owner_left"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "field", "allows_null", "described"),
+    [
+        (bool, "BooleanField", False, ""),
+        (int | None, "IntegerField", True, ""),
+        (Annotated[float | None, "What it has cost."], "FloatField", True, "What it has cost."),
+        (Annotated[str, "Its name."], "CharField", False, "Its name."),
+    ],
+)
+def test_field_of_the_status_follows_from_its_type(
+    annotation: object, field: str, allows_null: bool, described: str
+) -> None:
+    made = plain_field(annotation)
+    assert (type(made).__name__, made.allow_null, made.help_text or "") == (field, allows_null, described)
+
+
+@pytest.mark.parametrize("annotation", [int | str, Mapping[str, str], list[str] | None])
+def test_type_that_needs_a_field_of_its_own_is_refused(annotation: object) -> None:
+    with pytest.raises(TypeError, match="needs a field"):
+        plain_field(annotation)

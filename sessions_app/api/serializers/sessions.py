@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from rest_framework import serializers
 
@@ -292,10 +293,9 @@ class BackgroundProcessSerializer(serializers.Serializer[Any]):
 
 
 class StatusSerializer(serializers.Serializer[Any]):
-    """The status of a session, as ``task.session.status`` sends it.
+    """The status of a session, as ``task.session.status`` sends it."""
 
-    Its fields are those of ``SessionStatus``. Here stand those that need more than their plain type.
-    """
+    # The fields are those of SessionStatus. Here are those that need more than their type and a description.
 
     session_id = serializers.UUIDField()
     task_id = serializers.UUIDField()
@@ -307,9 +307,6 @@ class StatusSerializer(serializers.Serializer[Any]):
         help_text="The wait that ended without an answer; null if there is none, or the session has continued since.",
     )
     agent_profile_id = serializers.UUIDField()
-    agent_title = serializers.CharField(
-        help_text="What the agent is called: the title of its type, or the name that a custom agent gives itself."
-    )
     executor_id = serializers.UUIDField()
     executor_status = choice_field(common.EXECUTOR_STATUSES)
     agent_execution_id = serializers.UUIDField(allow_null=True)
@@ -320,9 +317,6 @@ class StatusSerializer(serializers.Serializer[Any]):
     )
     resume_reason = choice_field(Reason)
     resume_strategy = choice_field(Strategy, allow_null=True)
-    requires_new_session = serializers.BooleanField(
-        help_text="The opposite of `is_resumable`: continuing needs a new session or a decision by a user."
-    )
     capability_note = serializers.CharField(
         allow_blank=True, help_text="The claims that the agent was observed not to fulfil, as text; empty if none."
     )
@@ -339,7 +333,6 @@ class StatusSerializer(serializers.Serializer[Any]):
     last_seen_at = serializers.DateTimeField(allow_null=True)
     policy = choice_field(POLICIES, help_text="The effective policy.")
     policy_source = choice_field(PolicySource, help_text="Where the effective policy is set.")
-    continues = serializers.BooleanField(help_text="Whether interrupted work is continued automatically.")
     next_restart_at = serializers.DateTimeField(allow_null=True)
     stalled_since = serializers.DateTimeField(allow_null=True)
     output_limit = serializers.CharField(
@@ -355,7 +348,6 @@ class StatusSerializer(serializers.Serializer[Any]):
     start_wait = StartWaitSerializer(
         allow_null=True, help_text="Why the session has not started yet; null if it is not waiting."
     )
-    asleep = serializers.BooleanField(help_text="Stopped because it was idle; a prompt wakes it.")
     snapshot_transfer = SnapshotTransferSerializer(
         allow_null=True, help_text="Work that has not been transferred yet; null if there is none."
     )
@@ -368,15 +360,33 @@ class StatusSerializer(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """Return a field for each one of the record: the one above, or one of its type."""
-        declared, types = super().get_fields(), get_type_hints(SessionStatus)
-        return {name: declared[name] if name in declared else _PLAIN_FIELDS[types[name]]() for name in types}
+        declared, types = super().get_fields(), get_type_hints(SessionStatus, include_extras=True)
+        return {name: declared[name] if name in declared else plain_field(types[name]) for name in types}
 
 
 _PLAIN_FIELDS: Final[Mapping[Any, type[serializers.Field[Any, Any, Any, Any]]]] = {
     bool: serializers.BooleanField,
     int: serializers.IntegerField,
+    float: serializers.FloatField,
     str: serializers.CharField,
 }
+
+
+def plain_field(annotation: Any) -> serializers.Field[Any, Any, Any, Any]:
+    """Return the field of a type that may be null, such as ``Annotated[int | None, "its description"]``.
+
+    Raises TypeError for a type that needs a field of its own.
+    """
+    options: dict[str, Any] = {}
+    if get_origin(annotation) is Annotated:
+        annotation, options["help_text"] = get_args(annotation)
+    kinds = set(get_args(annotation)) if isinstance(annotation, UnionType) else {annotation}
+    if type(None) in kinds:
+        options["allow_null"] = True
+    (kind, *others) = kinds - {type(None)}
+    if others or kind not in _PLAIN_FIELDS:
+        raise TypeError(f"StatusSerializer needs a field for {annotation}.")
+    return _PLAIN_FIELDS[kind](**options)
 
 
 STATUS_FIELDS: Final = frozenset(StatusSerializer().fields)
