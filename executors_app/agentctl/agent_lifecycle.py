@@ -77,6 +77,8 @@ class DriverHost:
         if kind == JournalKind.LOG and self._held_log_lines is not None:
             self._held_log_lines.append(body)
             return self._journal.last_seq
+        if kind in (JournalKind.TOOL_CALL, JournalKind.TOOL_UPDATE):
+            self._permissions.note_tool_call(body)
         if kind in OUTPUT_KINDS and body.get("text") != "":
             self._turns.note_output(kind, str(body.get("text") or ""))
             if self._turns.message_id is None:

@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from executors_app.agentctl.journal.journal import Journal
 from executors_app.agentctl.state_files import DurableStore
@@ -19,6 +19,9 @@ from executors_app.wire import questions
 from executors_app.wire.protocol import WITHDRAWN, ApiError, Code, JournalKind, validation_error
 from executors_app.wire.questions import check_answer
 from executors_app.wire.questions.schema import options_of
+
+_MAX_REPORTED_CALLS: Final = 10_000
+"""Tool calls of a turn whose ids are known; an agent decides how many it makes."""
 
 
 @dataclass(slots=True)
@@ -52,6 +55,13 @@ class Permissions:
     def __init__(self, journal: Journal, memory: DurableStore):
         self._journal, self._store = journal, memory
         self._open: dict[str, _OpenPermission] = {}
+        self._reported_calls: set[tuple[str, str]] = set()
+
+    def note_tool_call(self, tool_call: Mapping[str, Any]) -> None:
+        """Note that the agent has reported this tool call in its turn."""
+        identity = _call_identity(tool_call)
+        if identity is not None and len(self._reported_calls) < _MAX_REPORTED_CALLS:
+            self._reported_calls.add(identity)
 
     def pending(self) -> list[dict[str, Any]]:
         """Return the bodies of unanswered ``permission.requested`` lines."""
@@ -64,14 +74,17 @@ class Permissions:
 
         ``auto_approve`` takes the first option that allows; ``refuse`` cancels the request at once. A tool call has one
         open request: a repeated one waits for the same answer, and one that shows or offers something else takes the
-        place of the earlier, which is cancelled. So nobody consents to what was not shown.
+        place of the earlier, which is cancelled. So nobody consents to what was not shown. An id that no tool call has
+        identifies none: some agents give the same one to all requests of a kind, and then each is open for itself.
         """
         earlier = self._find_open(request, message_id)
-        if earlier is not None and not refuse and _shows_the_same(earlier, request):
-            return await self._wait_for_answer(earlier)
+        same = next((each for each in earlier if _shows_the_same(each, request)), None)
+        if same is not None and not refuse:
+            return await self._wait_for_answer(same)
         permission = self._begin(request, message_id, list(request.get("options") or ()))
-        if earlier is not None:
-            self._cancel(earlier, WITHDRAWN)
+        if _call_identity(request.get("tool_call") or {}) in self._reported_calls:
+            for each in earlier:
+                self._cancel(each, WITHDRAWN)
         permission_id, options = permission.body["permission_id"], permission.body["options"]
         if refuse:
             self._refuse(permission)
@@ -94,11 +107,11 @@ class Permissions:
             return questions.CANCEL, {}
         return await self._wait_for_answer(permission) or questions.CANCEL, permission.content
 
-    def _find_open(self, request: Mapping[str, Any], message_id: str | None) -> _OpenPermission | None:
-        """Return the unanswered request about the same tool call, if there is one."""
+    def _find_open(self, request: Mapping[str, Any], message_id: str | None) -> list[_OpenPermission]:
+        """Return the unanswered requests about the same tool call."""
         tool_call = request.get("tool_call") or {}
         open_ones = (each for each in self._open.values() if "question" not in each.body)
-        return next((each for each in open_ones if each.is_for(tool_call, message_id)), None)
+        return [each for each in open_ones if each.is_for(tool_call, message_id)]
 
     def _begin(
         self, request: Mapping[str, Any], message_id: str | None, options: Sequence[Mapping[str, Any]]
@@ -209,7 +222,11 @@ class Permissions:
         return earlier
 
     def cancel_all(self, reason: str) -> None:
-        """Cancel all open requests; ``reason`` is ``turn_cancelled``, ``agent_gone`` or ``stopped``."""
+        """Cancel all open requests; ``reason`` is ``turn_cancelled``, ``agent_gone`` or ``stopped``.
+
+        The turn is over then, and with it the scope of its tool calls.
+        """
+        self._reported_calls.clear()
         for permission in list(self._open.values()):
             self._cancel(permission, reason)
 

@@ -46,6 +46,7 @@ async def test_repeated_request_gets_the_same_answer(permissions: Permissions) -
 
 
 async def test_request_that_shows_something_else_replaces_the_earlier(permissions: Permissions) -> None:
+    permissions.note_tool_call({"tool_call_id": "call_0"})
     first = await ask(permissions, "ls")
     second = await ask(permissions, "rm -rf /")
     assert await first is None
@@ -53,6 +54,28 @@ async def test_request_that_shows_something_else_replaces_the_earlier(permission
     assert shown["tool_call"]["title"] == "rm -rf /"
     await permissions.answer(shown["permission_id"], "no")
     assert await second == "no"
+
+
+@pytest.mark.parametrize("first_answered", [0, 1])
+async def test_requests_under_an_id_of_no_tool_call_are_answered_one_by_one(
+    permissions: Permissions, first_answered: int
+) -> None:
+    permissions.note_tool_call({"tool_call_id": "call_1"})
+    asking = [await ask(permissions, command, tool_call_id="shell-permission") for command in ("rm a", "rm b")]
+    shown = permissions.pending()
+    assert [each["tool_call"]["title"] for each in shown] == ["rm a", "rm b"]
+    await permissions.answer(shown[first_answered]["permission_id"], "yes")
+    await permissions.answer(shown[1 - first_answered]["permission_id"], "no")
+    assert [await asking[first_answered], await asking[1 - first_answered]] == ["yes", "no"]
+
+
+async def test_tool_calls_of_an_earlier_turn_are_forgotten(permissions: Permissions) -> None:
+    permissions.note_tool_call({"tool_call_id": "call_0"})
+    permissions.cancel_all("turn_cancelled")
+    both = [await ask(permissions, command) for command in ("rm a", "rm b")]
+    assert len(open_ids(permissions)) == 2
+    permissions.cancel_all("turn_cancelled")
+    assert await asyncio.gather(*both) == [None, None]
 
 
 async def test_withdrawn_request_leaves_the_repeated_one_open(permissions: Permissions) -> None:

@@ -518,6 +518,26 @@ async def test_options_without_a_name_or_an_id_are_shown_as_far_as_possible(
     ]
 
 
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        (["hello world"], []),
+        (["hello ", "world\n"], []),
+        (["hello world", "hello world"], ["hello world"]),
+        (["something else"], ["something else"]),
+        (["world"], ["world"]),
+    ],
+)
+async def test_prompt_that_the_agent_repeats_is_not_recorded_again(
+    pieces: list[str], shown: list[str], driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    echo = [chunk("user", piece) for piece in pieces]
+    await driver.start(request_for(agent(session_prompt=[*echo, chunk("agent", "said"), result({})])))
+    await driver.prompt("m1", "hello world", (), lambda: None)
+    assert [line["text"] for line in host.of("message.user")] == shown
+    assert host.said() == "said"
+
+
 _END = '{"jsonrpc": "2.0", "id": %s, "result": {"stopReason": "max_tokens"}}'
 
 

@@ -88,6 +88,10 @@ def create(host: Host, marker: Mapping[str, str]) -> Driver:
 
 @dataclass(slots=True)
 class _Turn:
+    text: str
+    """The text of the prompt."""
+    echoed: int = 0
+    """How much of it the agent has repeated as words of its user."""
     cancelled: bool = False
     error: str = ""
     """The agent's last text, if it is an error."""
@@ -98,6 +102,18 @@ class _Turn:
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the turn is cancelled, or its agent has ended."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def takes_as_echo(self, update: Update) -> bool:
+        """Whether an update only repeats the prompt, or its next part."""
+        if update.get("sessionUpdate") != "user_message_chunk":
+            return False
+        said, start = events.content_text(update.get("content")).strip(), self.echoed
+        while self.text[start : start + 1].isspace():
+            start += 1
+        if not said or not self.text.startswith(said, start):
+            return False
+        self.echoed = start + len(said)
+        return True
 
 
 @dataclass(slots=True)
@@ -272,7 +288,7 @@ class AcpDriver:
         if agent is None or agent.exited.is_set() or self._conversation_id is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
         params = {"sessionId": self._conversation_id, "prompt": self._blocks(text, attachments), **_prompt_meta(kind)}
-        turn = self._turn = _Turn()
+        turn = self._turn = _Turn(text)
         self._updates.prompted()
         try:
             answer = await self._call_when_free(agent, turn, params, delivered)
@@ -372,6 +388,8 @@ class AcpDriver:
         if self._turn is not None and update.get("sessionUpdate") != "usage_update":
             is_late = time.monotonic() - self._turn.sent_at > _REFUSAL_TIME
             self._turn.has_begun |= is_late or update.get("sessionUpdate") == "tool_call"
+        if self._turn is not None and self._turn.takes_as_echo(update):
+            return
         # An agent may report its usage after its last text.
         if self._turn and self._agent_info and update.get("sessionUpdate") != "usage_update":
             self._turn.error = events.error_in_text(self._agent_info.agent.get("name", ""), update)
