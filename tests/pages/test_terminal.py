@@ -129,3 +129,54 @@ def test_link_in_the_terminal_opens_only_after_its_address_is_confirmed(place: P
         assert len(me.context.pages) == 1, "nothing was opened"
         assert page.title() == title
         assert page.evaluate("navigator.clipboard.readText().catch(() => '')") != "evil"
+
+
+COSTLY = {
+    "ten million new lines": "\\033[10000000L",
+    "deleted lines": "\\033[2147483647M",
+    "scrolling": "\\033[2147483647S\\033[2147483647T",
+    "tabs": "\\033[2147483647I\\033[2147483647Z",
+    "repetition": "x\\033[2147483647b",
+    "a number in two pieces": "\\033[21474\\b83647L",
+    "bytes that are not printed": "\\177\\177",
+    "another background": "\\033]11;rgb:12/34/56\\007\\033]104\\007",
+}
+
+
+def test_output_that_asks_for_much_does_not_freeze_the_page(place: Place) -> None:
+    session = place.start("remember four", "Costly output")
+    session.wait_for("WAITING_FOR_INPUT")
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        page.get_by_role("tab", name="Terminal").click()
+        expect(page.locator(".xterm-rows")).to_be_visible()
+        for number, (what, output) in enumerate(COSTLY.items(), 100):
+            typed(page, f"printf '{output}\\033[H'; clear; echo {what} end-$(({number}+1))")
+            sees(page, f"end-{number + 1}")
+        background = page.locator(".xterm-viewport").evaluate("it => getComputedStyle(it).backgroundColor")
+        assert background != "rgb(18, 52, 86)", "a program does not change the page's colours"
+        assert me.unexpected() == []
+
+
+def test_terminal_keeps_few_combining_characters_and_links(place: Place) -> None:
+    session = place.start("remember five", "Many marks")
+    session.wait_for("WAITING_FOR_INPUT")
+    with place.visiting() as me:
+        page, told = me.open(path_of(session)), list[str]()
+        page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
+        page.get_by_role("tab", name="Terminal").click()
+        expect(page.locator(".xterm-rows")).to_be_visible()
+        marks = "clear; printf a; head -c 200000 /dev/zero | sed 's/\\x00/\\xcc\\x81/g'; echo; echo end-$((40+2))"
+        typed(page, marks)
+        sees(page, "end-42")
+        assert screen(page).count("\u0301") <= 16
+        link = "\\033]8;;https://evil.example/%s\\007%s\\033]8;;\\007"
+        typed(page, f"clear; printf '{link}' $(seq 3000); echo; printf '{link}' a last-link; echo")
+        sees(page, "last-link")
+        box = page.get_by_text("last-link").first.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 20, box["y"] + box["height"] / 2, steps=3)
+        page.mouse.click(box["x"] + 20, box["y"] + box["height"] / 2)
+        typed(page, "clear; echo after-$((40+2))")
+        sees(page, "after-42")
+        assert told == [], "beyond the limit nothing becomes a link"

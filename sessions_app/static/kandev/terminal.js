@@ -3,6 +3,7 @@
 
 import { jittered } from "./live.js";
 import { isShown, show, whenShown } from "./tabs.js";
+import { limitOutput, writeInPieces } from "./terminal_output.js";
 import { alarm, button, fill, isReady, make, note, onWorkspace, opener, row } from "./workspace.js";
 
 const panel = document.getElementById("panel-terminal"); // only for users who may use the terminal
@@ -76,7 +77,8 @@ async function begin() {
   if (term) return;
   allowStylesOfScripts();
   fill(place, [said, screen, keys, make("p", "meta", "F6 leaves the terminal. The shell keeps running when you leave and when the server restarts.")]);
-  term = new Terminal({ linkHandler: { activate: (_, address) => openLink(address) }, fontFamily: variable("--mono"), fontSize: 13, scrollback: 5000, cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches, theme: theme() });
+  term = new Terminal({ linkHandler: { activate: (_, address) => openLink(address) }, fontFamily: variable("--mono"), fontSize: 13, scrollback: 5000, cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches, theme: theme(), logLevel: "off" }); // each DEL would be an error in the console
+  limitOutput(term);
   fit = new FitAddon();
   term.loadAddon(fit);
   withSheets(() => term.open(screen));
@@ -169,7 +171,7 @@ function hear(frame) {
 
 function write(bytes) {
   const from = socket;
-  term.write(bytes, () => {
+  writeInPieces(term, bytes, () => {
     if (from !== socket) return;
     taken += bytes.length;
     if (replayed > 0 && taken >= replayed) {
