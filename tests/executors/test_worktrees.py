@@ -13,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from executors_app.agentctl.workspace.snapshots import take_snapshot
 from executors_app.machine.git import worktrees
+from executors_app.machine.git.git_process import git_environment
 from executors_app.machine.git.workspace_git import RepositoryGitFailed
 from executors_app.machine.git.worktrees import Worktree
 from executors_app.wire.errors import RepositoryUnusable, WorkspaceGone
 from executors_app.wire.executions import WorkspaceState
 from tests.executors.repositories import commit, run_git
 from tests.services import ROOT
+from tests.workspace.trees import git_of
 
 SESSION = str(uuid.UUID(int=0x1234567890ABCDEF1234567890ABCDEF))
 
@@ -290,6 +293,45 @@ def test_environment_cannot_redirect_git(tmp_path: Path, repository: Path, monke
     worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
     worktrees.make_worktree(repository, "", worktree, existed=False)
     assert (worktree.path / "README").exists()
+
+
+USER_SETTINGS = {
+    "safe.bareRepository": "explicit",
+    "core.hooksPath": "/nope",
+    "init.templateDir": "/nope",
+    "core.worktree": "/nope",
+    "status.showUntrackedFiles": "no",
+    "checkout.defaultRemote": "nope",
+    "worktree.guessRemote": "true",
+    "branch.autoSetupMerge": "always",
+    "protocol.allow": "never",
+    "user.useConfigOnly": "true",
+    "commit.gpgSign": "true",
+    "color.ui": "always",
+    "feature.manyFiles": "true",
+    "submodule.recurse": "true",
+}
+
+
+@pytest.mark.parametrize("key", USER_SETTINGS)
+def test_settings_of_the_user_do_not_matter_to_a_bare_repository(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    bare = tmp_path / "bare.git"
+    run_git(repository, "clone", "--quiet", "--bare", str(repository), str(bare))
+    run_git(repository, "config", "--file", str(tmp_path / ".gitconfig"), key, USER_SETTINGS[key])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    git_environment.cache_clear()
+    worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
+    try:
+        worktrees.make_worktree(bare, "main", worktree, existed=False)
+        (worktree.path / "new").write_text("new\n")
+        take_snapshot(git_of(worktree.path), SESSION, tmp_path / "copy", "turn_end")
+        shutil.rmtree(worktree.path)
+        worktrees.make_worktree(bare, "main", worktree, existed=True)
+    finally:
+        git_environment.cache_clear()
+    assert {path.name for path in worktree.path.iterdir()} == {".git", "README", "new"}
 
 
 def test_concurrent_creations_make_one_worktree(tmp_path: Path, repository: Path) -> None:

@@ -35,6 +35,8 @@ MESSAGES = {
     "read_only": "fatal: could not create directory: Read-only file system",
     "dubious_ownership": "fatal: detected dubious ownership in repository at '/repo'",
     "objects_missing": f"fatal: could not fetch {ID} from promisor remote",
+    "line_ends": "fatal: CRLF would be replaced by LF in a.txt",
+    "repository_without_commit": "error: 'inner/' does not have a commit checked out\nfatal: adding files failed",
     "damaged_index": "fatal: .git/index: index file smaller than expected",
     "corrupt_object": f"error: object file .git/objects/aa/{ID[2:]} is empty\nfatal: loose object {ID} is corrupt",
     "lock_file": "fatal: Unable to create '/nowhere/index.lock': File exists.",

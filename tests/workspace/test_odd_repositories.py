@@ -347,6 +347,19 @@ def test_staged_deletion_blocks_no_other_file(worktree: Worktree) -> None:
     assert run_git(worktree.path, "show", "--format=", "--name-status", "HEAD") == "D\tREADME\nM\tother"
 
 
+@pytest.mark.parametrize("names", [["inner"], ["inner", "it's", "é", ":(top)x", "deep/inner"]])
+def test_repository_without_a_commit_blocks_no_other_file(worktree: Worktree, names: list[str]) -> None:
+    for name in names:
+        (worktree.path / name).mkdir(parents=True)
+        run_git(worktree.path / name, "init", "--quiet")
+        (worktree.path / name / "file").write_text("inside\n")
+    (worktree.path / "new").write_text("new\n")
+    git = git_of(worktree.path)
+    create_commit(git, "Everything else", None, [])
+    assert run_git(worktree.path, "ls-tree", "-r", "--name-only", "HEAD").split() == ["README", "new"]
+    assert sorted(git_status(git)["untracked"]) == sorted(f"{name}/" for name in names)
+
+
 @pytest.mark.parametrize("staged", [True, False])
 def test_rename_is_committed_as_a_rename(worktree: Worktree, staged: bool) -> None:
     if staged:

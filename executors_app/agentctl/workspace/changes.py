@@ -82,6 +82,9 @@ _PLAIN_DIFF_OPTIONS: Final = (
     *("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
     *("--src-prefix=a/", "--dst-prefix=b/"),
 )
+_WITHOUT_COMMIT: Final = re.compile(r"error: '(?P<path>[^\n]+)/' does not have a commit checked out")
+_MAX_REPOSITORIES: Final = 20
+"""Repositories without a commit that one commit of everything leaves out."""
 _CHANGES: Final = {"A": "added", "M": "modified", "D": "deleted"}
 
 
@@ -153,8 +156,10 @@ def create_commit(git: WorkspaceGit, message: str, author: tuple[str, str] | Non
     for path in where:
         if path not in addable and not _is_committed(git, path):
             raise GitError(f"{path} is neither in the working tree nor in the last commit")
-    if addable or not where:
-        git.run("--literal-pathspecs", "add", "--all", "--", *(addable or ["."]), all_settings=True)
+    if addable:
+        git.run("--literal-pathspecs", "add", "--all", "--", *addable, all_settings=True)
+    elif not where:
+        _add_everything(git)
     changed = git.run(
         "--literal-pathspecs", "diff", "--cached", "--quiet", *_PLAIN_DIFF_OPTIONS, "--", *where, good=(0, 1)
     )
@@ -165,6 +170,22 @@ def create_commit(git: WorkspaceGit, message: str, author: tuple[str, str] | Non
     made, _, subject = log.partition("\n")
     branch = git.run("symbolic-ref", "--quiet", "--short", "HEAD", good=(0, 1)).text
     return {"commit": made, "branch": branch or None, "subject": subject}
+
+
+def _add_everything(git: WorkspaceGit) -> None:
+    """Stage all changes, except repositories inside the workspace that have no commit: git can stage no such one."""
+    left_out: list[str] = []
+    while True:
+        excluded = [f":(exclude,top,literal){path}" for path in left_out]
+        try:
+            git.run("add", "--all", "--", ".", *excluded, all_settings=True)
+        except GitError as error:
+            found = _WITHOUT_COMMIT.search(error.message)
+            if found is None or found["path"] in left_out or len(left_out) >= _MAX_REPOSITORIES:
+                raise
+            left_out.append(found["path"])
+        else:
+            return
 
 
 def _with_rename_sources(git: WorkspaceGit, where: list[str]) -> list[str]:

@@ -157,6 +157,18 @@ FAILURE_RULES: Final = (
         permanent=False,
     ),
     _rule(
+        "line_ends",
+        r"(?:CR)?LF would be replaced by (?:CR)?LF in (?P<path>[^\n]+)",
+        "git would change the line ends of {path}, which the setting core.safecrlf forbids.",
+        "Convert the line ends of that file, or set core.safecrlf to warn, then try again.",
+    ),
+    _rule(
+        "repository_without_commit",
+        r"'(?P<path>[^\n]+)/' does not have a commit checked out",
+        "{path} is a repository of its own that has no commit yet, so git cannot add it.",
+        "Make a commit in it, or remove its .git, then try again.",
+    ),
+    _rule(
         "path_too_long",
         r"file ?name too long",
         "A path in the repository is too long for this file system.",

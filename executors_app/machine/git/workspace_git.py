@@ -47,6 +47,8 @@ SAFE_OPTIONS: Final = (
     *("-c", "maintenance.auto=false"),
     *("-c", "submodule.recurse=false"),
 )
+_REPOSITORY_OPTIONS: Final = (*SAFE_OPTIONS, "-c", "safe.bareRepository=all")
+"""For repositories that were named to us: a user's settings may forbid git to find a bare one by its directory."""
 _WORKSPACE_OPTIONS: Final = (
     *SAFE_OPTIONS,
     *("-c", "core.splitIndex=false"),
@@ -126,7 +128,7 @@ def _run_once(
     stdin: bytes | IO[bytes],
     umask: int,
 ) -> str:
-    argv = [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments]
+    argv = [git_executable(), "-C", str(directory), *_REPOSITORY_OPTIONS, *arguments]
     environment = _ceiling_directory(directory)
     if index is not None:
         environment["GIT_INDEX_FILE"] = str(index)
@@ -163,7 +165,7 @@ def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int) -> 
     """
     begin_costly_work("git")
     process = subprocess.Popen(
-        [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments],
+        [git_executable(), "-C", str(directory), *_REPOSITORY_OPTIONS, *arguments],
         env=git_environment() | _ceiling_directory(directory),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -390,7 +392,10 @@ class WorkspaceGit:
             with self._lock:
                 return self.private.environment(lenient=lenient) or {}
         except OSError as error:
-            raise GitError(f"the workspace is not a git repository that can be read: {error.strerror}") from error
+            where = f": {error.filename}" if error.filename else ""
+            raise GitError(
+                f"the workspace is not a git repository that can be read: {error.strerror}{where}"
+            ) from error
 
     def _list_settings(self) -> list[bytes]:
         seconds = _SETTINGS_SECONDS if self._is_submodule else TIMEOUT
