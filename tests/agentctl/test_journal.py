@@ -259,6 +259,15 @@ async def test_segments_rotate_and_are_deleted_once_acknowledged(tmp_path: Path)
         assert journal.last_seq == 30
 
 
+async def test_line_that_is_not_acknowledged_is_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=JournalLimits(segment=1)) as journal:
+        for _ in range(4):
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x"))
+        journal.ack(2)
+        assert journal.first_seq == 3
+        assert seqs(tmp_path) == [3, 4]
+
+
 async def test_full_journal_blocks_the_agent_until_lines_are_acknowledged(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=JournalLimits(cap=20_000)) as journal:
         while not journal.is_full:

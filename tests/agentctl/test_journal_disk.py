@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from executors_app.agentctl.journal.journal import Journal
+from executors_app.agentctl.journal.store import SegmentStore
 from executors_app.wire.protocol import JournalKind
-from tests.agentctl.journals import opened, seqs, shown
+from tests.agentctl.journals import last_segment, opened, seqs, shown
 from tests.waiting import PATIENCE, eventually_async
 
 
@@ -82,6 +83,15 @@ async def test_file_size_limit_is_waited_out(tmp_path: Path) -> None:
         lines = list(shown(journal))
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert lines[-1]["text"] == "the journal is written again"
+
+
+def test_failed_write_leaves_no_part_of_its_lines(tmp_path: Path) -> None:
+    store = SegmentStore(tmp_path, segment_bytes=1 << 20, boot_id="boot", seen=lambda line: None)
+    store.write([b"first\n"], 1)
+    with _file_size_limit(100), pytest.raises(OSError, match="File too large"):
+        store.write([b"second\n", b"x" * 200 + b"\n"], 2)
+    assert last_segment(tmp_path).read_bytes() == b"first\n"
+    store.close()
 
 
 @contextlib.contextmanager

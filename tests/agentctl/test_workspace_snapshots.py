@@ -37,6 +37,20 @@ async def test_snapshot_is_taken_before_and_after_each_turn(running: Running, re
     assert set(run_git(repository, "ls-tree", "--name-only", REF).split()) == {"README", "delivered.txt", "mine"}
 
 
+async def test_file_that_is_too_large_is_named_in_the_journal_once(running: Running, repository: Path) -> None:
+    running.sidecar.snapshots._limits = SnapshotLimits(file=1000)
+    await running.sidecar.snapshots.take("asked")
+    (repository / "big").write_text("x" * 2000)
+    for _ in range(2):
+        await running.sidecar.snapshots.take("asked")
+
+    await running.sidecar.journal.flush()
+    lines = [line for line in running.lines() if line["kind"] == "workspace.snapshot"]
+    assert [(line["left_out"], line["left_out_count"]) for line in lines] == [([], 0), (["big"], 1)]
+    head, branch = run_git(repository, "rev-parse", "HEAD"), run_git(repository, "branch", "--show-current")
+    assert [(line["head"], line["branch"]) for line in lines] == [(head, branch)] * 2
+
+
 async def test_work_of_a_dying_agent_is_kept(running: Running, repository: Path) -> None:
     await running.start()
     await running.prompt("die")

@@ -107,6 +107,27 @@ def test_supervisor_builds_the_history_and_the_receipt_counts_what_is_sent() -> 
     assert session_status(fresh(session))["history"] == told
 
 
+@pytest.mark.parametrize(("kind", "is_counted"), [("injected", True), ("fresh", False), ("failed", False)])
+def test_only_the_receipt_of_an_injected_history_counts_what_it_contains(kind: str, is_counted: bool) -> None:
+    session = session_that_lost_its_conversation()
+    receipt = session.receipts.create(kind=kind, verified="none", launch_id=session.launch_id)
+    prepare_history(session)
+    claim(session)
+    assert ("injection" in fresh(receipt).evidence) is is_counted
+
+
+def test_receipt_counts_the_history_of_the_last_try() -> None:
+    session = session_that_lost_its_conversation()
+    earlier = {"injection": {"entries_told": 7}, "fingerprint_after": "f"}
+    receipt = session.receipts.create(
+        kind="injected", verified="pending", launch_id=session.launch_id, evidence=earlier
+    )
+    prepare_history(session)
+    claim(session)
+    evidence = fresh(receipt).evidence
+    assert (evidence["injection"]["entries_told"], evidence["fingerprint_after"]) == (1, "f")
+
+
 def test_message_that_arrives_while_the_history_is_built_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     session = running_session(execution=NO_LEASE, inject_history=True)
     add_messages(session, ["First."])

@@ -14,7 +14,7 @@ from sessions_app.models import ContinuityReceipt, Prompt, TaskSession, session_
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.start import agent_start
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.rows import change, fresh, last_payload, running_session
+from tests.supervisor.rows import change, fresh, last_payload, names, running_session
 from tests.supervisor.start_claims import claim_start
 
 pytestmark = pytest.mark.django_db
@@ -90,6 +90,14 @@ def test_proven_receipt_stays_proven() -> None:
     session, receipt = resumed_session(kind="loaded", verified="replay")
     ingest(session, [Journal().exits()])
     assert fresh(receipt).verified == "replay"
+
+
+@pytest.mark.parametrize("verified", ["replay", "quoted", "same_process", "none"])
+def test_completed_turn_changes_no_receipt_that_is_settled(verified: str) -> None:
+    session, receipt = resumed_session(kind="loaded", verified=verified)
+    complete_turn(session)
+    assert fresh(receipt).verified == verified
+    assert "session.receipt" not in names(session)
 
 
 def test_clock_that_is_set_back_does_not_hide_the_newest_receipt() -> None:
