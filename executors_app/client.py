@@ -164,10 +164,6 @@ class AgentctlClient:
         """Save the working tree in the session's hidden ref."""
         return await self._wire.post("/snapshot", {}, timeout=120)
 
-    async def restore_snapshot(self, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Restore the working tree from the session's hidden ref."""
-        return await self._wire.post("/snapshot/restore", body or {}, timeout=120)
-
     async def make_workspace(self) -> bool:
         """Rebuild a deleted worktree; returns False if nothing was missing.
 

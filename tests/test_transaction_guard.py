@@ -43,7 +43,7 @@ WORK: dict[str, Callable[[], object]] = {
     "batch of texts": lambda: TEXT_POOL.run_batch("markdown", [{"text": "a"}], owner="test", limits=LIMITS),
     "git of the control plane": run_git,
     "git of a workspace": run_workspace_git,
-    "comparison with a replay": lambda: compare_requests([Request.of_text("a")], Replay(1, ["a"])),
+    "comparison with a replay": lambda: compare_requests([Request(text="a")], Replay(1, ["a"])),
     "held prompts": lambda: find_received({1: "a"}, [], ["a"]),
     "digest of a request": lambda: mark_request("key", {"text": "a"}),
     "hash of a workflow": lambda: fingerprint_of({"text": "a"}),

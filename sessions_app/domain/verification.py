@@ -100,11 +100,6 @@ class Request:
     text: str | None = field(default=None, repr=False)
     """None also for an older turn, of which the digest is enough."""
 
-    @classmethod
-    def of_text(cls, text: str) -> Request:
-        """Return the request with this text."""
-        return cls(text_digest(text), text)
-
     def is_comparable(self, replay: Replay) -> bool:
         """Whether a replay would show it if it was in the conversation."""
         return self.text is not None or (self.digest is not None and bool(replay.digests))

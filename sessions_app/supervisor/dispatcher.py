@@ -287,24 +287,24 @@ def next_start_intent(session_id: uuid.UUID) -> uuid.UUID | None:
 
 
 class SessionQueue:
-    """Runs a step until it returns False; ``wake`` makes it run again.
+    """Does the work that is due; ``wake`` makes it look for more.
 
-    A step that fails is retried with back-off. During a database outage the queue waits for ``outage`` instead.
+    Work that fails is retried with back-off. During a database outage the queue waits for ``outage`` instead.
     """
 
-    def __init__(self, step: Callable[[], Awaitable[bool]], outage: DatabaseOutage | None = None):
-        self._step, self._outage = step, outage
+    def __init__(self, do_work: Callable[[], Awaitable[None]], outage: DatabaseOutage | None = None):
+        self._do_work, self._outage = do_work, outage
         self._wake_requested = False
         self._backoff = Backoff()
         self.task: asyncio.Task[None] | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether ``wake`` would run the step at once."""
+        """Whether ``wake`` would do the work at once."""
         return not self._backoff.is_waiting and (self.task is None or self.task.done())
 
     def wake(self) -> None:
-        """Run the step again, now or when the current run or the back-off ends."""
+        """Do the work again, now or when the current run or the back-off ends."""
         self._wake_requested = True
         if self.is_idle:
             self.task = asyncio.create_task(self._run())
@@ -312,11 +312,10 @@ class SessionQueue:
     async def _run(self) -> None:
         actor_context.begin_context(cause="order")
         while self._wake_requested:
-            # Cleared before the step reads the rows: a wake-up during the step sets it again, and none is lost.
+            # Cleared before the rows are read: a wake-up during the work sets it again, and none is lost.
             self._wake_requested = False
             try:
-                while await self._step():
-                    pass
+                await self._do_work()
                 self._backoff.reset()
             except Exception as error:  # if the queue ended here, the session's intents would never run again
                 if self._outage is not None and is_database_outage(error):
@@ -375,7 +374,12 @@ class Dispatcher:
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [queue.task for queues in self._queues.values() for queue in queues if queue.task is not None]
 
-    async def _run_in_order(self, session_id: uuid.UUID) -> bool:
+    async def _run_in_order(self, session_id: uuid.UUID) -> None:
+        while await self._run_next_in_order(session_id):
+            pass
+
+    async def _run_next_in_order(self, session_id: uuid.UUID) -> bool:
+        """Carry out the session's open start, or else send its next prompt; return whether more may be due."""
         intent_id = self._starts.pop(session_id, None) or await self.registry.database(next_start_intent, session_id)
         if intent_id is None:
             with actor_context.acting_as(session_id=session_id, cause="prompt"):
@@ -387,7 +391,12 @@ class Dispatcher:
             self.registry.changes.record()
         return await self.registry.database(_is_intent_done, intent_id)
 
-    async def _run_overtaking(self, session_id: uuid.UUID) -> bool:
+    async def _run_overtaking(self, session_id: uuid.UUID) -> None:
+        while await self._run_next_overtaking(session_id):
+            pass
+
+    async def _run_next_overtaking(self, session_id: uuid.UUID) -> bool:
+        """Carry out the next intent that overtakes; return whether it is done, so that another may be due."""
         intent = await self.registry.database(next_overtaking_intent, session_id)
         if intent is None:
             return False

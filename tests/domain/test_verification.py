@@ -25,7 +25,7 @@ ASKED = "Rename the class `Parser` to `Reader` everywhere."
 
 
 def asked(*texts: str) -> list[Request]:
-    return [Request.of_text(text) for text in texts]
+    return [Request(text_digest(text), text) for text in texts]
 
 
 DEFAULTS: dict[str, Any] = {
@@ -186,9 +186,7 @@ def test_repeated_request_must_be_replayed_as_often() -> None:
 
 @pytest.mark.parametrize(("replayed", "verified"), [((FIRST,), "replay"), (("Hello",), "unproven")])
 def test_first_turn_that_was_interrupted_is_proven_by_its_replay(replayed: tuple[str, ...], verified: str) -> None:
-    said = verdict(
-        "native", "loaded", replay=replay_of(*replayed), requests=Requests(interrupted=Request.of_text(FIRST))
-    )
+    said = verdict("native", "loaded", replay=replay_of(*replayed), requests=Requests(interrupted=asked(FIRST)[0]))
     assert (said.kind, said.verified) == ("loaded", verified)
 
 

@@ -91,7 +91,6 @@ class Victim:
             await self.attempt(client.write_file(name, PLANTED, "*"))
             await self.attempt(client.write_file(name, PLANTED))
         await self.attempt(client.commit({"message": "Commit", "author_name": "A", "author_email": "a@example.org"}))
-        await self.attempt(client.restore_snapshot())
         await self.attempt(client.make_workspace())
         await self.attempt(self.harness.runtime.push_work(self.row))
 

@@ -159,7 +159,7 @@ class Sprite:
         """Use the session while it runs and after it died, then restart it, restoring its workspace if needed."""
         runtime, client = self.harness.runtime, client_of(self.spec, self.launched)
         row = row_of(self.harness, self.spec, self.launched)
-        alive: list[Awaitable[Any]] = [client.snapshot(), client.git("diff"), client.restore_snapshot()]
+        alive: list[Awaitable[Any]] = [client.snapshot(), client.git("diff")]
         for action in [*alive, runtime.push_work(row)]:
             await self.attempt(action)
         self.harness.kill(self.spec)

@@ -101,11 +101,10 @@ def test_loops_wait_together_and_the_outage_is_logged_once(
 def test_session_queues_wait_with_the_loops(database: UnavailableDatabase, caplog: pytest.LogCaptureFixture) -> None:
     steps = []
 
-    async def step() -> bool:
+    async def step() -> None:
         steps.append(database.is_unavailable)
         if database.is_unavailable:
             raise OperationalError("database is locked")
-        return False
 
     async def work(made: DatabaseOutage) -> None:
         lanes = [SessionQueue(step, made) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""A session's queue retries a failed step by itself, and a wake-up does not shorten the delay."""
+"""A session's queue retries failed work by itself, and a wake-up does not shorten the delay."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from sessions_app.supervisor.dispatcher import SessionQueue
 from tests.waiting import eventually_async
 
 
-async def test_failed_step_is_retried_but_not_at_every_wake() -> None:
+async def test_failed_work_is_retried_but_not_at_every_wake() -> None:
     tries = []
 
-    async def step() -> bool:
+    async def do_work() -> None:
         tries.append(uuid.uuid4())
         if len(tries) < 3:
             raise RuntimeError("this row is beyond us")
-        return False
 
-    queue = SessionQueue(step)
+    queue = SessionQueue(do_work)
     for _ in range(50):
         queue.wake()
         await asyncio.sleep(0)

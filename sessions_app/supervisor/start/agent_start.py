@@ -265,7 +265,8 @@ def write_agent_started(
     if contradiction and plan.mode == Mode.ACCEPT_MISMATCH:
         verdict = verification.accepted_verdict(answer["outcome"], contradiction)
     if verdict.contradiction:
-        return _quarantine(plan, lease, verdict, answer)
+        _quarantine(plan, lease, verdict, answer)
+        return False
     received = _find_received(plan.session_id, answer.get("replayed_user_texts", ()))
     with session_transaction(plan.session_id, lease) as transaction:
         if transaction.session.desired_state != DesiredState.RUNNING:
@@ -426,8 +427,8 @@ def _settle_held_prompts(transaction: SessionTransaction, held: Sequence[Prompt]
             transaction.move_prompt(row, "interrupt")
 
 
-def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mapping[str, Any]) -> bool:
-    """Write that a load contradicts the log: the token stays, and a user decides. Returns False: end the agent."""
+def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mapping[str, Any]) -> None:
+    """Write that a load contradicts the log: the token stays, and a user decides."""
     # Before the failure, so that a crash in between cannot leave a session that looks resumable.
     with session_transaction(plan.session_id, lease) as transaction:
         transaction.set_fields(context_mismatch=True)
@@ -442,7 +443,6 @@ def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mappin
         broken={LOAD if loaded else first_claim(answer): (how, verdict.contradiction or "")},
     )
     write_start_failure(plan.session_id, plan.intent_id, lease, failure)
-    return False
 
 
 def write_reattached(plan: StartClaim, lease: Lease, report: Mapping[str, Any]) -> None:

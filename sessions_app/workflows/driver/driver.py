@@ -108,11 +108,11 @@ class WorkflowDriver:
         await self._database.run_at_shutdown(run_snapshot.release_leases, self._registry.boot_id)
         self._database.close()
 
-    async def _advance_run(self, run_id: uuid.UUID) -> bool:
-        """Do steps of a run while there is something to do at once; always returns False."""
+    async def _advance_run(self, run_id: uuid.UUID) -> None:
+        """Do steps of a run while there is something to do at once."""
         lease = self._leases.get(run_id)
         if lease is None:
-            return False
+            return
         try:
             with actor_context.acting_as(cause="workflow"):
                 snapshot: RunSnapshot | None = await self._database(run_snapshot.read_run_snapshot, lease)
@@ -121,7 +121,6 @@ class WorkflowDriver:
         except LeaseLost:
             # Another driver has the run, or it is over. Nothing was written, and the rows have all that a driver needs.
             self._leases.pop(run_id, None)
-        return False
 
     async def _step(self, lease: RunLease, snapshot: RunSnapshot) -> RunSnapshot | None:
         """Do one step; return the state after it if there is more to do at once."""

@@ -249,12 +249,12 @@ def _start_locked(row: Workflow, trigger: str, inputs: Mapping[str, Any], mark: 
             raise  # the next pass tries again
         except SessionsError as error:
             log.warning("workflow %s: its %s trigger could not start it: %s", row.id, trigger, error.message)
-            return _store_trigger_error(locked, error.message)
+            _store_trigger_error(locked, error.message)
+            return False
         _store_trigger_error(locked, "")
     return is_new
 
 
-def _store_trigger_error(row: Workflow, message: str) -> bool:
+def _store_trigger_error(row: Workflow, message: str) -> None:
     if row.trigger_error != message:
         Workflow.objects.filter(id=row.id).update(trigger_error=message)
-    return False
