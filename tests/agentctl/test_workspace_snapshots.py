@@ -59,6 +59,20 @@ async def test_work_of_a_dying_agent_is_kept(running: Running, repository: Path)
     assert reasons(running)[:2] == ["turn_start", "turn_end"]
 
 
+async def test_commit_or_file_of_a_person_is_kept_before_the_next_turn(running: Running, repository: Path) -> None:
+    for name in ("committed", "unfinished"):
+        (repository / name).write_text("x")
+    status, answer = await running.post("/git/commit", message="Some of it", paths=["committed"])
+    assert status == 200, answer
+    assert (await running.line("workspace.snapshot"))["head"] == answer["commit"]
+    assert run_git(repository, "cat-file", "-p", f"{REF}:unfinished") == "x"
+
+    status, answer = await running.put("written", b"y")
+    assert status == 201, answer
+    assert await eventually_async(lambda: len(reasons(running)) == 2)
+    assert run_git(repository, "cat-file", "-p", f"{REF}:written") == "y"
+
+
 async def test_last_state_is_kept_at_shutdown(tmp_path: Path) -> None:
     async with agentctl(tmp_path) as running:
         run_git(running.workspace, "init", "--quiet")

@@ -172,6 +172,7 @@ class WorkspaceApi:
         content, expected = await request.read(), _expected_hash(request)
         path = request.query.get("path", "")
         answer = await self._on_workspace(write_content, self._workspace.root, path, content, expected)
+        self._keeper.after_change()
         return json_response(answer, 201 if answer["created"] else 200)
 
     async def _status(self, request: web.Request) -> web.Response:
@@ -207,6 +208,7 @@ class WorkspaceApi:
             (parse_text(body, "author_name", ""), parse_text(body, "author_email", "")),
         )
         answer = await self._on_workspace(changes.create_commit, self._workspace.git, message, author, only)
+        self._keeper.after_change()
         await self._status(request)
         return json_response(answer)
 

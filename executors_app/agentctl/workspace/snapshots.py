@@ -288,6 +288,10 @@ class SnapshotService:
         """Take a snapshot after a turn, in the background."""
         self._schedule("turn_end")
 
+    def after_change(self) -> None:
+        """Take a snapshot after a person has changed or committed files, in the background."""
+        self._schedule("asked")
+
     async def before_shutdown(self) -> None:
         """Take the last snapshot; waits at most ``SnapshotLimits.end_waits``, and never raises."""
         await self._wait(self._schedule("shutdown"), self._limits.end_waits)
