@@ -204,7 +204,7 @@ def held_notice(session_id: str, message_id: str, prompt: str) -> Notice:
         AttentionKind.HELD,
         held_key(session_id, message_id),
         HEADLINES[Code.HELD],
-        text("The agent ended before it confirmed the prompt, and nothing is sent twice. The prompt: ", quote(prompt)),
+        text("Kandev cannot tell what became of the prompt, and sends nothing twice. The prompt: ", quote(prompt)),
         "Open the session and send the prompt again, or dismiss it.",
     )
 

@@ -25,7 +25,7 @@ from sessions_app.domain.situation_facts import (
     state_label,
 )
 from sessions_app.domain.states import SessionState, WorkState
-from sessions_app.domain.wording import plural
+from sessions_app.domain.wording import as_sentence, plural
 
 Facts = SituationFacts
 Describe = Callable[[Facts], Situation]
@@ -128,7 +128,7 @@ def gave_up(f: Facts) -> Situation:
         text = f"The agent could not be started in {f.attempts} attempts, and is not started again automatically."
     if f.error_code == AGENT_DIED:
         text = f"{AGENT_DIED_HEADLINE}."
-    step = _with_load_hint(f"{f.error_message} Fix the cause, then press “Try again”.".strip(), f)
+    step = _with_load_hint(f"{as_sentence(f.error_message)} Fix the cause, then press “Try again”.".strip(), f)
     return Situation(Code.GAVE_UP, "error", text, step, "try_again", IdleReason.GAVE_UP, LABELS[Code.GAVE_UP])
 
 
@@ -152,7 +152,7 @@ def in_start_queue(code: Code, text: str, reason: IdleReason) -> Describe:
 
 def program(f: Facts) -> Situation:
     """Describe an agent program that cannot be started until a person fixes it."""
-    text = f.error_message or "The agent cannot be started."
+    text = as_sentence(f.error_message) or "The agent cannot be started."
     return Situation(
         Code.PROGRAM, "error", text, RETRY_SENTENCE, "try_again", IdleReason.ERROR, until=f.next_restart_at
     )
@@ -164,7 +164,7 @@ def backing_off(f: Facts) -> Situation:
     text = f"The agent ended unexpectedly. It restarts at {at} (restart {f.attempts + 1})."
     if f.session_state == SessionState.ERROR:
         text = f"The last start failed. The next one is at {at} (attempt {f.attempts + 1})."
-    step = _with_load_hint(f"{f.error_message} “Try again” does so now.".strip(), f)
+    step = _with_load_hint(f"{as_sentence(f.error_message)} “Try again” does so now.".strip(), f)
     return Situation(
         Code.BACKING_OFF,
         "warning",
@@ -227,7 +227,7 @@ def overdue(f: Facts) -> Situation:
         f"{HEADLINES[Code.OVERDUE]}.",
         "{} prompts have waited longer for the agent than a start should take.",
     )
-    why = f.error_message or "Kandev keeps trying."
+    why = as_sentence(f.error_message) or "Kandev keeps trying."
     step = f"{why} The prompt stays in the queue; you can withdraw it."
     return Situation(Code.OVERDUE, "warning", text, step, "try_again" if f.is_resting else "")
 
@@ -315,7 +315,7 @@ def stopped(f: Facts) -> Situation:
 
 def error(f: Facts) -> Situation:
     """Describe an error after which nothing is retried."""
-    text = f.error_message or f"{HEADLINES[Code.ERROR]}."
+    text = as_sentence(f.error_message) or f"{HEADLINES[Code.ERROR]}."
     step = _with_load_hint("Nothing is retried automatically. Fix the cause, then try again.", f)
     return Situation(Code.ERROR, "error", text, step, "try_again", IdleReason.ERROR, LABELS[Code.ERROR])
 

@@ -34,6 +34,7 @@ from sessions_app.domain.situation_facts import (
     state_label,
 )
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, RunState, SessionState, WorkState
+from sessions_app.domain.wording import as_sentence
 
 _Row = tuple[Callable[[texts.Facts], bool], texts.Describe]
 
@@ -116,7 +117,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
             Code.DAMAGED,
             "error",
             "This session’s record is damaged. An administrator needs to repair it.",
-            f.error_message,
+            as_sentence(f.error_message),
         ),
     ),
     (lambda f: bool(f.task_end) or f.session_state in TERMINAL_STATES, texts.over),
@@ -155,7 +156,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
     ),
     (
         lambda f: f.error_code in DISK_CODES,
-        lambda f: Situation(Code.DISK, "error", f.error_message, "Nothing that is shown here is lost."),
+        lambda f: Situation(Code.DISK, "error", as_sentence(f.error_message), "Nothing that is shown here is lost."),
     ),
     (lambda f: f.pending_permissions > 0, texts.permission),
     (lambda f: f.pending_questions > 0, texts.question),
@@ -163,7 +164,11 @@ _ROWS: Final[tuple[_Row, ...]] = (
     (
         _because(Reason.WORKTREE_MISSING),
         lambda f: Situation(
-            Code.WORKTREE_MISSING, "error", f"{HEADLINES[Code.WORKTREE_MISSING]}.", f.error_message, "new_session"
+            Code.WORKTREE_MISSING,
+            "error",
+            f"{HEADLINES[Code.WORKTREE_MISSING]}.",
+            as_sentence(f.error_message),
+            "new_session",
         ),
     ),
     (_has_given_up, texts.gave_up),

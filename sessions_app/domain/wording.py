@@ -13,3 +13,12 @@ def describe_exit(exit_code: object) -> str:
     if not isinstance(exit_code, int):
         return "exit code unknown"
     return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+
+
+def as_sentence(text: str) -> str:
+    """Return a text with a capital letter and a full stop, so that another sentence can follow; empty stays empty."""
+    text = text.strip()
+    if not text:
+        return ""
+    end = "" if text.endswith((".", "!", "?", "…")) else "."
+    return f"{text[0].upper()}{text[1:]}{end}"

@@ -71,7 +71,7 @@ def find_or_create_parents(session_id: uuid.UUID, snapshot: SnapshotValues, team
     notes: list[str] = []
     team, made = Group.objects.get_or_create(name=snapshot.inner("task").text("team", 150) or team_name)
     if made:
-        notes.append(f"team “{team.name}” was created, without members")
+        notes.append(f"team “{team.name}” is new, without members")
     task = _find_or_create_task(session_id, snapshot, team, notes)
     profile = _find_or_create_profile(snapshot, team, notes)
     executor = _find_or_create_executor(snapshot.inner("executor"), notes)
@@ -146,7 +146,7 @@ def _find_or_create_profile(snapshot: SnapshotValues, team: Group, notes: list[s
     if found is not None:
         return found
     agent_type = told.one_of("agent_type", agent_types(), kind if kind in agent_types() else INERT_TYPE)
-    notes.append(f"agent profile “{name}” of type {agent_type} was created, without command and environment")
+    notes.append(f"agent profile “{name}” of type {agent_type} is new, without command and environment")
     return AgentProfile.objects.create(
         name=name,
         team=team,
@@ -167,7 +167,7 @@ def _find_or_create_executor(told: SnapshotValues, notes: list[str]) -> Executor
         name = f"{name} ({runtime})"
     executor, made = Executor.objects.get_or_create(name=name, defaults={"runtime": runtime, "max_live": 0})
     if made:
-        notes.append(f"executor “{name}” was created, with a limit of 0 agents")
+        notes.append(f"executor “{name}” is new, with a limit of 0 agents")
     return executor
 
 

@@ -314,14 +314,14 @@ def _executor_contexts() -> list[dict[str, Any]]:
 
 def _describe_room(live: int, limit: int | None, shared_by: int) -> str:
     """Return how many agents run on an executor and how many may; ``shared_by`` executors use this machine's memory."""
-    agents = plural(live, "1 agent", "{} agents")
+    sessions = plural(live, "1 live session", "{} live sessions")
     if limit is None:
-        return f"{agents}, no limit"
+        return f"{sessions}, no limit"
     if not shared_by:
-        return f"{agents} of at most {limit}"
+        return f"{sessions} of at most {limit}"
     if shared_by == 1:
-        return f"{agents} of at most {limit}, as this machine has memory for"
-    return f"{agents}; at most {limit} on all executors of this machine together, as it has memory for"
+        return f"{sessions} of at most {limit}, as this machine has memory for"
+    return f"{sessions}; at most {limit} on all executors of this machine together, as it has memory for"
 
 
 def _execution_context(row: ExecutorRunning, writable: Collection[int], holders: _LeaseHolders) -> dict[str, Any]:

@@ -97,6 +97,13 @@ def test_agent_text_is_escaped_in_the_inbox(ada: Client, session: TaskSession) -
     assert "<script>alert(1)" not in ada.get("/attention/").text
 
 
+def test_commands_in_an_item_are_shown_as_code(ada: Client, session: TaskSession) -> None:
+    item = raise_item_of(session)
+    item.why = "Its program `codex` was not found."
+    item.save()
+    assert "Its program <code>codex</code> was not found." in ada.get("/attention/").text
+
+
 # --- the page of a session ---
 
 

@@ -31,7 +31,7 @@ def test_executor_shows_its_runtime_isolation_and_load(ada: Client, bob: Client,
         html = reader.get("/executors/").text
         assert "local_standalone" in html
         assert "Trusted agents only" in html
-        assert "1 agent of at most 3" in html
+        assert "1 live session of at most 3" in html
 
 
 def test_executor_without_its_own_limit_shows_that_of_the_memory(
@@ -40,7 +40,7 @@ def test_executor_without_its_own_limit_shows_that_of_the_memory(
     world.running_session()
     monkeypatch.setattr(capacity, "machine_memory", lambda: 0)
     html = ada.get("/executors/").text
-    assert f"1 agent of at most {capacity.MIN_AGENTS}, as this machine has memory for" in html
+    assert f"1 live session of at most {capacity.MIN_AGENTS}, as this machine has memory for" in html
     assert "Full" not in html
     monkeypatch.setattr(capacity, "MIN_AGENTS", 1)
     assert ">Full<" in ada.get("/executors/").text
@@ -53,7 +53,7 @@ def test_executors_that_share_the_memory_share_its_limit(
     Executor.objects.create(name="Second", runtime="local_standalone")
     monkeypatch.setattr(capacity, "machine_memory", lambda: 0)
     html = ada.get("/executors/").text
-    assert "0 agents; at most 8 on all executors of this machine together" in html
+    assert "0 live sessions; at most 8 on all executors of this machine together" in html
     assert 'aria-label="Second: 1 of 8"' in html
 
 
@@ -63,7 +63,7 @@ def test_workspace_without_an_agent_takes_no_room(ada: Client, world: World) -> 
     assert ">Full<" in ada.get("/executors/").text
     TaskSession.objects.filter(id=session.id).update(has_agent=False)
     html = ada.get("/executors/").text
-    assert "0 agents of at most 1" in html
+    assert "0 live sessions of at most 1" in html
     assert ">Full<" not in html
 
 

@@ -167,7 +167,7 @@ def test_related_rows_are_found_by_name_or_created_inert(folder: Path, capsys: p
     assert back.task.repository is None
     said = capsys.readouterr().out
     for words in (
-        "team “team” was created",
+        "team “team” is new",
         "“/srv/repository” is not opened",
         "a limit of 0 agents",
         "without command",

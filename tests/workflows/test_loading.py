@@ -98,6 +98,7 @@ INVALID: dict[str, tuple[str, str]] = {
     "no expression": (workflow([node("a", "function", language="python", code="x = 1")]), "expression"),
     "constant of another type": (workflow([node("a", "constant", valueType="number", value="x")]), "value"),
     "cron": (workflow([node("a", "trigger", triggerType="cron", cron="x")]), "cron"),
+    "no cron": (workflow([node("a", "trigger", triggerType="cron")]), "cron"),
     "idle": (workflow([node("a", "trigger", triggerType="idle")]), "idle"),
     "gate without target": (workflow([node("a", "gate", inputs=["ok:boolean"])]), "gate"),
     "gate that is not reached": (

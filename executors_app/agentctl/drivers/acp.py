@@ -270,7 +270,7 @@ class AcpDriver:
         if isinstance(error, AgentGone):
             stderr = self._agent.process.output_tail() if self._agent else ""
             how = self._agent.process.exit_description() if self._agent else f"with code {exit_code}"
-            return events.agent_ended(f"the agent ended {how} before {self._step} was there", stderr)
+            return events.agent_ended(f"the agent ended {how} before completing {self._step}", stderr)
         if isinstance(error, SpawnFailed):
             return StartFailed(error.code, str(error), permanent=error.permanent)
         late = f"the agent did not complete {self._step} within {self._step_timeout:g} s"

@@ -100,9 +100,11 @@ class AgentProcess:
         return self._guard.exit_code
 
     def exit_description(self) -> str:
-        """Describe the exit for a message: ``with code N``, or ``out of memory``."""
-        out_of_memory = self.exit_code == -signal.SIGKILL and identity.count_oom_kills() > self._oom_kills_before
-        return "out of memory" if out_of_memory else f"with code {self.exit_code}"
+        """Describe the exit for a message: ``with code N``, ``with signal N``, or ``out of memory``."""
+        code = self.exit_code
+        if code == -signal.SIGKILL and identity.count_oom_kills() > self._oom_kills_before:
+            return "out of memory"
+        return f"with signal {-code}" if code is not None and code < 0 else f"with code {code}"
 
     @property
     def is_running(self) -> bool:

@@ -107,7 +107,10 @@ class TriggerSettings(NodeData):
 def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
     """Check the cron expression, and the time of an idle trigger."""
     settings = node.settings_of(TriggerSettings)
-    if settings.trigger_type == "cron":
+    if settings.trigger_type == "cron" and settings.cron is None:
+        fix = "Add cron with five fields, as in cron: “*/5 * * * *” (every five minutes)."
+        yield SettingsIssue(code="cron", message="the cron trigger has no cron", fix=fix)
+    elif settings.trigger_type == "cron":
         try:
             parse_cron(settings.cron or "")
         except CronError as error:

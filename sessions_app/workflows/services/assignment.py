@@ -44,13 +44,15 @@ def run_refusal(user: User | None, team: Any, executor: Executor | None, graph: 
 
 
 def describe_required_rights(team: Any, executor: Executor | None, graph: Graph | None) -> str:
-    """Return a sentence that names who has the rights for a run."""
-    if executor is not None and graph is not None and _requires_staff(team, executor, graph):
+    """Return a sentence that names who has the rights for a run; without a graph, that nobody can start one."""
+    if graph is None:
+        return "Correct the text first."
+    if executor is not None and _requires_staff(team, executor, graph):
         return (
-            f"A member of the team who is staff can do that, because its shell nodes run on “{executor.name}” beside "
-            "the control plane."
+            f"A member of the team who is staff can confirm it, because its shell nodes run on “{executor.name}” "
+            "beside the control plane."
         )
-    return "Any member of the team with write access can do that."
+    return "Any member of the team with write access can confirm it."
 
 
 def _requires_staff(team: Any, executor: Executor, graph: Graph) -> bool:

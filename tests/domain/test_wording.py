@@ -1,0 +1,28 @@
+"""Sentences that pages build from numbers and from the words of programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessions_app.domain.wording import as_sentence, describe_exit
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(0, "exit code 0"), (3, "exit code 3"), (-9, "signal 9"), (None, "exit code unknown")]
+)
+def test_end_of_a_process_names_its_code_or_its_signal(code: object, words: str) -> None:
+    assert describe_exit(code) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("the agent ended with code 7: boom", "The agent ended with code 7: boom."),
+        ("The disk is full.", "The disk is full."),
+        ("cut short…", "Cut short…"),
+        ("`codex` is missing", "`codex` is missing."),
+        (" ", ""),
+    ],
+)
+def test_words_of_a_program_become_a_sentence(text: str, sentence: str) -> None:
+    assert as_sentence(text) == sentence
