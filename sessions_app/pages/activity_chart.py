@@ -52,7 +52,10 @@ class ChartMark:
 
 @dataclass(frozen=True, slots=True)
 class ActivityChart:
-    """The contents of the chart: two lanes, marks, and a summary for screen readers."""
+    """The contents of the chart: two lanes, marks, and a summary for screen readers.
+
+    External waits are drawn in the lane of the turns: while one lasts, no turn is open.
+    """
 
     since: datetime
     until: datetime
@@ -80,7 +83,8 @@ def draw_activity_chart(
     turns = []
     for run in reversed(runs):
         label = _RUN_LABELS.get(run.state, Label(run.state, "bad"))
-        title = f"Turn {label.text}, {run.started_at:%H:%M:%S}"
+        what = "Turn" if run.has_process else "Wait for an answer from outside:"
+        title = f"{what} {label.text}, {run.started_at:%H:%M:%S}"
         turns.append(scale.bar(run.started_at, run.ended_at or until, label.tone, title))
     agent = [
         scale.bar(begin, end, "up", "The agent’s process was running")
@@ -156,7 +160,10 @@ def _format_duration(seconds: float) -> str:
 
 
 def _chart_summary(runs: Sequence[Turn], looks: int) -> str:
-    """Return the summary for screen readers, such as ``5 turns (1 interrupted), 2 recovery checks``."""
-    cut = sum(run.state == RunState.INTERRUPTED for run in runs)
-    turns = f"{len(runs)} turn{'' if len(runs) == 1 else 's'}" + (f" ({cut} interrupted)" if cut else "")
-    return f"{turns}, {looks} recovery check{'' if looks == 1 else 's'}"
+    """Return the summary for screen readers, such as ``5 turns (1 interrupted), 1 wait, 2 recovery checks``."""
+    turns = [run for run in runs if run.has_process]
+    cut = sum(run.state == RunState.INTERRUPTED for run in turns)
+    parts = [plural(len(turns), "1 turn", "{} turns") + (f" ({cut} interrupted)" if cut else "")]
+    if waits := len(runs) - len(turns):
+        parts.append(plural(waits, "1 wait", "{} waits"))
+    return ", ".join([*parts, plural(looks, "1 recovery check", "{} recovery checks")])

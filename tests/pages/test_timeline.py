@@ -304,3 +304,14 @@ def test_long_idle_time_is_compressed_and_labelled() -> None:
     assert [bar.title for bar in drawn.breaks] == ["Idle for 9 days"]
     assert drawn.agent[0].x == "0.0"
     assert drawn.summary == "2 turns (1 interrupted), 0 recovery checks"
+
+
+def test_external_wait_is_no_turn_in_the_chart() -> None:
+    since = timezone.now() - timedelta(hours=1)
+    until = since + timedelta(minutes=30)
+    wait = Turn(state="waiting", has_process=False, started_at=since + timedelta(minutes=10))
+    turn = Turn(state="completed", started_at=since, ended_at=since + timedelta(minutes=5))
+    drawn = draw_activity_chart(since, until, [wait, turn], [], [])
+    assert drawn.summary == "1 turn, 1 wait, 0 recovery checks"
+    assert [bar.title.partition(" ")[0] for bar in drawn.turns] == ["Turn", "Wait"]
+    assert drawn.turns[1].title.startswith("Wait for an answer from outside: waiting, ")
