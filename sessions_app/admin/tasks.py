@@ -82,13 +82,13 @@ def _session_count_text(count: int) -> str:
     return f"{count} session{'' if count == 1 else 's'}"
 
 
-def _request_resume(session: TaskSession, user: Any) -> str:
+def _request_resume(session: TaskSession, user: User) -> str:
     intents.request_resume(session.id, user)
     ordered = session.intents.filter(kind=IntentKind.START, done_at=None).exists()
     return "" if ordered else "The session is already running."
 
 
-def _request_stop(session: TaskSession, user: Any) -> str:
+def _request_stop(session: TaskSession, user: User) -> str:
     if session.state in ENDED_STATES:
         raise TerminalState
     intents.request_stop(session.id, user)

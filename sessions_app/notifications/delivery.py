@@ -218,10 +218,16 @@ def _has_enough_items(choice: NotificationSettings) -> bool:
     return total == 0 or waiting * 100 >= choice.minimum_share * total
 
 
+def _items_for(hook: Webhook) -> QuerySet[AttentionItem]:
+    """Select the items of the user or the team that a webhook belongs to."""
+    if hook.user is not None:
+        return unseen_items_for(hook.user)
+    return AttentionItem.objects.none() if hook.team is None else team_items(hook.team)
+
+
 def _plan_webhook(hook: Webhook) -> int:
     target = f"webhook:{hook.id}"
-    rows = unseen_items_for(hook.user) if hook.user is not None else team_items(hook.team)
-    new = _undelivered_items(rows, target, hook.kinds).filter(created_at__gte=hook.created_at)
+    new = _undelivered_items(_items_for(hook), target, hook.kinds).filter(created_at__gte=hook.created_at)
     items = list(new[:MAX_CONCURRENT_DELIVERIES])
     word_items(items)
     made = 0

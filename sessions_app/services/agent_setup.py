@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
@@ -103,7 +103,7 @@ class AgentPlace:
 
 
 def agent_places(
-    user: User, kinds: Sequence[AgentType], executors: Sequence[Executor], team: Any = None
+    user: User, kinds: Sequence[AgentType], executors: Sequence[Executor], team: Group | None = None
 ) -> list[AgentPlace]:
     """Return what is known of each agent type on each executor; a constant number of queries.
 
@@ -116,7 +116,7 @@ def agent_places(
     ]
 
 
-def _reports(user: User, team: Any) -> Mapping[tuple[str, uuid.UUID], ReportedAgent]:
+def _reports(user: User, team: Group | None) -> Mapping[tuple[str, uuid.UUID], ReportedAgent]:
     """Return the newest report by agent type and executor."""
     rows = ReportedAgent.objects.visible_to(user).order_by("seen_at")
     return {(row.agent_type, row.executor_id): row for row in (rows.filter(team=team) if team else rows)}
@@ -186,13 +186,13 @@ def test_sessions() -> QuerySet[TaskSession]:
 # --- profiles and keys ---
 
 
-def profile_for(kind: AgentType, team: Any) -> AgentProfile | None:
+def profile_for(kind: AgentType, team: Group) -> AgentProfile | None:
     """Return the profile with which the team runs this type: its own, else a shared one; None if there is none."""
     rows = profiles_of(team.pk).filter(agent_type=kind.name)
     return rows.filter(team=team).first() or rows.first()
 
 
-def ensure_profile(user: User, kind: AgentType, team: Any) -> AgentProfile:
+def ensure_profile(user: User, kind: AgentType, team: Group) -> AgentProfile:
     """Return the team's profile of this type, creating one if the user is staff. Raises ReadOnly, Invalid."""
     found = profile_for(kind, team)
     if found is not None:
@@ -205,7 +205,7 @@ def ensure_profile(user: User, kind: AgentType, team: Any) -> AgentProfile:
     return made
 
 
-def store_key(user: User, kind: AgentType, team: Any, variable: str, value: str) -> AgentProfile:
+def store_key(user: User, kind: AgentType, team: Group, variable: str, value: str) -> AgentProfile:
     """Store a key, encrypted, in the environment of the team's own profile of this type; only staff may do that.
 
     A profile that all teams share is left alone: the team gets one of its own. Raises ReadOnly, Invalid.
@@ -230,7 +230,7 @@ def store_key(user: User, kind: AgentType, team: Any, variable: str, value: str)
 # --- tests ---
 
 
-def start_test(user: User, kind: AgentType, team: Any, executor: Executor) -> TaskSession:
+def start_test(user: User, kind: AgentType, team: Group, executor: Executor) -> TaskSession:
     """Start a test of the team's agent, or return the one that still runs.
 
     Raises ReadOnly, Invalid, Throttled, and what creating a session raises.
@@ -239,7 +239,7 @@ def start_test(user: User, kind: AgentType, team: Any, executor: Executor) -> Ta
     return start_test_in(repository_for_tests(team), user, kind, team, executor)
 
 
-def start_test_in(repository: Repository, user: User, kind: AgentType, team: Any, executor: Executor) -> TaskSession:
+def start_test_in(repository: Repository, user: User, kind: AgentType, team: Group, executor: Executor) -> TaskSession:
     """Do the same in the team's ``repository_for_tests``, which is created before any transaction."""
     require_write(user, team)
     profile = ensure_profile(user, kind, team)
@@ -252,17 +252,17 @@ def start_test_in(repository: Repository, user: User, kind: AgentType, team: Any
     )
 
 
-def newest_test(kind: AgentType, team: Any, executor: Executor) -> TaskSession | None:
+def newest_test(kind: AgentType, team: Group, executor: Executor) -> TaskSession | None:
     """Return the team's newest test of this type on this executor."""
     return _of_agent(team, kind, executor).select_related("task", "agent_profile", "executor").first()
 
 
-def _of_agent(team: Any, kind: AgentType, executor: Executor) -> QuerySet[TaskSession]:
+def _of_agent(team: Group, kind: AgentType, executor: Executor) -> QuerySet[TaskSession]:
     rows = test_sessions().filter(task__team=team, agent_profile__agent_type=kind.name, executor=executor)
     return rows.order_by("-created_at")
 
 
-def repository_for_tests(team: Any) -> Repository:
+def repository_for_tests(team: Group) -> Repository:
     """Return the team's scratch repository, created on its first use. Raises Invalid."""
     try:
         return scratch_repository(team)
@@ -271,7 +271,7 @@ def repository_for_tests(team: Any) -> Repository:
         raise Invalid("The scratch repository could not be created. The server log has the details.") from error
 
 
-def _test_task(user: User, team: Any, repository: Repository) -> Task:
+def _test_task(user: User, team: Group, repository: Repository) -> Task:
     """Return the team's task for tests; a new one if the last one has ended."""
     tasks = Task.objects.filter(team=team, repository=repository, archived_at=None).order_by("-created_at")
     found = next((task for task in tasks if not task.end), None)

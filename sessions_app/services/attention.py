@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db.models import Case, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.utils import timezone
 
@@ -91,7 +91,7 @@ def own_items(user: User) -> Q:
     return Q(session__owner=user.pk) | Q(run__started_by=user.pk) | made
 
 
-def team_items(team: Any) -> QuerySet[AttentionItem]:
+def team_items(team: Group) -> QuerySet[AttentionItem]:
     """Return the open items of a team's workflows and unfinished tasks, for any user."""
     rows = AttentionItem.objects.filter(Q(task__team=team) | Q(workflow__team=team), resolved_at=None)
     rows = rows.filter(task__archived_at=None).exclude(task__state__in=_ENDED_TASK_STATES)

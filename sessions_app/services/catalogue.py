@@ -216,14 +216,14 @@ def scratch_root() -> Path:
     return Path(settings.KANDEV_DATA_DIR) / SCRATCH_DIRECTORY
 
 
-def scratch_repository(team: Any) -> Repository:
+def scratch_repository(team: Group) -> Repository:
     """Return the team's scratch repository, created on its first use. Raises ExecutorError, OSError."""
     row = _scratch_row(team)
     make_repository(Path(row.path), _README)
     return row
 
 
-def _scratch_row(team: Any) -> Repository:
+def _scratch_row(team: Group) -> Repository:
     """Return the row of the team's scratch repository, whose directory may not exist yet."""
     with transaction.atomic():
         Group.objects.select_for_update().get(pk=team.pk)  # two first uses make one row

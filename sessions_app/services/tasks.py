@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db.models import Q, QuerySet
 from django.db.transaction import atomic, on_commit
 from django.utils import timezone
@@ -99,7 +99,7 @@ def create_task(user: User, values: Mapping[str, Any], mark: Mapping[str, str] |
     )
 
 
-def _repository_by_path(team: Any, path: str) -> Repository | None:
+def _repository_by_path(team: Group, path: str) -> Repository | None:
     if not path:
         return None
     found = Repository.objects.filter(team=team, path=str(Path(path))).first()

@@ -55,7 +55,7 @@ def _queries() -> dict[str, tuple[PreparedQuery[Any], tuple[Key, ...]]]:
         "sweep: an open start": (candidates._STARTS.of_one, (session.id,)),
         "sweep: a queued prompt": (candidates._QUEUED.of_one, (session.id,)),
         "sweep: the states of runs": (candidates._RUNS.of_one, (session.id,)),
-        "sweep: the repository": (candidates._PATHS.of_one, (session.task.repository_id or session.id,)),
+        "sweep: the repository": (candidates._REPOSITORIES.of_one, (session.task.repository_id or session.id,)),
         "sweep: the teams of an owner": (candidates._MEMBERS.of_one, (session.owner_id or 0,)),
     }
 

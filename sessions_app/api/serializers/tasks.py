@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.contrib.auth.models import Group
 from rest_framework import serializers
 
 from sessions_app.accounts.authorization import require_write, writable_teams
@@ -87,7 +88,7 @@ class NewTaskSerializer(serializers.Serializer[Any]):
         return teams[0]
 
 
-def validate_repository(team: Any, repository_id: Any) -> Repository | None:
+def validate_repository(team: Group, repository_id: Any) -> Repository | None:
     """Return the team's repository with this id, or None for no id. Raises ValidationError."""
     if repository_id is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.contrib.auth.models import Group
 from rest_framework import serializers
 
 from executors_app.models import AgentProfile, Executor
@@ -128,7 +129,7 @@ class _WorkplaceSerializer(serializers.Serializer[Any]):
             raise serializers.ValidationError(["This agent profile does not exist."])
         return value
 
-    def at_team(self, attrs: dict[str, Any], team: Any) -> dict[str, Any]:
+    def at_team(self, attrs: dict[str, Any], team: Group) -> dict[str, Any]:
         """Return the values with the team's repository. Raises ValidationError for what belongs to another team."""
         if "repository" in attrs:
             attrs["repository"] = validate_repository(team, attrs["repository"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, agent_types
@@ -27,7 +27,7 @@ def default_executor(named: Executor | None) -> Executor | None:
     return named or places.filter(runtime="local_standalone").first() or places.first()
 
 
-def run_refusal(user: User | None, team: Any, executor: Executor | None, graph: Graph) -> str:
+def run_refusal(user: User | None, team: Group, executor: Executor | None, graph: Graph) -> str:
     """Return why ``user`` may not run ``graph`` for ``team`` now, as a sentence; empty if it is allowed."""
     if user is None:
         return "The account whose rights it has was deleted."
@@ -43,7 +43,7 @@ def run_refusal(user: User | None, team: Any, executor: Executor | None, graph: 
     return ""
 
 
-def describe_required_rights(team: Any, executor: Executor | None, graph: Graph | None) -> str:
+def describe_required_rights(team: Group, executor: Executor | None, graph: Graph | None) -> str:
     """Return a sentence that names who has the rights for a run; without a graph, that nobody can start one."""
     if graph is None:
         return "Correct the text first."
@@ -55,7 +55,7 @@ def describe_required_rights(team: Any, executor: Executor | None, graph: Graph 
     return "Any member of the team with write access can confirm it."
 
 
-def _requires_staff(team: Any, executor: Executor, graph: Graph) -> bool:
+def _requires_staff(team: Group, executor: Executor, graph: Graph) -> bool:
     """Return whether only staff may run it: it has scripts without isolation, and the team is not trusted."""
     if "shell" not in node_types_of(graph):
         return False

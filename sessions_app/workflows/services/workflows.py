@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
@@ -182,7 +182,7 @@ def archive_workflow(user: User, workflow: Workflow) -> Workflow:
 def start_run(
     user: User,
     *,
-    team: Any,
+    team: Group,
     text: str,
     name: str = "",
     files: Mapping[str, str] | None = None,
