@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from django.db.models import Q, QuerySet
 
-from executors_app.models import AgentCapability, AgentProfile, ExecutorRunning
+from executors_app.models import PROFILE_SECRETS, AgentCapability, AgentProfile, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type
 from executors_app.wire.protocol import CapabilityShortfall
 
@@ -356,7 +356,7 @@ def list_recent_capabilities(teams: QuerySet[Any], limit: int) -> Iterable[Agent
     of_teams = AgentCapability.objects.filter(team_id__in=teams.order_by().values("pk"))
     worth = of_teams.filter(Q(claimed=True) | Q(broken_at__isnull=False)).select_related("profile", "executor", "team")
     newest = worth.order_by("agent_type", "-last_seen_at", "agent_name", "agent_version", "capability")
-    return newest.defer("profile__env", "profile__mcp_servers", "executor__config")[:limit]
+    return newest.defer(*(f"profile__{name}" for name in PROFILE_SECRETS), "executor__config")[:limit]
 
 
 def _day(at: datetime) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from executors_app import plugins
-from executors_app.encryption import EncryptedJSONField, EncryptedTextField
+from executors_app.encryption import EncryptedJSONField, EncryptedTextField, SecretUnreadable
 from executors_app.mcp_servers import check_secret_hosts
 from executors_app.orm import ListField, ObjectField
 from executors_app.wire.executions import LOCAL, ExecutionFacts, ExecutorStatus
@@ -70,6 +71,8 @@ class AgentProfile(models.Model):
     additional_directories = ListField(default=list, blank=True)
     """Absolute paths on the agent's machine that it may use in addition to its workspace."""
     mcp_servers = EncryptedJSONField(default=list, blank=True)
+    former_secrets = EncryptedJSONField(default=list, blank=True, db_default="", editable=False)
+    """Values that ``env`` and ``mcp_servers`` had before, as ``{name, value}``, newest first: texts still have them."""
     secret_hosts = ObjectField(default=dict, blank=True)
     """By variable of ``env``: the hosts whose servers, in lists of teams and repositories, may be given its value."""
     gone_patterns = ListField(default=list, blank=True)
@@ -89,6 +92,29 @@ class AgentProfile(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *args: Any, update_fields: Iterable[str] | None = None, **options: Any) -> None:
+        """Save the row, and remember the secrets that are replaced."""
+        fields = None if update_fields is None else set(update_fields)
+        may_replace = fields is None or not fields.isdisjoint(_SECRET_FIELDS)
+        if may_replace and not self._state.adding and self._remember_replaced_secrets() and fields is not None:
+            fields.add("former_secrets")
+        super().save(*args, update_fields=fields, **options)
+
+    def _remember_replaced_secrets(self) -> bool:
+        """Add the stored values that the row no longer has to ``former_secrets``; return whether there are any."""
+        stored = AgentProfile.objects.filter(pk=self.pk).only(*PROFILE_SECRETS).first()
+        if stored is None:
+            return False
+        try:
+            kept = named_values(self)
+            replaced = [pair for pair in named_values(stored) if pair not in kept]
+            earlier = [pair for pair in stored.former_secrets if pair not in replaced]
+        except SecretUnreadable:
+            return False
+        if replaced:
+            self.former_secrets = [*replaced, *earlier][:MAX_FORMER_SECRETS]
+        return bool(replaced)
 
     def argv(self, runtime: str = LOCAL) -> list[str]:
         """Return the agent's command line: the profile's command or the type's, then the profile's arguments.
@@ -117,6 +143,24 @@ class AgentProfile(models.Model):
             raise ValidationError({"gone_patterns": error.messages}) from error
         if not all(PurePosixPath(path).is_absolute() and "\0" not in path for path in self.additional_directories):
             raise ValidationError({"additional_directories": "Expected absolute paths."})
+
+
+_SECRET_FIELDS: Final = ("env", "mcp_servers")
+PROFILE_SECRETS: Final = (*_SECRET_FIELDS, "former_secrets")
+"""Fields of a profile that are encrypted; lists are read without them."""
+MAX_FORMER_SECRETS: Final = 100
+
+
+def named_values(profile: AgentProfile) -> list[dict[str, str]]:
+    """Return what may be secret in a profile, as ``{name, value}``. Raises SecretUnreadable."""
+    parts = [profile.env, *(server.get(part) for server in profile.mcp_servers for part in ("env", "headers"))]
+    pairs: list[tuple[Any, Any]] = []
+    for part in parts:
+        if isinstance(part, dict):
+            pairs += part.items()
+        elif isinstance(part, list):
+            pairs += ((each.get("name"), each.get("value")) for each in part if isinstance(each, dict))
+    return [{"name": str(name), "value": value} for name, value in pairs if isinstance(value, str) and value]
 
 
 class Executor(models.Model):

@@ -36,7 +36,7 @@ _UNQUOTED: Final = re.compile(
 )
 """An assignment of a shell or of an address, whose value may contain quotes."""
 _MIXED: Final = re.compile(
-    rf"(?:{_NAMES})[\w-]*+(?::[ \t]++(?P<value>[^\s'\"`\\,;]++)|)"
+    rf"(?:{_NAMES})(?P<tail>[\w-]*+)(?::[ \t]++(?P<value>[^\s'\"`\\,;]++)|)"
     r"|(?<![\w-])--?(?P<option>[a-z][\w-]{1,60}+)[ \t]++(?:\\*+['\"])?+(?P<argument>[^\s'\"`\\-][^\s'\"`\\]*+)"
     r"|\blogin\s++\S++\s++password\s++(?P<login>\S++)"
     rf"|<[\w:.-]{{0,40}}?(?:{_NAMES})[\w:.-]*+>(?P<element>[^<>\r\n]++)</",
@@ -45,6 +45,32 @@ _MIXED: Final = re.compile(
 """YAML, an option of a command, a file of logins, XML. Ordinary words may stand there too, so most values count only
 with letters and digits."""
 _NAME: Final = re.compile(_NAMES, re.IGNORECASE)
+_DESCRIBING_TAIL: Final = re.compile(
+    r"[\w-]*?(?:name|ref|reference|type|kind|format|version|path|file|dir|url|uri|endpoint|host|provider|policy|algorithm"
+    r"|class|count|length|limit|size|ttl|expiry|expires|expiration|age|period|interval|timeout|backend|store|mode)s?"
+    r"|i[sz]\w*|less\w*|arial|ary|aries",
+    re.IGNORECASE,
+)
+"""The end of a name by which its value describes a secret and is none: ``secretName``, ``token_ttl``, ``tokenizer``."""
+_DESCRIBING_VALUE: Final = re.compile(
+    r"v\d+(?:(?:alpha|beta|rc)\d*)?|(?:sha|hs|rs|es|ps|rsa|md|ed|aes|p|x|utf|base|oauth)[-_]?\d+(?:[-_][a-z0-9]{1,7})*"
+    r"|\d+(?:\.\d+)*(?:ms|s|m|h|d|w|y|b|ki?b?|mi?b?|gi?b?|secs?|seconds|min|minutes|hours|days|weeks|bits?|bytes)"
+    r"|\d{4}-\d\d-\d\d(?:T[\d:.]+(?:Z|[+-]\d\d:?\d\d)?)?",
+    re.IGNORECASE,
+)
+"""A version, an algorithm, a duration, a size or a date: unquoted, it is no secret, whatever it is called."""
+_AUTHORITY: Final = re.compile(r"(?i)\b[a-z][a-z0-9+.-]{0,30}+://(?P<authority>[^\s'\"`<>\\/]++)")
+"""The part of an address that has user, password and host. A password with a slash has to be encoded there."""
+_PORT: Final = re.compile(r"[0-9]{1,5}(?:[?#].*|)", re.DOTALL)
+_CREDENTIALS: Final = re.compile(
+    r"\b(?P<client>curl|wget|https?|xh|lftp|smbclient|rclone|snmpwalk|ldapsearch)\b(?!:)"
+    r"|(?<![\w-])(?:--(?:proxy-)?user|--auth|-[uUa])(?:\\*+['\"],?|[ \t=])*+(?:\\*+['\"])?+"
+    r"[^\s:'\"`\\,]{1,100}+:(?P<password>[^\s'\"`\\]++)"
+)
+"""A program, and an option with a user and a password for it, as in ``curl -u ada:hunter2``. For other programs, as
+in ``docker run -u 1000:1000``, such an option means something else."""
+_CLIENT_DISTANCE: Final = 1000
+"""Characters after the name of a program in which its options are searched."""
 _MIN_MIXED: Final = 6
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _DIGIT: Final = re.compile(r"\d")
@@ -83,8 +109,29 @@ def assigned_values(text: str) -> Iterator[tuple[int, int]]:
         if found["value"] and is_secret(found["value"][:_JUDGED]):
             yield found.span("value")
     for found in _MIXED.finditer(text):
-        if found.lastgroup:
+        if found.lastgroup not in (None, "tail"):
             yield from _mixed_value(found, found.lastgroup)
+    yield from address_passwords(text)
+    yield from _passwords_of_clients(text)
+
+
+def address_passwords(text: str) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each password in an address, whatever its scheme: ``redis://:hunter2@host``."""
+    for found in _AUTHORITY.finditer(text):
+        credentials, at, _ = found["authority"].rpartition("@")
+        user, colon, password = credentials.partition(":")
+        if at and colon and is_secret(password[:_JUDGED]) and not _PORT.fullmatch(password):
+            begin = found.start("authority") + len(user) + 1
+            yield begin, begin + len(password)
+
+
+def _passwords_of_clients(text: str) -> Iterator[tuple[int, int]]:
+    client = -_CLIENT_DISTANCE
+    for found in _CREDENTIALS.finditer(text):
+        if found["client"]:
+            client = found.end()
+        elif found.start() - client < _CLIENT_DISTANCE and is_secret(found["password"][:_JUDGED]):
+            yield found.span("password")
 
 
 def is_example(value: str) -> bool:
@@ -110,6 +157,8 @@ def _mixed_value(found: re.Match[str], kind: str) -> Iterator[tuple[int, int]]:
     value = found[kind][:_JUDGED]
     is_certain = kind in ("login", "element")
     if kind == "argument" and not _NAME.search(found["option"]):
+        return
+    if kind == "value" and (_DESCRIBING_TAIL.fullmatch(found["tail"]) or _DESCRIBING_VALUE.fullmatch(value)):
         return
     if is_secret(value) and (is_certain or _is_mixed(value)):
         yield found.span(kind)

@@ -91,11 +91,15 @@ _AUTHENTICATING: Final = (
     r"[\w-]{0,20}+"
 )
 _SCHEME: Final = r"(?:bearer|basic|token|apikey|bot|negotiate|ntlm)\s++"
+_SCHEME_OF_PARTS: Final = r"(?:digest|aws4-hmac-sha256|hawk|oauth|signature)\s++"
 _UNKNOWN_SCHEME: Final = rf"(?:[a-z][\w-]*+[ ]++)?+(?={_CHARACTER}{{0,200}}?[0-9])"
 _COOKIES: Final = r"(?:[^\s=;,\"'`\\]++=[^\s;\"'`\\]*+(?:;[ ]*+)?+)++"
+_QUOTED_PARAMETER: Final = r"\\*+\"(?:[^\"\\\r\n]|\\++(?![\"\\]))*+(?:\\*+\")?+"
+_PARAMETERS: Final = rf"(?:[\w-]++[ \t]*+=[ \t]*+(?:{_QUOTED_PARAMETER}|[^\s,\"'`\\]++)(?:[ \t]*+,[ \t]*+)?+)++"
+"""``name="value", name=value``, also where the quotes are escaped; the last quote may be missing."""
 _HEADERS: Final = (
-    # The value of one of these has several parts.
-    rf"(?i)authorization{_AFTER_HEADER}(?:digest|aws4-hmac-sha256|hawk|oauth|signature)\s++(?P<secret>[^\r\n]++)",
+    # The value of one of these has several parts; what follows them belongs to the command or the text around it.
+    rf"(?i)authorization{_AFTER_HEADER}{_SCHEME_OF_PARTS}(?P<secret>{_PARAMETERS}|{_CHARACTER}{{4,}}+)",
     rf"(?i)authorization{_AFTER_HEADER}{_SCHEME}(?P<secret>{_CHARACTER}{{4,}}+)",
     rf"(?i)authorization{_AFTER_HEADER}(?P<secret>{_UNKNOWN_SCHEME}{_CHARACTER}{{8,}}+)",
     rf"(?i){_AUTHENTICATING}{_AFTER_HEADER}(?P<secret>(?![0-9]++\b){_CHARACTER}{{6,}}+)",

@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from executors_app.models import Executor
+from executors_app.models import PROFILE_SECRETS, Executor
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.domain.session_status import ChoiceStatus, ReceiptStatus, SessionStatus
 from sessions_app.domain.situation_facts import Situation, SituationFacts
@@ -191,7 +191,7 @@ def list_start_options(user: User, asked: arguments.Arguments) -> results.StartO
     """Return the teams the user can write in, and the repositories, agents and executors a task can use there."""
     teams = list(writable_teams(user).order_by("name")[:ROW_LIMIT])
     ids = [team.pk for team in teams]
-    profiles = catalogue.visible_profiles(user).defer("env", "mcp_servers").order_by("name")
+    profiles = catalogue.visible_profiles(user).defer(*PROFILE_SECRETS).order_by("name")
     repositories = Repository.objects.visible_to(user).filter(team_id__in=ids).order_by("name")
     return results.StartOptions(
         teams=[results.Team(id=team.pk, name=team.name) for team in teams],

@@ -21,7 +21,7 @@ from executors_app import agent_capabilities, capacity
 from executors_app.agent_capabilities import CapabilityStanding
 from executors_app.agents import AgentType
 from executors_app.machine.process import identity
-from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
+from executors_app.models import PROFILE_SECRETS, AgentCapability, AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type, agent_types, listed_agent_types, missing_programs
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutorStatus
@@ -81,7 +81,7 @@ def agents_context(user: User, text: str = "") -> dict[str, Any]:
     seen = defaultdict(list)
     for row in agent_capabilities.list_recent_capabilities(visible_teams(user), MAX_VERSIONS_SHOWN):
         seen[row.agent_type].append(row)
-    profiles = list(visible_profiles(user).select_related("team").defer("env", "mcp_servers")[:MAX_PROFILES_SHOWN])
+    profiles = list(visible_profiles(user).select_related("team").defer(*PROFILE_SECRETS)[:MAX_PROFILES_SHOWN])
     sessions = TaskSession.objects.visible_to(user).order_by().values_list("agent_profile_id")
     used = dict(sessions.annotate(Count("id")))
     wanted = text.strip()[:SEARCH_LIMIT]

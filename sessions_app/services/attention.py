@@ -12,6 +12,7 @@ from django.contrib.auth.models import Group, User
 from django.db.models import Case, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.utils import timezone
 
+from executors_app.models import PROFILE_SECRETS
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.domain.attention import LOOK_KINDS, PRIORITY, STAFF_KINDS
@@ -68,7 +69,7 @@ def visible_items(user: User) -> QuerySet[AttentionItem]:
         rank=rank,
     )
     return rows.select_related("task__team", "session__agent_profile", "workflow__team").defer(
-        *("session__agent_profile__env", "session__agent_profile__mcp_servers"), *WORKFLOW_TEXTS
+        *(f"session__agent_profile__{name}" for name in PROFILE_SECRETS), *WORKFLOW_TEXTS
     )
 
 

@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
-from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from executors_app.models import PROFILE_SECRETS, AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import runtime
 from executors_app.repositories.scratch import BRANCH, create_scratch_repository
 from executors_app.repositories.team import TeamRepository
@@ -34,7 +34,7 @@ from sessions_app.workflows.models import Workflow, WorkflowRun
 
 LIVE_STATUSES: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY, ExecutorStatus.ERROR)
 """Statuses of executions that run or should run."""
-SECRET_FIELDS: Final = ("agent_profile__env", "agent_profile__mcp_servers")
+SECRET_FIELDS: Final = tuple(f"agent_profile__{name}" for name in PROFILE_SECRETS)
 _probes: Final = AttemptLimit("executor-probe", 20, 60)
 """Probes of one user: 20 a minute, because each contacts the executor and everything that runs there."""
 

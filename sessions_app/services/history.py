@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -19,9 +19,11 @@ from django.db.models import Case, Max, QuerySet, TextField, Value, When
 from django.db.models.functions import Cast, Length, Substr
 from django.utils.crypto import salted_hmac
 
+from executors_app.models import named_values
 from executors_app.wire.launch_tokens import bearer_token
 from sessions_app.confined.client import OperationFailed, TooExpensive
 from sessions_app.confined.limits import Limits
+from sessions_app.domain.assigned_values import address_passwords
 from sessions_app.domain.history import RULES_VERSION, SCAN_BUDGET, SCANNED_CHARS, Injection
 from sessions_app.models import Message, MessagePart, PreparedHistory, TaskSession
 from sessions_app.models.locking import refuse_in_transaction
@@ -163,16 +165,10 @@ def _values_to_hide(session: TaskSession) -> Iterator[str]:
         bearer = bearer_token(execution.auth_token, execution.state)
         tokens = (execution.resume_token, execution.rejected_resume_token, execution.auth_token, bearer)
         yield from filter(None, tokens)
-    yield from _named_secrets(profile.env)
-    for server in profile.mcp_servers:
-        for name in ("env", "headers"):
-            yield from _named_secrets(server.get(name))
-
-
-def _named_secrets(values: Any) -> Iterator[str]:
-    pairs: Any = values.items() if isinstance(values, Mapping) else ()
-    if isinstance(values, list):
-        pairs = ((each.get("name"), each.get("value")) for each in values if isinstance(each, dict))
-    for name, value in pairs:
-        if isinstance(value, str) and _SECRET_NAME.search(str(name)):
+    # A former secret may still be valid somewhere, and what was written before it was replaced still quotes it.
+    for pair in (*named_values(profile), *profile.former_secrets):
+        name, value = pair["name"], pair["value"]
+        if _SECRET_NAME.search(name):
             yield from (value, value.rsplit(" ", 1)[-1])  # in "Bearer X", X alone is a secret too
+        # Whatever it is called, as DATABASE_URL; also as a program passes it on, without the escapes of addresses.
+        yield from (value[begin:end] for begin, end in address_passwords(value))

@@ -99,11 +99,18 @@ def change_secrets(monkeypatch: pytest.MonkeyPatch, item: AttentionItem) -> None
     profile.save()
 
 
+def rotate_secrets(monkeypatch: pytest.MonkeyPatch, item: AttentionItem) -> None:
+    assert item.session is not None
+    profile = AgentProfile.objects.get(pk=item.session.agent_profile.pk)
+    profile.env = {"API_KEY": UNIQUE}
+    profile.save(update_fields=["env"])
+
+
 def change_texts(monkeypatch: pytest.MonkeyPatch, item: AttentionItem) -> None:
     update_wording(notices.permission_notice("p1", {**CALL, "title": "More is known"}))
 
 
-@pytest.mark.parametrize("change", [change_rules, change_secrets, change_texts])
+@pytest.mark.parametrize("change", [change_rules, change_secrets, rotate_secrets, change_texts])
 def test_changed_rules_secrets_and_texts_need_another_search(
     item: AttentionItem,
     searches: CountedSearches,

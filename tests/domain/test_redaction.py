@@ -109,6 +109,35 @@ HIDDEN: Final = {
     "header as JSON": (r"{\"Authorization\":\"Bearer hunter2\"}", ("hunter2",)),
     "header as a pair": ('["authorization", "Bearer hunter2"]', ("hunter2",)),
     "digest": ('Authorization: Digest username="ada", response="hunter2"', ("hunter2",)),
+    "digest in a command": (
+        """curl -H 'Authorization: Digest username="ada", response="hunter2", opaque=horse' x""",
+        ("hunter2", "horse"),
+    ),
+    "digest in JSON": (
+        json.dumps({"authorization": 'Digest username="ada", nonce="a\\b", response="hunter2"', "a": 1}),
+        ("hunter2",),
+    ),
+    "digest with an open quote": ('Authorization: Digest nonce="a", response="hunter2', ("hunter2",)),
+    "a signature of AWS": (
+        "authorization: AWS4-HMAC-SHA256 Credential=hunter2/a, SignedHeaders=host;date, Signature=horse",
+        ("hunter2", "horse"),
+    ),
+    "OAuth": ("Authorization: OAuth hunterhorse", ("hunterhorse",)),
+    "curl -u": ("curl -u ada:hunter2 https://example.com", ("hunter2",)),
+    "curl -u in one word": ("curl -sS -uada:hunter2 https://example.com", ("hunter2",)),
+    "curl --user": ("curl \\\n  --user='ada:hunter:2' https://example.com", ("hunter:2",)),
+    "curl of a proxy": ('curl --proxy-user "ada:hunter2" x', ("hunter2",)),
+    "curl in JSON": (json.dumps({"command": ["curl", "-u", "ada:hunter2"]}), ("hunter2",)),
+    "curl in JSON in JSON": (json.dumps({"command": json.dumps(["curl", "-u", "ada:hunter2"])}), ("hunter2",)),
+    "httpie": ("http -a ada:hunter2 GET example.com", ("hunter2",)),
+    "an address without a user": ("REDIS_URL=redis://:hunter2@cache:6379/0", ("hunter2",)),
+    "an address with signs in the password": (
+        "postgresql+psycopg://ada:h@nter2!$(horse)@db/x",
+        ("h@nter2", "horse"),
+    ),
+    "an address of several hosts": ("mongodb+srv://ada:hunter2#1@a:1,b:2/x", ("hunter2#1",)),
+    "an address in JSON": (json.dumps({"DATABASE_URL": "mysql://ada:hunter2,1@db"}), ("hunter2,1",)),
+    "an address in an address": ("?url=amqp%3A%2F%2Fada%3Ahunter2%2Cx%40host%2F", ("hunter2",)),
     "bearer alone": ("sent Bearer a1b2c3d4e5f6g7h8i9 to it", ("a1b2c3d4e5f6g7h8i9",)),
     "X-Api-Key": ("X-Api-Key: hunter2", ("hunter2",)),
     "X-Auth-Token": ('"x-auth-token": "hunter2"', ("hunter2",)),
@@ -156,6 +185,12 @@ def test_every_secret_of_a_text_is_redacted(text: str, secrets: Sequence[str]) -
         "The Bearer authentication of the proxy, and cookies: none.",
         "x-ratelimit-remaining-tokens: 149984",
         "input_tokens: 123456",
+        "secretName: db-credentials-v2\ntokenizer: bert-base-2\ntoken_ttl: 3600s\npassword_policy: level-2",
+        "signing_key: ed25519\ntoken: v1beta1\nsecret: sha256\nencryption_key: aes-256-gcm\ntoken: 2024-05-01T10:00Z",
+        "tokenType: jwt-rs256\ntoken_endpoint: auth2\nsecretRef: database2\npasswordless: login2",
+        "docker run -u 1000:1000 -a stdin:1 image; git push -u origin main:main; sort -u a:b2",
+        "curl https://example.com:8080/a?b=c@d http://localhost:3000?user=ada@example.com ssh://git@example.com:22/x.git",
+        "https://$USER:$PASSWORD@example.com redis://:${REDIS_PASSWORD}@cache curl -u $USER:$PASSWORD x",
         "secretName: 'server-certificate'",
         "token: str\npassword: Optional[str]",
         "api_key: process.env.API_KEY_2",
@@ -171,6 +206,25 @@ def test_every_secret_of_a_text_is_redacted(text: str, secrets: Sequence[str]) -
 )
 def test_plain_text_is_unchanged(text: str) -> None:
     assert redact(text) == (text, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (
+            'curl -H \'Authorization: Digest username="a", response="b"\' https://x && rm -rf /',
+            "' https://x && rm -rf /",
+        ),
+        ('{"authorization": "Digest a=\\"b\\", c=d", "command": "rm -rf /"}', '", "command": "rm -rf /"}'),
+        ("Authorization: OAuth abcdef; rm -rf /", "; rm -rf /"),
+        ("curl -u ada:hunter2 https://x && rm -rf /", " https://x && rm -rf /"),
+        ("psql postgres://ada:hunter2!@db/x && rm -rf /", "@db/x && rm -rf /"),
+    ],
+)
+def test_what_follows_a_secret_stays(text: str, kept: str) -> None:
+    clean, count = redact(text)
+    assert count >= 1
+    assert clean.endswith(kept)
 
 
 def test_known_secret_is_redacted_everywhere_unless_it_is_a_word() -> None:

@@ -223,6 +223,20 @@ ATTACKS: Final = {
     "beginnings of keys": ("", "BEGIN "),
     "bearers": ("", "bearer "),
     "logins": ("", "login a "),
+    "addresses": ("", "a://"),
+    "addresses with passwords": ("", "a://b:c@d "),
+    "an address with many signs": ("a://b:", "@:"),
+    "schemes": ("", "a+"),
+    "clients": ("", "curl "),
+    "options of clients": ("curl ", "-u a:"),
+    "options without a value": ("curl ", "-u "),
+    "users of clients": ("curl -u ", "a"),
+    "digests": ("", "authorization: digest "),
+    "parameters": ("authorization: digest ", "a=b,"),
+    "quoted parameters": ("authorization: digest ", 'a="b",'),
+    "parameters and backslashes": ('authorization: digest a="', "\\a"),
+    "describing tails": ("", "tokenname"),
+    "a describing tail": ("token", "name"),
 }
 """A beginning, and what is repeated behind it: texts that take long, some of them found by hill climbing."""
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from django.core.checks import run_checks
 from django.core.exceptions import ValidationError
+from django.db import connection
 
-from executors_app import plugins
+from executors_app import models, plugins
 from executors_app.apps import check_data_directory, check_isolation, check_plugins
 from executors_app.models import AgentProfile, Executor
 from tests.executors.rows import make_execution
@@ -76,3 +77,31 @@ def test_relative_data_directory_is_an_error(settings: Any) -> None:
 def test_checks_are_registered_and_find_nothing_here() -> None:
     assert check_plugins(None) == []
     assert [found for found in run_checks(tags=["executors"]) if found.is_serious()] == []
+
+
+def test_replaced_secrets_are_remembered_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "MAX_FORMER_SECRETS", 3)
+    servers = [{"name": "tools", "headers": [{"name": "Authorization", "value": "Bearer one"}], "env": {"A": "two"}}]
+    profile = AgentProfile.objects.create(name="demo", agent_type="demo", env={"KEY": "0"}, mcp_servers=servers)
+    profile = AgentProfile.objects.get(pk=profile.pk)
+    profile.mcp_servers = []
+    profile.save()
+    assert {pair["value"] for pair in AgentProfile.objects.get(pk=profile.pk).former_secrets} == {"Bearer one", "two"}
+    for number in range(1, 4):
+        profile = AgentProfile.objects.get(pk=profile.pk)
+        profile.env = {"KEY": str(number)}
+        profile.save(update_fields=["env"])
+    profile = AgentProfile.objects.get(pk=profile.pk)
+    assert [pair["value"] for pair in profile.former_secrets] == ["2", "1", "0"]
+    profile.name = "renamed"
+    profile.save()
+    assert [pair["value"] for pair in AgentProfile.objects.get(pk=profile.pk).former_secrets] == ["2", "1", "0"]
+
+
+def test_profile_whose_secrets_cannot_be_read_can_be_saved() -> None:
+    profile = AgentProfile.objects.create(name="demo", agent_type="demo", env={"KEY": "secret"})
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE agent_profiles SET env = 'damaged'")
+    profile.env = {"KEY": "another"}
+    profile.save()
+    assert AgentProfile.objects.get(pk=profile.pk).env == {"KEY": "another"}

@@ -92,6 +92,17 @@ def test_changed_conversation_secrets_or_rules_need_another_history(
     assert ("correct-horse-battery" in text) is (change_name != "secret")
 
 
+def test_password_in_an_address_of_a_variable_is_secret_whatever_the_variable_is_called() -> None:
+    session = session_that_lost_its_conversation("The words are correct-horse and staple/battery.")
+    addresses = {"DATABASE_URL": "postgres://ada:correct-horse@db/x", "BROKER": "amqp://ada:staple%2Fbattery@mq"}
+    change(session.agent_profile, env=addresses)
+    session = fresh(session)
+    prepare_history(session)
+    text = claim(session)
+    assert "correct-horse" not in text
+    assert "battery" not in text
+
+
 def test_supervisor_builds_the_history_and_the_receipt_counts_what_is_sent() -> None:
     session = running_session(execution=NO_LEASE, inject_history=True)
     add_messages(session, ["password = hunter2hunter2", "Done."])
