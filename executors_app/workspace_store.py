@@ -149,7 +149,7 @@ def prepare_seed(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "")
         branch=branch,
         store=sources.store,
         carried=sources.repository.carried(),
-        base=spec.base_branch,
+        base=spec.base_branch or sources.repository.head().removeprefix("refs/heads/"),
         borrow=borrow,
         whole=True,
     )

@@ -282,6 +282,31 @@ def test_base_behind_its_upstream_is_counted(repository: Path, worktree: Worktre
     assert prepare_workspace(git_of(worktree.path), "") == []
 
 
+@pytest.mark.parametrize("kind", ["plain", "bare", "linked"])
+@pytest.mark.parametrize("base", ["", "main", "refs/heads/main"])
+def test_base_that_is_not_named_or_named_in_full_is_compared_too(
+    repository: Path, tmp_path: Path, kind: str, base: str
+) -> None:
+    commit(repository, "new", "x\n")
+    run_git(repository, "update-ref", "refs/remotes/origin/main", "HEAD")
+    run_git(repository, "reset", "--quiet", "--hard", "HEAD~1")
+    if kind == "bare":
+        run_git(repository, "config", "core.bare", "true")
+        repository = repository / ".git"
+    elif kind == "linked":
+        run_git(repository, "checkout", "--quiet", "--detach")
+        run_git(repository, "worktree", "add", "--quiet", str(tmp_path / "linked"), "main")
+        repository = tmp_path / "linked"
+    made = worktrees.session_worktree(tmp_path / "data", SESSION)
+    seed_file = tmp_path / "seed"
+    write_seed(Seed(made.branch, repository=str(repository), base=base), seed_file)
+    preparation = WorkspacePreparation(seed_file, tmp_path / "root", SESSION, made.path)
+    made.path.parent.mkdir(parents=True)
+    worktrees.make_worktree(repository, base, made, existed=False)
+    workspace = Workspace(made.path, {EXECUTION_MARKER: "execution-1"}, preparation)
+    assert [notice.code for notice in workspace.prepare_for_agent()] == ["base_behind"]
+
+
 def test_rebuilt_worktree_and_its_base_are_reported_once(repository: Path, worktree: Worktree, tmp_path: Path) -> None:
     seed_file = tmp_path / "seed"
     write_seed(Seed(worktree.branch, repository=str(repository), base="main", existed=True), seed_file)

@@ -97,6 +97,7 @@ def _is_true(value: str) -> bool:
 
 def _compare_base(git: WorkspaceGit, base: str) -> list[Notice]:
     """Compare the base with its upstream as this repository knows it, without fetching."""
+    base = base.removeprefix(BRANCH_PREFIX)
     ref = f"{BRANCH_PREFIX}{base}"
     if not git_directory.is_branch_ref(ref):
         return []

@@ -194,7 +194,9 @@ class Workspace:
                 seed = read_seed(file)
         except (OSError, ValueError):
             return ""
-        return "" if seed.existed else seed.base
+        if seed.existed:
+            return ""
+        return seed.base or (_checked_out_branch(Path(seed.repository)) if seed.repository else "")
 
     def head(self) -> dict[str, str | None]:
         """Return ``{branch, head}``: what is checked out, null for none. Blocks."""
@@ -241,3 +243,8 @@ class Workspace:
         """Kill running gits and stop the threads."""
         self.git.close()
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+
+def _checked_out_branch(repository: Path) -> str:
+    """Return the branch at which a session without a base starts; empty if HEAD is detached or cannot be read."""
+    return git_directory.read_head(git_directory.git_directory_of(repository) or repository).branch
