@@ -158,7 +158,7 @@ def give_up(case: Case) -> Fields:
     started = plural(attempts, "Started once", "Started {} times")
     return leave_for_later(case) | {
         "session_move": "give_up" if SESSION.allows(case.facts.session_state, "give_up") else None,
-        "session_error_code": "gave_up",
+        "session_error_code": str(Reason.GAVE_UP),
         "reason": plural(attempts, "1 start without success", "{} starts without success"),
         "error_message": f"{started} without success. Fix the cause, then try again.",
     }

@@ -25,7 +25,7 @@ from executors_app.machine.process.spawning import inherited_environment
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
 from executors_app.wire.executions import LOCAL
-from executors_app.wire.protocol import CapabilityShortfall
+from executors_app.wire.protocol import CapabilityShortfall, Code
 from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Reason, Strategy
 from sessions_app.domain.states import DesiredState, PromptState, SessionState
@@ -435,7 +435,7 @@ def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mappin
     loaded = answer["outcome"] == "loaded"
     how = CapabilityShortfall.OTHER_CONVERSATION if loaded else CapabilityShortfall.NEW_CONVERSATION
     failure = StartFailure(
-        "context_mismatch",
+        str(Code.CONTEXT_MISMATCH),
         verdict.contradiction or "",
         permanent=True,
         needs_user=True,

@@ -20,6 +20,7 @@ from executors_app.plugins import runtime
 from executors_app.runtimes import SupportsSharedWorktrees
 from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, LaunchFailed, StaleGeneration
 from executors_app.wire.executions import Launched
+from executors_app.wire.protocol import Code
 from sessions_app.models import Lease, LeaseLost, session_transaction
 from sessions_app.services import prompt_context
 from sessions_app.services.agent_login import login_limit
@@ -78,7 +79,7 @@ async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, inte
     except TimeoutError:
         limit_text = f"{settings.KANDEV_START_TIMEOUT:g} seconds (KANDEV_START_TIMEOUT)"
         message = f"The start took longer than {limit_text}. The time of a login in it is not counted."
-        await _write_failure(registry, session_id, intent_id, None, StartFailure("start_timeout", message))
+        await _write_failure(registry, session_id, intent_id, None, StartFailure(str(Code.START_TIMEOUT), message))
     except ExecutorError as error:
         failure = start_failure_from(error, executor_failed=False)
         await _write_failure(registry, session_id, intent_id, None, failure)
@@ -86,7 +87,7 @@ async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, inte
         log.warning("session %s: its start could not be written: %s", session_id, error)
     except Exception as error:  # one bad session never stops the others
         log.exception("session %s: its start failed", session_id)
-        failure = StartFailure("internal_error", f"The start failed: {type(error).__name__}")
+        failure = StartFailure(str(Code.INTERNAL_ERROR), f"The start failed: {type(error).__name__}")
         await _write_failure(registry, session_id, intent_id, None, failure)
 
 
