@@ -72,7 +72,7 @@ class SeedClaim:
 
 
 _LOAD_SHARE: Final = 0.8
-"""Share of a whole start for the agent's part, if it restores a long conversation; the rest is for the workspace."""
+"""Share of a whole start for the agent's part; the rest is for the workspace."""
 _MAX_LOAD: Final = 600.0
 """Seconds; agentctl accepts no more."""
 
@@ -409,6 +409,11 @@ class AgentType:
     def names_conversation(self) -> bool:
         """Whether each turn names its conversation: command lines do, a turn of ACP does not."""
         return self.driver.endswith("_cli")
+
+    @staticmethod
+    def handshake_limit(start_timeout: float) -> float:
+        """Return the seconds for an agent to answer and to open a new conversation, which may load much of its own."""
+        return float(min(_LOAD_SHARE * start_timeout, _MAX_LOAD))
 
     def load_limit(self, start_timeout: float) -> float:
         """Return the seconds for restoring a conversation in a start that may take ``start_timeout`` seconds."""

@@ -52,7 +52,7 @@ async def test_stop_in_a_turn_closes_nothing(
 async def test_unanswered_request_is_cancelled_after_its_timeout(
     driver: Driver, request_for: MakeRequest, read_by_agent: ReadByAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acp, "_SETTING_SHARE", 0.01)
+    monkeypatch.setattr(acp, "_SETTING_TIMEOUT", 0.01)
     modes = {"modes": {"availableModes": [{"id": "plan", "name": "Plan"}]}}
     await driver.start(request_for(agent(session_new=[result({"sessionId": SESSION, **modes})]), mode="plan"))
 

@@ -239,14 +239,15 @@ async def test_missing_session_list_proves_nothing_and_has_a_short_timeout(
     assert "the drawer is empty" in failed.value.message
 
 
+LIMIT_HINT = "; KANDEV_START_TIMEOUT sets this limit"
 LOAD_LIMIT_HINT = "; KANDEV_START_TIMEOUT, or load_timeout of its agent type, sets this limit"
 
 
 @pytest.mark.parametrize(
     ("script", "changes", "step", "method"),
     [
-        (agent(initialize=[]), {}, "the agent did not complete initialize within 45 s", "initialize"),
-        (agent(session_new=[]), {}, "the agent did not complete session setup within 60 s", "session/new"),
+        (agent(initialize=[]), {}, f"the agent did not complete initialize within 45 s{LIMIT_HINT}", "initialize"),
+        (agent(session_new=[]), {}, f"the agent did not complete session setup within 60 s{LIMIT_HINT}", "session/new"),
         (
             agent(load=True, session_load=[chunk("user", "old")]),
             {"strategy": "native", "resume_token": SESSION, "load_timeout": 90.0},

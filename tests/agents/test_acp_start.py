@@ -240,6 +240,7 @@ async def test_resource_not_found_and_known_messages_mean_conversation_is_gone(
     ("script", "code", "permanent"),
     [
         (agent(initialize=[result({"protocolVersion": 2})]), "handshake_failed", True),
+        (agent(initialize=[result({"protocolVersion": "0.9"})]), "handshake_failed", True),
         (agent(initialize=[result("hello")]), "handshake_failed", True),
         (agent(initialize=[error(-32603, "no")]), "handshake_failed", False),
         (agent(session_new=[error(-32000, "Authentication required")]), "auth_required", True),
@@ -391,3 +392,9 @@ async def test_updates_may_arrive_before_the_conversation_has_an_id(
 
     assert started.resume_token == SESSION
     assert host.logs() == ["the agent sent future_update"]
+
+
+async def test_version_of_the_protocol_may_be_a_text(driver: Driver, request_for: MakeRequest) -> None:
+    told = result({"protocolVersion": "1", "agentCapabilities": {}})
+    started = await driver.start(request_for(agent(initialize=[told])))
+    assert started.outcome == "created"

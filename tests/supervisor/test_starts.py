@@ -35,6 +35,17 @@ from tests.supervisor.start_claims import answer_start, claim_start, session_wit
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.parametrize(("start_timeout", "seconds"), [(300.0, 240.0), (30.0, 24.0), (6000.0, 600.0)])
+def test_slow_agent_has_most_of_the_start_for_its_first_answer(
+    start_timeout: float, seconds: float, settings: Any
+) -> None:
+    settings.KANDEV_START_TIMEOUT = start_timeout
+    plan = claim_start(session_without_agent())
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
+    assert order is not None
+    assert order.body["timeout"] == seconds
+
+
 def test_demo_agent_uses_the_command_of_its_runtime() -> None:
     session = session_without_agent()
     change(session.agent_profile, agent_type="demo", command=[])

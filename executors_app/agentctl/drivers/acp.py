@@ -42,9 +42,10 @@ _INITIALIZE_SHARE: Final = 0.75
 """Share of the start's time limit for ``initialize``: a slower agent will not open a conversation in time."""
 _SESSION_SETUP: Final = "session setup"
 """The step in which the conversation is opened or loaded."""
+_LIMIT_HINT: Final = "; KANDEV_START_TIMEOUT sets this limit"
 _LOAD_LIMIT_HINT: Final = "; KANDEV_START_TIMEOUT, or load_timeout of its agent type, sets this limit"
-_SETTING_SHARE: Final = 1 / 6
-"""Share of the start's time limit for selecting the model, and again for the mode and for each other setting."""
+_SETTING_TIMEOUT: Final = 10.0
+"""Seconds for selecting the model, and again for the mode and for each other setting."""
 _CHANGE_TIMEOUT: Final = 20.0
 """Seconds for the agent's answer to the change of a setting."""
 _SAYS_BUSY: Final = re.compile(
@@ -237,7 +238,7 @@ class AcpDriver:
 
     async def _apply_settings(self, wire: JsonRpcConnection, request: StartRequest, peer: opening.AgentInfo) -> None:
         self._step = "settings"
-        limit = request.timeout * _SETTING_SHARE
+        limit = min(_SETTING_TIMEOUT, request.timeout)
         await self._settings.apply(wire, self._conversation_id or "", request, limit=limit)
         if request.additional_directories and not peer.directories:
             text = "the agent does not support additional directories, so none were passed to it"
@@ -273,7 +274,7 @@ class AcpDriver:
             return events.agent_ended(f"the agent ended {how} before completing {self._step}", stderr)
         if isinstance(error, SpawnFailed):
             return StartFailed(error.code, str(error), permanent=error.permanent)
-        late = f"the agent did not complete {self._step} within {self._step_timeout:g} s"
+        late = f"the agent did not complete {self._step} within {self._step_timeout:g} s{_LIMIT_HINT}"
         if request.strategy == "native" and self._step == _SESSION_SETUP:
             late = f"the agent did not load its conversation within {self._step_timeout:g} s{_LOAD_LIMIT_HINT}"
         return StartFailed(Code.START_TIMEOUT, late)

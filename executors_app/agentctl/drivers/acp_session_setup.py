@@ -209,7 +209,7 @@ async def initialize(wire: JsonRpcConnection) -> AgentInfo:
     except RpcError as error:
         raise start_failure(error) from error
     version = answer.get("protocolVersion") if isinstance(answer, dict) else None
-    if version != ACP_VERSION:
+    if version not in (ACP_VERSION, str(ACP_VERSION)):  # some agents repeat the number as text
         raise StartFailed(
             Code.HANDSHAKE_FAILED,
             f"the agent speaks version {version!r} of ACP, not {ACP_VERSION}",

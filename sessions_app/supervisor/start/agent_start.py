@@ -224,7 +224,7 @@ def _build_request(
         "prefer_load": kind.prefer_load,
         "expected_requests": continuity.count_requests(session) if strategy == Strategy.NATIVE or known_tokens else 0,
         "known_conversations": sorted(map(verification.fingerprint, known_tokens)),
-        "timeout": float(min(60, settings.KANDEV_START_TIMEOUT)),
+        "timeout": kind.handshake_limit(settings.KANDEV_START_TIMEOUT),
         "load_timeout": kind.load_limit(settings.KANDEV_START_TIMEOUT),
         **agent_login.login_field(plan.login),
     }
