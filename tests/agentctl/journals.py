@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 
 from executors_app.agentctl.journal.journal import Journal, JournalLimits
 from executors_app.wire.line_format import list_segments, read_lines
@@ -35,8 +34,9 @@ async def write_lines(directory: Path, count: int, **options: Any) -> str:
         return journal.epoch
 
 
-def hold_syncs(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Block syncs until the returned event is set, as a slow disk would."""
+@contextmanager
+def held_syncs(journal: Journal) -> Iterator[asyncio.Event]:
+    """Block the journal's syncs until the event is set, or the block ends, as a slow disk would."""
     release, loop = asyncio.Event(), asyncio.get_running_loop()
     sync = journal._store.sync
 
@@ -44,8 +44,11 @@ def hold_syncs(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> asyncio.Eve
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
         sync()
 
-    monkeypatch.setattr(journal._store, "sync", held)
-    return release
+    journal._store.sync = held  # type: ignore[method-assign]
+    try:
+        yield release
+    finally:
+        release.set()  # otherwise a failed test could never close its journal
 
 
 def seqs(directory: Path, after: int = 0, epoch: str | None = None) -> list[int]:

@@ -14,7 +14,7 @@ import pytest
 from executors_app.agentctl.journal.journal import Journal, JournalLimits
 from executors_app.wire.line_format import ASIDE, META_FILE, list_segments, read_epoch, read_lines
 from executors_app.wire.protocol import JournalKind
-from tests.agentctl.journals import hold_syncs, last_segment, opened, seqs, shown, write_lines
+from tests.agentctl.journals import held_syncs, last_segment, opened, seqs, shown, write_lines
 from tests.waiting import PATIENCE, eventually_async
 
 FLOOD = """
@@ -59,19 +59,19 @@ async def test_restart_replays_the_stored_lines(tmp_path: Path) -> None:
     assert seen == [1, 2, 3]
 
 
-async def test_decisive_line_is_durable_before_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_decisive_line_is_durable_before_it_is_shown(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
-        release = hold_syncs(journal, monkeypatch)
-        journal.append(JournalKind.MESSAGE_AGENT, text="said")
-        journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
-        journal.append(JournalKind.LOG, text="behind it")
+        with held_syncs(journal) as release:
+            journal.append(JournalKind.MESSAGE_AGENT, text="said")
+            journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
+            journal.append(JournalKind.LOG, text="behind it")
 
-        await journal.wait_for_lines(0)
-        assert [line["kind"] for line in shown(journal)] == [JournalKind.MESSAGE_AGENT]
+            await journal.wait_for_lines(0)
+            assert [line["kind"] for line in shown(journal)] == [JournalKind.MESSAGE_AGENT]
 
-        release.set()
-        await journal.wait_until_durable(3)
-        assert len(list(shown(journal))) == 3
+            release.set()
+            await journal.wait_until_durable(3)
+            assert len(list(shown(journal))) == 3
 
 
 async def test_text_is_synced_although_nobody_waits_for_it(tmp_path: Path) -> None:
@@ -261,8 +261,10 @@ async def test_segments_rotate_and_are_deleted_once_acknowledged(tmp_path: Path)
 
 async def test_line_that_is_not_acknowledged_is_kept(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=JournalLimits(segment=1)) as journal:
-        for _ in range(4):
+        for number in range(4):
             await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x"))
+            if number == 0:
+                journal.ack(1000)  # as of another epoch: only what has been shown can have been stored
         journal.ack(2)
         assert journal.first_seq == 3
         assert seqs(tmp_path) == [3, 4]
@@ -282,18 +284,18 @@ async def test_full_journal_blocks_the_agent_until_lines_are_acknowledged(tmp_pa
         await eventually_async(lambda: "has room again" in list(shown(journal, journal.first_seq - 1))[-1]["text"])
 
 
-async def test_too_many_lines_not_yet_durable_block_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_lines_not_yet_durable_block_the_agent(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
-        release = hold_syncs(journal, monkeypatch)
-        await journal.wait_for_room()
-        for _ in range(5):
-            journal.append(JournalKind.LOG, text="x" * (1 << 17))
-        waiting = asyncio.create_task(journal.wait_for_room())
-        await journal.wait_for_lines(4)
-        assert not waiting.done()
+        with held_syncs(journal) as release:
+            await journal.wait_for_room()
+            for _ in range(5):
+                journal.append(JournalKind.LOG, text="x" * (1 << 17))
+            waiting = asyncio.create_task(journal.wait_for_room())
+            await journal.wait_for_lines(4)
+            assert not waiting.done()
 
-        release.set()
-        await asyncio.wait_for(waiting, PATIENCE)
+            release.set()
+            await asyncio.wait_for(waiting, PATIENCE)
 
 
 async def test_reader_from_any_position_gets_exactly_the_rest(tmp_path: Path) -> None:

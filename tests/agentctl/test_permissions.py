@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from tests.agentctl.fakes import OPTIONS
-from tests.agentctl.journals import hold_syncs
+from tests.agentctl.journals import held_syncs
 from tests.agentctl.running import Running, agentctl, holds
 from tests.waiting import eventually_async
 
@@ -27,56 +25,54 @@ async def test_answer_reaches_the_agent_once(started: Running) -> None:
     assert (await started.get("/status"))["pending_permissions"] == []
 
 
-async def test_agent_gets_an_answer_after_it_is_on_disk(started: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_gets_an_answer_after_it_is_on_disk(started: Running) -> None:
     await started.prompt("ask")
     permission = await started.pending_permission()
     await started.sidecar.journal.flush()
-    release = hold_syncs(started.sidecar.journal, monkeypatch)
-    answering = [asyncio.create_task(started.post(f"/permissions/{permission}", option_id="yes")) for _ in range(2)]
-    await eventually_async(lambda: "permission.resolved" in started.kinds())
+    with held_syncs(started.sidecar.journal) as release:
+        answering = [asyncio.create_task(started.post(f"/permissions/{permission}", option_id="yes")) for _ in range(2)]
+        await eventually_async(lambda: "permission.resolved" in started.kinds())
 
-    await started.reaches("working")
-    assert not any(answer.done() for answer in answering)
-    assert "message.agent" not in started.kinds()
+        await started.reaches("working")
+        assert not any(answer.done() for answer in answering)
+        assert "message.agent" not in started.kinds()
 
-    release.set()
-    assert await asyncio.gather(*answering) == [(200, {"option_id": "yes"})] * 2
-    assert (await started.line("message.agent"))["text"] == "chosen: yes"
+        release.set()
+        assert await asyncio.gather(*answering) == [(200, {"option_id": "yes"})] * 2
+        assert (await started.line("message.agent"))["text"] == "chosen: yes"
 
 
-async def test_answer_that_is_being_written_is_neither_cancelled_nor_timed_out(
-    started: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_answer_that_is_being_written_is_neither_cancelled_nor_timed_out(started: Running) -> None:
     await started.prompt("ask")
     permission = await started.pending_permission()
     await started.sidecar.journal.flush()
-    release = hold_syncs(started.sidecar.journal, monkeypatch)
-    answering = asyncio.create_task(started.post(f"/permissions/{permission}", option_id="yes"))
-    await eventually_async(lambda: "permission.resolved" in started.kinds())
+    with held_syncs(started.sidecar.journal) as release:
+        answering = asyncio.create_task(started.post(f"/permissions/{permission}", option_id="yes"))
+        await eventually_async(lambda: "permission.resolved" in started.kinds())
 
-    status, body = await started.post(f"/permissions/{permission}", option_id=None)
-    assert (status, body["code"], body["details"]) == (409, "already_answered", {"option_id": "yes"})
-    assert await started.post("/cancel", message_id="m1") == (200, {"cancelled": True})
+        status, body = await started.post(f"/permissions/{permission}", option_id=None)
+        assert (status, body["code"], body["details"]) == (409, "already_answered", {"option_id": "yes"})
+        assert await started.post("/cancel", message_id="m1") == (200, {"cancelled": True})
 
-    release.set()
-    assert await answering == (200, {"option_id": "yes"})
-    assert (await started.line("message.agent"))["text"] == "chosen: yes"
-    assert "permission.cancelled" not in started.kinds()
+        release.set()
+        assert await answering == (200, {"option_id": "yes"})
+        assert (await started.line("message.agent"))["text"] == "chosen: yes"
+        assert "permission.cancelled" not in started.kinds()
 
 
-async def test_timeout_is_acknowledged_after_it_is_on_disk(started: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_timeout_is_acknowledged_after_it_is_on_disk(started: Running) -> None:
     await started.prompt("ask")
     permission = await started.pending_permission()
     await started.sidecar.journal.flush()
-    release = hold_syncs(started.sidecar.journal, monkeypatch)
-    expiring = asyncio.create_task(started.post(f"/permissions/{permission}", option_id=None))
-    await eventually_async(lambda: "permission.cancelled" in started.kinds())
+    with held_syncs(started.sidecar.journal) as release:
+        expiring = asyncio.create_task(started.post(f"/permissions/{permission}", option_id=None))
+        await eventually_async(lambda: "permission.cancelled" in started.kinds())
 
-    await started.get("/status")
-    assert not expiring.done()
+        await started.get("/status")
+        assert not expiring.done()
 
-    release.set()
-    assert await expiring == (200, {"option_id": None})
+        release.set()
+        assert await expiring == (200, {"option_id": None})
 
 
 async def test_first_answer_stands_after_a_restart(tmp_path: Path) -> None:

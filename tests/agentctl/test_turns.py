@@ -11,7 +11,7 @@ import pytest
 from executors_app.agentctl import turns
 from executors_app.agentctl.drivers import acp
 from executors_app.agentctl.journal.journal import JournalLimits
-from tests.agentctl.journals import hold_syncs
+from tests.agentctl.journals import held_syncs
 from tests.agentctl.running import Running, agentctl, holds
 from tests.waiting import eventually_async
 
@@ -84,34 +84,32 @@ async def test_prompt_found_in_the_journal_is_a_duplicate_after_the_line_is_gone
         assert (await third.prompt("hello"))[1]["duplicate"]
 
 
-async def test_agent_gets_a_prompt_after_it_is_on_disk(started: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = hold_syncs(started.sidecar.journal, monkeypatch)
-    prompting = asyncio.create_task(started.prompt("hello"))
-    await eventually_async(lambda: "prompt.accepted" in started.kinds())
+async def test_agent_gets_a_prompt_after_it_is_on_disk(started: Running) -> None:
+    with held_syncs(started.sidecar.journal) as release:
+        prompting = asyncio.create_task(started.prompt("hello"))
+        await eventually_async(lambda: "prompt.accepted" in started.kinds())
 
-    await started.reaches("working")
-    assert not prompting.done()
-    assert started.delivered() == []
+        await started.reaches("working")
+        assert not prompting.done()
+        assert started.delivered() == []
 
-    release.set()
-    assert await prompting == (202, {"accepted": True, "duplicate": False})
-    await started.line("turn.completed")
-    assert started.delivered() == ["m1"]
+        release.set()
+        assert await prompting == (202, {"accepted": True, "duplicate": False})
+        await started.line("turn.completed")
+        assert started.delivered() == ["m1"]
 
 
-async def test_agent_that_exits_while_its_prompt_is_written_does_not_get_it(
-    started: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    release = hold_syncs(started.sidecar.journal, monkeypatch)
-    prompting = asyncio.create_task(started.prompt("hello"))
-    await eventually_async(lambda: "prompt.accepted" in started.kinds())
-    started.agent.driver.die(9)
+async def test_agent_that_exits_while_its_prompt_is_written_does_not_get_it(started: Running) -> None:
+    with held_syncs(started.sidecar.journal) as release:
+        prompting = asyncio.create_task(started.prompt("hello"))
+        await eventually_async(lambda: "prompt.accepted" in started.kinds())
+        started.agent.driver.die(9)
 
-    release.set()
-    await prompting
-    assert holds(await started.line("agent.exited"), {"message_id": "m1"})
-    await started.reaches("exited")
-    assert started.delivered() == []
+        release.set()
+        await prompting
+        assert holds(await started.line("agent.exited"), {"message_id": "m1"})
+        await started.reaches("exited")
+        assert started.delivered() == []
 
 
 async def test_prompt_during_a_turn_is_refused(started: Running) -> None:

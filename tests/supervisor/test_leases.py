@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +17,7 @@ from django.utils import timezone
 
 from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
-from sessions_app.models import Lease, Supervisor
+from sessions_app.models import Lease, LeaseLost, Supervisor, session_transaction
 from sessions_app.services.intents import create_intent
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.dispatcher import load_pending_sessions, next_start_intent
@@ -281,3 +282,49 @@ def _has_lock_waiter() -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return bool(cursor.fetchone()[0])
+
+
+def take_while_reading(monkeypatch: pytest.MonkeyPatch, taken: ExecutorRunning, **values: Any) -> None:
+    """Let another supervisor take an execution after ours has read it, and before it writes."""
+    read = leases.leased_by_others
+
+    def read_and_lose(rows: Iterable[Any], me: str) -> set[uuid.UUID]:
+        found = read(rows, me)
+        change(taken, **values)
+        return found
+
+    monkeypatch.setattr(leases, "leased_by_others", read_and_lose)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("taken", [{"owner": "another", "generation": 4}, {"owner": "", "generation": 5}])
+def test_lease_that_was_taken_meanwhile_is_not_taken_from_its_holder(
+    monkeypatch: pytest.MonkeyPatch, taken: dict[str, Any]
+) -> None:
+    row = execution(owner="", lease_expires_at=None)
+    take_while_reading(monkeypatch, row, **taken)
+    assert leases.acquire_lease(row.id, "me") is None
+    assert (fresh(row).owner, fresh(row).generation) == (taken["owner"], taken["generation"])
+
+
+@pytest.mark.django_db
+def test_batch_of_which_one_lease_was_taken_meanwhile_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [execution(owner="", lease_expires_at=None) for _ in range(2)]
+    take_while_reading(monkeypatch, rows[1], owner="another", generation=5)
+    with pytest.raises(LeaseLost):
+        leases.acquire_leases(dict.fromkeys([row.id for row in rows], 0), "me")
+    assert fresh(rows[0]).owner == ""
+
+
+def test_lease_has_ended_at_the_moment_of_its_end() -> None:
+    assert leases.is_unexpired(NOW + timedelta(microseconds=1), NOW)
+    assert not leases.is_unexpired(NOW, NOW)
+
+
+@pytest.mark.django_db
+def test_lease_of_another_execution_of_the_session_cannot_write() -> None:
+    row = execution()
+    with pytest.raises(LeaseLost), session_transaction(row.session_id, Lease("me", 4, str(uuid.uuid4()))):
+        pass
+    with session_transaction(row.session_id, Lease("me", 4, str(row.id))) as written:
+        assert written.execution == row
