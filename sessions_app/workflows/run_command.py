@@ -246,7 +246,7 @@ def resolve_repository(team: Group, given: Path | None, file: Path) -> Repositor
 
     Without ``given`` it is the repository of the file, if the team has it, or else the only one of the team.
     """
-    place = given if given is not None else file.resolve().parent
+    place = given.resolve() if given is not None else file.resolve().parent
     path = next((folder for folder in (place, *place.parents) if (folder / ".git").exists()), None)
     if path is None:
         if given is not None:

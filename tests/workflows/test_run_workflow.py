@@ -23,6 +23,7 @@ from sessions_app.workflows.language.files import find_workflow_file
 from sessions_app.workflows.models import NodeRun, WorkflowRun
 from tests import preloaded
 from tests.drills.deployment import Deployment
+from tests.executors.repositories import make_repository
 from tests.migrated_database import copy_migrated
 from tests.services import ROOT
 from tests.supervisor.commands import environment
@@ -180,6 +181,20 @@ def test_ambiguous_or_missing_arguments_exit_with_2(team: Group, ask: Any, words
     with pytest.raises(CommandError, match=words) as refused:
         ask(team)
     assert refused.value.returncode == 2
+
+
+@pytest.mark.parametrize("given", [".", "sub", "../repository", "../link"])
+def test_repository_can_be_given_by_a_relative_path(
+    team: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    repository = make_repository(tmp_path / "repository")
+    (repository / "sub").mkdir()
+    (tmp_path / "link").symlink_to(repository)
+    monkeypatch.chdir(repository)
+    found = run_command.resolve_repository(team, Path(given), Path("x.yaml"))
+    assert found is not None
+    assert found.path == str(repository.resolve())
+    assert run_command.resolve_repository(team, Path(given), Path("x.yaml")) == found
 
 
 def test_tree_shows_each_node_in_its_iteration() -> None:
