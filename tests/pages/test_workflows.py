@@ -158,7 +158,7 @@ def test_edit_conflict_shows_both_texts_and_can_be_overridden(ada: Client, world
     answer = ada.post(f"/workflows/{workflow.id}/", mine)
     assert answer.status_code == 409
     page = answer.content.decode()
-    assert "Another user has changed this workflow" in page
+    assert "This workflow was changed after you opened it" in page
     assert "Heal {{" in page
     assert "Repair {{" in page
     assert 'name="revision" value="2"' in page
@@ -376,6 +376,6 @@ def test_manual_run_of_an_unseen_revision_is_refused(ada: Client, world: World) 
     run = make_run(world, row)
     save_workflow(world.ada, {"text": f"{PLAIN}\n"}, row)
     answer = ada.post(f"/workflows/{row.id}/run/", {"text": "", "revision": 1}, follow=True)
-    assert "Another user has changed this workflow" in said(answer)
+    assert "This workflow was changed after you opened it" in said(answer)
     assert "has changed since this run began" in said(ada.post(f"/workflows/runs/{run.id}/again/", follow=True))
     assert WorkflowRun.objects.count() == 1

@@ -63,7 +63,7 @@ def start_saved_run(
     and what ``start_run`` raises.
     """
     if revision is not None and revision != row.revision:
-        raise Conflict("Another user has changed this workflow since you opened it. Reload it.", revision=row.revision)
+        raise Conflict("This workflow was changed after you opened it. Reload it.", revision=row.revision)
     if row.archived_at is not None:
         raise Conflict("This workflow is archived.")
     return start_run(

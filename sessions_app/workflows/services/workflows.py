@@ -128,7 +128,7 @@ def _lock_workflow(workflow: Workflow, revision: int | None) -> Workflow:
     if row.archived_at is not None:
         raise Conflict("This workflow is archived.")
     if revision is not None and revision != row.revision:
-        raise Conflict("Another user has changed this workflow since you opened it. Reload it.", revision=row.revision)
+        raise Conflict("This workflow was changed after you opened it.", revision=row.revision)
     return row
 
 
