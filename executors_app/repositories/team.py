@@ -35,7 +35,7 @@ from executors_app.repositories.git_errors import Cause
 from executors_app.repositories.ref_files import FileModes
 from executors_app.repositories.transfer import Pack
 from executors_app.untrusted_files import Directory
-from executors_app.wire.errors import RepositoryUnusable
+from executors_app.wire.errors import RepositoryUnusable, no_start_commit
 
 _PACKS_LIMIT: Final = 50_000
 
@@ -384,7 +384,7 @@ class TeamRepository:
         """Return the commit that a new branch starts from: ``base`` here or at the remote; empty is HEAD."""
         if commit := self.find_start(base):
             return commit
-        raise RepositoryUnusable(f"The repository {self.path} has no commit at {base or 'HEAD'!r} to start from.")
+        raise no_start_commit(self.path, base)
 
     def find_start(self, base: str) -> str | None:
         """Return the commit that a new branch would start from; None if there is none. Raises GitFailed."""

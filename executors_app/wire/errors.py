@@ -85,6 +85,18 @@ class RepositoryUnusable(ExecutorError):
     permanent = True
 
 
+def no_start_commit(repository: Any, base: str) -> RepositoryUnusable:
+    """Return the error for a session that has nothing to start from: an empty repository, or an unknown base."""
+    what_next = (
+        "Create a branch of that name, then try again; or create a task with another base branch."
+        if base
+        else "Make a first commit there, then try again."
+    )
+    return RepositoryUnusable(
+        f"The repository {repository} has no commit at {base or 'HEAD'!r} to start from. {what_next}"
+    )
+
+
 class PublicationRefused(RepositoryUnusable):
     """A workspace has published as much into the team's repository as it may; its work is kept in its archive."""
 

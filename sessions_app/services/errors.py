@@ -104,7 +104,7 @@ class TerminalState(SessionsError, code="terminal_state"):
 
 
 class WorktreeMissing(SessionsError, code="worktree_missing"):
-    """The session's worktree is gone. Create a new session."""
+    """The session’s worktree is gone. Resume the session once its disk is back, or create a new one."""
 
 
 class DamagedRow(SessionsError, code="damaged_row"):

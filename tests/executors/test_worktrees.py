@@ -61,7 +61,9 @@ def test_worktree_starts_from_the_given_branch(tmp_path: Path, repository: Path,
 @pytest.mark.parametrize("base", ["no-such-branch", "--upload-pack=touch x", "-"])
 def test_base_that_is_no_commit_is_refused(tmp_path: Path, repository: Path, base: str) -> None:
     worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
-    with pytest.raises(RepositoryUnusable, match="has no commit at") as caught:
+    with pytest.raises(
+        RepositoryUnusable, match=r"has no commit at .* create a task with another base branch"
+    ) as caught:
         worktrees.make_worktree(repository, base, worktree, existed=False)
     assert caught.value.permanent
     assert not worktree.path.exists()
@@ -71,7 +73,7 @@ def test_repository_without_commits_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     run_git(empty, "init", "--quiet")
-    with pytest.raises(RepositoryUnusable, match="has no commit at 'HEAD'"):
+    with pytest.raises(RepositoryUnusable, match=r"has no commit at 'HEAD' to start from\. Make a first commit"):
         worktrees.make_worktree(empty, "", worktrees.session_worktree(tmp_path / "data", SESSION), existed=False)
 
 

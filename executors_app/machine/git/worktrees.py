@@ -44,7 +44,7 @@ from executors_app.machine.git.workspace_git import (
     resolve_commit,
     run_git,
 )
-from executors_app.wire.errors import RepositoryUnusable, WorkspaceGone
+from executors_app.wire.errors import RepositoryUnusable, WorkspaceGone, no_start_commit
 from executors_app.wire.executions import WorkspaceState
 
 _INITIALIZING: Final = "initializing"
@@ -393,7 +393,7 @@ def resolve_start_commit(repository: Path, base: str) -> str:
     for revision in revisions_for(base) if base else ("HEAD",):
         if commit := resolve_commit(repository, revision):
             return commit
-    raise RepositoryUnusable(f"The repository {repository} has no commit at {base or 'HEAD'!r} to start from.")
+    raise no_start_commit(repository, base)
 
 
 def _restore_directory(
