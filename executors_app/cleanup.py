@@ -159,7 +159,7 @@ def sessions_with_snapshots(repository: Path) -> list[str]:
 def find_redundant_snapshot(repository: Path, session_id: str, branch: str) -> Ref | None:
     """Return the session's snapshot if its branch contains every file unchanged, else None.
 
-    Raises RepositoryUnusable.
+    Work inside submodules is in no branch of this repository. Raises RepositoryUnusable.
     """
     team = TeamRepository.open(repository)
     ref = recovery_snapshots.session_recovery_ref(session_id)
@@ -167,6 +167,7 @@ def find_redundant_snapshot(repository: Path, session_id: str, branch: str) -> R
     tip = team.commit_of(f"refs/heads/{branch}") if branch else None
     if (
         kept is None
+        or kept.submodules
         or tip is None
         or not bare.OBJECT_ID.fullmatch(kept.head)
         or not bare.is_ancestor(team.git, kept.head, tip)

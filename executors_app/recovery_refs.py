@@ -6,6 +6,8 @@ agentctl's answers. Everything is read from git's objects; nothing is written.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -15,6 +17,7 @@ from executors_app.machine.git import recovery_snapshots
 from executors_app.machine.git.commit_log import git_log_arguments, parse_git_log
 from executors_app.machine.git.git_directory import BRANCH_PREFIX
 from executors_app.machine.git.recovery_snapshots import RecoverySnapshot
+from executors_app.machine.git.saved_submodules import parse_description
 from executors_app.repositories import bare
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.git import VIEW, GitFailed
@@ -26,6 +29,10 @@ from executors_app.workspace_store import execution_storage
 
 CONTENT_LIMIT: Final = 1 << 20
 LIST_LIMIT: Final = 4 << 20
+_MAX_SUBMODULES: Final = 20
+"""Submodules of saved work that are shown; each takes a git of its own."""
+_MAX_FILES: Final = 200
+"""Files that are named in each of them."""
 _TOO_LARGE: Final = {Cause.MEMORY, Cause.TIME, Cause.OUTPUT, Cause.FILE_SIZE}
 _TYPES: Final = {"040000": "directory", "120000": "symlink", "160000": "other"}
 _CHANGES: Final = {"A": "added", "D": "deleted", "M": "modified", "T": "type_changed"}
@@ -44,6 +51,8 @@ class SavedWork:
     head: str
     at: str
     """When the files were saved; ISO 8601."""
+    submodules: str = ""
+    """The commit with the work inside submodules; empty if there is none."""
 
     def said(self) -> dict[str, Any]:
         """Return the ``kept`` field that every answer carries."""
@@ -66,9 +75,10 @@ def find_saved_work(repository: Path, session_id: str, branch: str) -> SavedWork
         head, shown = usable.head, (usable.ref or "").removeprefix(BRANCH_PREFIX)
     if not head:
         raise NotKept(f"Neither the branch {branch} nor a snapshot of this session was found.")
-    files, index = (usable.commit, usable.index) if usable and usable.head == head else (head, head)
+    newest = usable if usable and usable.head == head else None
+    files, index, submodules = (newest.commit, newest.index, newest.submodules) if newest else (head, head, "")
     at = read("log", "-1", "--no-mailmap", "--format=%cI", files, "--")
-    return SavedWork(source, shown, files, index, head, at)
+    return SavedWork(source, shown, files, index, head, at, submodules)
 
 
 def _find_source(
@@ -100,29 +110,33 @@ def _account_of(repository: Path) -> str:
 
 
 def _is_usable_snapshot(source: Archive | TeamRepository, found: RecoverySnapshot, session_id: str) -> bool:
-    """Whether a snapshot belongs to this session, and has the index and the HEAD that it names.
+    """Whether a snapshot belongs to this session, and has the index, the HEAD and the submodules that it names.
 
-    An agent may have written its message, and git would read an id from it that begins with a dash as an option. Both
+    An agent may have written its message, and git would read an id from it that begins with a dash as an option. All
     must be its parents: by an id alone, a message could name a commit that is not this session's.
     """
     if found.session_id != session_id:
         return False
     parents = source.git.text("rev-parse", f"{found.commit}^@", bounds=VIEW).split()
-    named = [commit for commit in (found.head, found.index) if commit]
+    named = [commit for commit in (found.head, found.index, found.submodules) if commit]
     return all(bare.OBJECT_ID.fullmatch(commit) and commit in parents for commit in named)
 
 
 def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
     """Return ``{path, entries: [{name, type, size}], truncated, kept}``; raises NotKept."""
-    said = _read_git(kept, "ls-tree", "-z", "-l", f"{kept.files}:{_check_path(path)}")
+    plain, saved = _check_path(path), _saved_submodules(kept)
+    said = _read_git(kept, "ls-tree", "-z", "-l", _place_of(kept, plain, saved))
     entries = [_tree_entry(line) for line in said.split(b"\0")[:-1]]
+    for entry in entries:
+        if any(each.path == (f"{plain}/{entry['name']}" if plain else entry["name"]) for each in saved):
+            entry["type"] = "directory"
     entries.sort(key=lambda entry: entry["name"])
     return {"path": path, "entries": entries, "truncated": len(said) == LIST_LIMIT, **kept.said()}
 
 
 def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
     """Return ``{path, size, encoding, binary, content, truncated, hash, kept}``; raises NotKept."""
-    found = f"{kept.files}:{_check_path(path)}"
+    found = _place_of(kept, _check_path(path), _saved_submodules(kept))
     if _read_git(kept, "cat-file", "-t", found) != b"blob\n":
         raise NotKept("This is not a file.", path=path)
     size = int(_read_git(kept, "cat-file", "-s", found))
@@ -131,18 +145,20 @@ def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
 
 
 def saved_status(kept: SavedWork) -> dict[str, Any]:
-    """Return ``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated, kept}``."""
+    """Return ``{branch, head, clean, staged, unstaged, untracked, conflicted, submodules, truncated, kept}``."""
+    submodules = [told for each in _saved_submodules(kept) if (told := _submodule_status(kept, each))]
     staged, unstaged = _changes(kept, kept.head, kept.index), _changes(kept, kept.index, kept.files)
     untracked = [one["path"] for one in unstaged if one["change"] == "added"]
     unstaged = [one for one in unstaged if one["change"] != "added"]
     return {
         "branch": kept.branch or None,
         "head": kept.head,
-        "clean": not (staged or unstaged or untracked),
+        "clean": not (staged or unstaged or untracked or submodules),
         "staged": staged,
         "unstaged": unstaged,
         "untracked": untracked,
         "conflicted": [],
+        "submodules": submodules,
         "truncated": False,
         **kept.said(),
     }
@@ -150,10 +166,14 @@ def saved_status(kept: SavedWork) -> dict[str, Any]:
 
 def saved_diff(kept: SavedWork, path: str = "") -> dict[str, Any]:
     """Return ``{path, staged, unstaged, truncated, kept}``; untracked files are part of ``unstaged``."""
-    where = ("--", _check_path(path)) if path else ()
+    plain = _check_path(path) if path else ""
+    around = _submodule_around(plain, _saved_submodules(kept)) if plain else None
+    states = around.states if around else (kept.head, kept.index, kept.files)
+    rest = plain[len(around.path) + 1 :] if around else plain
+    where = ("--", rest) if rest else ()
     said = [
         _read_git(kept, "--literal-pathspecs", "diff-tree", *_PATCH_OPTIONS, *pair, *where, limit=CONTENT_LIMIT)
-        for pair in ((kept.head, kept.index), (kept.index, kept.files))
+        for pair in itertools.pairwise(states)
     ]
     staged, unstaged = (one.decode("utf-8", "replace") for one in said)
     truncated = any(len(one) == CONTENT_LIMIT for one in said)
@@ -166,6 +186,61 @@ def saved_log(kept: SavedWork, limit: int, skip: int) -> dict[str, Any]:
     commits = parse_git_log(said.split(b"\0")[:-1])
     truncated = len(said) == LIST_LIMIT
     return {"commits": commits[:limit], "more": len(commits) > limit, "truncated": truncated, **kept.said()}
+
+
+@dataclass(frozen=True, slots=True)
+class _SavedSubmodule:
+    """Where the saved work has a submodule."""
+
+    path: str
+    states: tuple[str, str, str]
+    """The trees of its HEAD, its index and its files."""
+
+
+def _saved_submodules(kept: SavedWork) -> list[_SavedSubmodule]:
+    """Return the submodules with work of their own, outer ones first; what an agent wrote instead is left out."""
+    if not kept.submodules:
+        return []
+    names = _read_git(kept, "ls-tree", "-z", "--name-only", kept.submodules).split(b"\0")[:-1]
+    found = []
+    for name in names[:_MAX_SUBMODULES]:
+        if not name.isdigit():
+            continue
+        place = f"{kept.submodules}:{name.decode()}"
+        try:
+            about = parse_description(_read_git(kept, "cat-file", "blob", f"{place}/about"))
+        except (NotKept, ValueError):
+            continue
+        states = (f"{place}/trees/{about.head}", f"{place}/index", f"{place}/files")
+        found.append(_SavedSubmodule(about.path.decode("utf-8", "replace"), states))
+    return sorted(found, key=lambda each: each.path.count("/"))
+
+
+def _submodule_around(path: str, saved: Sequence[_SavedSubmodule]) -> _SavedSubmodule | None:
+    """Return the innermost saved submodule that contains a path; None if none does."""
+    return next((each for each in reversed(saved) if path.startswith(f"{each.path}/")), None)
+
+
+def _place_of(kept: SavedWork, path: str, saved: Sequence[_SavedSubmodule]) -> str:
+    """Return git's name for a file or directory, also inside a submodule."""
+    around = _submodule_around(f"{path}/", saved)
+    if around is None:
+        return f"{kept.files}:{path}"
+    rest = path[len(around.path) + 1 :]
+    return f"{around.states[-1]}/{rest}" if rest else around.states[-1]
+
+
+def _submodule_status(kept: SavedWork, saved: _SavedSubmodule) -> dict[str, Any] | None:
+    """Return the changed files of a submodule as ``list_submodule_changes`` of agentctl; None if it has none."""
+    files = []
+    head, index, now = saved.states
+    for side, pair in (("staged", (head, index)), ("unstaged", (index, now))):
+        for entry in _changes(kept, *pair):
+            is_new = side == "unstaged" and entry["change"] == "added"
+            told = ("untracked", "untracked") if is_new else (entry["change"], side)
+            files.append({"path": f"{saved.path}/{entry['path']}", "change": told[0], "side": told[1]})
+    shown = {"path": saved.path, "files": files[:_MAX_FILES], "count": len(files), "problem": ""}
+    return shown if files else None
 
 
 def _read_git(kept: SavedWork, *arguments: str, limit: int = LIST_LIMIT) -> bytes:

@@ -35,6 +35,7 @@ async def test_status_separates_staged_unstaged_and_untracked_changes(running: R
         "unstaged": [{"path": "both", "change": "modified"}, {"path": "gone", "change": "deleted"}],
         "untracked": ["folder/grüße"],
         "conflicted": [],
+        "submodules": [],
         "truncated": False,
     }
     assert (await running.get("/status"))["workspace"]["dirty"] is True

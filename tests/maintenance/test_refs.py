@@ -25,6 +25,7 @@ from sessions_app.services.tasks import delete_session
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.maintenance.chores import LONG_AGO, closed_session, run_chore
 from tests.supervisor.rows import execution_of
+from tests.workspace.trees import add_submodule
 
 pytestmark = pytest.mark.django_db
 
@@ -65,7 +66,9 @@ def test_snapshot_contained_in_the_branch_is_deleted(repository: Path, session: 
     assert refs(repository) == []
 
 
-@pytest.mark.parametrize("how", ["modified", "untracked", "staged", "branch elsewhere", "no branch", "recently"])
+@pytest.mark.parametrize(
+    "how", ["modified", "untracked", "staged", "submodule", "branch elsewhere", "no branch", "recently"]
+)
 def test_snapshot_with_own_content_is_kept(how: str, repository: Path, session: TaskSession) -> None:
     if how == "modified":
         (repository / "README").write_text("changed\n")
@@ -75,6 +78,9 @@ def test_snapshot_with_own_content_is_kept(how: str, repository: Path, session: 
         (repository / "README").write_text("changed\n")
         run_git(repository, "add", "README")
         (repository / "README").write_text("hello\n")
+    elif how == "submodule":
+        add_submodule(repository, make_repository(repository.parent / "library", "f.txt", "lib\n"))
+        (repository / "sub" / "f.txt").write_text("precious\n")
     elif how == "branch elsewhere":
         commit(repository, "lost", "work\n")
     ref = keep(repository, session)

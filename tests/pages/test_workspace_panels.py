@@ -14,10 +14,11 @@ from playwright.sync_api import Page, expect
 from executors_app.models import ExecutorRunning
 from sessions_app.models import TaskSession
 from tests.agentctl.running import TOKEN
-from tests.executors.repositories import commit, run_git
+from tests.executors.repositories import commit, make_repository, run_git
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, path_of
 from tests.workspace.served import REAL, Place, make_repository_in
+from tests.workspace.trees import add_submodule
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -77,6 +78,23 @@ def test_changes_can_be_viewed_and_committed(visit: Any, session: TaskSession, p
     page.get_by_label("Commit selected files").fill("Nothing")
     page.get_by_role("button", name="Commit", exact=True).click()
     expect(changes.get_by_role("alert")).to_have_text("Select at least one file.")
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_changes_inside_a_submodule_are_shown_with_what_to_do(
+    visit: Any, session: TaskSession, place: Place, tmp_path: Path
+) -> None:
+    add_submodule(place.workspace, make_repository(tmp_path / "library", "f.txt", "lib\n"))
+    (place.workspace / "sub" / "f.txt").write_text("changed\n")
+    ada = visit()
+    page = ada.open(path_of(session))
+    tab(page, "Changes")
+    changes = page.locator("#changes")
+    expect(changes.get_by_role("heading", name="Inside the submodule sub (1)")).to_be_visible()
+    expect(changes.get_by_text("Commit these files inside the submodule first")).to_be_visible()
+    expect(page.get_by_label("Commit selected files")).to_have_count(0)
+    changes.get_by_role("button", name="sub/f.txt").click()
+    expect(changes.locator(".added")).to_have_text("+changed\n")
     assert ada.unexpected(*NO_SOCKET) == []
 
 

@@ -8,78 +8,24 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from executors_app.agentctl.workspace import files as paths
+from executors_app.agentctl.workspace.status_format import STATUS, parse_git_status
+from executors_app.agentctl.workspace.submodule_changes import list_submodule_changes, repository_of, submodule_around
 from executors_app.machine.git import git_directory
 from executors_app.machine.git.commit_log import git_log_arguments, parse_git_log
 from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
 from executors_app.wire.protocol import ApiError, Code, validation_error
-
-_CHANGE_NAMES: Final = {
-    "M": "modified",
-    "T": "type_changed",
-    "A": "added",
-    "D": "deleted",
-    "R": "renamed",
-    "C": "copied",
-}
-_INITIAL: Final = "(initial)"
-_DETACHED: Final = "(detached)"
-
-
-def parse_git_status(fields: list[bytes]) -> dict[str, Any]:
-    """Return ``{branch, head, clean, staged, unstaged: [{path, change, from}], untracked, conflicted: [path]}``.
-
-    ``branch`` is null if none is checked out, ``head`` before the first commit.
-    """
-    found: dict[str, Any] = {"staged": [], "unstaged": [], "untracked": [], "conflicted": []}
-    headers: dict[str, str] = {}
-    lines = (field.decode("utf-8", "replace") for field in fields)
-    for line in lines:
-        _add_entry(line, lines, found, headers)
-    branch, head = headers.get("branch.head", _DETACHED), headers.get("branch.oid", _INITIAL)
-    return {
-        "branch": None if branch == _DETACHED else branch,
-        "head": None if head == _INITIAL else head,
-        "clean": not any(found.values()),
-        **found,
-    }
-
-
-def _add_entry(line: str, rest: Iterator[str], found: dict[str, Any], headers: dict[str, str]) -> None:
-    kind, _, body = line.partition(" ")
-    match kind:
-        case "#":
-            name, _, value = body.partition(" ")
-            headers[name] = value
-        case "1":
-            _changed(body.split(" ", 7), "", found)
-        case "2":
-            _changed(body.split(" ", 8), next(rest, ""), found)
-        case "u":
-            found["conflicted"].append(body.split(" ", 9)[-1])
-        case "?":
-            found["untracked"].append(body)
-
-
-def _changed(fields: list[str], origin: str, found: dict[str, Any]) -> None:
-    for side, letter in zip(("staged", "unstaged"), fields[0], strict=True):
-        if letter != ".":
-            entry: dict[str, Any] = {"path": fields[-1], "change": _CHANGE_NAMES.get(letter, letter)}
-            if origin and letter in "RC":
-                entry["from"] = origin
-            found[side].append(entry)
-
 
 DIFF_LIMIT: Final = 1 << 20
 STATUS_LIMIT: Final = 1 << 20
 LOG_LIMIT: Final = 1 << 20
 _REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,199}")
 _PLAIN_DIFF_OPTIONS: Final = (
-    *("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
+    *("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short", "--ignore-submodules=dirty"),
     *("--src-prefix=a/", "--dst-prefix=b/"),
 )
 _WITHOUT_COMMIT: Final = re.compile(r"error: '(?P<path>[^\n]+)/' does not have a commit checked out")
@@ -89,19 +35,24 @@ _CHANGES: Final = {"A": "added", "M": "modified", "D": "deleted"}
 
 
 def git_status(git: WorkspaceGit) -> dict[str, Any]:
-    """Return ``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated}``; raises ApiError."""
-    arguments = ("status", "--porcelain=v2", "-z", "--branch", "--untracked-files=all")
-    output = git.compare(*arguments, limit=STATUS_LIMIT)
-    return {**parse_git_status(output.fields), "truncated": output.truncated}
+    """Return ``{branch, head, clean, staged, unstaged, untracked, conflicted, submodules, truncated}``.
+
+    ``submodules`` is what ``list_submodule_changes`` returns. Raises ApiError.
+    """
+    output = git.compare(*STATUS, limit=STATUS_LIMIT)
+    status, submodules = parse_git_status(output.fields), list_submodule_changes(git)
+    clean = status["clean"] and not submodules
+    return {**status, "clean": clean, "submodules": submodules, "truncated": output.truncated}
 
 
 def git_diff(git: WorkspaceGit, path: str = "") -> dict[str, Any]:
     """Return ``{path, staged, unstaged, truncated}``: both diffs as text of at most ``DIFF_LIMIT`` bytes."""
-    where = ("--", _checked_path(git.root, path)) if path else ()
-    diffs = [
-        git.compare("--literal-pathspecs", "diff", *side, *_PLAIN_DIFF_OPTIONS, *where, limit=DIFF_LIMIT)
-        for side in (("--cached",), ())
-    ]
+    with repository_of(git, _checked_path(git.root, path) if path else "") as (inside, rest):
+        where = ("--", rest) if rest else ()
+        diffs = [
+            inside.compare("--literal-pathspecs", "diff", *side, *_PLAIN_DIFF_OPTIONS, *where, limit=DIFF_LIMIT)
+            for side in (("--cached",), ())
+        ]
     if path and not any(diff.data for diff in diffs) and not os.path.lexists(git.root / path):
         raise ApiError(Code.NOT_FOUND, "there is no such file", path=path)
     staged, unstaged = (diff.data.decode("utf-8", "replace") for diff in diffs)
@@ -144,6 +95,7 @@ def create_commit(git: WorkspaceGit, message: str, author: tuple[str, str] | Non
     if not message.strip():
         raise validation_error("the commit message is empty", field="message")
     where = [_checked_path(git.root, path) for path in only]
+    _refuse_files_of_submodules(git, where)
     if git.run("ls-files", "--unmerged", "-z").data:
         raise ApiError(Code.CONFLICT, "a merge is unfinished: resolve its conflicts first")
     if where and _has_operation(git):
@@ -164,7 +116,8 @@ def create_commit(git: WorkspaceGit, message: str, author: tuple[str, str] | Non
         "--literal-pathspecs", "diff", "--cached", "--quiet", *_PLAIN_DIFF_OPTIONS, "--", *where, good=(0, 1)
     )
     if changed.exit_code == 0:
-        raise ApiError(Code.CONFLICT, "there is nothing to commit")
+        inside = "" if not list_submodule_changes(git) else ": changes inside a submodule are committed there first"
+        raise ApiError(Code.CONFLICT, f"there is nothing to commit{inside}")
     _write_commit(git, message, where, identity)
     log = git.text("log", "-1", "--format=%H%n%s")
     made, _, subject = log.partition("\n")
@@ -186,6 +139,12 @@ def _add_everything(git: WorkspaceGit) -> None:
             left_out.append(found["path"])
         else:
             return
+
+
+def _refuse_files_of_submodules(git: WorkspaceGit, where: list[str]) -> None:
+    for path in where:
+        if around := submodule_around(git, path):
+            raise ApiError(Code.CONFLICT, f"{path} is inside the submodule {around}: commit it there first", path=path)
 
 
 def _with_rename_sources(git: WorkspaceGit, where: list[str]) -> list[str]:

@@ -87,6 +87,21 @@ class ChangeSerializer(serializers.Serializer[Any]):
     change = serializers.CharField()
 
 
+class SubmoduleFileSerializer(ChangeSerializer):
+    """A changed file inside a submodule; its path begins at the root of the workspace."""
+
+    side = serializers.ChoiceField(choices=["staged", "unstaged", "untracked", "conflicted"])
+
+
+class SubmoduleChangesSerializer(serializers.Serializer[Any]):
+    """A submodule with changes; they are committed inside it first."""
+
+    path = serializers.CharField()
+    files = SubmoduleFileSerializer(many=True)
+    count = serializers.IntegerField()
+    problem = serializers.CharField(allow_blank=True)
+
+
 class GitStatusSerializer(ShownSerializer):
     """The state of the working tree: staged, unstaged, untracked and conflicted files."""
 
@@ -97,6 +112,7 @@ class GitStatusSerializer(ShownSerializer):
     unstaged = ChangeSerializer(many=True)
     untracked = serializers.ListField(child=serializers.CharField())
     conflicted = serializers.ListField(child=serializers.CharField())
+    submodules = SubmoduleChangesSerializer(many=True, required=False)
     truncated = serializers.BooleanField()
 
 

@@ -45,24 +45,45 @@ function pieces(status) {
   const said = status.clean ? [note("No uncommitted changes.")] : groups;
   const cut = status.truncated ? [note("The list is too long to show completely.")] : [];
   const conflicts = status.conflicted.length ? [alarm("A merge has conflicts. Resolve them in the terminal, or ask the agent to, before you commit.")] : [];
-  const commit = mayCommit && !status.kept && !status.clean && !status.conflicted.length ? [commitForm()] : [];
-  return [...origin(status), ...conflicts, ...said, ...cut, ...commit];
+  const commit = mayCommit && !status.kept && groups.length && !status.conflicted.length ? [commitForm()] : [];
+  const inside = (status.submodules ?? []).flatMap((one) => submodule(one, status.kept));
+  return [...origin(status), ...conflicts, ...said, ...cut, ...commit, ...inside];
+}
+
+// What has changed inside a submodule is in no commit of the repository around it.
+function submodule({ path, files, count, problem }, kept) {
+  const list = make("ul", "changed");
+  for (const file of files) {
+    const item = document.createElement("li");
+    item.append(fileButton(file, file.side));
+    list.append(item);
+  }
+  const more = count > files.length ? [note(`And ${count - files.length} more.`)] : [];
+  const next = kept
+    ? "This work returns into the submodule when the workspace is restored."
+    : "Commit these files inside the submodule first, in the terminal, or ask the agent to. Then its new commit can be selected above. Snapshots contain this work.";
+  const told = problem ? [alarm(`Kandev cannot look into it: ${problem}`)] : [list, ...more, note(next)];
+  return [make("h3", "", `Inside the submodule ${path} (${count})`), ...told];
 }
 
 function group(title, key, entries) {
   const list = make("ul", "changed");
   for (const entry of entries) {
-    const { path, change = "", from = "" } = typeof entry === "string" ? { path: entry, change: "new" } : entry;
+    const changed = typeof entry === "string" ? { path: entry, change: "new" } : entry;
     const item = document.createElement("li");
-    const file = button("", () => showDiff(path, key), "quiet");
-    const mark = make("span", `mark ${change}`, change[0]?.toUpperCase() ?? "!");
-    mark.ariaHidden = "true";
-    file.append(mark, make("span", "path", from ? `${path} ← ${from}` : path));
-    file.title = change.replace("_", " ") || "in conflict";
-    item.append(key === "conflicted" || !mayCommit ? "" : tick(path), file);
+    item.append(key === "conflicted" || !mayCommit ? "" : tick(changed.path), fileButton(changed, key));
     list.append(item);
   }
   return [make("h3", "", `${title} (${entries.length})`), list];
+}
+
+function fileButton({ path, change = "", from = "" }, key) {
+  const file = button("", () => showDiff(path, key), "quiet");
+  const mark = make("span", `mark ${change}`, change[0]?.toUpperCase() ?? "!");
+  mark.ariaHidden = "true";
+  file.append(mark, make("span", "path", from ? `${path} ← ${from}` : path));
+  file.title = change.replace("_", " ") || "in conflict";
+  return file;
 }
 
 function tick(path) {

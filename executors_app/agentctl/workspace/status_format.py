@@ -1,0 +1,63 @@
+"""What ``git status`` is asked for the pages, and how its answer is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+STATUS: Final = ("status", "--porcelain=v2", "-z", "--branch", "--untracked-files=all", "--ignore-submodules=dirty")
+"""Without a look into submodules, where git would apply all of their settings."""
+_CHANGE_NAMES: Final = {
+    "M": "modified",
+    "T": "type_changed",
+    "A": "added",
+    "D": "deleted",
+    "R": "renamed",
+    "C": "copied",
+}
+_INITIAL: Final = "(initial)"
+_DETACHED: Final = "(detached)"
+
+
+def parse_git_status(fields: list[bytes]) -> dict[str, Any]:
+    """Return ``{branch, head, clean, staged, unstaged: [{path, change, from}], untracked, conflicted: [path]}``.
+
+    ``branch`` is null if none is checked out, ``head`` before the first commit.
+    """
+    found: dict[str, Any] = {"staged": [], "unstaged": [], "untracked": [], "conflicted": []}
+    headers: dict[str, str] = {}
+    lines = (field.decode("utf-8", "replace") for field in fields)
+    for line in lines:
+        _add_entry(line, lines, found, headers)
+    branch, head = headers.get("branch.head", _DETACHED), headers.get("branch.oid", _INITIAL)
+    return {
+        "branch": None if branch == _DETACHED else branch,
+        "head": None if head == _INITIAL else head,
+        "clean": not any(found.values()),
+        **found,
+    }
+
+
+def _add_entry(line: str, rest: Iterator[str], found: dict[str, Any], headers: dict[str, str]) -> None:
+    kind, _, body = line.partition(" ")
+    match kind:
+        case "#":
+            name, _, value = body.partition(" ")
+            headers[name] = value
+        case "1":
+            _changed(body.split(" ", 7), "", found)
+        case "2":
+            _changed(body.split(" ", 8), next(rest, ""), found)
+        case "u":
+            found["conflicted"].append(body.split(" ", 9)[-1])
+        case "?":
+            found["untracked"].append(body)
+
+
+def _changed(fields: list[str], origin: str, found: dict[str, Any]) -> None:
+    for side, letter in zip(("staged", "unstaged"), fields[0], strict=True):
+        if letter != ".":
+            entry: dict[str, Any] = {"path": fields[-1], "change": _CHANGE_NAMES.get(letter, letter)}
+            if origin and letter in "RC":
+                entry["from"] = origin
+            found[side].append(entry)
