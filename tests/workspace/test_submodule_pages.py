@@ -72,7 +72,7 @@ def test_files_of_a_submodule_cannot_be_committed_around_it(place: Worktree) -> 
     for only in ([], ["sub"]):
         with pytest.raises(ApiError, match="changes inside a submodule are committed there first"):
             create_commit(git, "All", None, only)
-    with pytest.raises(ApiError, match="sub/f.txt is inside the submodule sub: commit it there first"):
+    with pytest.raises(ApiError, match=r"sub/f\.txt is inside the submodule sub: commit it there first"):
         create_commit(git, "One", None, ["sub/f.txt"])
     commit(place.path / "sub", "f.txt", "changed\n")
     create_commit(git, "New commit of sub", None, ["sub"])
