@@ -31,6 +31,9 @@ class WorkspaceChanged(
         description="what the snapshot does not contain, as at most 20 pairs of `path` and `reason`"
     )
     left_out_count: int
+    ignored_count: int | None = Field(
+        default=None, description="files and directories that `.gitignore` names, which no snapshot contains"
+    )
 
     @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:

@@ -56,7 +56,7 @@ from sessions_app.services.situations import load_facts
 from sessions_app.services.status import load_status
 from sessions_app.services.text_rendering import Text, render_texts
 from sessions_app.services.waits import option_name, permission_tokens, shown_secret
-from sessions_app.services.workspace_notes import head_sentence
+from sessions_app.services.workspace_notes import head_sentence, ignored_sentence
 
 AGENT_ENDED_TEXT = "The agent ended before it got an answer, so this request is closed."
 EXPIRED_TEXT = "Nobody answered in time, so the request was cancelled."
@@ -302,6 +302,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "workspace_button": _workspace_button(execution, assessment),
         "trusted_only": not is_isolated(session.executor),
         "head_sentence": head_sentence(session),
+        "ignored_sentence": ignored_sentence(session),
         "snapshot_due_since": execution.snapshot_due_since if execution else None,
         "policy_word": POLICY_LABELS.get(status.policy),
         "policy_choices": [("", "Same as the team", not session.policy)]

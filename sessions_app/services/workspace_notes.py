@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sessions_app.domain.sanitizing import make_visible
+from sessions_app.domain.wording import plural
 from sessions_app.events.journal import WarningReported
 from sessions_app.models import SessionTransaction, TaskSession
 
 WARNINGS_KEY: Final = "warnings"
 """Metadata key: the newest warnings, ``[{text, level, at, count}]``."""
 WORKSPACE_KEY: Final = "workspace"
-"""Metadata key: HEAD and the newest snapshot, ``{branch, head, left_out: [{path, reason}], left_out_count, at}``."""
+"""Metadata key: HEAD and the newest snapshot, ``{branch, head, left_out: [{path, reason}], left_out_count,
+ignored_count, at}``."""
 NOTES_KEY: Final = "workspace_notes"
 """Metadata key: sentences that the agent gets with its next prompt."""
 SENT_NOTES_KEY: Final = "workspace_notes_sent"
@@ -29,6 +31,8 @@ _MAX_EVENTS: Final = 100
 """Events of warnings in one session; later warnings only appear on the page."""
 _EVENTS_KEY: Final = "warnings_recorded"
 _MAX_TEXT: Final = 500
+_MAX_COUNT: Final = 10**9
+_IGNORED: Final = "{:,} files and directories that .gitignore names"
 _MAX_DETAIL: Final = 300
 _MAX_NOTES: Final = 5
 _MAX_PATHS: Final = 20
@@ -61,6 +65,7 @@ def record_snapshot(transaction: SessionTransaction, line: Mapping[str, Any]) ->
         "head": _plain(line.get("head"), 64),
         "left_out": left_out,
         "left_out_count": count,
+        "ignored_count": min(_count(line["ignored_count"], 0), _MAX_COUNT) if "ignored_count" in line else None,
     }
     before = workspace_json(transaction.session)
     _set(transaction, WORKSPACE_KEY, {**about, "at": transaction.at.isoformat()})
@@ -88,6 +93,12 @@ def left_out_sentence(left_out: Sequence[Mapping[str, str]], count: int) -> str:
     named = "; ".join(f"{one['path']} ({one['reason']})" for one in left_out[:5])
     more = f"; and {count - min(len(left_out), 5)} more" if count > min(len(left_out), 5) else ""
     return f"The last snapshot of the workspace does not contain: {named}{more}."
+
+
+def ignored_sentence(session: TaskSession) -> str:
+    """Return how much the newest snapshot lacks because ``.gitignore`` names it; empty if nothing is known."""
+    count = _count((workspace_json(session) or {}).get("ignored_count"), 0)
+    return plural(count, "1 file or directory that .gitignore names", _IGNORED) if count else ""
 
 
 def head_sentence(session: TaskSession) -> str:

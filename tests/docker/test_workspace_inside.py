@@ -89,3 +89,51 @@ async def test_recreated_container_keeps_home_and_worktree(harness: DockerHarnes
     assert harness.run(spec, "cat", f"{HOME_PATH}/login") == (0, "kept\n")
     assert harness.run(spec, "cat", "/tmp/scratch")[0] != 0, "the scratch file is gone"
     assert git_in(harness, again, "status", "--porcelain") == "?? mine"
+
+
+_ADD_SUBMODULE = """
+set -e
+git init --quiet /tmp/library
+cd /tmp/library
+git config user.name Library
+git config user.email library@example.org
+echo lib >f.txt
+git add f.txt
+git commit --quiet -m Library
+cd "$1"
+git -c protocol.file.allow=always submodule --quiet add /tmp/library sub
+git -c user.name=Agent -c user.email=agent@example.org commit --quiet -m "With a submodule"
+cd sub
+git switch --quiet -c work
+echo committed >g.txt
+git add g.txt
+git -c user.name=Agent -c user.email=agent@example.org commit --quiet -m "Only here"
+echo precious >f.txt
+echo new >new
+"""
+
+
+async def test_work_inside_a_submodule_is_shown_and_returns(harness: DockerHarness, spec: LaunchSpec) -> None:
+    launched = await harness.runtime.launch(spec)
+    client, worktree = client_of(spec, launched), seen(harness, launched)
+    code, said = harness.run(spec, "sh", "-c", _ADD_SUBMODULE, "sh", launched.worktree_path)
+    assert code == 0, said
+    (told,) = (await client.git("status"))["submodules"]
+    assert {entry["path"]: entry["change"] for entry in told["files"]} == {
+        "sub/f.txt": "modified",
+        "sub/new": "untracked",
+    }
+    before = git_in(harness, launched, "status", "--porcelain")
+    assert (await client.snapshot())["left_out"] == []
+    harness.kill(spec)
+    shutil.rmtree(worktree)
+    forget(harness, launched, branch=False)
+
+    again = await harness.runtime.launch(known(spec, launched))
+
+    assert git_in(harness, again, "status", "--porcelain") == before
+    sub = worktree / "sub"
+    contents = {name: (sub / name).read_text() for name in ("f.txt", "g.txt", "new")}
+    assert contents == {"f.txt": "precious\n", "g.txt": "committed\n", "new": "new\n"}
+    code, said = harness.run(spec, "git", "-C", f"{again.worktree_path}/sub", "log", "-1", "--format=%s %D")
+    assert (code, said.strip()) == (0, "Only here HEAD -> work")

@@ -122,6 +122,22 @@ def test_what_a_snapshot_lacks_is_shown_and_told_once(session: TaskSession) -> N
     assert len(events(session)) == 1
 
 
+@pytest.mark.parametrize(
+    ("reported", "sentence"),
+    [
+        ({}, ""),
+        ({"ignored_count": 0}, ""),
+        ({"ignored_count": 1}, "1 file or directory that .gitignore names"),
+        ({"ignored_count": 1234}, "1,234 files and directories that .gitignore names"),
+        ({"ignored_count": "many"}, ""),
+        ({"ignored_count": 10**30}, "1,000,000,000 files and directories that .gitignore names"),
+    ],
+)
+def test_number_of_ignored_files_is_on_the_page(session: TaskSession, reported: dict[str, Any], sentence: str) -> None:
+    session = snapshot(session, branch="kandev/x", head="a" * 40, left_out=[], left_out_reasons=[], **reported)
+    assert session_context(session)["ignored_sentence"] == sentence
+
+
 def test_notes_are_forgotten_once_their_prompt_is_delivered(session: TaskSession) -> None:
     session = warn(session, "The base branch main is 2 commits behind origin/main.", code="base_behind")
     prompt = session.prompts.create(message_id="next", text="go on")

@@ -230,3 +230,19 @@ def test_snapshot_forged_by_an_agent_is_replaced(worktree: Worktree, index: str)
     run_git(root, "update-ref", REF, forged)
     assert snapshot_tree(root).changed
     assert snapshot_tree(root).commit != forged
+
+
+def test_ignored_files_are_counted_but_not_what_is_in_ignored_directories(worktree: Worktree) -> None:
+    (worktree.path / ".gitignore").write_text("*.log\nnode_modules/\n")
+    (worktree.path / "a.log").write_text("x\n")
+    (worktree.path / "src").mkdir()
+    (worktree.path / "src" / "b.log").write_text("x\n")
+    (worktree.path / "node_modules").mkdir()
+    for number in range(5):
+        (worktree.path / "node_modules" / str(number)).write_text("x\n")
+
+    taken = snapshot_tree(worktree.path)
+
+    assert taken.ignored_count == 3
+    assert taken.left_out == []
+    assert sorted(run_git(worktree.path, "ls-tree", "-r", "--name-only", REF).splitlines()) == [".gitignore", "README"]

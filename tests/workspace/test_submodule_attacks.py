@@ -16,6 +16,8 @@ from urllib.parse import quote_from_bytes
 
 import pytest
 
+from executors_app.agentctl.workspace.changes import git_status
+from executors_app.agentctl.workspace.snapshots import take_snapshot
 from executors_app.agentctl.workspace.working_tree import SnapshotLimits
 from executors_app.machine.git import recovery_snapshots, saved_submodules, workspace_git, worktrees
 from executors_app.machine.git.saved_submodules import (
@@ -28,7 +30,7 @@ from executors_app.machine.git.saved_submodules import (
 from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
 from executors_app.machine.git.worktrees import Worktree
 from tests.executors.repositories import commit, make_repository, run_git
-from tests.workspace.trees import LOCAL, REF, add_submodule, git_of, snapshot_tree, state_of
+from tests.workspace.trees import LOCAL, REF, SESSION, add_submodule, git_of, snapshot_tree, state_of
 
 
 def _traps(sub: Path, trap: Path) -> None:
@@ -585,16 +587,37 @@ def test_device_in_place_of_the_settings_of_a_submodule_costs_only_that(reposito
     assert taken.left_out == ["sub/"]
 
 
-@pytest.mark.parametrize("name", [".gitignore", ".gitattributes", ".gitmodules", "deep/.gitignore", "deep/.git/HEAD"])
-def test_pipe_for_which_a_snapshot_waits_is_named(worktree: Worktree, name: str) -> None:
+def test_pipe_for_which_a_snapshot_waits_is_named(worktree: Worktree) -> None:
+    pipe = worktree.path / "deep" / ".git" / "HEAD"
+    for name in ("objects", "refs"):
+        (pipe.parent / name).mkdir(parents=True)
+    os.mkfifo(pipe)
+    with pytest.raises(GitError, match=r"deep/\.git/HEAD$"):
+        snapshot_tree(worktree.path, SnapshotLimits(seconds=1))
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+@pytest.mark.parametrize(
+    "name", [".gitignore", ".gitattributes", ".gitmodules", "src/.gitignore", "src/.gitattributes"]
+)
+def test_pipe_that_git_reads_costs_only_itself(worktree: Worktree, name: str, is_committed: bool) -> None:
     pipe = worktree.path / name
     pipe.parent.mkdir(parents=True, exist_ok=True)
-    if name.endswith("HEAD"):
-        (pipe.parent / "objects").mkdir()
-        (pipe.parent / "refs").mkdir()
+    if is_committed:
+        commit(worktree.path, name, "# nothing\n")
+        pipe.unlink()
+    (pipe.parent / "beside").write_text("kept\n")
     os.mkfifo(pipe)
-    with pytest.raises(GitError, match=f"{name}$"):
-        snapshot_tree(worktree.path, SnapshotLimits(seconds=1))
+    git = git_of(worktree.path)
+    seconds = 5 if "/" in name else 60  # git waits for a pipe that is not found before
+
+    taken = take_snapshot(git, SESSION, worktree.path.with_name("copy"), "turn_end", SnapshotLimits(seconds=seconds))
+
+    beside = (pipe.parent / "beside").relative_to(worktree.path)
+    assert run_git(worktree.path, "show", f"{REF}:{beside}") == "kept"
+    assert (taken.left_out, taken.left_out_reasons) == ([name], ["it is a pipe, which git reads as an empty file"])
+    assert str(beside) in git_status(git)["untracked"], "the pages work, too"
+    assert pipe.is_fifo()
 
 
 def test_link_or_pipe_that_git_does_not_read_costs_nothing(worktree: Worktree) -> None:

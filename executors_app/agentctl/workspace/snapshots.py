@@ -53,6 +53,8 @@ class Snapshot:
     """The checked-out branch; empty for a detached HEAD."""
     head: str = ""
     """The checked-out commit; empty before the first."""
+    ignored_count: int = 0
+    """How many files and directories are not in it because ``.gitignore`` names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +107,14 @@ class _SnapshotAttempt:
         self._ref = recovery_snapshots.session_recovery_ref(session_id)
         self._left_out: dict[bytes, str] = {}
         """What is not stored beside the files of the tree, with the reasons."""
+        self._ignored_count = 0
         self.run, self.text = self._tree.run, self._tree.text
 
     def take(self, reason: str) -> Snapshot:
         """Write all files into the object store, and point the session's ref at them, unless it does already."""
         listing = self._tree.read_listing()
         status = self._tree.read_status(listing)
+        self._ignored_count = status.ignored_count
         objects = self._read_objects(status.head)
         submodules = self._save_submodules(listing.submodules, objects.submodules)
         self._keep_left_commits(status.head)
@@ -191,6 +195,7 @@ class _SnapshotAttempt:
             "left_out_reasons": [why for _, why in left_out],
             "branch": os.fsencode(branch).decode("utf-8", "replace"),
             "head": head,
+            "ignored_count": self._ignored_count,
         }
 
     def _keep_left_commits(self, head: str) -> None:
@@ -272,6 +277,8 @@ class SnapshotService:
         self._lock = asyncio.Lock()
         self._left_out: list[str] = []
         """What the last journaled snapshot left out."""
+        self._ignored_count = 0
+        """How many ignored files it named."""
         self._settings_problem = ""
         self._had_repository = workspace.preparation is not None or workspace.git.has_repository
         self._repository_problem = ""
@@ -351,13 +358,14 @@ class SnapshotService:
         parts = (workspace.git, self._session_id, self._copy, reason, self._limits)
         taken = await workspace.call(partial(take_snapshot, seen=self._seen), *parts)
         workspace.dirty = taken.dirty
-        if taken.changed or taken.left_out != self._left_out:
-            self._left_out = taken.left_out
+        if taken.changed or (taken.left_out, taken.ignored_count) != (self._left_out, self._ignored_count):
+            self._left_out, self._ignored_count = taken.left_out, taken.ignored_count
             about = {"ref": taken.ref, "commit": taken.commit, "reason": reason, "dirty": taken.dirty}
             named = {
                 "left_out": taken.left_out[:_MAX_NAMED_FILES],
                 "left_out_reasons": taken.left_out_reasons[:_MAX_NAMED_FILES],
                 "left_out_count": len(taken.left_out),
+                "ignored_count": taken.ignored_count,
             }
             self._journal.append(
                 JournalKind.WORKSPACE_SNAPSHOT, **about, **named, branch=taken.branch or None, head=taken.head or None

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 from executors_app.agentctl.workspace.index_listing import IndexListing, parse_index_listing, path_of_entry
 from executors_app.machine.git import git_directory, git_failures
-from executors_app.machine.git.endless_files import find_endless_file, find_endless_file_below
+from executors_app.machine.git.endless_files import (
+    find_endless_file,
+    find_endless_file_below,
+    find_pipes,
+    find_pipes_below,
+    find_pipes_beside,
+    find_unanswered_file,
+)
 from executors_app.machine.git.submodules import is_empty_submodule
 from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit
 from executors_app.machine.process import spawning
@@ -29,6 +36,8 @@ _EVERY_FILE: Final = ("-c", "core.sparseCheckout=false")
 _ADD: Final = (*_EVERY_FILE, "add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul")
 _MAX_ADDS: Final = 100
 """Attempts to add files of which git refuses some."""
+_SHARE: Final = 0.8
+"""Part of the time after which git counts as waiting for a pipe somewhere in the workspace."""
 MAX_REASON: Final = 200
 """Characters of git's message in a reason."""
 _UNREADABLE_DIRECTORY: Final = re.compile(r"^warning: could not open directory '([^'\n]+)'", re.MULTILINE)
@@ -64,17 +73,20 @@ class TreeStatus:
     """Paths of modified and untracked files, and of nested repositories, which end with a slash."""
     changed: Sequence[bytes]
     """Paths of all files that differ from the commit, staged or not."""
+    ignored_count: int = 0
+    """Files and directories that ``.gitignore`` names; of what is in such a directory, nothing is counted."""
 
     @classmethod
     def parse(cls, fields: Sequence[bytes]) -> TreeStatus:
-        """Parse ``git status --porcelain=v2 -z --branch --no-renames``."""
+        """Parse ``git status --porcelain=v2 -z --branch --no-renames --ignored=matching``."""
         headers = dict(field.decode("utf-8", "replace").split(" ")[1:3] for field in fields if field.startswith(b"# "))
         head = headers.get("branch.oid", "")
-        entries = [field for field in fields if not field.startswith(b"#")]
+        entries = [field for field in fields if not field.startswith((b"#", b"!"))]
+        ignored_count = sum(field.startswith(b"!") for field in fields)
         unstaged = [_path_to_add(entry) for entry in entries if entry.startswith((b"?", b"u")) or entry[3:4] != b"."]
         is_staged = any(entry.startswith(b"u") or entry[2:3] != b"." for entry in entries if entry[:1] != b"?")
         changed = [path_of_entry(entry) for entry in entries]
-        return cls("" if head == "(initial)" else head, is_staged, unstaged, changed)
+        return cls("" if head == "(initial)" else head, is_staged, unstaged, changed, ignored_count)
 
 
 def _path_to_add(entry: bytes) -> bytes:
@@ -117,7 +129,8 @@ class WorkingTree:
 
     def read_listing(self) -> IndexListing:
         """Read what the index says about files beyond their content; raises GitError if git cannot list the files."""
-        if endless := find_endless_file(self.git.root):
+        find_file = find_endless_file if self.git.is_submodule else find_unanswered_file
+        if endless := find_file(self.git.root):
             raise GitError(f"git would wait for a pipe or device: {endless}")
         listing = parse_index_listing(self._list_index())
         self._submodules = {each.path for each in listing.submodules if not is_empty_submodule(self.git.root, each)}
@@ -130,12 +143,31 @@ class WorkingTree:
             self._show_hidden(listing)
         if self._endless:
             self._hide_endless()
+        status = self._status_despite_pipes()
+        if not self.git.is_submodule:
+            # git reads the attributes only of directories in which it adds files.
+            found = [*self.git.pipes_below, *find_pipes_beside(self.git.root, status.unstaged)]
+            self.git.pipes_below = [pipe for pipe in dict.fromkeys(found) if pipe.is_fifo()]
+            for pipe in (*find_pipes(self.git.root), *self.git.pipes_below):
+                name = os.fsencode(pipe.relative_to(self.git.root))
+                self.left_out[name] = "it is a pipe, which git reads as an empty file"
+        return status
+
+    def _status_despite_pipes(self) -> TreeStatus:
+        """Return the status; if git waits for pipes in the workspace, once more with these answered."""
         try:
-            return self._status()
+            return self._status(self.remaining * (1 if self.git.is_submodule else _SHARE))
         except GitError as error:
-            if error.exit_code is None and (endless := find_endless_file_below(self.git.root)):
-                raise GitError(f"{error.message}: it waits for a pipe or device, {endless}") from error
-            raise
+            if error.exit_code is not None:
+                raise
+            failed = error
+        pipes = [] if self.git.is_submodule else find_pipes_below(self.git.root)
+        if pipes:
+            self.git.pipes_below = pipes
+            return self._status(self.remaining)
+        if endless := find_endless_file_below(self.git.root):
+            raise GitError(f"{failed.message}: it waits for a pipe or device, {endless}") from failed
+        raise failed
 
     def write(self, status: TreeStatus, committed: str) -> tuple[str, str]:
         """Write index and files into the object store, and return their trees; ``committed`` is that of the commit."""
@@ -160,12 +192,12 @@ class WorkingTree:
         """Remove the copied index."""
         self._copy.unlink(missing_ok=True)
 
-    def _status(self) -> TreeStatus:
+    def _status(self, seconds: float) -> TreeStatus:
         # Whatever .gitmodules says, everything that ``git add`` would take is listed.
-        which = ("--untracked-files=all", "--ignore-submodules=dirty", "--no-renames")
+        which = ("--untracked-files=all", "--ignored=matching", "--ignore-submodules=dirty", "--no-renames")
         arguments = ("status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind", *which)
         index = {"GIT_INDEX_FILE": str(self._copy)} if self._has_copy else {}
-        output = self.git.compare(*arguments, environment=index, limit=_LISTING_LIMIT, timeout=self.remaining)
+        output = self.git.compare(*arguments, environment=index, limit=_LISTING_LIMIT, timeout=seconds)
         for name in _UNREADABLE_DIRECTORY.findall(output.errors):
             self.left_out[os.fsencode(name)] = "the directory cannot be read"
         return TreeStatus.parse(output.fields)
@@ -318,7 +350,7 @@ class WorkingTree:
     def _leave_out_unstored(self, errors: str) -> None:
         """Leave out what still differs from the copied index: git could not read it."""
         why = errors.splitlines()[-1][:MAX_REASON] if errors else "it cannot be read"
-        for path in self._status().unstaged:
+        for path in self._status(self.remaining).unstaged:
             self.left_out.setdefault(path, f"git refuses it: {why}")
 
 

@@ -5,11 +5,12 @@ An agent can put one there. What is found beforehand costs only the repository t
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePath
 from typing import Final
 
 from executors_app.machine.git import git_directory
@@ -24,6 +25,7 @@ _GIT_FILES: Final = (
     *("HEAD", "BISECT_LOG", "CHERRY_PICK_HEAD", "MERGE_HEAD", "ORIG_HEAD", "REBASE_HEAD", "REVERT_HEAD"),
 )
 _SEARCH_SECONDS: Final = 3.0
+_MAX_PIPES: Final = 100
 
 
 def find_endless_file(root: Path, *, with_refs: bool = False) -> str:
@@ -31,8 +33,35 @@ def find_endless_file(root: Path, *, with_refs: bool = False) -> str:
 
     ``with_refs`` examines the refs, too, which a repository that many share can have in any number.
     """
+    return _first_endless([root / name for name in _WORKTREE_FILES], root, with_refs=with_refs)
+
+
+def find_unanswered_file(root: Path) -> str:
+    """Return the same without the pipes that ``WorkspaceGit`` answers for git (``find_pipes``)."""
+    pipes = find_pipes(root)
+    return _first_endless([root / name for name in _WORKTREE_FILES if root / name not in pipes], root, with_refs=False)
+
+
+def find_pipes(root: Path) -> list[Path]:
+    """Return the pipes in the place of files of the working tree that every git there reads."""
+    return [root / name for name in _WORKTREE_FILES if _is_endless(root / name) and (root / name).is_fifo()]
+
+
+def find_pipes_below(root: Path) -> list[Path]:
+    """Return such pipes in any directory, within limits; for a git that did not come back."""
+    found = (path for path in _files_below(root, time.monotonic() + _SEARCH_SECONDS) if path.name in _WORKTREE_FILES)
+    return list(itertools.islice((path for path in found if _is_endless(path) and path.is_fifo()), _MAX_PIPES))
+
+
+def find_pipes_beside(root: Path, paths: Iterable[bytes]) -> list[Path]:
+    """Return such pipes in the directories of these files, from the root of the working tree on."""
+    folders = {folder for path in paths for folder in PurePath(os.fsdecode(path)).parents}
+    names = (root / folder / name for folder in sorted(folders) for name in _WORKTREE_FILES)
+    return [path for path in names if _is_endless(path) and path.is_fifo()]
+
+
+def _first_endless(paths: list[Path], root: Path, *, with_refs: bool) -> str:
     own = git_directory.git_directory_of(root)
-    paths = [root / name for name in _WORKTREE_FILES]
     for directory in dict.fromkeys((own, common_directory_of(own)) if own else ()):
         paths += [directory / name for name in _GIT_FILES]
         if with_refs:

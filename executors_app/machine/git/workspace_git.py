@@ -24,6 +24,8 @@ from typing import IO, Any, Final
 
 from executors_app.machine.costly_work import begin_costly_work
 from executors_app.machine.git import git_failures
+from executors_app.machine.git.answered_pipes import answered_pipes
+from executors_app.machine.git.endless_files import find_pipes
 from executors_app.machine.git.git_process import (
     CappedOutput,
     end_process,
@@ -262,9 +264,11 @@ class WorkspaceGit:
 
     def __init__(self, root: Path, marker: Mapping[str, str], *, hold: Sequence[int] = (), is_submodule: bool = False):
         self.root = root
-        self._marker, self._hold, self._is_submodule = marker, tuple(hold), is_submodule
+        self._marker, self._hold, self.is_submodule = marker, tuple(hold), is_submodule
         self.deadline: float | None = None
         """When the last git here must have ended, however many there are (``time.monotonic``); None for never."""
+        self.pipes_below: list[Path] = []
+        """Pipes deeper in the workspace for which git has waited, and which are answered from then on."""
         self._live: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self.private = PrivateGitDirectory(root, self._list_settings)
@@ -293,10 +297,17 @@ class WorkspaceGit:
         options: dict[str, Any] = {"environment": environment, "limit": limit, "good": good}
         run = partial(self._run_once, *arguments, stdin=stdin, all_settings=all_settings, **options)
         place = place_of_moved_ref(self.root, arguments)
-        if place is None:
-            return run(timeout=timeout)
-        until = time.monotonic() + timeout
-        return move_ref(lambda held: run(timeout=until - time.monotonic(), hold=held), place, timeout)
+        with answered_pipes(self._pipes()):
+            if place is None:
+                return run(timeout=timeout)
+            until = time.monotonic() + timeout
+            return move_ref(lambda held: run(timeout=until - time.monotonic(), hold=held), place, timeout)
+
+    def _pipes(self) -> list[Path]:
+        """Return the pipes that git would wait for; a submodule with one is not examined at all."""
+        if self.is_submodule:
+            return []
+        return [*find_pipes(self.root), *(path for path in self.pipes_below if path.is_fifo())]
 
     def _run_once(
         self,
@@ -398,14 +409,14 @@ class WorkspaceGit:
             ) from error
 
     def _list_settings(self) -> list[bytes]:
-        seconds = _SETTINGS_SECONDS if self._is_submodule else TIMEOUT
+        seconds = _SETTINGS_SECONDS if self.is_submodule else TIMEOUT
         fields = self.run("config", "--list", "-z", "--show-scope", all_settings=True, timeout=seconds).fields
         pairs = zip(fields[::2], fields[1::2], strict=False)
         return [entry for scope, entry in pairs if self._may_apply(scope, entry)]
 
     def _may_apply(self, scope: bytes, entry: bytes) -> bool:
         is_own = scope in (b"local", b"worktree")
-        return not (self._is_submodule and is_own) or _SUBMODULE_SETTING.match(entry) is not None
+        return not (self.is_submodule and is_own) or _SUBMODULE_SETTING.match(entry) is not None
 
     def _start(
         self, arguments: Sequence[str], stdin: IO[bytes], environment: Mapping[str, str], hold: Sequence[int] = ()

@@ -273,6 +273,11 @@ class WorkspaceSerializer(serializers.Serializer[Any]):
     head = serializers.CharField(allow_blank=True, help_text="The commit; empty for a branch without commits.")
     left_out = LeftOutSerializer(many=True, help_text="At most 20 of the paths that the snapshot does not contain.")
     left_out_count = serializers.IntegerField()
+    ignored_count = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        help_text="Files and directories that .gitignore names, which no snapshot contains.",
+    )
     at = serializers.DateTimeField()
 
 

@@ -519,6 +519,7 @@ def _on_snapshot(applier: LineApplier, line: JournalLine) -> None:
             head=about["head"],
             left_out=about["left_out"],
             left_out_count=about["left_out_count"],
+            ignored_count=about["ignored_count"],
         )
     )
 
