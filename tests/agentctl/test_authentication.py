@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from executors_app import __version__
 from executors_app.agentctl.http.requests import AuthMiddleware, host_of
 from executors_app.wire.protocol import GENERATION_HEADER
-from tests.agentctl.running import TOKEN, Running
+from tests.agentctl.running import TOKEN, Running, agentctl
 
 ENDPOINTS = [
     ("GET", "/capabilities"),
@@ -160,6 +161,18 @@ async def test_command_of_an_older_generation_is_refused(running: Running) -> No
         status, body = await _call(running, "POST", path, {GENERATION_HEADER: "6"}, b"{}")
         assert (status, body["code"], body["details"]["seen"]) == (409, "stale_generation", 7)
     assert (await running.get("/status"))["generation"] == 7
+
+
+async def test_older_generation_is_refused_after_a_restart_of_agentctl(tmp_path: Path) -> None:
+    async def cancel(running: Running, generation: str) -> int:
+        answer = await _call(running, "POST", "/cancel", {GENERATION_HEADER: generation}, b'{"message_id": "m"}')
+        return int(answer[0])
+
+    async with agentctl(tmp_path) as first:
+        assert await cancel(first, "7") == 200
+    async with agentctl(tmp_path) as second:
+        assert await cancel(second, "6") == 409
+        assert await cancel(second, "7") == 200
 
 
 async def test_unexpected_error_has_the_same_shape_and_no_internals(
