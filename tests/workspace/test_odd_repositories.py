@@ -167,6 +167,41 @@ def test_content_that_a_filter_keeps_in_the_repository_returns(
     assert (worktree.path / "first.bin").read_text() == "precious\n"
 
 
+@pytest.mark.parametrize(
+    ("setting", "attributes", "content", "is_converted"),
+    [
+        ("true", "", b"one\ntwo\n", True),
+        ("true", "", b"one\r\ntwo\r\n", False),
+        ("input", "", b"one\r\n", True),
+        ("false", "* text eol=crlf\n", b"one\n", True),
+        ("false", "* text=auto\n", b"mixed\nends\r\n", True),
+        ("false", "", b"mixed\nends\r\n", False),
+    ],
+)
+@pytest.mark.parametrize("prune", [True, False])
+def test_line_ends_that_do_not_return_are_named(
+    repository: Path,
+    tmp_path: Path,
+    setting: str,
+    attributes: str,
+    content: bytes,
+    is_converted: bool,
+    prune: bool,
+) -> None:
+    run_git(repository, "config", "core.autocrlf", setting)
+    (repository / ".git" / "info").mkdir(exist_ok=True)
+    (repository / ".git" / "info" / "attributes").write_text(attributes)
+    worktree = _session(repository, tmp_path)
+    (worktree.path / "new").write_bytes(content)
+    snapshot_tree(worktree.path)
+    shutil.rmtree(worktree.path)
+    if prune:
+        run_git(repository, "worktree", "prune")
+    note = worktrees.make_worktree(repository, "", worktree, existed=True)
+    assert ((worktree.path / "new").read_bytes() != content) == is_converted
+    assert ("other line ends" in note) == is_converted
+
+
 def test_empty_command_of_a_filter_stays_empty(repository: Path, worktree: Worktree) -> None:
     run_git(repository, "config", "filter.none.clean", "")
     (worktree.path / ".gitattributes").write_text("*.txt filter=none\n")

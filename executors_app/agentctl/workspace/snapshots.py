@@ -173,7 +173,8 @@ class _SnapshotAttempt:
         index = self._commit(index_tree, [head], f"Index of {self._session_id}")
         submodules = self._commit(submodules_tree, [], f"Submodules of {self._session_id}") if submodules_tree else ""
         place = (checkout.ref, checkout.operation)
-        recovery = RecoverySnapshot("", head, index, self._session_id, *place, submodules)
+        converted = self._tree.converts_line_ends
+        recovery = RecoverySnapshot("", head, index, self._session_id, *place, submodules, converted)
         message = recovery_snapshots.recovery_message(recovery, reason, checkout.branch)
         # Names them, so that this is another commit than the last snapshot, and is transferred with them.
         message += "".join(f"Kandev-Left: {commit}\n" for commit in self._kept)

@@ -40,6 +40,8 @@ _SHARE: Final = 0.8
 """Part of the time after which git counts as waiting for a pipe somewhere in the workspace."""
 MAX_REASON: Final = 200
 """Characters of git's message in a reason."""
+_CONVERSION: Final = re.compile(r"(?:CR)?LF will be replaced by (?:CR)?LF")
+"""What git warns of when a file would return from the repository with other line ends."""
 _UNREADABLE_DIRECTORY: Final = re.compile(r"^warning: could not open directory '([^'\n]+)'", re.MULTILINE)
 
 
@@ -109,6 +111,8 @@ class WorkingTree:
         self.git, self._copy, self._limits, self._deadline = git, copy, limits, deadline
         self.left_out: dict[bytes, str] = {}
         """Paths that are not stored, with the reasons."""
+        self.converts_line_ends = False
+        """Whether files that were changed would return with other line ends."""
         self._has_copy = False
         self._submodules: set[bytes] = set()
         self._endless: list[bytes] = []
@@ -307,6 +311,7 @@ class WorkingTree:
             # Files with the same filter are tried together, because most often it is a filter that fails.
             self._stage_in_parts(self._by_filter(rest).values(), self._add_literally)
         else:
+            self._note_conversion(added)
             if added.exit_code:
                 self._leave_out_unstored(added.errors)
 
@@ -340,7 +345,10 @@ class WorkingTree:
 
     def _add_literally(self, paths: Sequence[bytes]) -> None:
         names = b"".join(path + b"\0" for path in paths)
-        self._on_copy("--literal-pathspecs", *_ADD, stdin=names)
+        self._note_conversion(self._on_copy("--literal-pathspecs", *_ADD, stdin=names))
+
+    def _note_conversion(self, added: GitOutput) -> None:
+        self.converts_line_ends |= _CONVERSION.search(added.errors) is not None
 
     def _stage_submodules(self, paths: Sequence[bytes]) -> None:
         """Write the checked-out commits of submodules; one whose directory was just removed is deleted."""

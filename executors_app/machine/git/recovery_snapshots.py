@@ -29,7 +29,11 @@ _REF_LINE: Final = re.compile(r"^Kandev-Ref: (\S+)$", re.MULTILINE)
 _QUOTED_REF_LINE: Final = re.compile(r"^Kandev-Quoted-Ref: (\S+)$", re.MULTILINE)
 _SUBMODULES_LINE: Final = re.compile(r"^Kandev-Submodules: ([0-9a-f]{40,64})$", re.MULTILINE | re.ASCII)
 _OPERATION_LINE: Final = re.compile(r"^Kandev-Operation: (\S+)$", re.MULTILINE)
+_CONVERTED_LINE: Final = "Kandev-Line-Ends: converted\n"
 NO_INDEX: Final = "none"
+LINE_ENDS_NOTE: Final = (
+    "Some changed files have other line ends than before: git converts them, as core.autocrlf or .gitattributes says."
+)
 IGNORED_FILES_NOTE: Final = (
     "Files that .gitignore names and empty directories are in no snapshot: those that were in the workspace are not "
     "restored."
@@ -68,6 +72,8 @@ class RecoverySnapshot:
     """What git was in the middle of (``merge``, ``rebase``); empty for nothing."""
     submodules: str = ""
     """The commit with the work inside submodules (``saved_submodules``); empty if there is none."""
+    converts_line_ends: bool = False
+    """Whether files that were changed return with other line ends."""
 
 
 def session_recovery_ref(session_id: str) -> str:
@@ -87,6 +93,7 @@ def recovery_message(recovery: RecoverySnapshot, reason: str, branch: str) -> st
         f"{_ref_line(recovery.ref or NO_INDEX)}\n"
         f"Kandev-Operation: {recovery.operation or NO_INDEX}\n"
         + (f"Kandev-Submodules: {recovery.submodules}\n" if recovery.submodules else "")
+        + (_CONVERTED_LINE if recovery.converts_line_ends else "")
     )
 
 
@@ -109,7 +116,8 @@ def find_recovery(git: RunGit, revision: str) -> RecoverySnapshot | None:
     head = "" if trailers["Head"] == NO_INDEX else trailers["Head"]
     about = (trailers["Index"], trailers["Session"], _parse_ref(body), _parse_operation(body))
     submodules = _SUBMODULES_LINE.findall(body)
-    return RecoverySnapshot(found, head, *about, submodules[-1] if submodules else "")
+    converts_line_ends = _CONVERTED_LINE.strip() in body.splitlines()
+    return RecoverySnapshot(found, head, *about, submodules[-1] if submodules else "", converts_line_ends)
 
 
 def _parse_ref(body: str) -> str | None:

@@ -328,7 +328,8 @@ class _Making:
         A repository without other users was filled just now, so that ``existed`` says nothing about its worktree.
         """
         if found:
-            return recovery_snapshots.IGNORED_FILES_NOTE
+            line_ends = recovery_snapshots.LINE_ENDS_NOTE if found.converts_line_ends else ""
+            return _join(recovery_snapshots.IGNORED_FILES_NOTE, line_ends)
         return recovery_snapshots.NO_SNAPSHOT_NOTE if self.existed and not self.owns_repository else ""
 
     def _remove_stale_lock(self, ref: str) -> None:
