@@ -73,13 +73,22 @@ async def _listed_ids(wire: JsonRpcConnection, params: dict[str, Any], until: st
 
 ACP_VERSION: Final = 1
 AUTH_REQUIRED: Final = -32000
+_RESOURCE_NOT_FOUND: Final = -32002
+_NAMES_NOTHING: Final = re.compile(r"(?:resource )?not found[.!]?", re.IGNORECASE)
+"""With ACP's code for a missing resource, and nothing that it names: a request to restore has one resource."""
 _SAYS_GONE: Final = re.compile(
-    r"unknown session identifier"
-    r"|\b(?:no such|unknown|could not find|couldn't find|cannot find|failed to find)(?: the| any| a)?"
+    r"(?:unknown|invalid) session (?:identifier|id)\b"
+    r"|会话不存在|(?:未找到|找不到)[^。\n]{0,8}会话|会话[^。\n]{0,4}未找到"
+    r"|\b(?:session|conversation|thread|chat)(?: history)? (?:is |was |has been )"
+    r"?(?:deleted|removed|missing|no longer available|not live)\b"
+    r"|\b(?:session|conversation|thread|chat)(?: history)? (?:could not|can't|cannot) be (?:found|located)\b"
+    r"|\b(?:no such|unknown|could not find|couldn't find|cannot find|failed to find|unable to (?:find|locate))"
+    r"(?: the| any| a)?"
     r" (?:session|conversation|thread|chat)\b"
     r"|\bno (?:session|conversation|thread|chat)(?: was)? found\b|(?:session|conversation|thread|chat)_?not_?found"
     # With an id behind the word, which has a digit in it or is quoted.
-    r"|\b(?:session|conversation|thread|chat)(?: id| file)?:?(?: \"?[\w.:-]*\d[\w.:-]*\"?| [\"'`][^\"'`]{1,100}[\"'`])?"
+    r"|\b(?:session|conversation|thread|chat)(?:(?: with)? id| history| file)?:?"
+    r"(?: \"?[\w.:-]*\d[\w.:-]*\"?| [\"'`][^\"'`]{1,100}[\"'`])?"
     r" (?:was |is |could )?(?:not (?:be )?found|does not exist|doesn't exist|no longer exists)\b",
     re.IGNORECASE,
 )
@@ -358,6 +367,8 @@ def _may_pass(error: RpcError) -> bool:
 
 
 def _says_gone(error: RpcError, token: str) -> bool:
+    if error.code == _RESOURCE_NOT_FOUND and error.data is None and _NAMES_NOTHING.fullmatch(error.message.strip()):
+        return True
     says = _SAYS_GONE.search(error.text) or _SAYS_GONE_ON_LOAD.search(error.text)
     return says is not None or _names_conversation(error, token)
 

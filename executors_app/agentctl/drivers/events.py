@@ -202,7 +202,12 @@ class ReplayCollector:
 LOGIN_PATTERN: Final = re.compile(
     r"\b(?:log|sign) ?in\b|/login\b|logged out|not authenticated|authentication[ _](?:required|failed|error)"
     r"|invalid (?:authentication credentials|api key|bearer token)|(?:oauth |access )?token (?:has |is )?expired"
-    r"|(?:missing|no|set (?:an?|the)) api key|api[ _]key (?:is )?(?:missing|required|not set)",
+    r"|(?:missing|no|set (?:an?|the)) api key|invalid x-api-key"
+    r"|api[ _]key (?:is |has )?(?:missing|required|not set|not found|invalid|not valid|expired)"
+    r"|(?:must be|are not|aren't|not) (?:logged|signed) in|\bauth required\b|\bunauthenticated\b"
+    r"|please (?:re-?)?authenticate\b"
+    r"|no auth(?:entication)? (?:credentials|information|tokens?) (?:found|available)"
+    r"|token (?:has been |was )?(?:revoked|invalidated)\b|\binvalid_grant\b",
     re.IGNORECASE,
 )
 """Phrases of agents without a login. They exclude a bare 401, which may come from a provider."""
