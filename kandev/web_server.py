@@ -107,6 +107,14 @@ FRAME_BURST: Final = 4000
 """Frames that may arrive at once: a page acknowledges each frame of a shell that prints megabytes."""
 FRAME_BYTES_PER_SECOND: Final = 1 << 20
 FRAME_BYTES_BURST: Final = 8 << 20
+SMALL_FRAMES_PER_SECOND: Final = 50
+SMALL_FRAME_BURST: Final = 500
+"""Pings, pongs, and parts of a message: a client needs few, and each costs as much as a message."""
+STEPS_PER_TURN: Final = 100
+"""Frames or parts of one that are read before other connections get their turn. What one read of a connection brings
+can have ten thousand."""
+EARLY_BYTES: Final = 64 * 1024
+"""Bytes that a client may send before the application has accepted its socket."""
 CLOSE_TOO_MANY: Final = 4429
 """Close code of a client that sends too much (``sessions_app.live.authentication.CloseCode.TOO_MANY``)."""
 
@@ -129,21 +137,67 @@ class TokenBucket:
         return True
 
 
+_MESSAGE_OPCODES: Final = (1, 2)
+"""A text and bytes. Others continue a message, or are control frames."""
+
+
 class LimitedWebSocket(ws_protocol.WebSocketProtocol):  # type: ignore[misc]
     """A WebSocket that is closed with 4429 if its client sends too many frames or bytes."""
 
     is_closing = False
+    _is_application_asked = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._frames = TokenBucket(FRAMES_PER_SECOND, FRAME_BURST)
+        self._messages = TokenBucket(FRAMES_PER_SECOND, FRAME_BURST)
+        self._small_frames = TokenBucket(SMALL_FRAMES_PER_SECOND, SMALL_FRAME_BURST)
         self._bytes = TokenBucket(FRAME_BYTES_PER_SECOND, FRAME_BYTES_BURST)
 
+    def onConnect(self, request: Any) -> Any:  # noqa: N802 - autobahn's name
+        """Ask the application whether it accepts the socket."""
+        self._is_application_asked = True
+        return super().onConnect(request)
+
+    def consumeData(self) -> None:  # noqa: N802 - autobahn's name
+        """Read what has arrived, a part in each turn of the event loop; nothing before the socket is accepted."""
+        if self.is_closing:
+            self.data = b""
+        elif self.state == self.STATE_CONNECTING and self._is_application_asked:
+            # autobahn would read it as another handshake.
+            if len(self.data) > EARLY_BYTES:
+                self.transport.abortConnection()
+        elif self.state in (self.STATE_OPEN, self.STATE_CLOSING):
+            self._read_frames()
+        else:
+            super().consumeData()
+
+    def _read_frames(self) -> None:
+        for _ in range(STEPS_PER_TURN):
+            if self.is_closing or self.state == self.STATE_CLOSED or not self.processData():
+                return
+        self.transport.pauseProducing()
+        self.factory.reactor.callLater(0, self._continue_reading)
+
+    def _continue_reading(self) -> None:
+        if self.state != self.STATE_CLOSED:
+            self.transport.resumeProducing()
+            self.consumeData()
+
+    def onFrameBegin(self) -> None:  # noqa: N802 - autobahn's name
+        """Count a frame, also if it is no message."""
+        super().onFrameBegin()
+        frame = self.current_frame
+        frames = self._messages if frame.opcode in _MESSAGE_OPCODES else self._small_frames
+        if not (frames.take(1) and self._bytes.take(frame.length)):
+            self._refuse()
+
     def onMessage(self, payload: bytes, isBinary: bool) -> None:  # noqa: N802, N803 - autobahn's names
-        """Pass a frame on to the application."""
-        if self._frames.take(1) and self._bytes.take(len(payload)):
+        """Pass a message on to the application."""
+        if not self.is_closing:
             super().onMessage(payload, isBinary)
-        elif not self.is_closing:
+
+    def _refuse(self) -> None:
+        if not self.is_closing:
             self.is_closing = True
             self.serverClose(code=CLOSE_TOO_MANY)
             self.muted = True

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kandev.web_server import FRAME_BURST
+from kandev.web_server import FRAME_BURST, SMALL_FRAME_BURST
 from sessions_app.live.hub import ACK_TIMEOUT, CHECK_EVERY
 from tests.drills.deployment import Deployment, Session
 from tests.drills.process_groups import descendants
@@ -272,3 +272,22 @@ async def test_client_that_sends_too_much_is_closed(session: Session, frame: str
         assert socket.close_code == 4429
     async with connected(session) as socket:
         assert (await socket.receive_json())["type"] == "hello"
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[b"\x89\x80\0\0\0\0"], [b"\x8a\x80\0\0\0\0"], [b"\x01\x80\0\0\0\0", b"\x00\x80\0\0\0\0"]],
+    ids=["pings", "pongs", "parts of a message"],
+)
+async def test_client_that_sends_too_many_frames_that_are_no_messages_is_closed(
+    session: Session, frames: list[bytes]
+) -> None:
+    *first, repeated = frames
+    async with connected(session) as socket:
+        await socket.receive_json()
+        transport = socket._writer.transport  # the client's own methods send whole messages only
+        transport.write(b"".join(first) + repeated * (SMALL_FRAME_BURST + 2000))
+        async with asyncio.timeout(PATIENCE):
+            while (await socket.receive()).type is not aiohttp.WSMsgType.CLOSE and not socket.closed:
+                pass
+        assert socket.close_code == 4429
