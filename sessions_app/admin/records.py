@@ -133,11 +133,11 @@ class PreparedHistoryAdmin(SessionRowAdmin):
 
 
 @admin.register(Turn)
-class RunAdmin(SessionRowAdmin):
+class TurnAdmin(SessionRowAdmin):
     """Turns and waits."""
 
-    list_display = ("started_at", "session", "task", "state", "wait_kind", "waited", "reason", "ended_at")
-    list_filter = ("state", "wait_kind", "waited", "reason")
+    list_display = ("started_at", "session", "task", "origin", "state", "wait_kind", "waited", "reason", "ended_at")
+    list_filter = ("state", "origin", "wait_kind", "waited", "reason")
     search_fields = ("=id", "message_id", *SessionRowAdmin.search_fields)
     date_hierarchy = "started_at"
     ordering = ("-started_at",)

@@ -80,7 +80,7 @@ class Turn(TeamModel):
         indexes = (models.Index(fields=("reason",), name="run_interrupted", condition=models.Q(state="interrupted")),)
 
     def __str__(self) -> str:
-        return f"run {str(self.id)[:8]} ({self.state})"
+        return f"{'turn' if self.has_process else 'wait'} {str(self.id)[:8]} ({self.state})"
 
 
 Run = Turn
