@@ -185,7 +185,7 @@ async def test_unrestorable_conversation_is_never_replaced_by_a_new_one(
         (error(-32603, "OpenCode service failure", {"service": "session"}), (), "token_rejected", False),
         (error(-32603, "Unknown session identifier"), (), "token_rejected", False),
         (error(-32603, "Path not found", {"code": "FS_NOT_FOUND"}), (), "token_rejected", False),
-        (error(-32002, "Resource not found"), (), "token_rejected", False),
+        (error(-32002, "Resource not found"), (), "handshake_failed", True),
         (error(-32002, "Resource not found", {"uri": "mcp://files"}), (), "handshake_failed", True),
         (error(-32603, "Resource not found"), (), "handshake_failed", True),
         (error(-32602, "Invalid session ID"), (), "token_rejected", False),

@@ -73,9 +73,6 @@ async def _listed_ids(wire: JsonRpcConnection, params: dict[str, Any], until: st
 
 ACP_VERSION: Final = 1
 AUTH_REQUIRED: Final = -32000
-_RESOURCE_NOT_FOUND: Final = -32002
-_NAMES_NOTHING: Final = re.compile(r"(?:resource )?not found[.!]?", re.IGNORECASE)
-"""With ACP's code for a missing resource, and nothing that it names: a request to restore has one resource."""
 _SAYS_GONE: Final = re.compile(
     r"(?:unknown|invalid) session (?:identifier|id)\b"
     r"|会话不存在|(?:未找到|找不到)[^。\n]{0,8}会话|会话[^。\n]{0,4}未找到"
@@ -367,8 +364,6 @@ def _may_pass(error: RpcError) -> bool:
 
 
 def _says_gone(error: RpcError, token: str) -> bool:
-    if error.code == _RESOURCE_NOT_FOUND and error.data is None and _NAMES_NOTHING.fullmatch(error.message.strip()):
-        return True
     says = _SAYS_GONE.search(error.text) or _SAYS_GONE_ON_LOAD.search(error.text)
     return says is not None or _names_conversation(error, token)
 
