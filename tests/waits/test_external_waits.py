@@ -151,6 +151,35 @@ def test_same_idempotency_key_gets_first_answer_and_another_is_refused() -> None
     assert Prompt.objects.count() == 1
 
 
+def test_repeat_that_overtakes_the_first_answer_resumes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = running_session()
+    key = key_of(wait(session))
+    first = waits.resume_wait(key, "x", "build-1")
+    check = waits.earlier_answer
+    seen_before_the_first_answer: list[None] = [None]
+
+    def check_too_early(token: ResumeToken, idempotency_key: str) -> dict[str, Any] | None:
+        if seen_before_the_first_answer:
+            return seen_before_the_first_answer.pop()
+        return check(token, idempotency_key)
+
+    monkeypatch.setattr(waits, "earlier_answer", check_too_early)
+    assert waits.resume_wait(key, "y", "build-1") == first
+    assert Prompt.objects.get().text == "x"
+
+
+def test_key_of_a_member_who_has_left_the_team_ends_no_wait() -> None:
+    session = running_session()
+    key = key_of(wait(session))
+    make_user().groups.clear()
+    with pytest.raises(TokenRevoked) as refused:
+        waits.resume_wait(key, "x", "1")
+    assert refused.value.details["reason"] == "owner_left"
+    assert (status(session), Prompt.objects.count()) == ("waiting", 0)
+    make_user()  # is a member again
+    waits.resume_wait(key, "x", "1")
+
+
 def test_second_answer_without_an_idempotency_key_is_refused() -> None:
     key = key_of(wait(running_session()))
     waits.resume_wait(key, "x", "")
