@@ -17,6 +17,7 @@ from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.reading import view_session, visible_session
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.services import intents, tasks
+from sessions_app.services.catalogue import without_scratch
 from sessions_app.services.errors import NotFound, ReadOnly
 from sessions_app.services.waits import answer_permission as give_answer
 from sessions_app.services.waits import permission_tokens
@@ -57,7 +58,7 @@ def _usual_repository(team: Group, key: str) -> Repository | None:
     earlier = Task.objects.filter(team=team, idempotency_key=key).select_related("repository").first()
     if earlier is not None:
         return earlier.repository
-    repositories = list(Repository.objects.filter(team=team)[:2])
+    repositories = list(without_scratch(Repository.objects.filter(team=team))[:2])
     return repositories[0] if len(repositories) == 1 else None
 
 

@@ -192,7 +192,8 @@ def list_start_options(user: User, asked: arguments.Arguments) -> results.StartO
     teams = list(writable_teams(user).order_by("name")[:ROW_LIMIT])
     ids = [team.pk for team in teams]
     profiles = catalogue.visible_profiles(user).defer(*PROFILE_SECRETS).order_by("name")
-    repositories = Repository.objects.visible_to(user).filter(team_id__in=ids).order_by("name")
+    opened = Repository.objects.visible_to(user).filter(team_id__in=ids).order_by("name")
+    repositories = catalogue.without_scratch(opened)
     return results.StartOptions(
         teams=[results.Team(id=team.pk, name=team.name) for team in teams],
         repositories=[_choice(row, row.path, row.team_id) for row in repositories[:ROW_LIMIT]],

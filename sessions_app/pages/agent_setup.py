@@ -29,7 +29,7 @@ from sessions_app.pages.agent_settings import login_progress
 from sessions_app.pages.shortcuts import part_response
 from sessions_app.services import agent_login, agent_setup
 from sessions_app.services.agent_setup import AgentPlace, ProgramState
-from sessions_app.services.catalogue import add_repository, scratch_root
+from sessions_app.services.catalogue import add_repository, without_scratch
 from sessions_app.services.errors import Invalid, ReadOnly, SessionsError
 from sessions_app.services.intents import validate_prompt_text
 from sessions_app.services.tasks import create_session, create_task
@@ -117,9 +117,7 @@ def show_agent_setup(request: UserHttpRequest, name: str) -> HttpResponse:
 
 def _steps_context(user: User, chosen: _Setup) -> dict[str, Any]:
     [place] = agent_setup.agent_places(user, [chosen.kind], [chosen.executor], chosen.team)
-    repositories = (
-        Repository.objects.visible_to(user).filter(team=chosen.team).exclude(path__startswith=f"{scratch_root()}/")
-    )
+    repositories = without_scratch(Repository.objects.visible_to(user).filter(team=chosen.team))
     return {
         "place": place,
         "may_log_in": bool(chosen.kind.login and place.logged_out and may_operate(user, place.logged_out.session)),

@@ -30,7 +30,7 @@ from sessions_app.pages.shortcuts import find_task, queried_number
 from sessions_app.services import tasks
 from sessions_app.services.attachments import check_files
 from sessions_app.services.board import annotate_needs, session_rows
-from sessions_app.services.catalogue import SECRET_FIELDS, profiles_for, visible_profiles
+from sessions_app.services.catalogue import SECRET_FIELDS, profiles_for, visible_profiles, without_scratch
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.intents import TEXT_LIMIT
 from sessions_app.services.tasks import create_session_with_defaults, default_choice
@@ -119,7 +119,9 @@ class TaskCreateForm(_StartForm):
         super().__init__(user, *args, **kwargs)
         self.choose(
             "repository",
-            Repository.objects.visible_to(user).filter(team__in=writable_teams(user)).select_related("team"),
+            without_scratch(
+                Repository.objects.visible_to(user).filter(team__in=writable_teams(user)).select_related("team")
+            ),
         )
 
     def clean(self) -> dict[str, Any]:

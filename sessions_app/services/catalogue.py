@@ -216,6 +216,11 @@ def scratch_root() -> Path:
     return Path(settings.KANDEV_DATA_DIR) / SCRATCH_DIRECTORY
 
 
+def without_scratch(repositories: QuerySet[Repository], *, keep: uuid.UUID | None = None) -> QuerySet[Repository]:
+    """Return the repositories offered for work: without those in which agents are tested, but with ``keep``."""
+    return repositories.filter(~Q(path__startswith=f"{scratch_root()}/") | Q(pk=keep))
+
+
 def scratch_repository(team: Group) -> Repository:
     """Return the team's scratch repository, created on its first use. Raises ExecutorError, OSError."""
     row = _scratch_row(team)

@@ -25,7 +25,7 @@ from sessions_app.accounts.authorization import may_write
 from sessions_app.management.console import VisibleConsole
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN
 from sessions_app.models import Intent, Repository
-from sessions_app.services.catalogue import add_repository, profiles_of
+from sessions_app.services.catalogue import add_repository, profiles_of, without_scratch
 from sessions_app.services.errors import Invalid
 from sessions_app.supervisor.leases import SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
@@ -262,7 +262,7 @@ def resolve_repository(team: Group, given: Path | None, file: Path) -> Repositor
 
 
 def _only_repository(team: Group) -> Repository | None:
-    rows = Repository.objects.filter(team=team)[:2]
+    rows = without_scratch(Repository.objects.filter(team=team))[:2]
     return rows[0] if len(rows) == 1 else None
 
 

@@ -16,6 +16,7 @@ from sessions_app.mcp_server import acting, arguments, reading, results
 from sessions_app.mcp_server.protocol import SERVER, _described
 from sessions_app.mcp_server.tools import TOOLS
 from sessions_app.models import Intent, Prompt, Repository, Task, TaskSession, Turn
+from sessions_app.services.catalogue import scratch_root
 from sessions_app.services.errors import (
     Conflict,
     IdempotencyKeyReused,
@@ -160,6 +161,13 @@ def test_start_without_a_single_repository_asks_for_one(world: World) -> None:
         start(world)
     assert Task.objects.count() == 1
     assert start(world, repository_id=world.repository.id).created
+
+
+def test_repository_in_which_agents_are_tested_is_no_choice(world: World) -> None:
+    Repository.objects.create(name="Agent tests", team=world.team, path=f"{scratch_root()}/one")
+    options = reading.list_start_options(world.member, arguments.Arguments())
+    assert [row.name for row in options.repositories] == ["repository"]
+    assert acting._usual_repository(world.team, "a key") == world.repository
 
 
 def test_prompt_is_sent_once(world: World) -> None:

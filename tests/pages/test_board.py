@@ -18,6 +18,7 @@ from executors_app.machine.git.workspace_git import resolve_commit
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.services import board
+from sessions_app.services.catalogue import scratch_root
 from sessions_app.services.tasks import create_session
 from tests.pages.world import World, first_prompt, path_of
 
@@ -86,6 +87,16 @@ def test_empty_board_offers_the_new_task_form(ada: Client, world: World) -> None
     page = ada.get("/").text
     assert "There are no tasks yet." in page
     assert '<details class="card new" id="new-task" open>' in page
+
+
+def test_repository_in_which_agents_are_tested_is_not_offered_for_tasks(ada: Client, world: World) -> None:
+    Repository.objects.create(name="Agent tests", team=world.team, path=f"{scratch_root()}/one", default_branch="main")
+    for page in ("/", "/workflows/new/"):
+        html = ada.get(page).text
+        assert f'value="{world.repository.id}"' in html
+        assert "Agent tests" not in html
+    world.repository.delete()
+    assert "your team needs a repository" in ada.get("/").text
 
 
 def test_team_without_repository_or_executor_is_told_what_is_missing(ada: Client, world: World) -> None:

@@ -18,6 +18,8 @@ from django.core.management.base import CommandError
 from executors_app.machine.process import identity
 from kandev.databases import EMBEDDED_NAME
 from sessions_app.accounts.models import TeamRole
+from sessions_app.models import Repository
+from sessions_app.services.catalogue import scratch_root
 from sessions_app.workflows import run_command
 from sessions_app.workflows.language.files import find_workflow_file
 from sessions_app.workflows.models import NodeRun, WorkflowRun
@@ -181,6 +183,12 @@ def test_ambiguous_or_missing_arguments_exit_with_2(team: Group, ask: Any, words
     with pytest.raises(CommandError, match=words) as refused:
         ask(team)
     assert refused.value.returncode == 2
+
+
+def test_repository_in_which_agents_are_tested_is_not_the_only_one(team: Group) -> None:
+    only = Repository.objects.create(name="app", team=team, path="/srv/app")
+    Repository.objects.create(name="Agent tests", team=team, path=f"{scratch_root()}/one")
+    assert run_command.resolve_repository(team, None, Path("/x.yaml")) == only
 
 
 @pytest.mark.parametrize("given", [".", "sub", "../repository", "../link"])

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group, User
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.models import Repository
-from sessions_app.services.catalogue import visible_profiles
+from sessions_app.services.catalogue import visible_profiles, without_scratch
 from sessions_app.workflows.language.limits import MAX_BYTES, MAX_ITERATIONS, MAX_RETRIES
 from sessions_app.workflows.language.schema import Port
 from sessions_app.workflows.language.values import to_text
@@ -52,7 +52,10 @@ class WorkflowForm(forms.Form):
     def __init__(self, user: User, workflow: Workflow | None, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         teams = writable_teams(user) if workflow is None else Group.objects.filter(id=workflow.team_id)
-        repositories = Repository.objects.visible_to(user).filter(team__in=teams).select_related("team")
+        repositories = without_scratch(
+            Repository.objects.visible_to(user).filter(team__in=teams).select_related("team"),
+            keep=workflow.repository_id if workflow else None,
+        )
         rows: tuple[Any, ...] = (teams, repositories, visible_profiles(user), Executor.objects.all())
         for name, found in zip(CHOICE_FIELDS, rows, strict=True):
             field = self.fields[name]
