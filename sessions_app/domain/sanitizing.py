@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Final
 
 from executors_app.machine.costly_work import begin_costly_work
@@ -100,17 +102,45 @@ _INVISIBLE: Final = re.compile(f"[{_character_ranges(_CODES)}]")
 _JSON_ESCAPES: Final[Mapping[str, str]] = {chr(code): json.dumps(chr(code))[1:-1] for code in _CODES}
 
 
+MAX_MARKS: Final = 30
+"""Combining characters in a row that are shown. No language needs as many (``wire.normalization``), and browsers take
+the square of their number to draw them: a message of 100,000 freezes every page that shows it."""
+_SYMBOLS: Final = re.compile(rf"[^\w\s\x00-\u02ff]{{{MAX_MARKS + 1},}}+")
+"""Long runs of what is neither word nor space; those of combining characters are among them."""
+
+
+def _limit_marks(text: str) -> str:
+    """Replace the combining characters in a row that are too many by their number."""
+    return _SYMBOLS.sub(lambda found: _marks_counted(found[0]), text)
+
+
+def _marks_counted(symbols: str) -> str:
+    parts = []
+    for is_mark, group in groupby(symbols, _is_mark):
+        run = "".join(group)
+        excess = len(run) - MAX_MARKS if is_mark else 0
+        parts.append(f"{run[:MAX_MARKS]}⟦+{excess} marks⟧" if excess > 0 else run)
+    return "".join(parts)
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character) in _MARKS
+
+
+_MARKS: Final = frozenset({"Mn", "Mc", "Me", "Cf"})
+
+
 def _has_invisible(text: str) -> bool:
     """Whether any character would be made visible; a fast test, because every page passes it."""
-    unusual = text.encode("utf-8", "surrogatepass").translate(None, _PLAIN_BYTES)
-    return bool(unusual) and _INVISIBLE.search(unusual.decode("utf-8", "surrogatepass")) is not None
+    unusual = text.encode("utf-8", "surrogatepass").translate(None, _PLAIN_BYTES).decode("utf-8", "surrogatepass")
+    return bool(unusual) and bool(_INVISIBLE.search(unusual) or _SYMBOLS.search(unusual))
 
 
 def make_visible(text: str) -> str:
     """Normalize line ends, remove colours, and make every other invisible character visible.
 
     ``rm ⟦RLO⟧fdp.exe`` then cannot pass for another file name. Ordinary text is returned unchanged, also that of
-    scripts that need joiners.
+    scripts that need joiners. Of more combining characters in a row than any script needs, the rest is counted.
     """
     if not _has_invisible(text):
         return text
@@ -118,12 +148,16 @@ def make_visible(text: str) -> str:
     for character, stray in _STRAY.items():
         if character in shown:
             shown = stray.sub(_STRAY_NAMES[character], shown)
-    return shown
+    return _limit_marks(shown)
 
 
 def refer_to_invisible(html: str) -> str:
     """Return HTML with every invisible character as a character reference: the same text, not made visible again."""
-    return _INVISIBLE.sub(lambda found: f"&#x{ord(found[0]):X};", html)
+    return _SYMBOLS.sub(lambda found: _references(found[0]), _INVISIBLE.sub(lambda found: _references(found[0]), html))
+
+
+def _references(text: str) -> str:
+    return "".join(f"&#x{ord(character):X};" for character in text)
 
 
 def escape_invisible(json_text: str) -> str:

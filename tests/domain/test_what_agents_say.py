@@ -6,12 +6,13 @@ import json
 import shutil
 import subprocess
 import unicodedata
+from html import escape, unescape
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from sessions_app.domain.sanitizing import escape_invisible, make_visible
+from sessions_app.domain.sanitizing import escape_invisible, make_visible, refer_to_invisible
 from sessions_app.domain.usage import parse_usage, usage_lines
 
 ARABIC_SIGNS: Final = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
@@ -35,12 +36,21 @@ PLAIN_TEXT: Final = Path(__file__).parents[2] / "sessions_app/static/kandev/plai
         ("filler\u3164 \ufffbend \ufe00a", "filler⟦3164⟧ ⟦FFFB⟧end ⟦FE00⟧a"),
         ("con\u200cfig \u200d/etc a\ufe0f", "con⟦ZWNJ⟧fig ⟦ZWJ⟧/etc a⟦VS16⟧"),
         ("می‌خواهم क्‍ष ❤️ 1️⃣ 🏳️‍🌈", "می‌خواهم क्‍ष ❤️ 1️⃣ 🏳️‍🌈"),
+        ("a" + "\u0301\u0323" * 50 + "b", "a" + "\u0301\u0323" * 15 + "⟦+70 marks⟧b"),
+        ("─" * 80 + "\u0301" * 31, "─" * 80 + "\u0301" * 30 + "⟦+1 marks⟧"),
+        ("─" * 80 + " 🙂" * 40, "─" * 80 + " 🙂" * 40),
     ],
 )
 def test_invisible_characters_are_shown(text: str, shown: str) -> None:
     assert make_visible(text) == shown
     assert make_visible(shown) == shown
     assert json.loads(escape_invisible(json.dumps(text, ensure_ascii=False))) == text
+
+
+def test_form_sends_any_number_of_marks_back_unchanged() -> None:
+    text = "a" + "\u0301" * 100
+    html = refer_to_invisible(escape(text))
+    assert unescape(make_visible(html)) == text
 
 
 def test_no_invisible_character_survives() -> None:
@@ -57,6 +67,7 @@ def _is_invisible(character: str) -> bool:
 
 def test_browser_shows_the_same_as_the_server() -> None:
     texts = [f"a{chr(code)}b" for code in range(0x110000) if _is_invisible(chr(code))]
+    texts += ["a" + "\u0301\u0e34" * 50 + "b\u200d", "─" * 80 + "\u20dd" * 31 + "\ufe0f"]
     texts += ["می‌خواهم ❤️ 1️⃣ 🏳️‍🌈 a\u200db a\ufe0f\ufe00 \u3164", "\x1b[31mred\x1b[0m \r\n\r"]
     script = (
         f"import {{ visible }} from {json.dumps(PLAIN_TEXT.as_uri())}; import {{ readFileSync }} from 'node:fs';"

@@ -18,9 +18,13 @@ const STRAY = [
   ["⟦VS16⟧", new RegExp(`(?<!${PICTURED})\\ufe0f`, "gu")],
 ];
 
+// More combining characters in a row than any script needs: a browser takes the square of their number to draw them.
+const MARKS = /([\p{M}\p{Cf}]{30})([\p{M}\p{Cf}]+)/gu;
+
 export function visible(text) {
   const plain = String(text ?? "").replace(COLOURS, "").replace(/\r\n?/g, "\n").replace(STRANGE, shown);
-  return STRAY.reduce((sofar, [name, stray]) => sofar.replace(stray, name), plain);
+  const named = STRAY.reduce((sofar, [name, stray]) => sofar.replace(stray, name), plain);
+  return named.replace(MARKS, (_, kept, rest) => `${kept}⟦+${[...rest].length} marks⟧`);
 }
 
 function shown(sign) {
