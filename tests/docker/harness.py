@@ -20,6 +20,34 @@ from tests.docker.engine import Engine
 from tests.executors.repositories import run_git
 from tests.waiting import eventually
 
+ADD_SUBMODULE = """
+# As git submodule add, which is a script and needs more programs than this image has.
+set -e
+git init --quiet /tmp/library
+cd /tmp/library
+git config user.name Library
+git config user.email library@example.org
+echo lib >f.txt
+git add f.txt
+git commit --quiet -m Library
+cd "$1"
+modules="$(git rev-parse --absolute-git-dir)/modules"
+git init --quiet --bare "$modules/another"
+git clone --quiet --separate-git-dir "$modules/sub" /tmp/library sub
+git config --file .gitmodules submodule.sub.path sub
+git config --file .gitmodules submodule.sub.url /tmp/library
+git add .gitmodules sub
+git -c user.name=Agent -c user.email=agent@example.org commit --quiet -m "With a submodule"
+cd sub
+git switch --quiet -c work
+echo committed >g.txt
+git add g.txt
+git -c user.name=Agent -c user.email=agent@example.org commit --quiet -m "Only here"
+echo precious >f.txt
+echo new >new
+"""
+"""Adds the submodule ``sub`` to the workspace ``$1``, with a commit and two changes of its own."""
+
 
 class DockerHarness:
     """Harness for containers of the tests' own engine."""

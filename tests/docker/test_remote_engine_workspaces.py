@@ -12,6 +12,7 @@ from executors_app.runtimes.containers.sites import HOME_PATH, container_name
 from executors_app.runtimes.remote_docker.runtime import state_volume, workspace_volume
 from executors_app.wire.errors import WorkspaceGone
 from executors_app.wire.executions import Launched, LaunchSpec, Observed, WorkspaceState
+from tests.docker.harness import ADD_SUBMODULE
 from tests.docker.remote_engine import RemoteEngineHarness
 from tests.executors.harness import client_of, git_in, known, observe_one, row_of, seen, spec_for, start_agent
 from tests.executors.repositories import commit, run_git
@@ -70,6 +71,26 @@ async def test_lost_volume_is_rebuilt_from_the_archive(
     assert git_in(harness, again, "status", "--porcelain") == "A  mine"
     later = await harness.runtime.launch(known(spec, again))
     assert "rebuilt" not in later.state, "the workspace is rebuilt only once"
+
+
+async def test_work_inside_a_submodule_is_rebuilt_from_the_archive(
+    harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
+) -> None:
+    code, said = harness.run(spec, "sh", "-c", ADD_SUBMODULE, "sh", launched.worktree_path)
+    assert code == 0, said
+    before = git_in(harness, launched, "status", "--porcelain")
+    await client_of(spec, launched).snapshot()
+    await harness.runtime.push_work(row_of(harness, spec, launched))
+    kept = recovery_refs.find_saved_work(harness.repository, spec.session_id, launched.worktree_branch)
+    (shown,) = recovery_refs.saved_status(kept)["submodules"]
+    assert {entry["path"] for entry in shown["files"]} == {"sub/f.txt", "sub/new"}
+    remove(harness, spec, workspace_volume(spec.session_id))
+
+    again = await harness.runtime.launch(known(spec, launched))
+
+    assert git_in(harness, again, "status", "--porcelain") == before
+    for name, content in (("f.txt", "precious\n"), ("g.txt", "committed\n"), ("new", "new\n")):
+        assert (seen(harness, again) / "sub" / name).read_text() == content
 
 
 async def test_lost_volume_without_arrived_work_is_gone(

@@ -10,7 +10,7 @@ import pytest
 from executors_app.client import ShellStream
 from executors_app.runtimes.containers.sites import HOME_PATH, container_name
 from executors_app.wire.executions import LaunchSpec
-from tests.docker.harness import DockerHarness
+from tests.docker.harness import ADD_SUBMODULE, DockerHarness
 from tests.docker.remote_engine import RemoteEngineHarness
 from tests.executors.harness import client_of, forget, git_in, known, seen
 
@@ -91,32 +91,10 @@ async def test_recreated_container_keeps_home_and_worktree(harness: DockerHarnes
     assert git_in(harness, again, "status", "--porcelain") == "?? mine"
 
 
-_ADD_SUBMODULE = """
-set -e
-git init --quiet /tmp/library
-cd /tmp/library
-git config user.name Library
-git config user.email library@example.org
-echo lib >f.txt
-git add f.txt
-git commit --quiet -m Library
-cd "$1"
-git -c protocol.file.allow=always submodule --quiet add /tmp/library sub
-git -c user.name=Agent -c user.email=agent@example.org commit --quiet -m "With a submodule"
-cd sub
-git switch --quiet -c work
-echo committed >g.txt
-git add g.txt
-git -c user.name=Agent -c user.email=agent@example.org commit --quiet -m "Only here"
-echo precious >f.txt
-echo new >new
-"""
-
-
 async def test_work_inside_a_submodule_is_shown_and_returns(harness: DockerHarness, spec: LaunchSpec) -> None:
     launched = await harness.runtime.launch(spec)
     client, worktree = client_of(spec, launched), seen(harness, launched)
-    code, said = harness.run(spec, "sh", "-c", _ADD_SUBMODULE, "sh", launched.worktree_path)
+    code, said = harness.run(spec, "sh", "-c", ADD_SUBMODULE, "sh", launched.worktree_path)
     assert code == 0, said
     (told,) = (await client.git("status"))["submodules"]
     assert {entry["path"]: entry["change"] for entry in told["files"]} == {
