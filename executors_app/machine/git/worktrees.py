@@ -423,7 +423,8 @@ def _restore_directory(
     recovery, set_aside = recovery_snapshots.uncommitted_work_on(repository.text, found, head)
     run = partial(run_git, temporary, *bare, timeout=_CHECKOUT_SECONDS, hold=(held,))
     if not _has_readable_index(run, record / "index"):
-        run("read-tree", recovery.index if recovery else "HEAD" if head else "--empty")
+        committed = "HEAD" if head else "--empty"
+        run("read-tree", recovery.index if recovery else committed)
     run("checkout-index", "--all", "--quiet")
     if recovery:
         recovery_snapshots.overlay_uncommitted_work(
