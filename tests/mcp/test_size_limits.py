@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from typing import Any
 
 import pytest
 
+from sessions_app.mcp_server import size_limit
 from sessions_app.mcp_server.size_limit import MAX_MESSAGE
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.intents import TEXT_LIMIT
@@ -62,6 +64,25 @@ async def post_and_measure(headers: dict[str, str], body: bytes) -> tuple[int, d
         watcher.cancel()
     text = answer.text.partition("data: ")[2] or answer.text  # a result is an event of a stream
     return answer.status_code, json.loads(text), longest
+
+
+async def test_large_message_is_checked_in_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = json.dumps(call_of("prompt_session", {"text": "x" * 2 * MAX_MESSAGE})).encode()
+    threads = []
+    check = size_limit._checked
+
+    def check_and_record(large: bytes) -> bytes:
+        threads.append(threading.get_ident())
+        return check(large)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    monkeypatch.setattr(size_limit, "_checked", check_and_record)
+    received = await (await size_limit.receive_message(receive))()
+    assert json.loads(received["body"]) == json.loads(body)
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
