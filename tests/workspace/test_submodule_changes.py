@@ -245,3 +245,17 @@ def test_removed_submodule_stays_removed_after_a_loss(repository: Path, place: W
     assert prepare_workspace(git_of(place.path), "", rebuilt=True) == []
 
     assert state_of(place.path) == before
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_commits_of_a_removed_submodule_are_named(place: Worktree, is_staged: bool) -> None:
+    for number in range(2):
+        commit(place.path / "sub", "f.txt", f"precious {number}\n")
+    shutil.rmtree(place.path / "sub")
+    if is_staged:
+        run_git(place.path, "rm", "--quiet", "--cached", "sub")
+
+    taken = snapshot_tree(place.path)
+
+    assert taken.left_out == ["modules/sub"]
+    assert taken.left_out_reasons[0].startswith("2 commits of a removed submodule exist only in its repository")

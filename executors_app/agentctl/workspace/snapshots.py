@@ -127,7 +127,8 @@ class _SnapshotAttempt:
 
     def _save_submodules(self, submodules: Sequence[Submodule], earlier: str) -> str:
         """Store the work inside submodules as one tree; a failure costs only that."""
-        if not submodules:
+        own = git_directory.git_directory_of(self._git.root)
+        if not submodules and not (own is not None and (own / "modules").is_dir()):
             return ""
         saver = SubmoduleSaver(self._git, self._copy.with_name(f"{self._copy.name}.submodule"), self._limits, earlier)
         try:

@@ -18,6 +18,7 @@ from typing import Final
 from executors_app.agentctl.workspace.left_commits import REFLOG_BYTES, left_in_reflog
 from executors_app.agentctl.workspace.working_tree import MAX_REASON, SnapshotLimits, WorkingTree
 from executors_app.machine.git import git_directory
+from executors_app.machine.git.endless_files import find_endless_git_file
 from executors_app.machine.git.git_directory import is_branch_ref
 from executors_app.machine.git.private_git_directory import common_directory_of
 from executors_app.machine.git.recovery_snapshots import KEPT_PREFIX
@@ -37,6 +38,7 @@ from executors_app.machine.git.submodules import (
     SubmoduleCopy,
     find_repository,
     is_empty_submodule,
+    is_plain_repository,
     is_submodule_path,
     submodule_copies,
 )
@@ -120,6 +122,7 @@ class SubmoduleSaver:
                 if each.has_work and each.around:
                     each.around.has_work = True  # a nested one can be restored only into the one around it
             stored = [entry for each in examined if each.has_work and (entry := self._store_or_name(each))]
+            self._name_removed(present)
         finally:
             for inner in self._opened:
                 inner.close()
@@ -166,6 +169,34 @@ class SubmoduleSaver:
             elif not place.is_symlink() and _has_entries(place):
                 self._work.left_out[prefix + each.path + b"/"] = "its files are in a submodule without a repository"
         return present
+
+    def _name_removed(self, present: Sequence[Submodule]) -> None:
+        """Name the commits that exist only in the repository of a submodule whose files the agent has removed."""
+        own = git_directory.git_directory_of(self._git.root)
+        modules = own.resolve() / "modules" if own is not None else None
+        if modules is None or not modules.is_dir():
+            return
+        places = (git_directory.git_directory_of(self._git.root / os.fsdecode(each.path)) for each in present)
+        used = {place.resolve() for place in places if place is not None}
+        for repository in sorted(modules.iterdir())[:MAX_SUBMODULES]:
+            if repository in used or not is_plain_repository(modules, repository.name):
+                continue
+            if count := self._count_own_commits(repository):
+                commits = "1 commit" if count == 1 else f"{count} commits"
+                reason = f"{commits} of a removed submodule exist only in its repository, lost with the workspace"
+                self._work.left_out[os.fsencode(f"modules/{repository.name}")] = reason
+
+    def _count_own_commits(self, repository: Path) -> int:
+        if find_endless_git_file(repository):
+            return 0
+        own = ("HEAD", "--branches", f"--glob={STASH}", "--not", "--remotes", "--tags")
+        arguments = (f"--git-dir={repository}", "rev-list", "--count", *own)
+        seconds = max(0.1, (self._deadline - time.monotonic()) * _SHARE)
+        try:
+            counted = self._git.run(*arguments, all_settings=True, timeout=seconds, good=(0, 128))
+        except GitError:
+            return 0
+        return int(counted.text) if counted.exit_code == 0 else 0
 
     def _next_deadline(self) -> float:
         """Return when the next step must have ended: one that hangs leaves time for others. Raises _CannotSaveError."""

@@ -42,6 +42,13 @@ def find_unanswered_file(root: Path) -> str:
     return _first_endless([root / name for name in _WORKTREE_FILES if root / name not in pipes], root, with_refs=False)
 
 
+def find_endless_git_file(directory: Path) -> str:
+    """Return such a file in a git directory without a working tree; empty if there is none."""
+    refs = _files_below(directory / "refs", time.monotonic() + _SEARCH_SECONDS)
+    paths = itertools.chain((directory / name for name in _GIT_FILES), refs)
+    return next((str(path) for path in paths if _is_endless(path)), "")
+
+
 def find_pipes(root: Path) -> list[Path]:
     """Return the pipes in the place of files of the working tree that every git there reads."""
     return [root / name for name in _WORKTREE_FILES if _is_endless(root / name) and (root / name).is_fifo()]
