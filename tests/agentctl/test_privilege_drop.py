@@ -47,6 +47,19 @@ def test_invalid_run_as_user_is_refused(spec: str) -> None:
         spawning.drop_privileges(spec)
 
 
+def test_agentctl_is_not_dumpable_whatever_the_system_prefers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ``fs.suid_dumpable`` is 0, as usual, the change of users alone has the same effect."""
+    calls = list[tuple[Any, ...]]()
+    for name in ("setgroups", "setresgid", "setresuid"):
+        monkeypatch.setattr(os, name, lambda *arguments, name=name: calls.append((name, *arguments)))
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(spawning, "_keep_capability", lambda capability: calls.append(("keep", capability)))
+    monkeypatch.setattr(spawning, "_prctl", lambda *arguments: calls.append(("prctl", *arguments)))
+    spawning.drop_privileges(f"{OWNER}:{OWNER}")
+    assert ("setresuid", AGENTCTL_UID, OWNER, AGENTCTL_UID) in calls
+    assert calls[-1] == ("prctl", spawning._PR_SET_DUMPABLE, 0)
+
+
 def test_children_run_as_the_same_user_by_default() -> None:
     assert spawning.child_user_arguments() == {}
 
