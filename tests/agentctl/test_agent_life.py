@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.process import background
+from tests.agentctl.journals import held_syncs
 from tests.agentctl.running import Running, agentctl, holds
 from tests.waiting import PATIENCE, eventually_async
 
@@ -205,3 +206,22 @@ async def test_invalid_start_is_refused(running: Running, wrong: dict[str, Any])
 
     assert (status, body["code"]) == (400, "validation_error")
     assert (await running.start())[0] == 200
+
+
+async def test_start_is_answered_after_it_is_on_disk(running: Running) -> None:
+    with held_syncs(running.sidecar.journal) as release:
+        starting = asyncio.create_task(running.start())
+        await eventually_async(lambda: "agent.started" in running.kinds())
+        await running.reaches("idle")
+        assert not starting.done()
+        release.set()
+        assert (await starting)[0] == 200
+
+
+async def test_agent_is_not_started_while_the_process_of_an_earlier_one_lives(started: Running) -> None:
+    started.agent.driver.die(9)
+    started.agent.driver.alive = True  # its exit was reported, but the process is still there
+    status, body = await started.start("launch-2")
+    assert (status, body["code"], body["details"]["pid"]) == (409, "already_running", 4711)
+    started.agent.driver.alive = False
+    assert (await started.start("launch-3"))[0] == 200
