@@ -39,12 +39,16 @@ def start_task(user: User, asked: arguments.StartTaskArguments) -> results.Start
     values = _validated(NewTaskSerializer, given if asked.team is None else {**given, "team": asked.team}, user)
     key = values.pop("idempotency_key")
     values["repository"] = values["repository"] or _usual_repository(values["team"], key)
+    draft = Task(team=values["team"], repository=values["repository"])
+    task = Task.objects.filter(team=values["team"], idempotency_key=key).first() or draft
+    choice = _choose(user, task, asked)
+    wanted = _validated(NewSessionSerializer, {**choice, "prompt": asked.prompt}, user, task=task)
+    profile, executor = wanted["agent_profile"], wanted["executor"]
+    task_mark = tasks.mark_task(values, key)
+    session_mark = tasks.mark_session(profile, executor, key, prompt=asked.prompt)
     with atomic():
-        task, _ = tasks.create_task_once(user, values, key)
-        choice = _choose(user, task, asked)
-        wanted = _validated(NewSessionSerializer, {**choice, "prompt": asked.prompt}, user, task=task)
-        profile, executor = wanted["agent_profile"], wanted["executor"]
-        session, created = tasks.create_session_once(user, task, profile, executor, key, prompt=asked.prompt)
+        task, _ = tasks.create_task_once(user, values, task_mark)
+        session, created = tasks.create_session_once(user, task, profile, executor, session_mark, prompt=asked.prompt)
     first = session.prompts.order_by("id").values_list("message_id", flat=True).first()
     return results.StartedTask(task_id=task.id, session_id=session.id, message_id=first or "", created=created)
 

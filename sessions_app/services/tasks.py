@@ -72,11 +72,15 @@ _USER_SET_STATES: Final = frozenset({TaskState.DONE, TaskState.CANCELLED})
 """States that only users set, and that only ``reopen_task`` leaves."""
 
 
-def create_task_once(user: User, values: Mapping[str, Any], key: str) -> tuple[Task, bool]:
-    """Create a task once per idempotency ``key`` and team; return it, and whether it is new."""
-    asked = {name: getattr(value, "pk", value) for name, value in values.items()}
+def mark_task(values: Mapping[str, Any], key: str) -> IdempotencyMark:
+    """Return the mark of a request for a task with an idempotency ``key``; not for transactions. Raises Invalid."""
+    return mark_request(key, {name: getattr(value, "pk", value) for name, value in values.items()})
+
+
+def create_task_once(user: User, values: Mapping[str, Any], mark: IdempotencyMark) -> tuple[Task, bool]:
+    """Create a task once per mark (``mark_task``) and team; return it, and whether it is new."""
     rows = Task.objects.filter(team=values["team"])
-    return create_once(rows, mark_request(key, asked), lambda mark: create_task(user, values, mark))
+    return create_once(rows, mark, lambda mark: create_task(user, values, mark))
 
 
 def create_task(user: User, values: Mapping[str, Any], mark: Mapping[str, str] | None = None) -> Task:
@@ -138,24 +142,36 @@ class AskedOfSession(TypedDict, total=False):
     """The session whose worktree the new one takes over."""
 
 
-def create_session_once(
-    user: User, task: Task, profile: AgentProfile, executor: Executor, key: str, **asked: Unpack[AskedOfSession]
-) -> tuple[TaskSession, bool]:
-    """Create a session once per idempotency ``key`` and task; return it, and whether it is new.
-
-    Without ``prompt`` the task's first session gets the task's description; an empty one means none.
-    """
+def mark_session(
+    profile: AgentProfile, executor: Executor, key: str, **asked: Unpack[AskedOfSession]
+) -> IdempotencyMark:
+    """Return the mark of a request for a session with an idempotency ``key``; not for transactions. Raises Invalid."""
     said = {"desired_state": DesiredState.RUNNING, **asked, "agent_profile": profile.id, "executor": executor.id}
     if files := asked.get("files"):
         said["files"] = [each.described() for each in files]
     said |= {name: value.id for name, value in asked.items() if isinstance(value, TaskSession)}
+    return mark_request(key, said)
+
+
+def create_session_once(
+    user: User,
+    task: Task,
+    profile: AgentProfile,
+    executor: Executor,
+    mark: IdempotencyMark,
+    **asked: Unpack[AskedOfSession],
+) -> tuple[TaskSession, bool]:
+    """Create a session once per mark (``mark_session``) and task; return it, and whether it is new.
+
+    Without ``prompt`` the task's first session gets the task's description; an empty one means none.
+    """
 
     def make(mark: IdempotencyMark) -> TaskSession:
         # Chosen here, so that a repeated request, when the task has this session, has the same digest as the first.
         values = asked if "prompt" in asked else {**asked, "prompt": first_prompt(task)}
         return create_session(user, task, profile, executor, **values, mark=mark)
 
-    return create_once(TaskSession.objects.filter(task=task), mark_request(key, said), make)
+    return create_once(TaskSession.objects.filter(task=task), mark, make)
 
 
 def create_session(

@@ -163,7 +163,12 @@ def test_terminal_keeps_few_combining_characters_and_links(place: Place) -> None
     session.wait_for("WAITING_FOR_INPUT")
     with place.visiting() as me:
         page, told = me.open(path_of(session)), list[str]()
-        page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
+
+        def dismiss(dialog: Dialog) -> None:
+            told.append(dialog.message)
+            dialog.dismiss()
+
+        page.on("dialog", dismiss)
         page.get_by_role("tab", name="Terminal").click()
         expect(page.locator(".xterm-rows")).to_be_visible()
         marks = "clear; printf a; head -c 200000 /dev/zero | sed 's/\\x00/\\xcc\\x81/g'; echo; echo end-$((40+2))"

@@ -60,7 +60,8 @@ class SessionListCreateView(TaskApiView):
         profile, executor, key = (asked.pop(name) for name in ("agent_profile", "executor", "idempotency_key"))
         if files := _checked_files(asked):
             asked["files"] = files
-        made, new = tasks.create_session_once(request.user, self.task, profile, executor, key, **asked)
+        mark = tasks.mark_session(profile, executor, key, **asked)
+        made, new = tasks.create_session_once(request.user, self.task, profile, executor, mark, **asked)
         row = catalogue.visible_sessions(request.user).get(id=made.id)
         return self.show(SessionSerializer, row, 201 if new else 200)
 

@@ -62,7 +62,9 @@ class TaskListCreateView(ApiView):
         Repeating the request with the same ``idempotency_key`` in the same team returns the same task, with 200.
         """
         asked = self.body(NewTaskSerializer)
-        made, new = tasks.create_task_once(request.user, asked, asked.pop("idempotency_key"))
+        key = asked.pop("idempotency_key")
+        mark = tasks.mark_task(asked, key)
+        made, new = tasks.create_task_once(request.user, asked, mark)
         return self.show(TaskSerializer, catalogue.visible_tasks(request.user).get(id=made.id), 201 if new else 200)
 
 
