@@ -176,7 +176,7 @@ class ExecutorForm(Form):
         model = Executor
         fields = "__all__"
         help_texts: ClassVar = {
-            "config": "A JSON object with the settings of the runtime; docs/operate.md lists them. "
+            "config": "A JSON object with the settings of the runtime; docs/operate/places.md lists them. "
             "{} where agents run on this machine.",
             "max_live": "How many agents may run there at once. Empty: on this machine as many as its memory allows, "
             "elsewhere no limit.",

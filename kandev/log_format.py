@@ -14,8 +14,8 @@ from typing import Any, Final
 from django.apps import apps
 from django.db import Error
 
-from sessions_app.domain import actor_context
-from sessions_app.domain.sanitizing import escape_invisible, make_visible
+from sessions_app.kernel import actor_context
+from sessions_app.redaction.sanitizing import escape_invisible, make_visible
 
 _LOGIN_SECRET: Final = re.compile(r"(/login/)[^/\s'\"?]+")
 OUTAGE_RESET_SECONDS: Final = 60.0
@@ -125,7 +125,7 @@ class OutageFilter(logging.Filter):
 def _is_outage(error: BaseException) -> bool:
     if not isinstance(error, Error) or not apps.ready:
         return False
-    from sessions_app.models.database_errors import DATABASE_FULL, DATABASE_UNAVAILABLE, classify_error  # noqa: PLC0415 - models come after logging
+    from sessions_app.kernel.database_errors import DATABASE_FULL, DATABASE_UNAVAILABLE, classify_error  # noqa: PLC0415 - models come after logging
 
     return classify_error(error) in (DATABASE_FULL, DATABASE_UNAVAILABLE)
 

@@ -32,13 +32,14 @@ from executors_app.plugins import agent_types, runtimes
 from executors_app.wire.executions import ExecutorStatus, Observed
 from executors_app.wire.protocol import Code
 from sessions_app.accounts.client_address import parse_client_address
-from sessions_app.domain.states import PromptState, SessionState
-from sessions_app.domain.verification import ReceiptKind
-from sessions_app.models import Chore, Orphaned, Prompt, Supervisor, TaskSession, operations
-from sessions_app.models.database_errors import classify_error
-from sessions_app.models.locking import one_snapshot
-from sessions_app.services import metric_counters
-from sessions_app.services.metric_counters import BUCKETS, RESUME_BUCKETS
+from sessions_app.kernel.database_errors import classify_error
+from sessions_app.kernel.locking import one_snapshot
+from sessions_app.kernel.rules.states import PromptState, SessionState
+from sessions_app.metrics import counters as metric_counters
+from sessions_app.metrics import models as operations
+from sessions_app.metrics.counters import BUCKETS, RESUME_BUCKETS
+from sessions_app.models import Chore, Orphaned, Prompt, Supervisor, TaskSession
+from sessions_app.recovery.rules.verification import ReceiptKind
 
 Kind = Literal["counter", "gauge", "histogram"]
 

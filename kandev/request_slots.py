@@ -18,8 +18,8 @@ from django.http.cookie import parse_cookie
 from django.utils.functional import SimpleLazyObject
 
 from sessions_app.accounts.client_address import network_of_address
-from sessions_app.live.authentication import REMEMBER_USER, remember_user
 from sessions_app.mcp_server.endpoint import PATHS as MCP_PATHS
+from sessions_app.stream.live.authentication import REMEMBER_USER, remember_user
 
 MAX_REQUESTS: Final = 60
 """Requests that a web process handles at once."""

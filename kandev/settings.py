@@ -171,7 +171,7 @@ ASGI_APPLICATION = "kandev.asgi.application"
 TEMPLATES: list[dict[str, Any]] = [
     {
         "BACKEND": "sessions_app.pages.templates_backend.VisibleTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [BASE_DIR / "templates", *sorted((BASE_DIR / "sessions_app").glob("*/templates"))],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -179,7 +179,7 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "sessions_app.accounts.pages.settings.appearance",
-                "sessions_app.pages.inbox.attention_count",
+                "sessions_app.attention.views.attention_count",
             ]
         },
     }

@@ -11,7 +11,7 @@ from django.urls import include, path
 from django.views.defaults import server_error
 
 from kandev.metrics import metrics_view
-from sessions_app.models.database_errors import classify_error
+from sessions_app.kernel.database_errors import classify_error
 
 urlpatterns = [
     path("admin/", admin.site.urls),

@@ -116,7 +116,7 @@ can have ten thousand."""
 EARLY_BYTES: Final = 64 * 1024
 """Bytes that a client may send before the application has accepted its socket."""
 CLOSE_TOO_MANY: Final = 4429
-"""Close code of a client that sends too much (``sessions_app.live.authentication.CloseCode.TOO_MANY``)."""
+"""Close code of a client that sends too much (``sessions_app.stream.live.authentication.CloseCode.TOO_MANY``)."""
 
 
 class TokenBucket:

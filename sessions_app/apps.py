@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
+from django.urls import register_converter
+
+from sessions_app.api.converters import NameConverter
 
 
 class SessionsAppConfig(AppConfig):
@@ -15,7 +18,8 @@ class SessionsAppConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """After each migration, create the schedules."""
+        """Register the converter of URLs; after each migration, create the schedules."""
+        register_converter(NameConverter, "name")
         from sessions_app.tasks import schedules  # noqa: PLC0415 - models load after the apps
 
         post_migrate.connect(schedules.ensure_schedules, sender=self)

@@ -9,10 +9,17 @@ from channels.routing import URLRouter
 from django.db import Error
 from django.urls import re_path
 
-from sessions_app.consumers import AsgiMessage, AsgiReceive, AsgiSend, NotFoundConsumer, SessionConsumer, TaskConsumer
-from sessions_app.live.authentication import CloseCode
-from sessions_app.models.database_errors import classify_error
-from sessions_app.shell_consumer import ShellConsumer
+from sessions_app.kernel.database_errors import classify_error
+from sessions_app.stream.consumers import (
+    AsgiMessage,
+    AsgiReceive,
+    AsgiSend,
+    NotFoundConsumer,
+    SessionConsumer,
+    TaskConsumer,
+)
+from sessions_app.stream.live.authentication import CloseCode
+from sessions_app.workspace.consumers import ShellConsumer
 
 AsgiApplication = Callable[[AsgiMessage, AsgiReceive, AsgiSend], Awaitable[None]]
 

@@ -16,9 +16,11 @@ from django.db.models import Model
 from django.test import TransactionTestCase
 from whitenoise.middleware import WhiteNoiseMiddleware
 
+from executors_app import plugins
 from sessions_app.tasks.schedules import ensure_schedules
 from tests.databases import database_named
 from tests.migrated_database import copy_migrated
+from tests.supervisor.recording_runtime import RecordingRuntime
 from tests.transaction_guard import TransactionGuard, of_the_test
 
 # Show values in failed assertions of shared test bodies, as pytest does for test modules.
@@ -118,3 +120,12 @@ def default_umask() -> Iterator[None]:
     os.umask(0o022)
     yield
     os.umask(0o022)
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> RecordingRuntime:
+    """Install the runtime ``recording`` and return it."""
+    made = RecordingRuntime()
+    known = {**plugins.runtimes(), made.name: made}
+    monkeypatch.setattr(plugins, "runtimes", lambda: known)
+    return made

@@ -24,8 +24,8 @@ ONLY_IN_ALL: Final = (
 )
 """Areas that need external engines, hosts, agents or tools, and long random runs."""
 MAIN_ON_POSTGRESQL: Final = (
-    *("tests/models/", "tests/drills/test_several_supervisors.py"),
-    *("tests/supervisor/test_leases", "tests/supervisor/test_ingest", "tests/supervisor/test_database"),
+    *("tests/kernel/", "tests/drills/test_several_supervisors.py"),
+    *("tests/supervisor/test_leases", "tests/stream/test_ingest", "tests/supervisor/test_database"),
     *("tests/house/test_incompatible_database", "tests/upgrades/", "tests/waits/test_interrupted_waits"),
 )
 """Locks, leases, appends, ingest, migrations and wake-ups: where PostgreSQL differs from SQLite."""

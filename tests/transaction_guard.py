@@ -16,7 +16,7 @@ from typing import Any, Final
 from django.db import transaction
 
 from executors_app.machine import costly_work
-from sessions_app.models.locking import is_in_transaction
+from sessions_app.kernel.locking import is_in_transaction
 
 ALLOWED: Final[Mapping[str, str]] = {}
 """Functions within which a transaction may contain such work, as ``file.py:function``, and why."""

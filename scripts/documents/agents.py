@@ -54,7 +54,7 @@ Other errors need no phrases for each type, because all agents report them alike
 phrases for *not logged in*, a program that is not on `PATH` for *not installed*, and the messages of providers about \
 limits and outages (429, *rate limit*, *overloaded* and the like).
 
-An agent that speaks ACP can ask people [questions](operate.md#questions-of-agents) by form and by link \
+An agent that speaks ACP can ask people [questions](operate/work.md#questions-of-agents) by form and by link \
 (`elicitation`), and can take back a question or a permission request with `$/cancel_request`."""
 
 _DECLINED = """\

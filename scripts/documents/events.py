@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from scripts.documents.markdown import markdown_table
@@ -16,11 +17,17 @@ _TABLE: Final = re.compile(r"(?P<begin><!-- events: (?P<topic>\w+) -->\n).*?(?P<
 
 def events_document() -> str:
     """Return docs/events.md with its tables written anew; its sentences are written by hand."""
-    tables = {topic.__name__.rpartition(".")[2]: _table(events_of_topic(topic)) for topic in TOPICS}
+    tables = {_name_of(topic): _table(events_of_topic(topic)) for topic in TOPICS}
     return _TABLE.sub(
         lambda found: f"{found['begin']}{tables[found['topic']]}\n{found['end']}",
         _DOCUMENT.read_text(encoding="utf-8"),
     )
+
+
+def _name_of(topic: ModuleType) -> str:
+    """Return the name of a module of events, or of its package if it is called *events* itself."""
+    *_, package, name = topic.__name__.split(".")
+    return package if name == "events" else name
 
 
 def _table(events: list[type[Event]]) -> str:

@@ -8,13 +8,13 @@ from typing import Any
 
 from executors_app.wire.executions import ExecutorStatus, Observation, Observed, WorkspaceState
 from executors_app.wire.protocol import AgentState
-from sessions_app.domain.recovery_facts import OTHER_HOST, Policy, SweepFacts
-from sessions_app.domain.resumability import Assessment, ResumeFacts, assess
-from sessions_app.domain.states import (
+from sessions_app.kernel.rules.states import (
     DesiredState,
     SessionState,
     WorkState,
 )
+from sessions_app.recovery.rules.recovery_facts import OTHER_HOST, Policy, SweepFacts
+from sessions_app.recovery.rules.resumability import Assessment, ResumeFacts, assess
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 RESUME = ResumeFacts(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from scripts.documents.examples import EXAMPLES, NOW, RESUME_EXAMPLES
 from scripts.documents.markdown import join_sections, markdown_table, written_by
-from sessions_app.domain.recovery import RULES, decide
-from sessions_app.domain.recovery_facts import Decision
-from sessions_app.domain.resumability import Mode, ResumeFacts, assess, assess_mode
+from sessions_app.recovery.rules.recovery import RULES, decide
+from sessions_app.recovery.rules.recovery_facts import Decision
+from sessions_app.recovery.rules.resumability import Mode, ResumeFacts, assess, assess_mode
 
 
 def recovery_document() -> str:
@@ -14,7 +14,7 @@ def recovery_document() -> str:
     return join_sections(
         [
             "# Recovery",
-            written_by("the tables in sessions_app/domain"),
+            written_by("the tables in sessions_app/recovery/rules"),
             "## What a sweep decides",
             (
                 "The first matching rule decides. The table shows the decision of each rule about a session that was "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scripts.documents.markdown import join_sections, markdown_table, written_by
-from sessions_app.domain.states import (
+from sessions_app.kernel.rules.states import (
     MACHINES,
     DesiredState,
     Machine,
@@ -16,7 +16,7 @@ from sessions_app.domain.states import (
     derive_status,
     task_state,
 )
-from sessions_app.domain.wait_tokens import TokenState
+from sessions_app.waits.rules.wait_tokens import TokenState
 
 _TITLES = {
     "session": "Session (`task_sessions.state`)",
@@ -60,7 +60,7 @@ def states_document() -> str:
     """Return ``states.md``: diagram and moves of every machine, and the derived states."""
     sections = [
         "# State machines",
-        written_by("the tables in sessions_app/domain/states.py"),
+        written_by("the tables in sessions_app/kernel/rules/states.py"),
         (
             "A transition that is not in these tables raises an error and changes nothing. The derived status and the "
             "task's state follow from these states; they have no transitions of their own."

@@ -1,0 +1,1 @@
+"""Members write, viewers read, and everyone else finds nothing."""

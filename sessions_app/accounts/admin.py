@@ -18,7 +18,7 @@ from rest_framework.authtoken.models import TokenProxy
 from executors_app.staff_admin import ReadOnlyModelAdmin, StaffModelAdmin
 from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 from sessions_app.accounts.teams import check_user_name
-from sessions_app.domain.wording import plural
+from sessions_app.kernel.rules.wording import plural
 
 if TYPE_CHECKING:
     Inline = admin.TabularInline[Any, Any]

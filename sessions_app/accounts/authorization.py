@@ -12,8 +12,8 @@ from executors_app.models import Executor
 from executors_app.plugins import UnknownPlugin
 from sessions_app.accounts.models import TeamRole
 from sessions_app.accounts.team_scope import teams_of
+from sessions_app.kernel.services.errors import ReadOnly
 from sessions_app.models import TaskSession
-from sessions_app.services.errors import ReadOnly
 
 
 def writable_teams(user: User) -> QuerySet[Group]:

@@ -19,7 +19,7 @@ from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
 from sessions_app.accounts.models import LAST_USED_PRECISION, ApiToken
-from sessions_app.services.errors import Conflict, NotFound
+from sessions_app.kernel.services.errors import Conflict, NotFound
 
 
 def count_other_logins(user: User, here: str | None) -> int:

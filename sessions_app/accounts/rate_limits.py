@@ -16,7 +16,7 @@ from django.utils import timezone
 from executors_app.wire.normalization import normalize_compatible
 from sessions_app.accounts.client_address import network_of_address
 from sessions_app.accounts.models import AttemptCount
-from sessions_app.services.errors import Throttled
+from sessions_app.kernel.services.errors import Throttled
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from django.db.models.signals import pre_save
 from executors_app.wire.normalization import normalize_compatible
 from sessions_app.accounts.models import INVITATION_LIFETIME, LOGIN_LINK_LIFETIME, LoginLink, TeamRole
 from sessions_app.accounts.team_scope import teams_of
-from sessions_app.services.errors import Conflict, Invalid, NotFound
+from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound
 
 _LOOKALIKES: Final = (("I", "l"), ("1", "l"), ("|", "l"), ("0", "o"))
 """Characters and what they look like. Replaced before case folding: a capital I looks like l, a small i does not."""

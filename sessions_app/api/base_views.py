@@ -23,8 +23,8 @@ from sessions_app.accounts import authorization
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.errors import PayloadTooLarge
 from sessions_app.api.pagination import NumberedPagination, paginate
+from sessions_app.catalogue import services as catalogue
 from sessions_app.models import Task, TaskSession
-from sessions_app.services import catalogue
 
 MAX_BODY: Final = 8 * 1024 * 1024
 """Bytes. Fits the longest prompt with every character escaped."""

@@ -19,10 +19,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView, set_rollback
 
 from executors_app.wire.errors import AgentctlRefused, ExecutorError
-from sessions_app.domain.sanitizing import make_visible
-from sessions_app.domain.states import IllegalMove
-from sessions_app.models import database_errors
-from sessions_app.services.errors import Invalid, SessionsError, Throttled
+from sessions_app.kernel import database_errors
+from sessions_app.kernel.rules.states import IllegalMove
+from sessions_app.kernel.services.errors import Invalid, SessionsError, Throttled
+from sessions_app.redaction.sanitizing import make_visible
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
-from sessions_app.domain.json_size import json_size
+from sessions_app.kernel.rules.json_size import json_size
 
 MAX_SEQ: Final = 2**63 - 1
 _CHUNK: Final = 50

@@ -11,16 +11,17 @@ from django.db.transaction import atomic
 from rest_framework.serializers import BaseSerializer
 
 from sessions_app.accounts.authorization import may_write_session
-from sessions_app.api.serializers.sessions import NewSessionSerializer
-from sessions_app.api.serializers.tasks import NewTaskSerializer
+from sessions_app.board.api.serializers import NewTaskSerializer
+from sessions_app.board.services import tasks
+from sessions_app.catalogue.services import without_scratch
+from sessions_app.kernel.services.errors import NotFound, ReadOnly
 from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.reading import view_session, visible_session
 from sessions_app.models import Repository, Task, TaskSession
-from sessions_app.services import intents, tasks
-from sessions_app.services.catalogue import without_scratch
-from sessions_app.services.errors import NotFound, ReadOnly
-from sessions_app.services.waits import answer_permission as give_answer
-from sessions_app.services.waits import permission_tokens
+from sessions_app.sessions.api.serializers import NewSessionSerializer
+from sessions_app.sessions.services import intents
+from sessions_app.waits.services import answer_permission as give_answer
+from sessions_app.waits.services import permission_tokens
 
 
 def _writable_session(user: User, session_id: UUID) -> TaskSession:

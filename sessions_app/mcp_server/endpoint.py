@@ -17,15 +17,15 @@ from sessions_app.accounts import credentials
 from sessions_app.accounts.api.authentication import WRONG_KEY_MESSAGE, count_wrong_token_from
 from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.errors import ErrorResponse, PayloadTooLarge, error_response
-from sessions_app.live.authentication import (
+from sessions_app.kernel.database_threads import run_in_database
+from sessions_app.mcp_server.size_limit import ClientDisconnected, receive_message
+from sessions_app.stream.live.authentication import (
     Principal,
     has_allowed_host,
     header_values,
     is_own_origin,
     remember_user,
 )
-from sessions_app.mcp_server.size_limit import ClientDisconnected, receive_message
-from sessions_app.services.database_threads import run_in_database
 
 Scope = dict[str, Any]
 Application = Callable[[Scope, Any, Any], Awaitable[None]]

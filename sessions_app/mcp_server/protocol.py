@@ -20,10 +20,10 @@ from rest_framework.exceptions import PermissionDenied
 from sessions_app.accounts.api.authentication import READ_ONLY_MESSAGE
 from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.errors import VALIDATION_ERROR, ErrorResponse, error_response
+from sessions_app.kernel.database_threads import run_for_user
 from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.tools import INSTRUCTIONS, TOOLS, TOOLS_BY_NAME, Tool
 from sessions_app.mcp_server.turns import wait_for_turn
-from sessions_app.services.database_threads import run_for_user
 
 CALLER: Final = "kandev_caller"
 """Key of the request's ``Caller`` in its ASGI scope."""

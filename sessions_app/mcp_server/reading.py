@@ -14,21 +14,21 @@ from django.utils import timezone
 
 from executors_app.models import PROFILE_SECRETS, Executor
 from sessions_app.accounts.authorization import writable_teams
-from sessions_app.domain.session_status import ChoiceStatus, ReceiptStatus, SessionStatus
-from sessions_app.domain.situation_facts import Situation, SituationFacts
-from sessions_app.domain.situations import situation, status_label
-from sessions_app.domain.states import OPEN_PROMPT_STATES, PermissionState, PromptState
-from sessions_app.domain.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION
-from sessions_app.domain.wait_tokens import TokenState
+from sessions_app.board.services.board import annotate_needs, session_rows
+from sessions_app.catalogue import services as catalogue
+from sessions_app.kernel.rules.states import OPEN_PROMPT_STATES, PermissionState, PromptState
+from sessions_app.kernel.services.errors import NotFound
 from sessions_app.mcp_server import arguments, results
 from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, texts_of
-from sessions_app.services import catalogue
-from sessions_app.services.assessment import assess_session
-from sessions_app.services.board import annotate_needs, session_rows
-from sessions_app.services.errors import NotFound
-from sessions_app.services.situations import load_facts
-from sessions_app.services.status import load_status
-from sessions_app.services.waits import permission_tokens
+from sessions_app.recovery.services.assessment import assess_session
+from sessions_app.sessions.rules.session_status import ChoiceStatus, ReceiptStatus, SessionStatus
+from sessions_app.sessions.rules.situation_facts import Situation, SituationFacts
+from sessions_app.sessions.rules.situations import situation, status_label
+from sessions_app.sessions.services.situations import load_facts
+from sessions_app.sessions.services.status import load_status
+from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION
+from sessions_app.waits.rules.wait_tokens import TokenState
+from sessions_app.waits.services import permission_tokens
 
 DETAILS_LIMIT: Final = 2_000
 """Maximum number of characters of the details of a message or a permission request."""

@@ -10,8 +10,9 @@ from uuid import UUID
 
 from django.contrib.auth.models import User
 
-from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
-from sessions_app.domain.states import (
+from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
+from sessions_app.kernel.database_threads import run_in_database
+from sessions_app.kernel.rules.states import (
     ENDED_STATES,
     OPEN_PROMPT_STATES,
     DesiredState,
@@ -20,18 +21,17 @@ from sessions_app.domain.states import (
     RunState,
     SessionState,
 )
-from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.live.authentication import CloseCode, Subscription
-from sessions_app.live.hub import Subscriber, TooManySubscriptions, get_hub
-from sessions_app.live.log_reader import LogLine, SessionLog
+from sessions_app.kernel.services.errors import NotFound, Throttled
 from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.reading import cut, pending_permissions, view_session, visible_session
 from sessions_app.mcp_server.results import Outcome
 from sessions_app.models import Prompt, TaskSession, Turn, answers_of, newest_turn_of, texts_of
-from sessions_app.services.database_threads import run_in_database
-from sessions_app.services.errors import NotFound, Throttled
-from sessions_app.services.intents import open_start_intent
+from sessions_app.sessions.services.intents import open_start_intent
+from sessions_app.stream.live.authentication import CloseCode, Subscription
+from sessions_app.stream.live.hub import Subscriber, TooManySubscriptions, get_hub
+from sessions_app.stream.live.log_reader import LogLine, SessionLog
+from sessions_app.waits.rules.wait_tokens import WaitKind
 
 ReportProgress = Callable[[float, float, str], Awaitable[None]]
 """Report (progress, total, message) to the client, if it requested progress."""

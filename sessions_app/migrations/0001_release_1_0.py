@@ -1,9 +1,9 @@
 import django.db.models.deletion
 import django.utils.timezone
 import executors_app.encryption
-import sessions_app.domain.states
-import sessions_app.domain.verification
-import sessions_app.models.session
+import sessions_app.kernel.rules.states
+import sessions_app.recovery.rules.verification
+import sessions_app.kernel.models.session
 import uuid
 from django.conf import settings
 from django.db import migrations, models
@@ -47,7 +47,7 @@ class Migration(migrations.Migration):
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='tasks', to='auth.group')),
                 ('repository', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='tasks', to='sessions_app.repository')),
                 ('base_branch', models.CharField(blank=True, default='', max_length=255)),
-                ('state', models.CharField(choices=[('TODO', 'TODO'), ('IN_PROGRESS', 'IN_PROGRESS'), ('REVIEW', 'REVIEW'), ('DONE', 'DONE'), ('FAILED', 'FAILED'), ('CANCELLED', 'CANCELLED')], default=sessions_app.domain.states.TaskState['TODO'], max_length=20)),
+                ('state', models.CharField(choices=[('TODO', 'TODO'), ('IN_PROGRESS', 'IN_PROGRESS'), ('REVIEW', 'REVIEW'), ('DONE', 'DONE'), ('FAILED', 'FAILED'), ('CANCELLED', 'CANCELLED')], default=sessions_app.kernel.rules.states.TaskState['TODO'], max_length=20)),
                 ('idempotency_key', models.CharField(blank=True, default='', editable=False, max_length=128)),
                 ('asked', models.CharField(blank=True, default='', editable=False, max_length=64)),
                 ('archived_at', models.DateTimeField(blank=True, null=True)),
@@ -68,7 +68,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ('task', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='sessions', to='sessions_app.task')),
-                ('state', models.CharField(choices=[('CREATED', 'CREATED'), ('STARTING', 'STARTING'), ('RUNNING', 'RUNNING'), ('WAITING_FOR_INPUT', 'WAITING_FOR_INPUT'), ('ERROR', 'ERROR'), ('COMPLETED', 'COMPLETED'), ('FAILED', 'FAILED'), ('CANCELLED', 'CANCELLED')], default=sessions_app.domain.states.SessionState['CREATED'], max_length=20)),
+                ('state', models.CharField(choices=[('CREATED', 'CREATED'), ('STARTING', 'STARTING'), ('RUNNING', 'RUNNING'), ('WAITING_FOR_INPUT', 'WAITING_FOR_INPUT'), ('ERROR', 'ERROR'), ('COMPLETED', 'COMPLETED'), ('FAILED', 'FAILED'), ('CANCELLED', 'CANCELLED')], default=sessions_app.kernel.rules.states.SessionState['CREATED'], max_length=20)),
                 ('agent_profile', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='executors_app.agentprofile')),
                 ('model', models.CharField(blank=True, default='', editable=False, max_length=200)),
                 ('executor', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='executors_app.executor')),
@@ -79,14 +79,14 @@ class Migration(migrations.Migration):
                 ('worktree_id', models.CharField(blank=True, default='', max_length=64)),
                 ('worktree_path', models.CharField(blank=True, default='', max_length=4096)),
                 ('worktree_branch', models.CharField(blank=True, default='', max_length=255)),
-                ('desired_state', models.CharField(choices=[('running', 'running'), ('stopped', 'stopped')], default=sessions_app.domain.states.DesiredState['RUNNING'], max_length=10)),
-                ('work_state', models.CharField(choices=[('idle', 'idle'), ('working', 'working'), ('done', 'done')], default=sessions_app.domain.states.WorkState['IDLE'], max_length=10)),
+                ('desired_state', models.CharField(choices=[('running', 'running'), ('stopped', 'stopped')], default=sessions_app.kernel.rules.states.DesiredState['RUNNING'], max_length=10)),
+                ('work_state', models.CharField(choices=[('idle', 'idle'), ('working', 'working'), ('done', 'done')], default=sessions_app.kernel.rules.states.WorkState['IDLE'], max_length=10)),
                 ('policy', models.CharField(blank=True, choices=[('auto', 'auto'), ('working', 'working'), ('on_open', 'on_open'), ('manual', 'manual')], default='', max_length=10)),
                 ('continue_prompts', models.BooleanField(blank=True, null=True)),
                 ('error_code', models.CharField(blank=True, default='', max_length=64)),
                 ('error_message', models.TextField(blank=True, default='')),
                 ('last_seq', models.BigIntegerField(default=0)),
-                ('epoch', models.CharField(default=sessions_app.models.session.new_epoch, editable=False, max_length=32)),
+                ('epoch', models.CharField(default=sessions_app.kernel.models.session.new_epoch, editable=False, max_length=32)),
                 ('owner', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('stopped_by_user', models.BooleanField(default=False)),
                 ('told_status', models.CharField(default='idle', editable=False, max_length=20)),
@@ -328,8 +328,8 @@ class Migration(migrations.Migration):
                 ('message_id', models.CharField(max_length=128)),
                 ('text', models.TextField()),
                 ('attachments', models.JSONField(blank=True, default=list)),
-                ('kind', models.CharField(choices=[('user', 'user'), ('continue', 'continue'), ('wait', 'wait'), ('retry', 'retry'), ('check', 'check')], default=sessions_app.domain.states.PromptKind['USER'], max_length=10)),
-                ('state', models.CharField(choices=[('queued', 'queued'), ('sending', 'sending'), ('accepted', 'accepted'), ('delivered', 'delivered'), ('done', 'done'), ('held', 'held'), ('interrupted', 'interrupted'), ('dismissed', 'dismissed'), ('withdrawn', 'withdrawn')], default=sessions_app.domain.states.PromptState['QUEUED'], max_length=12)),
+                ('kind', models.CharField(choices=[('user', 'user'), ('continue', 'continue'), ('wait', 'wait'), ('retry', 'retry'), ('check', 'check')], default=sessions_app.kernel.rules.states.PromptKind['USER'], max_length=10)),
+                ('state', models.CharField(choices=[('queued', 'queued'), ('sending', 'sending'), ('accepted', 'accepted'), ('delivered', 'delivered'), ('done', 'done'), ('held', 'held'), ('interrupted', 'interrupted'), ('dismissed', 'dismissed'), ('withdrawn', 'withdrawn')], default=sessions_app.kernel.rules.states.PromptState['QUEUED'], max_length=12)),
                 ('by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('execution_id', models.CharField(blank=True, default='', max_length=64)),
                 ('journal_epoch', models.CharField(blank=True, default='', max_length=64)),
@@ -356,7 +356,7 @@ class Migration(migrations.Migration):
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ('session', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='runs', to='sessions_app.tasksession')),
                 ('message_id', models.CharField(max_length=128)),
-                ('state', models.CharField(choices=[('running', 'running'), ('waiting', 'waiting'), ('completed', 'completed'), ('failed', 'failed'), ('cancelled', 'cancelled'), ('interrupted', 'interrupted')], default=sessions_app.domain.states.RunState['RUNNING'], max_length=12)),
+                ('state', models.CharField(choices=[('running', 'running'), ('waiting', 'waiting'), ('completed', 'completed'), ('failed', 'failed'), ('cancelled', 'cancelled'), ('interrupted', 'interrupted')], default=sessions_app.kernel.rules.states.RunState['RUNNING'], max_length=12)),
                 ('has_process', models.BooleanField(default=True)),
                 ('wait_kind', models.CharField(blank=True, default='', max_length=16)),
                 ('wait_id', models.CharField(blank=True, default='', max_length=128)),
@@ -384,9 +384,9 @@ class Migration(migrations.Migration):
                 ('run', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='permissions', to='sessions_app.run')),
                 ('tool_call', models.JSONField(default=dict)),
                 ('options', models.JSONField(default=list)),
-                ('state', models.CharField(choices=[('pending', 'pending'), ('resolved', 'resolved'), ('cancelled', 'cancelled'), ('expired', 'expired')], default=sessions_app.domain.states.PermissionState['PENDING'], max_length=10)),
+                ('state', models.CharField(choices=[('pending', 'pending'), ('resolved', 'resolved'), ('cancelled', 'cancelled'), ('expired', 'expired')], default=sessions_app.kernel.rules.states.PermissionState['PENDING'], max_length=10)),
                 ('option_id', models.CharField(blank=True, default='', max_length=128)),
-                ('kind', models.CharField(choices=[('permission', 'permission'), ('question', 'question')], default=sessions_app.domain.states.RequestKind['PERMISSION'], max_length=10)),
+                ('kind', models.CharField(choices=[('permission', 'permission'), ('question', 'question')], default=sessions_app.kernel.rules.states.RequestKind['PERMISSION'], max_length=10)),
                 ('question', models.JSONField(blank=True, default=dict)),
                 ('sealed_answer', executors_app.encryption.EncryptedJSONField(blank=True, default=dict)),
                 ('answer', models.JSONField(blank=True, default=dict)),
@@ -409,7 +409,7 @@ class Migration(migrations.Migration):
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ('session', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='receipts', to='sessions_app.tasksession')),
                 ('kind', models.CharField(choices=[('reattached', 'reattached'), ('resumed', 'resumed'), ('loaded', 'loaded'), ('injected', 'injected'), ('workspace_only', 'workspace_only'), ('fresh', 'fresh'), ('failed', 'failed')], max_length=16)),
-                ('verified', models.CharField(choices=[('same_process', 'same_process'), ('replay', 'replay'), ('first_turn', 'first_turn'), ('quoted', 'quoted'), ('unproven', 'unproven'), ('none', 'none'), ('pending', 'pending')], default=sessions_app.domain.verification.Verified['NONE'], max_length=16)),
+                ('verified', models.CharField(choices=[('same_process', 'same_process'), ('replay', 'replay'), ('first_turn', 'first_turn'), ('quoted', 'quoted'), ('unproven', 'unproven'), ('none', 'none'), ('pending', 'pending')], default=sessions_app.recovery.rules.verification.Verified['NONE'], max_length=16)),
                 ('strategy', models.CharField(blank=True, default='', max_length=16)),
                 ('reason', models.CharField(blank=True, default='', max_length=64)),
                 ('evidence', models.JSONField(default=dict)),

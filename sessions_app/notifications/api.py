@@ -19,7 +19,7 @@ from sessions_app.api.serializers.common import (
     choice_field,
     document_responses,
 )
-from sessions_app.api.views.tasks import MemberPermission
+from sessions_app.board.api.views import MemberPermission
 from sessions_app.notifications import user_settings as choices
 from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, Delivery, NotificationSettings, Webhook
 

@@ -24,14 +24,20 @@ from django.utils import timezone
 from django_q.tasks import async_task
 
 from sessions_app.accounts.authorization import may_manage
-from sessions_app.domain.sanitizing import make_visible
-from sessions_app.domain.states import ENDED_STATES, DesiredState
+from sessions_app.attention.services.attention import (
+    open_items_for,
+    own_items,
+    team_items,
+    unseen_items_for,
+    visible_items,
+)
+from sessions_app.attention.services.attention_wording import word_items
+from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState
 from sessions_app.models import AttentionItem, TaskSession
 from sessions_app.notifications import webhooks
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.notifications.round_lock import round_lock
-from sessions_app.services.attention import open_items_for, own_items, team_items, unseen_items_for, visible_items
-from sessions_app.services.attention_wording import word_items
+from sessions_app.redaction.sanitizing import make_visible
 
 EMAIL_FOOTER = "You get this e-mail because you enabled notifications. To change this, go to {link}"
 LINK_FALLBACK = "your notification settings"

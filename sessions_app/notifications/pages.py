@@ -18,10 +18,10 @@ from django.views.decorators.http import require_POST
 from sessions_app.accounts.authorization import managed_teams
 from sessions_app.accounts.pages.settings import render_settings
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.kernel.services.errors import NotFound, SessionsError
 from sessions_app.notifications import user_settings as choices
 from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, NotificationSettings
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DELIVERY_STATE_LABELS
-from sessions_app.services.errors import NotFound, SessionsError
 
 MAX_DELIVERIES_SHOWN: Final = 15
 """Number of deliveries on the page."""

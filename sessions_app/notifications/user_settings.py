@@ -14,11 +14,11 @@ from django_q.tasks import async_task
 
 from sessions_app.accounts.authorization import managed_teams, may_manage
 from sessions_app.accounts.rate_limits import AttemptLimit
+from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound, ReadOnly
 from sessions_app.notifications import webhooks
 from sessions_app.notifications.delivery import render_test_email
 from sessions_app.notifications.models import NOTIFIED_KINDS, Delivery, NotificationSettings, Webhook, new_secret
 from sessions_app.notifications.webhook_address import InvalidWebhookAddress
-from sessions_app.services.errors import Conflict, Invalid, NotFound, ReadOnly
 
 MAX_WEBHOOKS: Final = 10
 """Maximum number of webhooks of one user, and of one team."""

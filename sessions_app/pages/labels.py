@@ -8,11 +8,18 @@ from typing import Any, Final
 
 from executors_app.agent_capabilities import CapabilityStanding
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.domain.attention import AttentionKind
-from sessions_app.domain.recovery_facts import UNREACHABLE, Policy
-from sessions_app.domain.situation_facts import LABELS, NOT_STARTED_LABEL, Code, Label, SituationFacts, humanize_code
-from sessions_app.domain.states import DerivedStatus, TaskState, WorkState
+from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.kernel.rules.states import DerivedStatus, TaskState, WorkState
 from sessions_app.models import ContinuityReceipt
+from sessions_app.recovery.rules.recovery_facts import UNREACHABLE, Policy
+from sessions_app.sessions.rules.situation_facts import (
+    LABELS,
+    NOT_STARTED_LABEL,
+    Code,
+    Label,
+    SituationFacts,
+    humanize_code,
+)
 
 TASK_STATE_LABELS: Final[Mapping[str, Label]] = {
     TaskState.TODO: Label("To do", "off"),

@@ -13,9 +13,9 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from sessions_app.accounts.authorization import may_write
 from sessions_app.accounts.requests import UserHttpRequest
-from sessions_app.domain.sanitizing import parse_number
+from sessions_app.catalogue.services import visible_sessions, visible_tasks
 from sessions_app.models import Task, TaskSession
-from sessions_app.services.catalogue import visible_sessions, visible_tasks
+from sessions_app.redaction.sanitizing import parse_number
 
 READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 

@@ -1,69 +1,35 @@
-"""URLs of the pages."""
+"""URLs of all pages: those of the topics, and of what belongs to none."""
 
 from __future__ import annotations
 
-from django.urls import include, path
+from django.urls import path
 
-from sessions_app.pages import (
-    agent_setup,
-    board,
-    executors,
-    health,
-    help_pages,
-    inbox,
-    live_updates,
-    recovery,
-    sessions,
-    tasks,
-    timeline,
-    waits,
-)
-
-_SESSION = "tasks/<uuid:task_id>/sessions/<uuid:session_id>/"
+from sessions_app.accounts import urls as accounts
+from sessions_app.agents import urls as agents
+from sessions_app.attention import urls as attention
+from sessions_app.board import urls as board
+from sessions_app.notifications import urls as notifications
+from sessions_app.pages import health, help_pages
+from sessions_app.recovery import urls as recovery
+from sessions_app.sessions import urls as sessions
+from sessions_app.timeline import urls as timeline
+from sessions_app.waits import urls as waits
+from sessions_app.workflows import urls as workflows
 
 urlpatterns = [
-    path("", board.show_board, name="board"),
-    path("live/", live_updates.board_updates, name="board-live"),
-    path("sessions/bulk/", board.act_on_many_sessions, name="bulk"),
-    path("attention/", inbox.show_inbox, name="attention"),
-    path("attention/live/", inbox.inbox_updates, name="attention-live"),
-    path("attention/count/", inbox.inbox_count, name="attention-count"),
-    path("attention/seen/", inbox.mark_all_seen, name="attention-mark-all"),
-    path("attention/<uuid:item_id>/<str:what>/", inbox.mark_item, name="attention-mark"),
-    path("executors/", executors.list_executors, name="executors"),
-    path("executors/live/", live_updates.executor_updates, name="executors-live"),
-    path("executors/<uuid:executor_id>/look/", executors.probe_and_redirect, name="executor-look"),
-    path("agents/", executors.list_agents, name="agents"),
-    path("agents/<slug:name>/", agent_setup.show_agent_setup, name="agent-setup"),
-    path("agents/<slug:name>/live/", agent_setup.agent_test_updates, name="agent-setup-live"),
-    path("agents/<slug:name>/<str:action>/", agent_setup.act_on_agent_setup, name="agent-setup-action"),
+    *accounts.urlpatterns,
+    *agents.urlpatterns,
+    *attention.urlpatterns,
+    *board.urlpatterns,
+    *notifications.urlpatterns,
+    *recovery.urlpatterns,
+    *timeline.urlpatterns,
+    *waits.urlpatterns,
+    *workflows.urlpatterns,
+    *sessions.urlpatterns,  # last: one of its addresses takes any action
     path("favicon.ico", help_pages.favicon, name="favicon"),
     path("help/", help_pages.show_help, name="help"),
     path("help/pictures/<slug:name>.png", help_pages.help_picture, name="help-picture"),
-    path("restart/", recovery.restart_control_plane, name="restart"),
-    path("restart/live/", live_updates.restart_updates, name="restart-live"),
-    path("sweeps/", recovery.list_sweeps, name="sweeps"),
-    path("sweeps/live/", live_updates.sweep_updates, name="sweeps-live"),
-    path("sweeps/<uuid:sweep_id>/", recovery.show_sweep, name="sweep"),
-    path("sweeps/requests/<uuid:request_id>/", recovery.show_sweep_request, name="sweep-request"),
-    path("sweeps/requests/<uuid:request_id>/live/", live_updates.sweep_request_updates, name="sweep-request-live"),
-    path("tasks/<uuid:task_id>/", tasks.show_task, name="task"),
-    path("tasks/<uuid:task_id>/live/", live_updates.task_updates, name="task-live"),
-    path("tasks/<uuid:task_id>/<str:what>/", tasks.act_on_task, name="task-change"),
-    path(_SESSION, sessions.show_session, name="session"),
-    path(_SESSION + "earlier/", sessions.earlier_messages, name="session-earlier"),
-    path(_SESSION + "messages/<uuid:entry_id>/", sessions.show_message, name="session-message"),
-    path(_SESSION + "live/", live_updates.session_updates, name="session-live"),
-    path(_SESSION + "timeline/", timeline.show_timeline, name="session-timeline"),
-    path(_SESSION + "timeline/live/", live_updates.timeline_updates, name="session-timeline-live"),
-    path(_SESSION + "prompt/", sessions.queue_prompt, name="session-prompt"),
-    path(_SESSION + "waits/", waits.begin_wait, name="session-wait"),
-    path(_SESSION + "waits/again/", waits.begin_wait_again, name="session-wait-again"),
-    path(_SESSION + "waits/rotate/", waits.rotate_wait_token, name="session-wait-rotate"),
-    path(_SESSION + "<str:action>/", sessions.act_on_session, name="session-act"),
-    path("", include("sessions_app.accounts.urls")),
-    path("", include("sessions_app.notifications.urls")),
-    path("", include("sessions_app.workflows.urls")),
     path("design/", help_pages.show_design_system, name="design"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),

@@ -1,0 +1,1 @@
+"""One living supervisor writes for an execution, and its death is noticed."""

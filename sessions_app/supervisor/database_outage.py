@@ -11,8 +11,8 @@ from django.conf import settings
 from django.db import Error, connection
 
 from executors_app.backoff import Backoff
-from sessions_app.models.database_errors import classify_error
-from sessions_app.services.database_threads import DatabaseThread
+from sessions_app.kernel.database_errors import classify_error
+from sessions_app.kernel.database_threads import DatabaseThread
 
 log = logging.getLogger(__name__)
 STABLE_AFTER: Final = 5.0

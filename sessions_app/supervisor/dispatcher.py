@@ -22,8 +22,9 @@ from executors_app.plugins import runtime
 from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
 from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.wire.protocol import Code
-from sessions_app.domain import actor_context
-from sessions_app.domain.states import WAITING_PROMPT_STATES, PermissionState
+from sessions_app.agents.models import WAITING, agent_settings_of, settle_change
+from sessions_app.kernel import actor_context
+from sessions_app.kernel.rules.states import WAITING_PROMPT_STATES, PermissionState
 from sessions_app.models import (
     OVERTAKING_KINDS,
     Intent,
@@ -34,16 +35,15 @@ from sessions_app.models import (
     TaskSession,
     session_transaction,
 )
-from sessions_app.models.agents import WAITING, agent_settings_of, settle_change
-from sessions_app.services.intents import due_intents
-from sessions_app.services.questions import undelivered_content
+from sessions_app.permissions.services import undelivered_content
+from sessions_app.prompts.delivery import send_next_prompt
+from sessions_app.sessions.services.intents import due_intents
+from sessions_app.starts import execution
+from sessions_app.starts.outcomes import settle_intent, write_stopped
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import load_execution_facts
-from sessions_app.supervisor.outcomes import settle_intent, write_stopped
-from sessions_app.supervisor.prompts import send_next_prompt
-from sessions_app.supervisor.start import execution
 
 log = logging.getLogger(__name__)
 _WITH_THE_NEXT_START = "next_start"

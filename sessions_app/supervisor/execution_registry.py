@@ -26,18 +26,18 @@ from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, StaleG
 from executors_app.wire.executions import ExecutionFacts
 from executors_app.wire.line_format import TEXT_LIMIT
 from executors_app.wire.protocol import ALIVE_AGENT_STATES, JournalKind
-from sessions_app.domain import attention
-from sessions_app.domain.sanitizing import without_cut_word
-from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
+from sessions_app.attention.rules import attention
+from sessions_app.kernel.database_threads import BatchExecutor, DatabaseThread
+from sessions_app.redaction.sanitizing import without_cut_word
+from sessions_app.starts.admission import StartGate, StartSlots
+from sessions_app.stream.ingest.writer import TROUBLE_MESSAGES, JournalWriter
+from sessions_app.stream.stream_news import News
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.admission import StartGate, StartSlots
 from sessions_app.supervisor.change_counter import ChangeCounter
 from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.supervisor.execution_stream import ExecutionStream, SessionListener
 from sessions_app.supervisor.executions import Takeover, TakeoverRequest, load_execution_facts, take_over_executions
-from sessions_app.supervisor.ingest.writer import TROUBLE_MESSAGES, JournalWriter
 from sessions_app.supervisor.place_threads import in_place_thread
-from sessions_app.supervisor.stream_news import News
 
 
 class GracePeriod:

@@ -18,14 +18,14 @@ from executors_app.machine import crash_points
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutionFacts
 from executors_app.wire.protocol import JournalKind
-from sessions_app.domain import actor_context
+from sessions_app.kernel import actor_context
+from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.models import Lease, LeaseLost
-from sessions_app.services.database_threads import DatabaseThread
+from sessions_app.stream.ingest.batches import IngestResult
+from sessions_app.stream.ingest.line_buffer import LineBuffer
+from sessions_app.stream.ingest.writer import JournalWriter, show_agentctl_trouble
+from sessions_app.stream.stream_news import News, news_of
 from sessions_app.supervisor.database_outage import is_database_outage
-from sessions_app.supervisor.ingest.batches import IngestResult
-from sessions_app.supervisor.ingest.line_buffer import LineBuffer
-from sessions_app.supervisor.ingest.writer import JournalWriter, show_agentctl_trouble
-from sessions_app.supervisor.stream_news import News, news_of
 
 log = logging.getLogger(__name__)
 RECONNECT_PAUSE = 0.01

@@ -15,7 +15,7 @@ from django.db.models import F, Q
 from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutionFacts, LaunchSpec
 from sessions_app.models import Lease, TaskSession
-from sessions_app.services.assessment import execution_facts_of
+from sessions_app.recovery.services.assessment import execution_facts_of
 from sessions_app.supervisor import leases
 
 SESSION_RELATED = ("task__repository", "agent_profile", "executor")

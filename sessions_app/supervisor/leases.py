@@ -27,8 +27,8 @@ from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.domain.recovery_facts import MAX_CLOCK_SKEW
 from sessions_app.models import Lease, LeaseLost, Supervisor
+from sessions_app.recovery.rules.recovery_facts import MAX_CLOCK_SKEW
 
 LockHolder = Literal["supervise", "sweep", "run"]
 

@@ -16,28 +16,28 @@ from django.utils import timezone
 from executors_app.backoff import Backoff
 from executors_app.machine import crash_points
 from executors_app.wire.executions import Observed
-from sessions_app.domain import actor_context
-from sessions_app.models import wakeups
-from sessions_app.services import agent_setup, database_restore
-from sessions_app.services.metric_counters import FLUSH_EVERY, METRICS_BUFFER
-from sessions_app.supervisor import admission, idle_sleep, leases, sweep_reports, watchdogs
+from sessions_app.agents.installed_programs import InstalledPrograms
+from sessions_app.agents.services import agent_setup
+from sessions_app.kernel import actor_context, wakeups
+from sessions_app.metrics.counters import FLUSH_EVERY, METRICS_BUFFER
+from sessions_app.portable import database_restore
+from sessions_app.portable.exporter import ExportJob
+from sessions_app.prompts import overdue
+from sessions_app.prompts.interrupted_turns import load_due_retries
+from sessions_app.prompts.silent_turns import end_work_outside_turns, report_ignored_cancels, report_stalled_turns
+from sessions_app.recovery import sweep_reports
+from sessions_app.recovery.recheck_queue import ExitEventListener, RecheckQueue
+from sessions_app.recovery.sweep.sweep_pass import DecidedRow, SweepRun, SweepScope, run_sweep
+from sessions_app.starts import admission, idle_sleep
+from sessions_app.stream.stream_news import News
+from sessions_app.supervisor import leases
 from sessions_app.supervisor.change_counter import seconds_until
 from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
 from sessions_app.supervisor.dispatcher import Dispatcher
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
-from sessions_app.supervisor.exporter import ExportJob
-from sessions_app.supervisor.interrupted_turns import load_due_retries
-from sessions_app.supervisor.recheck_queue import ExitEventListener, RecheckQueue
-from sessions_app.supervisor.stream_news import News
-from sessions_app.supervisor.sweep.sweep_pass import DecidedRow, SweepRun, SweepScope, run_sweep
-from sessions_app.supervisor.watchdogs import (
-    InstalledPrograms,
-    end_work_outside_turns,
-    report_ignored_cancels,
-    report_stalled_turns,
-)
-from sessions_app.supervisor.workspace_sync import WorkspaceSync
+from sessions_app.waits import expiry
+from sessions_app.workspace.workspace_sync import WorkspaceSync
 
 log = logging.getLogger(__name__)
 POLL_EVERY = 2.0
@@ -265,19 +265,19 @@ class SupervisorLoop:
 
     async def _enforce_deadlines(self) -> None:
         """Expire waits and report overdue prompts; wait tokens that became unusable are replaced first."""
-        _, checked = await self.registry.database(watchdogs.renew_tokens)
+        _, checked = await self.registry.database(expiry.renew_tokens)
         while checked:
-            _, checked = await self.registry.database(watchdogs.renew_tokens, checked)
+            _, checked = await self.registry.database(expiry.renew_tokens, checked)
         while True:
             seen = self.registry.changes.count
-            if await self.registry.database(watchdogs.expire_waits):
+            if await self.registry.database(expiry.expire_waits):
                 self._work_available.set()
-            await self.registry.database(watchdogs.report_overdue_prompts)
+            await self.registry.database(overdue.report_overdue_prompts)
             before, self._due_retries = self._due_retries, await self.registry.database(load_due_retries)
             if self._due_retries - before:
                 self._work_available.set()
             await asyncio.sleep(DEADLINES_EVERY)
-            await self.registry.changes.rest(seen, seconds_until(await self.registry.database(watchdogs.next_deadline)))
+            await self.registry.changes.rest(seen, seconds_until(await self.registry.database(expiry.next_deadline)))
 
     async def _follow_agent_setup(self) -> None:
         """Stop finished tests of agents, and start sessions again whose agent has been installed."""

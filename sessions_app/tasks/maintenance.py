@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sessions_app.services.maintenance.chores import run_chores
+from sessions_app.maintenance.chores import run_chores
 
 
 def maintain() -> None:

@@ -10,7 +10,7 @@ from django import template
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-from sessions_app.domain import sanitizing
+from sessions_app.redaction import sanitizing
 
 register = template.Library()
 

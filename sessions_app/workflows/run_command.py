@@ -22,11 +22,11 @@ from rich.tree import Tree
 
 from executors_app.models import Executor
 from sessions_app.accounts.authorization import may_write
+from sessions_app.catalogue.services import add_repository, profiles_of, without_scratch
+from sessions_app.kernel.services.errors import Invalid
 from sessions_app.management.console import VisibleConsole
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN
 from sessions_app.models import Intent, Repository
-from sessions_app.services.catalogue import add_repository, profiles_of, without_scratch
-from sessions_app.services.errors import Invalid
 from sessions_app.supervisor.leases import SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.workflows.driver.driver import WorkflowDriver

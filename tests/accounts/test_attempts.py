@@ -25,8 +25,8 @@ from sessions_app.accounts.rate_limits import (
     LoginAttempt,
     attempt_key,
 )
-from sessions_app.services.maintenance.chore_run import ChoreRun
-from sessions_app.services.maintenance.chores import clean_logins
+from sessions_app.maintenance.chore_run import ChoreRun
+from sessions_app.maintenance.chores import clean_logins
 from tests.pages.world import World
 
 ADDRESS = "203.0.113.1"

@@ -15,7 +15,7 @@ from django_q.signing import SignedPackage
 
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
 from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
-from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.board.services.tasks import create_session
 from sessions_app.models import (
     AgentSettings,
     Attachment,
@@ -47,9 +47,9 @@ from sessions_app.models import (
     Turn,
     session_transaction,
 )
-from sessions_app.models.waits import mint_token
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
-from sessions_app.services.tasks import create_session
+from sessions_app.waits.models import mint_token
+from sessions_app.waits.rules.wait_tokens import WaitKind
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from tests.raw_events import record_raw_event
 

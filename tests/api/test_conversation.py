@@ -8,8 +8,8 @@ from rest_framework.test import APIClient
 
 from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.api.pagination import SequencePagination
-from sessions_app.api.views import conversation
 from sessions_app.models import Intent, PermissionRequest, Prompt, ResumeToken, TaskSession, Turn, session_transaction
+from sessions_app.stream.api import views as conversation
 from tests.api.world import PERMISSION, World, message, prompt, say
 from tests.raw_events import record_raw_event
 

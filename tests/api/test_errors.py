@@ -15,9 +15,9 @@ from rest_framework.test import APIClient
 from executors_app.wire import errors as places
 from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.errors import exception_handler
+from sessions_app.catalogue import services as catalogue
 from sessions_app.models import Prompt, Task
 from sessions_app.notifications.models import NotificationSettings
-from sessions_app.services import catalogue
 from tests.api.world import World
 
 TASKS = "/api/v1/tasks/"

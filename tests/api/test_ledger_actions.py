@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from sessions_app.domain.states import PromptState
+from sessions_app.kernel.rules.states import PromptState
 from sessions_app.models import Intent, Prompt, Turn
 from tests.api.world import World, prompt
 

@@ -9,9 +9,9 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from sessions_app.accounts.models import TeamRole
+from sessions_app.agents.services import mcp_servers
+from sessions_app.kernel.locking import refuse_in_transaction
 from sessions_app.models import McpServerList
-from sessions_app.models.locking import refuse_in_transaction
-from sessions_app.services import mcp_servers
 from tests.api.world import SECRET, World, client_of, person
 
 pytestmark = [pytest.mark.django_db, pytest.mark.any_database]

@@ -12,8 +12,8 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile
+from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.models import ContinuityReceipt, Turn
-from sessions_app.services.tasks import create_session, create_task
 from tests.api.world import World, message, prompt, say
 
 

@@ -10,8 +10,8 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile, ExecutorRunning
-from sessions_app.api.serializers.sessions import STATUS_FIELDS, plain_field
 from sessions_app.models import Intent, Prompt, Task, TaskSession, Turn
+from sessions_app.sessions.api.serializers import STATUS_FIELDS, plain_field
 from tests.api.world import World, client_of
 from tests.attention.raising import raise_item_of
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
-from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.models import (
     ContinuityReceipt,
     Message,
@@ -27,7 +27,7 @@ from sessions_app.models import (
     TaskSession,
     session_transaction,
 )
-from sessions_app.services.tasks import create_session, create_task
+from sessions_app.waits.rules.wait_tokens import WaitKind
 from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.workflows import save_workflow

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sessions_app.attention.services.attention_wording import word_items
 from sessions_app.models import AttentionItem
-from sessions_app.services.attention_wording import word_items
 
 
 def as_read(item: AttentionItem) -> AttentionItem:

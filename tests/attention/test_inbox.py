@@ -9,9 +9,9 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from sessions_app.attention.services import attention
+from sessions_app.board.services.tasks import create_session
 from sessions_app.models import AttentionItem, Presence, Task, TaskSession
-from sessions_app.services import attention
-from sessions_app.services.tasks import create_session
 from tests.api.world import World, client_of
 from tests.attention.raising import raise_item_of, resolve_items_of
 

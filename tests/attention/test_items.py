@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from executors_app.wire.protocol import JournalKind
-from sessions_app.domain.attention import DETAIL_LIMIT, AttentionKind, Notice, tail
+from sessions_app.attention.rules.attention import DETAIL_LIMIT, AttentionKind, Notice, tail
 from sessions_app.models import (
     AttentionItem,
     Prompt,
@@ -18,9 +18,10 @@ from sessions_app.models import (
     raise_item,
     session_transaction,
 )
-from sessions_app.services import intents, prompts
-from sessions_app.supervisor.outcomes import StartFailure, write_start_failure, write_stopped
-from sessions_app.supervisor.sweep.actions import _raise_owner_left
+from sessions_app.prompts.services import prompts
+from sessions_app.recovery.sweep.actions import _raise_owner_left
+from sessions_app.sessions.services import intents
+from sessions_app.starts.outcomes import StartFailure, write_start_failure, write_stopped
 from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, fresh, make_session, make_user, running_session

@@ -1,4 +1,4 @@
-"""Every attention kind has its notice, label, row in docs/operate.md, and text in audit and timeline."""
+"""Every attention kind has its notice, label, row in docs/operate/inbox.md, and text in audit and timeline."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from sessions_app.domain import attention
-from sessions_app.domain.attention import PRIORITY, AttentionKind, Notice
+from sessions_app.attention.rules import attention
+from sessions_app.attention.rules.attention import PRIORITY, AttentionKind, Notice
 from sessions_app.events import EVENT_CLASSES, Event
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS
 from tests.docs.documents import text_of
@@ -75,7 +75,7 @@ def test_notice_says_what_happened_why_and_what_to_do(kind: AttentionKind) -> No
 
 @pytest.mark.parametrize("kind", AttentionKind)
 def test_operate_document_has_a_row_for_each_kind(kind: AttentionKind) -> None:
-    assert re.search(rf"^\| `{kind}` \| \S.+ \| \S.+ \|$", text_of("operate.md"), re.MULTILINE)
+    assert re.search(rf"^\| `{kind}` \| \S.+ \| \S.+ \|$", text_of("operate/inbox.md"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("kind", AttentionKind)

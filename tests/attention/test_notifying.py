@@ -14,14 +14,14 @@ from django.core import mail
 from django.utils import timezone
 from django_q.models import OrmQ
 
+from sessions_app.attention.services import attention
+from sessions_app.board.services.tasks import create_session
+from sessions_app.kernel.services.errors import Throttled
 from sessions_app.models import AttentionItem
 from sessions_app.notifications import delivery as notifying
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.notifications.round_lock import round_lock
 from sessions_app.notifications.user_settings import change_settings, create_webhook, send_test_call, send_test_email
-from sessions_app.services import attention
-from sessions_app.services.errors import Throttled
-from sessions_app.services.tasks import create_session
 from sessions_app.tasks.notifications import give, notify
 from tests.api.world import World, client_of
 from tests.attention.raising import backdate, raise_item_of, resolve_items_of

@@ -15,17 +15,17 @@ from django.db import connection, transaction
 from django.test import Client
 
 from executors_app.models import AgentProfile
+from sessions_app.attention.models import update_wording
+from sessions_app.attention.rules import attention as notices
+from sessions_app.attention.services import attention_wording
+from sessions_app.attention.services.attention_wording import word_items
 from sessions_app.confined.client import Failure, Outcome, PoolUnavailable
-from sessions_app.domain import attention as notices
 from sessions_app.models import AttentionItem, raise_item, session_transaction
-from sessions_app.models.attention import update_wording
 from sessions_app.notifications import delivery
 from sessions_app.notifications.models import Delivery, Webhook
 from sessions_app.notifications.user_settings import change_settings
+from sessions_app.portable.exporter import Exporter
 from sessions_app.rendering.pool import TEXT_POOL
-from sessions_app.services import attention_wording
-from sessions_app.services.attention_wording import word_items
-from sessions_app.supervisor.exporter import Exporter
 from tests.api.world import World, client_of
 from tests.attention.raising import backdate, raise_item_of
 from tests.attention.reading import as_read

@@ -22,10 +22,10 @@ from executors_app.machine.process import identity
 from executors_app.machine.storage import state_directory
 from executors_app.models import AgentProfile
 from executors_app.wire.line_format import journal_directory
+from sessions_app.board.services import tasks
 from sessions_app.models import Message, MessagePart, SessionEvent, TaskSession
-from sessions_app.services import tasks
+from sessions_app.stream.ingest.batches import MAX_LINES
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.ingest.batches import MAX_LINES
 from tests.bench.figures import Figure
 from tests.bench.latencies import supervising
 from tests.bench.world import World

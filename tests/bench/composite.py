@@ -16,9 +16,9 @@ from django.utils import timezone
 
 from executors_app.machine.sockets import AgentctlListener, LocalConnector, connector_url
 from executors_app.models import ExecutorRunning
-from sessions_app.supervisor import sweep_reports
+from sessions_app.recovery import sweep_reports
+from sessions_app.recovery.sweep.sweep_pass import SweepScope, run_sweep
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.bench.bare import BareGets
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World, fleet_of

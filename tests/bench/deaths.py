@@ -19,9 +19,10 @@ from executors_app.machine.git.workspace_git import WorkspaceGit
 from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
-from sessions_app.domain.states import SessionState
+from sessions_app.board.services import tasks
+from sessions_app.kernel.rules.states import SessionState
 from sessions_app.models import ContinuityReceipt, TaskSession, Turn
-from sessions_app.services import intents, tasks
+from sessions_app.sessions.services import intents
 from tests.bench.figures import Figure, in_turn
 from tests.bench.latencies import supervising
 from tests.bench.resumes import bare_start, wait_for_commit

@@ -16,9 +16,9 @@ from django.contrib.auth import get_user_model
 from django.db import transaction
 from rest_framework.authtoken.models import Token
 
+from sessions_app.board.services import tasks
+from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.models import NewEvent, append_events
-from sessions_app.services import tasks
-from sessions_app.services.database_threads import DatabaseThread
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World
 from tests.preloaded import PreloadedProcess

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from executors_app.wire.protocol import JournalKind
-from sessions_app.domain.states import SessionState
+from sessions_app.kernel.database_threads import DatabaseThread
+from sessions_app.kernel.rules.states import SessionState
 from sessions_app.models import Lease
-from sessions_app.services.database_threads import DatabaseThread
-from sessions_app.supervisor.ingest.writer import JournalWriter
+from sessions_app.stream.ingest.writer import JournalWriter
 from tests.bench.figures import Figure
 from tests.bench.ingests import lease_all
 from tests.bench.world import World

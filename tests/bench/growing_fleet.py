@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from sessions_app.domain.states import SessionState
-from sessions_app.models.locking import LockTimer
-from sessions_app.supervisor.ingest.batches import Batch, write_batches
+from sessions_app.kernel.locking import LockTimer
+from sessions_app.kernel.rules.states import SessionState
+from sessions_app.stream.ingest.batches import Batch, write_batches
 from tests.bench import ingests
 from tests.bench.figures import Figure, Point
 from tests.bench.growing_history import ONE_ROW, cpu_of, read_one, sweep

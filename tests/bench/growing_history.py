@@ -18,11 +18,12 @@ from django.urls import reverse
 from django.utils import timezone
 
 from kandev.metrics import collect_metrics, render_metrics
+from sessions_app.maintenance.chores import CHORES, run_chores
 from sessions_app.models import TaskSession
-from sessions_app.services.maintenance.chores import CHORES, run_chores
-from sessions_app.supervisor import admission, dispatcher, leases
+from sessions_app.recovery.sweep.sweep_pass import SweepScope, run_sweep
+from sessions_app.starts import admission
+from sessions_app.supervisor import dispatcher, leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.bench.figures import Figure, Point
 from tests.bench.history import add_finished
 from tests.bench.separate_process import SeparateProcess

@@ -14,7 +14,7 @@ from django.db import connection, models
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
-from sessions_app.domain.states import PromptState, RunState, TaskState
+from sessions_app.kernel.rules.states import PromptState, RunState, TaskState
 from sessions_app.models import (
     ContinuityReceipt,
     Intent,

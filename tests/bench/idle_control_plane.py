@@ -16,8 +16,8 @@ from typing import Final
 
 from executors_app.models import ExecutorRunning
 from kandev.databases import EMBEDDED_NAME
+from sessions_app.board.services import tasks
 from sessions_app.models import SessionEvent
-from sessions_app.services import tasks
 from tests.bench.figures import Figure
 from tests.bench.latencies import supervising
 from tests.bench.world import World

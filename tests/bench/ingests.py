@@ -14,12 +14,12 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from executors_app.wire.protocol import JournalKind
-from sessions_app.domain.states import SessionState
+from sessions_app.kernel.database_threads import DatabaseThread
+from sessions_app.kernel.locking import LockTimer
+from sessions_app.kernel.rules.states import SessionState
 from sessions_app.models import Lease, SessionEvent
-from sessions_app.models.locking import LockTimer
-from sessions_app.services.database_threads import DatabaseThread
+from sessions_app.stream.ingest.batches import Batch, write_batches
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.ingest.batches import Batch, write_batches
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World

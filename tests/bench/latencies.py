@@ -20,8 +20,8 @@ from typing import Any
 
 from django.conf import settings
 
-from sessions_app.models import wakeups
-from sessions_app.services import tasks
+from sessions_app.board.services import tasks
+from sessions_app.kernel import wakeups
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure
 from tests.bench.world import World

@@ -11,9 +11,12 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from executors_app.orm import Key, PreparedQuery
-from sessions_app.models import Message, MessagePart, TaskSession, Turn, locking, message, transactions, turns
-from sessions_app.supervisor import conversation
-from sessions_app.supervisor.sweep import candidates, selection
+from sessions_app.kernel import locking, transactions
+from sessions_app.kernel.models import turns
+from sessions_app.models import Message, MessagePart, TaskSession, Turn
+from sessions_app.recovery.sweep import candidates, selection
+from sessions_app.stream import conversation
+from sessions_app.stream import models as message
 from tests.bench.figures import Figure
 from tests.bench.world import World
 from tests.support.fake_agentctl import plan_fleet

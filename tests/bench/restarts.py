@@ -19,9 +19,9 @@ from django.utils import timezone
 from executors_app import plugins
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.models import TaskSession
+from sessions_app.recovery.sweep.sweep_pass import SweepScope, run_sweep
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.bench.fanout import Crowd
 from tests.bench.figures import Figure, seconds_of
 from tests.bench.world import World

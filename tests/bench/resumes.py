@@ -21,9 +21,11 @@ from typing import Any, Final
 from executors_app.machine.process import identity
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.wire.protocol import EXECUTION_MARKER
-from sessions_app.domain.states import SessionState
-from sessions_app.models import ContinuityReceipt, TaskSession, Turn, wakeups
-from sessions_app.services import intents, tasks
+from sessions_app.board.services import tasks
+from sessions_app.kernel import wakeups
+from sessions_app.kernel.rules.states import SessionState
+from sessions_app.models import ContinuityReceipt, TaskSession, Turn
+from sessions_app.sessions.services import intents
 from tests.bench.figures import Figure
 from tests.bench.latencies import drain, supervising
 from tests.bench.world import World

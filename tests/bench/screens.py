@@ -18,9 +18,10 @@ from executors_app.machine.process import identity
 from executors_app.machine.storage import state_directory
 from executors_app.models import ExecutorRunning
 from executors_app.wire import line_format
+from sessions_app.board.services import tasks
+from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.models import Message, MessagePart, TaskSession
-from sessions_app.services import intents, tasks
-from sessions_app.services.database_threads import DatabaseThread
+from sessions_app.sessions.services import intents
 from tests.bench.bare_chain import bare_chain
 from tests.bench.fanout import serving
 from tests.bench.figures import Figure, in_turn

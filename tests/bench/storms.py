@@ -18,9 +18,9 @@ from django.conf import settings
 from executors_app.agentctl.process.guard_process import children_of, command_line_of
 from executors_app.machine.process import execution_processes, identity
 from executors_app.models import Executor, ExecutorRunning
-from sessions_app.domain.states import SessionState
+from sessions_app.kernel.rules.states import SessionState
 from sessions_app.models import Intent, Supervisor, TaskSession
-from sessions_app.services.status import session_status
+from sessions_app.sessions.services.status import session_status
 from tests.bench.bare_forks import bare_forks
 from tests.bench.figures import Figure
 from tests.bench.latencies import quantile

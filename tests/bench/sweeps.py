@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import Observed
-from sessions_app.domain.states import SessionState
+from sessions_app.kernel.rules.states import SessionState
 from sessions_app.models import TaskSession
+from sessions_app.recovery.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.bench.bare import BareGets, BareTable
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World, fleet_of

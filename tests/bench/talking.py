@@ -20,8 +20,9 @@ import orjson
 from executors_app.agentctl.process.guard_process import children_of, command_line_of
 from executors_app.machine.process import execution_processes, identity
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from sessions_app.board.services import tasks
 from sessions_app.models import Task, TaskSession
-from sessions_app.services import intents, tasks
+from sessions_app.sessions.services import intents
 from tests.bench.fanout import SOCKETS_PER_USER, handshake, serving, tokens_of
 from tests.bench.figures import Figure
 from tests.bench.latencies import quantile, supervising

@@ -26,9 +26,9 @@ from executors_app.machine.git import worktrees
 from executors_app.machine.git.workspace_git import run_git
 from executors_app.machine.process import identity
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
-from sessions_app.domain.states import SessionState
+from sessions_app.kernel.rules.states import SessionState
 from sessions_app.models import Repository, Task, TaskSession
-from sessions_app.services import intents
+from sessions_app.sessions.services import intents
 from tests import databases
 from tests.migrated_database import copy_migrated
 from tests.services import ROOT

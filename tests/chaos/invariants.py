@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from sessions_app.domain.states import EXECUTOR, PROMPT, RUN, SESSION, WORK, Machine
+from sessions_app.kernel.rules.states import EXECUTOR, PROMPT, RUN, SESSION, WORK, Machine
 from tests.chaos import agent_records
 from tests.chaos.deployment import ChaosSession, runs_for_tests
 from tests.drills.deployment import agent_text

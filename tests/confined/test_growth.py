@@ -8,7 +8,7 @@ import pytest
 
 from sessions_app.confined.client import ConfinedPool, TooExpensive
 from sessions_app.confined.limits import Limits
-from sessions_app.rendering.markdown import render_markdown
+from sessions_app.rendering.operations.markdown import render_markdown
 from tests.confined.operations import burn
 from tests.growth import FLOOR_OF_CALLS, ROUNDS, SIZES, Growth, assert_costs_at_most, measure_growth
 

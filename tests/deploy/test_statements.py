@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from django.db import DataError, OperationalError
 
-from sessions_app.models.database_errors import DATABASE_BUSY, classify_error
+from sessions_app.kernel.database_errors import DATABASE_BUSY, classify_error
 from tests import postgresql
 from tests.environment import DATABASE_URL
 from tests.services import ROOT

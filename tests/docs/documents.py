@@ -27,13 +27,13 @@ class Snippet:
 
 def documents() -> list[Path]:
     """Return every page, including those beside the README."""
-    return [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *sorted(DOCS.glob("*.md"))]
+    return [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *sorted(DOCS.rglob("*.md"))]
 
 
 @cache
 def text_of(name: str) -> str:
-    """Return the text of a page in ``docs/`` or of the README."""
-    return next(path for path in documents() if path.name == name).read_text(encoding="utf-8")
+    """Return the text of a page, by its path below ``docs/`` or beside the README."""
+    return next(path for path in documents() if path in (DOCS / name, ROOT / name)).read_text(encoding="utf-8")
 
 
 def snippets(path: Path) -> list[Snippet]:

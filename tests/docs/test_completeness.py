@@ -21,22 +21,22 @@ from executors_app.wire.executions import ExecutorStatus
 from executors_app.wire.protocol import Code
 from kandev.environment import TEST_SWITCHES, Environment, variable_name
 from sessions_app.api import errors as api_errors
-from sessions_app.domain import states
-from sessions_app.domain.attention import AttentionKind
-from sessions_app.domain.recovery import RULES
-from sessions_app.domain.recovery_facts import UNREACHABLE, WORKTREE_MISSING, Policy
-from sessions_app.domain.resumability import Mode, Reason
-from sessions_app.domain.situation_facts import AGENT_DIED
-from sessions_app.domain.states import DerivedStatus
-from sessions_app.domain.verification import ReceiptKind, Verified
+from sessions_app.attention.rules.attention import AttentionKind
 from sessions_app.events import EVENT_CLASSES
-from sessions_app.live.authentication import CloseCode
+from sessions_app.kernel.rules import states
+from sessions_app.kernel.rules.states import DerivedStatus
+from sessions_app.kernel.services import errors as session_errors
 from sessions_app.mcp_server.arguments import MAX_WAIT
 from sessions_app.mcp_server.results import Outcome
 from sessions_app.mcp_server.tools import TOOLS
-from sessions_app.services import errors as session_errors
-from sessions_app.socket_actions import ACTIONS
-from tests.docs.documents import documents, rows, text_of
+from sessions_app.recovery.rules.recovery import RULES
+from sessions_app.recovery.rules.recovery_facts import UNREACHABLE, WORKTREE_MISSING, Policy
+from sessions_app.recovery.rules.resumability import Mode, Reason
+from sessions_app.recovery.rules.verification import ReceiptKind, Verified
+from sessions_app.sessions.rules.situation_facts import AGENT_DIED
+from sessions_app.stream.live.authentication import CloseCode
+from sessions_app.stream.socket_actions import ACTIONS
+from tests.docs.documents import DOCS, documents, rows, text_of
 from tests.services import ROOT
 
 ANSWERS, STARTS, AGENTCTL = "Answers of the API", "What went wrong with a start", "agentctl's answers"
@@ -68,8 +68,8 @@ def missing(words: Iterable[str], page: str) -> list[str]:
         ("states.md", {move for machine in states.MACHINES for move in machine.moves}),
         ("recovery.md", {rule.name for rule in RULES} | words_of(Mode, Reason)),
         ("codes.md", words_of(Reason, ReceiptKind, Verified, Code)),
-        ("operate.md", words_of(Policy)),
-        ("operate.md", words_of(AttentionKind)),
+        ("operate/restarts.md", words_of(Policy)),
+        ("operate/inbox.md", words_of(AttentionKind)),
         ("agents.md", set(plugins.agent_types())),
     ],
     ids=lambda value: value if isinstance(value, str) else min(value, default="none"),
@@ -113,7 +113,8 @@ COMMANDS = {path.stem: path.parts[-4] for path in ROOT.glob("*_app/management/co
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_is_documented_with_its_flags(name: str) -> None:
-    text, command = text_of("operate.md"), load_command_class(COMMANDS[name], name)
+    pages = [path.read_text(encoding="utf-8") for path in sorted((DOCS / "operate").glob("*.md"))]
+    text, command = "\n".join(pages), load_command_class(COMMANDS[name], name)
     assert re.search(rf"^\| `{name}\b", text, re.MULTILINE)
     plain = {action.dest for action in BaseCommand().create_parser("manage.py", "plain")._actions}
     own = [action for action in command.create_parser("manage.py", name)._actions if action.dest not in plain]

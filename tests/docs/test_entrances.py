@@ -62,7 +62,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     ),
 }
 FILES: Final[Mapping[str, str]] = {
-    "sessions_app/services/portable/reading.py": RECORD,
+    "sessions_app/portable/reading.py": RECORD,
     "sessions_app/workflows/language/files.py": "component files of a workflow",
     **{
         f"executors_app/{name}.py": row
@@ -98,9 +98,9 @@ FILES: Final[Mapping[str, str]] = {
     **{
         f"sessions_app/{name}.py": OURS
         for name in (
-            *("management/restart_demo", "management/startup", "management/temporary_deployment", "models/wakeups"),
-            *("notifications/round_lock", "pages/help_pages", "services/portable/export", "services/portable/record"),
-            *("services/restarts", "supervisor/leases", "workflows/loader/client", "workflows/loader/editing"),
+            *("demo/restart_demo", "management/startup", "demo/temporary_deployment", "kernel/wakeups"),
+            *("notifications/round_lock", "pages/help_pages", "portable/export", "portable/record"),
+            *("recovery/services/restarts", "supervisor/leases", "workflows/loader/client", "workflows/loader/editing"),
             *("workflows/loader/loading", "workflows/pages/listing"),
         )
     },
@@ -183,7 +183,11 @@ _OPENING: Final = frozenset(
 )
 _OF_OTHERS: Final = frozenset(
     {
-        *("sessions_app/consumers.py", "sessions_app/supervisor/loop.py", "sessions_app/management/recovery_pass.py"),
+        *(
+            "sessions_app/stream/consumers.py",
+            "sessions_app/supervisor/loop.py",
+            "sessions_app/recovery/recovery_pass.py",
+        ),
         *("executors_app/agentctl/drivers/acp.py", "executors_app/agentctl/drivers/acp_updates.py"),
         *("executors_app/agentctl/drivers/openai_chat.py", "executors_app/agentctl/http/workspace_api.py"),
     }

@@ -1,4 +1,4 @@
-"""The generated files of docs/ are written when they differ, and never by a check."""
+"""The generated documents are written when they differ, and never by a check."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 
 from scripts.documents.generated import generate_documents, write_documents
-from tests.docs.documents import DOCS
+from tests.services import ROOT
 
 
 def test_documents_are_written_once_and_then_up_to_date(tmp_path: Path) -> None:
     documents = generate_documents()
     assert write_documents(tmp_path, check=False) == list(documents)
-    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == documents
+    assert {name: (tmp_path / name).read_text(encoding="utf-8") for name in documents} == documents
     assert write_documents(tmp_path, check=False) == []
     assert write_documents(tmp_path, check=True) == []
 
 
 def test_outdated_document_fails_the_check_and_stays_unchanged(tmp_path: Path) -> None:
     write_documents(tmp_path, check=False)
-    (tmp_path / "states.md").write_text("old")
-    assert write_documents(tmp_path, check=True) == ["states.md"]
-    assert (tmp_path / "states.md").read_text() == "old"
+    (tmp_path / "docs" / "states.md").write_text("old")
+    assert write_documents(tmp_path, check=True) == ["docs/states.md"]
+    assert (tmp_path / "docs" / "states.md").read_text() == "old"
 
 
 @pytest.mark.parametrize("name", sorted(generate_documents()))
 def test_generated_document_is_up_to_date(name: str) -> None:
-    assert (DOCS / name).read_text(encoding="utf-8") == generate_documents()[name], "run make docs"
+    assert (ROOT / name).read_text(encoding="utf-8") == generate_documents()[name], "run make docs"

@@ -1,31 +1,32 @@
-"""The map of the topics contains every module of ``sessions_app`` once."""
+"""Each package of ``sessions_app`` is a topic with a README, a promise and modules that say what they contain."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
+import ast
 from typing import Final
 
-from tests.docs.documents import text_of
+import pytest
+
+from scripts.documents.topics import topic_readme, topics
 from tests.services import ROOT
 
 APP: Final = ROOT / "sessions_app"
-ENTRIES: Final = re.findall(
-    r"`([\w/]+(?:\.py|/))`", "\n".join(re.findall(r"^\|.*\|$", text_of("topics.md"), re.MULTILINE))
-)
-MODULES: Final = sorted(
-    path.relative_to(APP).as_posix() for path in APP.rglob("*.py") if "migrations" not in path.parts
-)
+LOOSE_MODULES: Final = {"__init__.py", "admin.py", "apps.py", "events.py", "models.py", "routing.py"}
+"""What brings all topics together, where Django and Channels look for it."""
 
 
-def topics_of(module: str) -> list[str]:
-    return [entry for entry in ENTRIES if entry == module or (entry.endswith("/") and module.startswith(entry))]
+@pytest.mark.parametrize("name", topics())
+def test_topic_says_what_it_promises(name: str) -> None:
+    assert ast.get_docstring(ast.parse((APP / name / "__init__.py").read_text()))
 
 
-def test_every_module_is_in_exactly_one_topic() -> None:
-    assert {module: found for module in MODULES if len(found := topics_of(module)) != 1} == {}
+@pytest.mark.parametrize("name", topics())
+def test_readme_of_a_topic_lists_every_module_that_has_contents(name: str) -> None:
+    readme = topic_readme(name)
+    modules = [path for path in (APP / name).rglob("*.py") if "migrations" not in path.parts and path.stat().st_size]
+    missing = [path.name for path in modules if f"({path.relative_to(APP / name)})" not in readme]
+    assert missing == ["__init__.py"]
 
 
-def test_topics_name_only_modules_that_exist() -> None:
-    assert [entry for entry in ENTRIES if not (APP / entry).exists()] == []
-    assert [entry for entry, count in Counter(ENTRIES).items() if count > 1] == []
+def test_every_other_module_brings_topics_together() -> None:
+    assert {path.name for path in APP.glob("*.py")} == LOOSE_MODULES

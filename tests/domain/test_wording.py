@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sessions_app.domain.wording import as_sentence, describe_exit
+from sessions_app.kernel.rules.wording import as_sentence, describe_exit
 
 
 @pytest.mark.parametrize(

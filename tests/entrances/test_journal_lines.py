@@ -14,8 +14,8 @@ from django.test import Client
 from executors_app.client import parse_frame
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import TaskSession
-from sessions_app.services.portable.snapshot import build_snapshot
-from sessions_app.services.status import session_status
+from sessions_app.portable.snapshot import build_snapshot
+from sessions_app.sessions.services.status import session_status
 from tests.entrances.shapes import SIZES, many_fields, mixture, nested
 from tests.growth import measure_growth
 from tests.supervisor.histories import prepare_history

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 
 from sessions_app.accounts.teams import check_user_name, invite_member
-from sessions_app.services.errors import Invalid
+from sessions_app.kernel.services.errors import Invalid
 from tests.entrances.shapes import SIZES, mixture, repeat
 from tests.growth import measure_growth
 from tests.transaction_guard import of_the_test

@@ -9,9 +9,9 @@ import pytest
 from django.db import transaction
 
 from sessions_app.api.errors import PayloadTooLarge
-from sessions_app.live.authentication import Principal, Subscription
-from sessions_app.services.errors import Invalid
-from sessions_app.socket_actions import ACTIONS, parse_acknowledgement, read_frame, run_action
+from sessions_app.kernel.services.errors import Invalid
+from sessions_app.stream.live.authentication import Principal, Subscription
+from sessions_app.stream.socket_actions import ACTIONS, parse_acknowledgement, read_frame, run_action
 from tests.api.world import PERMISSION, World, make_world
 from tests.entrances.shapes import SIZES, fill, many_fields, mixture, nested
 from tests.growth import measure_growth

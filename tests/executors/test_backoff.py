@@ -6,14 +6,7 @@ import time
 
 import pytest
 
-from executors_app.backoff import (
-    MAX_DELAY,
-    PEER_INITIAL_DELAY,
-    PEER_MAX_DELAY,
-    RESET_AFTER,
-    Backoff,
-    jittered_delay,
-)
+from executors_app.backoff import MAX_DELAY, PEER_INITIAL_DELAY, PEER_MAX_DELAY, RESET_AFTER, Backoff, jittered_delay
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions_app.services.database_threads import run_in_database
+from sessions_app.kernel.database_threads import run_in_database
 from tests.api.world import PERMISSION, World, make_world
 from tests.fuzz.values import FEW, record, text, value
 from tests.live.sockets import Socket, connected, of_program, path_of

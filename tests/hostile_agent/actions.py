@@ -18,9 +18,9 @@ from executors_app.runtimes.containers.sites import container_name
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec
 from executors_app.wire.launch_tokens import bearer_token
+from sessions_app.maintenance.chore_run import ChoreRun
+from sessions_app.maintenance.files import clean_journals, clean_recovery_refs
 from sessions_app.models import Leftover
-from sessions_app.services.maintenance.chore_run import ChoreRun
-from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs
 from tests.docker.harness import DockerHarness
 from tests.executors.harness import client_of, known, observe_one, row_of, spec_for
 from tests.hostile_agent.scenario import PLANTED, AttackScenario

@@ -11,11 +11,11 @@ import pytest
 from django.test import Client
 
 from executors_app.models import AgentProfile
+from sessions_app.agents.services import agent_login
+from sessions_app.board.services.tasks import create_session
+from sessions_app.kernel.services.errors import Invalid
 from sessions_app.models import IntentKind, TaskSession, session_transaction
-from sessions_app.services import agent_login
-from sessions_app.services.errors import Invalid
-from sessions_app.services.tasks import create_session
-from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
+from sessions_app.starts.outcomes import StartFailure, write_start_failure
 from tests.pages.conftest import ada, staff, world  # noqa: F401 - fixtures
 from tests.pages.world import World, path_of
 

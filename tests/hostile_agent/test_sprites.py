@@ -23,9 +23,9 @@ from executors_app import recovery_refs, workspace_store
 from executors_app.runtimes.sprites.organisation import sprite_name
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import Launched, LaunchSpec
+from sessions_app.maintenance.chore_run import ChoreRun
+from sessions_app.maintenance.files import clean_journals, clean_recovery_refs
 from sessions_app.models import Leftover
-from sessions_app.services.maintenance.chore_run import ChoreRun
-from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs
 from tests.executors.harness import client_of, known, row_of, seen, spec_for
 from tests.executors.repositories import make_repository, run_git
 from tests.hostile_agent.tampering import BROKEN, MILD, settings_text

@@ -28,10 +28,9 @@ from executors_app.models import AgentCapability, AgentProfile, Executor, Execut
 from kandev.log_format import ConsoleFormatter, JsonFormatter
 from sessions_app.accounts import credentials
 from sessions_app.accounts.models import ApiToken
-from sessions_app.domain.sanitizing import make_visible
+from sessions_app.kernel.services.errors import Invalid
 from sessions_app.management.console import VisibleConsole
 from sessions_app.management.output import VisibleCommand
-from sessions_app.management.recovery_pass import print_result
 from sessions_app.models import (
     AgentSettings,
     AttentionItem,
@@ -47,7 +46,8 @@ from sessions_app.models import (
     Turn,
 )
 from sessions_app.notifications import delivery
-from sessions_app.services.errors import Invalid
+from sessions_app.recovery.recovery_pass import print_result
+from sessions_app.redaction.sanitizing import make_visible
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from tests.attention.reading import as_read
 from tests.pages.conftest import world  # noqa: F401 - fixture

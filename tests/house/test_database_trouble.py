@@ -17,7 +17,7 @@ from django.http import HttpRequest
 from django.test import Client
 
 from kandev.databases import database_settings
-from sessions_app.models.database_errors import DATABASE_BUSY, DATABASE_FULL, DATABASE_UNAVAILABLE, classify_error
+from sessions_app.kernel.database_errors import DATABASE_BUSY, DATABASE_FULL, DATABASE_UNAVAILABLE, classify_error
 from tests import postgresql
 from tests.api.world import World, client_of, make_world
 

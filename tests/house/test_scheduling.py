@@ -9,13 +9,13 @@ import pytest
 
 from tests.xdist_scheduler import ENGINES, RunDurations, longest, unit_of
 
-UNITS = ["tests/models/test_locking.py", "tests/drills/test_sweeps.py", "tests/live/test_served.py"]
+UNITS = ["tests/kernel/test_locking.py", "tests/drills/test_sweeps.py", "tests/live/test_served.py"]
 
 
 def test_units_without_a_known_duration_are_ordered_by_area() -> None:
     assert longest([*UNITS, ENGINES[0]], {}) == ENGINES[0]
     assert longest(UNITS, {}) == "tests/drills/test_sweeps.py"
-    assert longest([UNITS[0], "tests/models/test_append.py"], {}) == UNITS[0]
+    assert longest([UNITS[0], "tests/kernel/test_append.py"], {}) == UNITS[0]
 
 
 def test_known_durations_come_before_estimates() -> None:
@@ -26,7 +26,7 @@ def test_known_durations_come_before_estimates() -> None:
 @pytest.mark.parametrize(
     ("test", "unit"),
     [
-        ("tests/models/test_locking.py::test_x[a::b]", "tests/models/test_locking.py"),
+        ("tests/kernel/test_locking.py::test_x[a::b]", "tests/kernel/test_locking.py"),
         ("tests/docker/test_containers.py::test_x", ENGINES[0]),
         ("tests/docker/test_remote_engine_config.py::test_x", ENGINES[1]),
         ("tests/hostile_agent/test_files.py::test_x[remote_docker]", ENGINES[1]),

@@ -14,8 +14,8 @@ from django.test import Client
 
 from kandev.asgi import application
 from sessions_app.accounts.models import ApiToken
+from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.models import TaskSession, session_transaction
-from sessions_app.services.database_threads import run_in_database
 from tests.raw_events import record_raw_event
 from tests.waiting import PATIENCE, eventually_async
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from sessions_app.consumers import TaskConsumer
-from sessions_app.live import hub as hubs
-from sessions_app.live.authentication import is_own_origin
-from sessions_app.services.database_threads import run_in_database
-from sessions_app.services.errors import NotFound
+from sessions_app.kernel.database_threads import run_in_database
+from sessions_app.kernel.services.errors import NotFound
+from sessions_app.stream.consumers import TaskConsumer
+from sessions_app.stream.live import hub as hubs
+from sessions_app.stream.live.authentication import is_own_origin
 from tests.api.world import World
 from tests.live.sockets import ORIGIN, Headers, Socket, connected, of_page, of_program, path_of
 from tests.waiting import PATIENCE, eventually_async

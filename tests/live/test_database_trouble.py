@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from sessions_app.live import authentication
-from sessions_app.services.database_threads import run_in_database
+from sessions_app.kernel.database_threads import run_in_database
+from sessions_app.stream.live import authentication
 from tests.api.world import World
 from tests.live.sockets import connected, of_page, of_program, path_of
 
@@ -38,7 +38,7 @@ async def test_client_whose_backlog_cannot_be_read_gets_the_retry_close_code(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = await run_in_database(of_program, world.member)
-    monkeypatch.setattr("sessions_app.live.hub.load_lines_after", unreachable)
+    monkeypatch.setattr("sessions_app.stream.live.hub.load_lines_after", unreachable)
     async with connected(path_of(world.session), headers) as socket:
         assert await socket.close_code() == 4503
 
@@ -49,7 +49,7 @@ async def test_request_gets_the_api_error_and_the_socket_stays_open(
     headers = await run_in_database(of_program, world.member)
     async with connected(path_of(world.session), headers) as socket:
         await socket.frame()
-        monkeypatch.setattr("sessions_app.socket_actions.find_session", unreachable)
+        monkeypatch.setattr("sessions_app.stream.socket_actions.find_session", unreachable)
         answer = await socket.ask("task.session.status")
         assert (answer["ok"], answer["error"]["code"]) == (False, "database_busy")
         assert (await socket.ask("ping"))["ok"] is True

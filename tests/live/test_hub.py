@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from sessions_app.live import hub as hubs
-from sessions_app.live import log_reader
-from sessions_app.models import wakeups
-from sessions_app.services.database_threads import run_in_database
+from sessions_app.kernel import wakeups
+from sessions_app.kernel.database_threads import run_in_database
+from sessions_app.stream.live import hub as hubs
+from sessions_app.stream.live import log_reader
 from tests.api.world import World
 from tests.live.sockets import Headers, Socket, connected, of_page, path_of, say, wait_until
 

@@ -10,11 +10,11 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from sessions_app.live import log_reader
-from sessions_app.live.log_reader import SessionLog, load_changes, load_lines_after
+from sessions_app.board.services.tasks import create_session
 from sessions_app.models import NewEvent, TaskSession, append_events
-from sessions_app.services.tasks import create_session
-from sessions_app.services.timeline import event_json
+from sessions_app.stream.live import log_reader
+from sessions_app.stream.live.log_reader import SessionLog, load_changes, load_lines_after
+from sessions_app.timeline.services import event_json
 from tests.api.world import World
 from tests.live.sockets import append as say
 

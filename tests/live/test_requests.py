@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sessions_app.accounts.models import TeamRole
+from sessions_app.board.services.tasks import create_session
+from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.models import Intent, Prompt, TaskSession
-from sessions_app.services.database_threads import run_in_database
-from sessions_app.services.tasks import create_session
 from tests.api.world import PERMISSION, World, client_of
 from tests.live.sockets import Socket, connected, of_page, of_program, path_of, say
 

@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from kandev.web_server import FRAME_BURST, SMALL_FRAME_BURST
-from sessions_app.live.hub import ACK_TIMEOUT, CHECK_EVERY
+from sessions_app.stream.live.hub import ACK_TIMEOUT, CHECK_EVERY
 from tests.drills.deployment import Deployment, Session
 from tests.drills.process_groups import descendants
 from tests.live.talker import Talker

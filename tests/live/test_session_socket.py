@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from sessions_app.live.hub import get_hub
-from sessions_app.live.log_reader import LogLine, SessionLog, load_lines_after
+from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.models import SessionEvent
-from sessions_app.services.database_threads import run_in_database
-from sessions_app.services.status import session_status
+from sessions_app.sessions.services.status import session_status
+from sessions_app.stream.live.hub import get_hub
+from sessions_app.stream.live.log_reader import LogLine, SessionLog, load_lines_after
 from tests.api.world import World, client_of, message
 from tests.live.sockets import Headers, append, connected, of_page, path_of, say, wait_until
 
@@ -99,7 +99,7 @@ async def test_events_sent_to_others_during_catch_up_are_not_missed(
             asyncio.run_coroutine_threadsafe(passed_by(), loop).result(10)
         return found
 
-    monkeypatch.setattr("sessions_app.live.hub.load_lines_after", read)
+    monkeypatch.setattr("sessions_app.stream.live.hub.load_lines_after", read)
     await say(world.session, 2)
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()

@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from sessions_app.live import hub as hubs
-from sessions_app.live.hub import AckWindow
-from sessions_app.services.database_threads import run_in_database
+from sessions_app.kernel.database_threads import run_in_database
+from sessions_app.stream.live import hub as hubs
+from sessions_app.stream.live.hub import AckWindow
 from tests.api.world import World
 from tests.live.sockets import Headers, connected, of_page, path_of, say, wait_until
 from tests.waiting import PATIENCE

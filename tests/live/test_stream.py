@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from kandev.asgi import application
-from sessions_app.api.views import event_stream
-from sessions_app.live import hub as hubs
-from sessions_app.live.authentication import Principal, Subscription
-from sessions_app.live.log_reader import start_stream_at
+from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.models import SessionEvent
-from sessions_app.services.database_threads import run_in_database
+from sessions_app.stream.api import event_stream
+from sessions_app.stream.live import hub as hubs
+from sessions_app.stream.live.authentication import Principal, Subscription
+from sessions_app.stream.live.log_reader import start_stream_at
 from tests.api.world import World, client_of
 from tests.live.sockets import Headers, Wire, connected, of_page, of_program, path_of, say, wait_until
 from tests.waiting import PATIENCE

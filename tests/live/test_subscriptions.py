@@ -13,10 +13,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from sessions_app.accounts.models import ApiToken
-from sessions_app.live import hub as hubs
-from sessions_app.live.authentication import Principal, Subscription, revoked_subscriptions
+from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.models import TaskSession
-from sessions_app.services.database_threads import run_in_database
+from sessions_app.stream.live import hub as hubs
+from sessions_app.stream.live.authentication import Principal, Subscription, revoked_subscriptions
 from tests.api.world import World, person
 from tests.live.sockets import connected, of_page, of_program, path_of, say
 

@@ -8,14 +8,14 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from sessions_app import consumers
-from sessions_app.consumers import ConnectionGreeting, TaskConsumer
-from sessions_app.live.authentication import Principal
-from sessions_app.live.hub import Hub, get_hub
-from sessions_app.live.log_reader import LogChanges
+from sessions_app.board.services.tasks import create_session, create_task
+from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.models import TaskSession
-from sessions_app.services.database_threads import run_in_database
-from sessions_app.services.tasks import create_session, create_task
+from sessions_app.stream import consumers
+from sessions_app.stream.consumers import ConnectionGreeting, TaskConsumer
+from sessions_app.stream.live.authentication import Principal
+from sessions_app.stream.live.hub import Hub, get_hub
+from sessions_app.stream.live.log_reader import LogChanges
 from tests.api.world import World, client_of
 from tests.live.sockets import append, connected, of_page, path_of, say, wait_until
 from tests.waiting import eventually
@@ -158,7 +158,7 @@ async def test_session_already_followed_elsewhere_is_followed_from_its_start(
         await of_task.frame()
         await wait_until(lambda: all(one.is_live for one in get_hub().subscribers), "it is live")
         with monkeypatch.context() as blind:
-            blind.setattr("sessions_app.live.hub.load_changes", lambda *args: LogChanges("1"))
+            blind.setattr("sessions_app.stream.live.hub.load_changes", lambda *args: LogChanges("1"))
             born = await run_in_database(another, world)
             await say(born, 2)
             async with connected(path_of(born), headers) as of_session:

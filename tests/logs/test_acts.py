@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sessions_app.domain import actor_context
-from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.events import EVENT_CLASSES
-from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction, waits
-from sessions_app.services import intents
-from sessions_app.supervisor import watchdogs
-from sessions_app.supervisor.interrupted_turns import interrupt_turn
-from sessions_app.supervisor.outcomes import StartFailure, write_start_failure, write_stopped
-from sessions_app.supervisor.watchdogs import report_overdue_prompts, report_stalled_turns
+from sessions_app.kernel import actor_context
+from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction
+from sessions_app.prompts.interrupted_turns import interrupt_turn
+from sessions_app.prompts.overdue import report_overdue_prompts
+from sessions_app.prompts.silent_turns import report_stalled_turns
+from sessions_app.sessions.services import intents
+from sessions_app.starts.outcomes import StartFailure, write_start_failure, write_stopped
+from sessions_app.waits import expiry
+from sessions_app.waits import models as waits
+from sessions_app.waits.rules.wait_tokens import WaitKind
 from tests.supervisor.commands import environment, supervising
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import recording_agentctl
@@ -82,7 +84,7 @@ def wait_key_expires() -> tuple[TaskSession, Callable[[], Any]]:
     with session_transaction(session.id) as transaction:
         waits.mint_token(transaction, None, WaitKind.EXTERNAL, "w")
     ResumeToken.objects.update(expires_at=LATE)
-    return session, watchdogs.expire_waits
+    return session, expiry.expire_waits
 
 
 def journal_is_damaged() -> tuple[TaskSession, Callable[[], Any]]:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kandev.log_format import ContextFilter, JsonFormatter, LoginSecretFilter
-from sessions_app.domain import actor_context
-from sessions_app.services.database_threads import DatabaseThread
+from sessions_app.kernel import actor_context
+from sessions_app.kernel.database_threads import DatabaseThread
 
 ID, OTHER = str(uuid.uuid4()), str(uuid.uuid4())
 

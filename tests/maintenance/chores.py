@@ -7,9 +7,9 @@ from typing import Any
 
 from django.utils import timezone
 
+from sessions_app.maintenance.chore_run import ChoreRun
+from sessions_app.maintenance.chores import run_chores
 from sessions_app.models import TaskSession
-from sessions_app.services.maintenance.chore_run import ChoreRun
-from sessions_app.services.maintenance.chores import run_chores
 from tests.supervisor.rows import change, execution_of, running_session
 
 LONG_AGO = timezone.now() - timedelta(days=400)

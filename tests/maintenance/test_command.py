@@ -13,8 +13,8 @@ from django.utils.module_loading import import_string
 from django_q.models import Schedule
 
 from sessions_app.accounts.models import LoginLink
+from sessions_app.maintenance.chores import CHORES
 from sessions_app.models import Chore
-from sessions_app.services.maintenance.chores import CHORES
 from sessions_app.tasks import schedules
 from tests.maintenance.chores import LONG_AGO
 from tests.supervisor.commands import environment, manage
@@ -50,7 +50,7 @@ def test_dry_run_lists_what_the_next_run_deletes() -> None:
 
 
 def test_failed_chore_sets_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessions_app.services.maintenance.chores.CHORES", {"keys": lambda work: 1 / 0})
+    monkeypatch.setattr("sessions_app.maintenance.chores.CHORES", {"keys": lambda work: 1 / 0})
     status, told = maintain()
     assert status == 1
     assert "keys           removed 0, kept 0  FAILED\n  ZeroDivisionError: division by zero\n" in told

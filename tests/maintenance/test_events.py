@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kandev.metrics import collect_metrics
-from sessions_app.live.log_reader import start_stream_at
+from sessions_app.maintenance import chore_run as working
 from sessions_app.models import SessionEvent, TaskSession
-from sessions_app.services import database_restore
-from sessions_app.services.maintenance import chore_run as working
+from sessions_app.portable import database_restore
+from sessions_app.stream.live.log_reader import start_stream_at
 from tests.maintenance.chores import LONG_AGO, run_chore
 from tests.portable.records import export, session_with_history
 from tests.supervisor.rows import change

@@ -17,8 +17,8 @@ from django.utils import timezone
 from executors_app import cleanup
 from executors_app.wire.protocol import EXECUTION_MARKER
 from executors_app.workspace_store import state_directory_of
+from sessions_app.board.services.tasks import delete_session
 from sessions_app.models import Leftover, TaskSession
-from sessions_app.services.tasks import delete_session
 from tests.maintenance.chores import LONG_AGO, closed_session, run_chore
 from tests.supervisor.rows import change, execution_of, running_session
 from tests.waiting import eventually

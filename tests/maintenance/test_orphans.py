@@ -19,8 +19,8 @@ from executors_app.runtimes.remote_docker.runtime import RUNTIME as FAR
 from executors_app.wire.errors import RuntimeUnavailable
 from executors_app.wire.executions import Orphan
 from kandev.metrics import collect_metrics
+from sessions_app.maintenance import chores
 from sessions_app.models import Orphaned
-from sessions_app.services.maintenance import chores
 from tests.maintenance.chores import run_chore
 from tests.supervisor.rows import execution_of, running_session
 

@@ -20,8 +20,8 @@ from executors_app.repositories.git import GitFailed
 from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository
 from executors_app.wire.protocol import EXECUTION_MARKER
+from sessions_app.board.services.tasks import delete_session
 from sessions_app.models import Leftover, Repository, TaskSession
-from sessions_app.services.tasks import delete_session
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.maintenance.chores import LONG_AGO, closed_session, run_chore
 from tests.supervisor.rows import execution_of

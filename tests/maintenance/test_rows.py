@@ -15,7 +15,8 @@ from django_q.models import Task as QueueTask
 
 from kandev.metrics import collect_metrics
 from sessions_app.accounts.models import LoginLink
-from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.maintenance import chore_run as working
+from sessions_app.maintenance.chores import CHORES, run_chores
 from sessions_app.models import (
     AttentionItem,
     Chore,
@@ -25,11 +26,10 @@ from sessions_app.models import (
     SweepRequest,
     Turn,
     session_transaction,
-    waits,
 )
 from sessions_app.notifications.models import Delivery
-from sessions_app.services.maintenance import chore_run as working
-from sessions_app.services.maintenance.chores import CHORES, run_chores
+from sessions_app.waits import models as waits
+from sessions_app.waits.rules.wait_tokens import WaitKind
 from tests.maintenance.chores import LONG_AGO, run_chore
 from tests.supervisor.rows import make_user, running_session
 
@@ -186,7 +186,7 @@ def test_failed_chore_does_not_stop_others(monkeypatch: pytest.MonkeyPatch) -> N
         name: chore for name, chore in CHORES.items() if name in ("presences", "logins")
     }
     broken["presences"] = lambda work: 1 / 0
-    monkeypatch.setattr("sessions_app.services.maintenance.chores.CHORES", dict(reversed(broken.items())))
+    monkeypatch.setattr("sessions_app.maintenance.chores.CHORES", dict(reversed(broken.items())))
     first, second = run_chores()
     assert (first.chore, first.failed, second.chore, second.removed) == ("presences", True, "logins", 1)
     failing = {labels["chore"]: number for labels, number in collect_metrics()["kandev_maintenance_failing"]}

@@ -14,7 +14,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from kandev.asgi import application
 from sessions_app.accounts.models import ApiToken
-from sessions_app.services.database_threads import run_in_database
+from sessions_app.kernel.database_threads import run_in_database
 
 URL = "http://localhost/mcp"
 APPLICATION: Any = application

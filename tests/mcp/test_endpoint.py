@@ -11,7 +11,7 @@ from django.db import OperationalError
 from sessions_app.accounts import credentials
 from sessions_app.accounts.models import ApiToken, AttemptCount
 from sessions_app.api.base_views import MAX_BODY
-from sessions_app.services.database_threads import run_in_database
+from sessions_app.kernel.database_threads import run_in_database
 from tests.api.world import World
 from tests.mcp.clients import URL, http_client, new_token
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sessions_app.kernel.database_threads import run_for_user, run_in_database
 from sessions_app.mcp_server import tools
-from sessions_app.services.database_threads import run_for_user, run_in_database
 from tests.api.world import World
 from tests.mcp.clients import http_client, new_token
 from tests.mcp.test_size_limits import HEADERS, call_of

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.mcp_server import size_limit
 from sessions_app.mcp_server.size_limit import MAX_MESSAGE
-from sessions_app.services.database_threads import run_in_database
-from sessions_app.services.intents import TEXT_LIMIT
+from sessions_app.sessions.services.intents import TEXT_LIMIT
 from tests.api.world import World
 from tests.mcp.clients import http_client, new_token
 

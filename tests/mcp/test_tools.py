@@ -12,12 +12,8 @@ from rest_framework.exceptions import ValidationError as BadRequest
 
 from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.accounts.models import ApiToken, TeamRole
-from sessions_app.mcp_server import acting, arguments, reading, results
-from sessions_app.mcp_server.protocol import SERVER, _described
-from sessions_app.mcp_server.tools import TOOLS
-from sessions_app.models import Intent, Prompt, Repository, Task, TaskSession, Turn
-from sessions_app.services.catalogue import scratch_root
-from sessions_app.services.errors import (
+from sessions_app.catalogue.services import scratch_root
+from sessions_app.kernel.services.errors import (
     Conflict,
     IdempotencyKeyReused,
     InvalidAnswer,
@@ -27,6 +23,10 @@ from sessions_app.services.errors import (
     SessionsError,
     TokenConsumed,
 )
+from sessions_app.mcp_server import acting, arguments, reading, results
+from sessions_app.mcp_server.protocol import SERVER, _described
+from sessions_app.mcp_server.tools import TOOLS
+from sessions_app.models import Intent, Prompt, Repository, Task, TaskSession, Turn
 from tests.api.world import PERMISSION, SECRET, World, message, prompt
 from tests.mcp.clients import ToolFailed, call, connected_as
 

@@ -10,16 +10,16 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.accounts.models import ApiToken
-from sessions_app.domain.states import PromptKind, PromptState, RunState
-from sessions_app.live.authentication import Principal
-from sessions_app.live.hub import get_hub
+from sessions_app.kernel.database_threads import run_in_database
+from sessions_app.kernel.rules.states import PromptKind, PromptState, RunState
+from sessions_app.kernel.services.errors import NotFound
 from sessions_app.mcp_server import acting, arguments, results, turns
 from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.results import Outcome
 from sessions_app.models import Prompt, TaskSession, Turn
-from sessions_app.services.database_threads import run_in_database
-from sessions_app.services.errors import NotFound
-from sessions_app.services.prompts import withdraw_prompt
+from sessions_app.prompts.services.prompts import withdraw_prompt
+from sessions_app.stream.live.authentication import Principal
+from sessions_app.stream.live.hub import get_hub
 from tests.api.world import World, message, prompt
 from tests.mcp.clients import ToolFailed, call, connected_as
 from tests.waiting import eventually_async

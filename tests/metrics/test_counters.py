@@ -15,13 +15,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kandev import metrics
 from kandev.metrics import CATALOGUE, collect_metrics
-from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import MetricCount, Prompt, TaskSession, operations, session_transaction, waits
-from sessions_app.services import metric_counters
-from sessions_app.services.metric_counters import MetricsBuffer
-from sessions_app.services.tasks import delete_session
-from sessions_app.supervisor.interrupted_turns import interrupt_turn
-from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
+from sessions_app.board.services.tasks import delete_session
+from sessions_app.metrics import counters as metric_counters
+from sessions_app.metrics import models as operations
+from sessions_app.metrics.counters import MetricsBuffer
+from sessions_app.models import MetricCount, Prompt, TaskSession, session_transaction
+from sessions_app.prompts.interrupted_turns import interrupt_turn
+from sessions_app.starts.outcomes import StartFailure, write_start_failure
+from sessions_app.waits import models as waits
+from sessions_app.waits.rules.wait_tokens import WaitKind
 from tests.supervisor.rows import MINE, change, execution_of, make_session, running_session
 
 pytestmark = pytest.mark.django_db

@@ -99,7 +99,7 @@ def test_rate_and_increase_are_applied_only_to_counters() -> None:
 
 
 def test_every_alert_is_described_and_documented() -> None:
-    documented = rows("operate.md", SECTION)
+    documented = rows("operate/watching.md", SECTION)
     names = [rule["alert"] for rule in alerts()]
     assert len(set(names)) == len(names)
     assert set(names) == {name for name in documented if name.startswith("Kandev")}
@@ -114,11 +114,13 @@ def test_every_alert_is_described_and_documented() -> None:
 
 
 def test_every_metric_is_documented_with_its_labels() -> None:
-    documented = rows("operate.md", SECTION)
+    documented = rows("operate/watching.md", SECTION)
     assert {name for name in documented if name.startswith("kandev_")} == set(CATALOGUE)
     for name, metric in CATALOGUE.items():
         assert all(f"`{label}`" in documented[name] for label in metric.labels), name
-    assert "docs/examples/alerts.yaml" in text_of("operate.md") or "examples/alerts.yaml" in text_of("operate.md")
+    assert "docs/examples/alerts.yaml" in text_of("operate/watching.md") or "examples/alerts.yaml" in text_of(
+        "operate/watching.md"
+    )
 
 
 def test_dashboard_panels_do_not_overlap() -> None:

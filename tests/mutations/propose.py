@@ -21,38 +21,38 @@ from tests.services import ROOT
 SEED: Final = 33
 MODULES: Final = {
     # The rules of recovery: what a sweep does, and what a session can be resumed with.
-    "sessions_app/domain/recovery.py": 7,
-    "sessions_app/domain/recovery_facts.py": 3,
-    "sessions_app/domain/restart_rules.py": 2,
-    "sessions_app/domain/resumability.py": 5,
-    "sessions_app/domain/continuation.py": 3,
-    "sessions_app/domain/turn_ends.py": 1,
-    "sessions_app/domain/transient_errors.py": 1,
+    "sessions_app/recovery/rules/recovery.py": 7,
+    "sessions_app/recovery/rules/recovery_facts.py": 3,
+    "sessions_app/recovery/rules/restart_rules.py": 2,
+    "sessions_app/recovery/rules/resumability.py": 5,
+    "sessions_app/prompts/rules/continuation.py": 3,
+    "sessions_app/prompts/rules/turn_ends.py": 1,
+    "sessions_app/prompts/rules/transient_errors.py": 1,
     # States and the transaction that moves them.
-    "sessions_app/domain/states.py": 6,
-    "sessions_app/models/transactions.py": 6,
+    "sessions_app/kernel/rules/states.py": 6,
+    "sessions_app/kernel/transactions.py": 6,
     # Leases and starts.
     "sessions_app/supervisor/leases.py": 6,
-    "sessions_app/supervisor/start/claims.py": 3,
+    "sessions_app/starts/claims.py": 3,
     # Prompts, and what becomes of the turns that ended without a result.
-    "sessions_app/supervisor/prompts.py": 4,
-    "sessions_app/supervisor/outcomes.py": 4,
-    "sessions_app/supervisor/interrupted_turns.py": 3,
+    "sessions_app/prompts/delivery.py": 4,
+    "sessions_app/starts/outcomes.py": 4,
+    "sessions_app/prompts/interrupted_turns.py": 3,
     # From the agent to the log: agentctl's turns and journal, and ingest.
     "executors_app/agentctl/turns.py": 3,
     "executors_app/agentctl/journal/journal.py": 3,
     "executors_app/wire/line_format.py": 3,
-    "sessions_app/supervisor/ingest/batches.py": 6,
-    "sessions_app/supervisor/ingest/handlers.py": 5,
-    "sessions_app/supervisor/ingest/folding.py": 2,
-    "sessions_app/supervisor/conversation.py": 3,
+    "sessions_app/stream/ingest/batches.py": 6,
+    "sessions_app/stream/ingest/handlers.py": 5,
+    "sessions_app/stream/ingest/folding.py": 2,
+    "sessions_app/stream/conversation.py": 3,
     # Receipts.
-    "sessions_app/domain/verification.py": 5,
-    "sessions_app/supervisor/continuity.py": 4,
+    "sessions_app/recovery/rules/verification.py": 5,
+    "sessions_app/recovery/continuity.py": 4,
     # Permissions and waits.
-    "sessions_app/domain/wait_tokens.py": 3,
-    "sessions_app/models/waits.py": 3,
-    "sessions_app/services/waits.py": 3,
+    "sessions_app/waits/rules/wait_tokens.py": 3,
+    "sessions_app/waits/models.py": 3,
+    "sessions_app/waits/services.py": 3,
     # Snapshots of uncommitted work.
     "executors_app/agentctl/workspace/snapshots.py": 3,
 }

@@ -15,13 +15,13 @@ from django.utils import timezone
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile
 from executors_app.plugins import agent_type
+from sessions_app.agents.services import agent_login
+from sessions_app.agents.services.agent_setup import start_test
+from sessions_app.board.services.tasks import create_session
+from sessions_app.kernel.services.errors import AlreadyRunning, Invalid, ReadOnly, SessionsError
 from sessions_app.models import AgentSettings, IntentKind, ReportedAgent, TaskSession, session_transaction
-from sessions_app.services import agent_login
-from sessions_app.services.agent_setup import start_test
-from sessions_app.services.errors import AlreadyRunning, Invalid, ReadOnly, SessionsError
-from sessions_app.services.intents import request_stop
-from sessions_app.services.tasks import create_session
-from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
+from sessions_app.sessions.services.intents import request_stop
+from sessions_app.starts.outcomes import StartFailure, write_start_failure
 from tests.pages.world import World, path_of
 
 pytestmark = pytest.mark.any_database

@@ -14,10 +14,10 @@ from django.utils import timezone
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.accounts.models import TeamRole
+from sessions_app.agents.installed_programs import InstalledPrograms
+from sessions_app.agents.services import agent_setup
+from sessions_app.board.services.tasks import create_session
 from sessions_app.models import Repository, TaskSession, session_transaction
-from sessions_app.services import agent_setup
-from sessions_app.services.tasks import create_session
-from sessions_app.supervisor.watchdogs import InstalledPrograms
 from tests.pages.world import World, accepted, first_prompt, ingest_lines, path_of
 
 pytestmark = pytest.mark.any_database

@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 
 from executors_app.models import AgentCapability, AgentProfile
 from executors_app.plugins import agent_type, agent_types
+from sessions_app.agents.views.executors import SUGGESTED_TYPES
 from sessions_app.models import ReportedAgent
-from sessions_app.pages.executors import SUGGESTED_TYPES
 from tests.pages.world import World
 
 NOVEMBER: Final = datetime(2026, 11, 3, 9, tzinfo=UTC)

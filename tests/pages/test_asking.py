@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from sessions_app.models import TaskSession
-from sessions_app.services.waits import open_wait
+from sessions_app.waits.services import open_wait
 from tests.attention.reading import as_read
 from tests.pages.world import World, asks, ingest_lines, path_of
 

@@ -16,10 +16,10 @@ from django.test.utils import CaptureQueriesContext
 
 from executors_app.machine.git.workspace_git import resolve_commit
 from executors_app.models import AgentProfile, Executor
+from sessions_app.board.services import board
+from sessions_app.board.services.tasks import create_session
+from sessions_app.catalogue.services import scratch_root
 from sessions_app.models import Repository, Task, TaskSession
-from sessions_app.services import board
-from sessions_app.services.catalogue import scratch_root
-from sessions_app.services.tasks import create_session
 from tests.pages.world import World, first_prompt, path_of
 
 

@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor
+from sessions_app.board.services.tasks import create_session
 from sessions_app.models import Supervisor, Task, TaskSession
-from sessions_app.services.tasks import create_session
 from tests.pages.world import World, asks, first_prompt, ingest_lines, make_sweep, path_of
 
 

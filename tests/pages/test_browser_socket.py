@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
 from sessions_app.models import TaskSession
-from sessions_app.services.timeline import event_json
+from sessions_app.timeline.services import event_json
 from tests.pages.world import World, first_prompt, ingest_lines, make_world, path_of, supervise
 from tests.waiting import eventually
 

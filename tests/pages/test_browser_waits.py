@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from django.db import OperationalError
 from playwright.sync_api import Browser, Page, expect
 
-from sessions_app.services import intents
+from sessions_app.sessions.services import intents
 from tests.api.world import client_of
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, make_world, path_of, supervise

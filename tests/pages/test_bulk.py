@@ -10,7 +10,7 @@ from django.test import Client
 
 from sessions_app.accounts.models import TeamRole
 from sessions_app.models import TaskSession
-from sessions_app.services import intents
+from sessions_app.sessions.services import intents
 from tests.pages.world import World, path_of
 
 

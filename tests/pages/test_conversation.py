@@ -9,8 +9,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from sessions_app.models import TaskSession
-from sessions_app.pages.conversation import GROWING_LIMIT, last_messages, render_messages
-from sessions_app.rendering.markdown import render_markdown
+from sessions_app.rendering.operations.markdown import render_markdown
+from sessions_app.stream.views import GROWING_LIMIT, last_messages, render_messages
 from tests.pages.world import World, asks, first_prompt, ingest_lines, path_of
 
 
@@ -195,7 +195,7 @@ def test_long_growing_message_shows_its_end_until_complete(world: World) -> None
 
 
 def test_earlier_messages_are_on_another_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessions_app.pages.conversation.PAGE_SIZE", 2)
+    monkeypatch.setattr("sessions_app.stream.views.PAGE_SIZE", 2)
     session = world.running_session()
     for number in range(3):
         ingest_lines(session, {"kind": "message.user", "text": f"note {number}"})
@@ -246,8 +246,8 @@ def test_turn_usage_is_kept_until_a_new_value_arrives(ada: Client, world: World)
 
 
 def test_link_to_a_message_shows_its_surroundings(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessions_app.pages.conversation.PAGE_SIZE", 6)
-    monkeypatch.setattr("sessions_app.pages.conversation.MESSAGES_AFTER_TARGET", 2)
+    monkeypatch.setattr("sessions_app.stream.views.PAGE_SIZE", 6)
+    monkeypatch.setattr("sessions_app.stream.views.MESSAGES_AFTER_TARGET", 2)
     session = world.running_session()
     for number in range(10):
         tool = {"kind": "tool.call", "tool_call_id": str(number), "status": "completed"}

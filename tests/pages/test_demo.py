@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from executors_app.machine.process import identity
-from sessions_app.management.temporary_deployment import TemporaryDeployment
+from sessions_app.demo.temporary_deployment import TemporaryDeployment
 from tests.services import ROOT
 from tests.waiting import PATIENCE, eventually
 

@@ -9,8 +9,8 @@ import pytest
 
 from sessions_app.confined.client import ConfinedPool
 from sessions_app.models import TaskSession
-from sessions_app.services import text_rendering
-from sessions_app.services.text_rendering import FILE_LIMITS, highlight_workspace_file
+from sessions_app.rendering import services as text_rendering
+from sessions_app.rendering.services import FILE_LIMITS, highlight_workspace_file
 from tests.growth import measure_growth
 from tests.pages.world import World
 

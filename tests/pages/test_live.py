@@ -67,7 +67,7 @@ def test_page_and_updates_render_the_same_parts(ada: Client, world: World) -> No
 def test_long_absence_is_returned_completely_in_pages(
     ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessions_app.pages.conversation.PAGE_SIZE", 2)
+    monkeypatch.setattr("sessions_app.stream.views.PAGE_SIZE", 2)
     session = world.running_session()
     ingest_lines(session, *({"kind": "message.user", "text": f"note {number}"} for number in range(5)))
     heard, after, more = "", 0, True

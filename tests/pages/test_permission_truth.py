@@ -7,9 +7,9 @@ import re
 import pytest
 from django.test import Client
 
-from sessions_app.domain.tool_calls import REVIEW_LIMIT
 from sessions_app.mcp_server import reading
 from sessions_app.notifications.delivery import render_email
+from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT
 from tests.attention.reading import as_read
 from tests.pages.world import World, asks, ingest_lines, path_of
 

@@ -11,7 +11,7 @@ from django.test import Client
 from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.accounts.models import TeamRole
 from sessions_app.models import TaskSession
-from sessions_app.services.questions import undelivered_content
+from sessions_app.permissions.services import undelivered_content
 from tests.pages.world import World, ingest_lines, path_of
 
 COLORS = [{"const": color, "title": color.title(), "description": f"a {color} one"} for color in ("red", "blue")]

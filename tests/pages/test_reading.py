@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from executors_app.models import ExecutorRunning
 from sessions_app.models import TaskSession
-from sessions_app.pages import conversation
+from sessions_app.stream import views as conversation
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.test_browser_socket import ServerSide
 from tests.pages.world import World, asks, ingest_lines, make_world, path_of, supervise

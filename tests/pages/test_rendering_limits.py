@@ -14,10 +14,10 @@ from django.utils import timezone
 
 from sessions_app.confined.client import ConfinedPool, Failure
 from sessions_app.models import Message, MessagePart, RenderedText, Repository, TaskSession
-from sessions_app.pages import conversation
-from sessions_app.pages.conversation import FAILURE_NOTES, PAGE_CHARS, last_messages, messages_around, render_messages
-from sessions_app.services import text_rendering
-from sessions_app.services.text_rendering import PAGE_LIMITS, Text, render_texts
+from sessions_app.rendering import services as text_rendering
+from sessions_app.rendering.services import PAGE_LIMITS, Text, render_texts
+from sessions_app.stream import views as conversation
+from sessions_app.stream.views import FAILURE_NOTES, PAGE_CHARS, last_messages, messages_around, render_messages
 from tests.growth import measure_growth
 from tests.pages.world import World, asks, ingest_lines, path_of
 

@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from executors_app.machine.process import identity
 from sessions_app.models import Supervisor
-from sessions_app.services import restarts
-from sessions_app.services.restarts import DEMO_TASK
+from sessions_app.recovery.services import restarts
+from sessions_app.recovery.services.restarts import DEMO_TASK
 from tests.pages.world import World, make_sweep, path_of
 
 

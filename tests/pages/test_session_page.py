@@ -12,12 +12,12 @@ from django.test import Client
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, ExecutorRunning
-from sessions_app.domain.situation_facts import HEADLINES, Code
-from sessions_app.domain.situation_texts import CHOOSE_HOW_TO_CONTINUE
-from sessions_app.domain.states import SessionState
+from sessions_app.kernel.rules.states import SessionState
 from sessions_app.mcp_server import reading as mcp_reading
 from sessions_app.mcp_server.arguments import SessionArguments
 from sessions_app.models import Intent, Prompt, Task, TaskSession
+from sessions_app.sessions.rules.situation_facts import HEADLINES, Code
+from sessions_app.sessions.rules.situation_texts import CHOOSE_HOW_TO_CONTINUE
 from tests.pages.world import World, first_prompt, ingest_lines, path_of
 
 

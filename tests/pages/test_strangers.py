@@ -115,7 +115,7 @@ def test_server_error_has_a_page(ada: Client, world: World, monkeypatch: pytest.
     def fail(*_: object) -> None:
         raise RuntimeError("inner workings")
 
-    monkeypatch.setattr("sessions_app.pages.board.columns_context", fail)
+    monkeypatch.setattr("sessions_app.board.views.board.columns_context", fail)
     ada.raise_request_exception = False
     answer = ada.get("/")
     assert answer.status_code == 500

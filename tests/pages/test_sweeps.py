@@ -130,7 +130,7 @@ def test_sweep_row_explains_its_rule_beside_the_previous_sweep(ada: Client, worl
 
 
 def test_long_sweep_is_paginated(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessions_app.pages.recovery.MAX_ROWS_SHOWN", 2)
+    monkeypatch.setattr("sessions_app.recovery.views.MAX_ROWS_SHOWN", 2)
     path = f"/sweeps/{three_rows(world).id}/"
     assert "Showing 2 of 3" in ada.get(path).text
     assert 'href="?page=2">Next' in ada.get(path).text

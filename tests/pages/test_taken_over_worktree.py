@@ -16,7 +16,7 @@ BUTTON = "New session in this worktree"
 
 @pytest.fixture
 def old(world: World, monkeypatch: pytest.MonkeyPatch) -> TaskSession:
-    monkeypatch.setattr("sessions_app.services.tasks.worktree_loss_reason", lambda session: "")
+    monkeypatch.setattr("sessions_app.board.services.tasks.worktree_loss_reason", lambda session: "")
     session = world.resting_session()
     AgentProfile.objects.update(supports_session_resume=False)
     TaskSession.objects.update(worktree_path="/srv/worktrees/old", worktree_branch="kandev/old")

@@ -11,9 +11,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from sessions_app.board.services.tasks import create_session
+from sessions_app.board.views import tasks as task_page
 from sessions_app.models import Task, TaskSession
-from sessions_app.pages import tasks as task_page
-from sessions_app.services.tasks import create_session
 from tests.pages.world import World, path_of
 
 
@@ -89,7 +89,7 @@ def test_form_offers_the_newest_worktrees_and_the_chosen_one(ada: Client, world:
 def test_worktree_that_newer_ones_have_displaced_is_still_accepted(
     ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessions_app.services.tasks.worktree_loss_reason", lambda session: "")
+    monkeypatch.setattr("sessions_app.board.services.tasks.worktree_loss_reason", lambda session: "")
     task, sessions = task_with_sessions(world, 7)
     form = {"agent_profile": world.profile.id, "executor": world.executor.id, "worktree_of": sessions[0].id}
     answer = ada.post(f"/tasks/{task.id}/", form)

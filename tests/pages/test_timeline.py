@@ -23,9 +23,9 @@ from sessions_app.models import (
     Turn,
     append_events,
 )
-from sessions_app.pages.activity_chart import draw_activity_chart
-from sessions_app.pages.timeline import rule_sentence
-from sessions_app.services import timeline as story
+from sessions_app.timeline import services as story
+from sessions_app.timeline.activity_chart import draw_activity_chart
+from sessions_app.timeline.views import rule_sentence
 from tests.pages.world import World, asks, first_prompt, ingest_lines, make_sweep, path_of
 
 WORDS: list[tuple[str, dict[str, Any], str, str]] = [

@@ -7,10 +7,10 @@ import base64
 import pytest
 from django.test import Client
 
-from sessions_app.domain.portable_lines import LogEvent
-from sessions_app.domain.portable_rebuild import SessionRebuild
 from sessions_app.events import rebuild_rows
-from sessions_app.rendering.tool_calls import IMAGE_LIMIT
+from sessions_app.portable.rules.portable_lines import LogEvent
+from sessions_app.portable.rules.portable_rebuild import SessionRebuild
+from sessions_app.rendering.operations.tool_calls import IMAGE_LIMIT
 from tests.pages.world import World, asks, ingest_lines, path_of
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(40)).decode()

@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.services import waits
+from sessions_app.waits import services as waits
 from tests.api.world import client_of
 from tests.pages.world import World, path_of
 

@@ -11,8 +11,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from sessions_app.board.services.tasks import create_session
 from sessions_app.models import Repository
-from sessions_app.services.tasks import create_session
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import run_records
 from sessions_app.workflows.services.workflows import save_workflow

@@ -10,6 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.models import (
     Prompt,
     RecoverySweep,
@@ -20,9 +21,8 @@ from sessions_app.models import (
     TaskSession,
     session_transaction,
 )
-from sessions_app.services.tasks import create_session, create_task
-from sessions_app.supervisor.conversation import schedule_writes
-from sessions_app.supervisor.ingest.handlers import LineApplier
+from sessions_app.stream.conversation import schedule_writes
+from sessions_app.stream.ingest.handlers import LineApplier
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 

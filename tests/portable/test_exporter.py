@@ -16,12 +16,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from sessions_app.domain.portable_lines import line_to_event
+from sessions_app.board.services.tasks import delete_session
+from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.models import ResumeToken, TaskSession, session_transaction
-from sessions_app.services.database_threads import DatabaseThread
-from sessions_app.services.portable.record import SessionFiles, forget_record
-from sessions_app.services.tasks import delete_session
-from sessions_app.supervisor.exporter import Exporter
+from sessions_app.portable.exporter import Exporter
+from sessions_app.portable.record import SessionFiles, forget_record
+from sessions_app.portable.rules.portable_lines import line_to_event
 from tests.portable.records import events_of, log_of, session_with_history
 from tests.raw_events import record_raw_event
 from tests.supervisor.journals import Journal, ingest
@@ -214,7 +214,7 @@ def test_only_one_of_two_hosts_exports(tmp_path: Path, settings: Any) -> None:
 def test_unwritable_session_is_reported_once_and_stops_no_other(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessions_app.supervisor.exporter.RETRY_AFTER", 0.0)
+    monkeypatch.setattr("sessions_app.portable.exporter.RETRY_AFTER", 0.0)
     bad, good = session_with_history(), running_session()
     obstacle = folder / f"{bad.id}.messages.jsonl"
     obstacle.mkdir(parents=True)

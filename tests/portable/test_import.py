@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from django.core.management.base import CommandError
 
-from sessions_app.domain.attachments import AttachedFile
-from sessions_app.domain.portable_lines import BadLine
-from sessions_app.domain.states import DerivedStatus
+from sessions_app.kernel.rules.states import DerivedStatus
+from sessions_app.kernel.services.errors import AttachmentMissing
 from sessions_app.models import Attachment, Prompt, SessionEvent, Task, TaskSession, session_transaction
-from sessions_app.services.attachments import store_files
-from sessions_app.services.errors import AttachmentMissing
-from sessions_app.services.portable import reading
-from sessions_app.services.portable.reading import RecordReader
-from sessions_app.services.prompts import resend_prompt
-from sessions_app.services.status import session_status
+from sessions_app.portable import reading
+from sessions_app.portable.reading import RecordReader
+from sessions_app.portable.rules.portable_lines import BadLine
+from sessions_app.prompts.rules.attachments import AttachedFile
+from sessions_app.prompts.services.attachments import store_files
+from sessions_app.prompts.services.prompts import resend_prompt
+from sessions_app.sessions.services.status import session_status
 from tests.portable.records import (
     SEED_LOG,
     SEED_SNAPSHOT,

@@ -17,9 +17,9 @@ POINTS = sorted(point for point in crash_points.POINT_NAMES if point.startswith(
 PAST = """
 from django.contrib.auth.models import Group
 from executors_app.models import AgentProfile, Executor
-from sessions_app.events.execution import ReceiptWritten
+from sessions_app.starts.events import ReceiptWritten
 from sessions_app.models import Repository, Task, session_transaction
-from sessions_app.services.tasks import create_session
+from sessions_app.board.services.tasks import create_session
 team = Group.objects.create(name="T")
 repository = Repository.objects.create(name="R", team=team, path="/srv/r")
 profile = AgentProfile.objects.create(name="P", agent_type="demo")
@@ -35,7 +35,7 @@ for title in ("one", "two"):
                 transaction.record_event(receipt)
 """
 EXPORT = """
-from sessions_app.supervisor.exporter import Exporter
+from sessions_app.portable.exporter import Exporter
 exporter = Exporter("boot")
 while exporter.step(final=True): pass
 exporter.close()

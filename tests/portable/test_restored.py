@@ -12,10 +12,10 @@ import pytest
 from django.core.management import call_command
 
 from sessions_app.models import Intent, Prompt, TaskSession, session_transaction
-from sessions_app.services import database_restore
-from sessions_app.services.portable import export as portable_cursor
-from sessions_app.services.portable.record import ExporterLock
-from sessions_app.supervisor.exporter import Exporter
+from sessions_app.portable import database_restore
+from sessions_app.portable import export as portable_cursor
+from sessions_app.portable.exporter import Exporter
+from sessions_app.portable.record import ExporterLock
 from tests.drills.deployment import Deployment, Session
 from tests.drills.session_steps import wait_until_talking
 from tests.portable.records import session_with_history
@@ -26,13 +26,13 @@ from tests.waiting import eventually
 
 
 def back_up(source: Path, target: Path) -> None:
-    """Copy the database as docs/operate.md describes."""
+    """Copy the database as docs/operate/backups.md describes."""
     with closing(sqlite3.connect(source)) as original, closing(sqlite3.connect(target)) as copy:
         original.backup(copy)
 
 
 def restore(deployment: Deployment, copy: Path) -> None:
-    """Restore a copy as docs/operate.md describes."""
+    """Restore a copy as docs/operate/backups.md describes."""
     database = deployment.data / "kandev.sqlite3"
     for ending in ("-wal", "-shm"):
         database.with_name(database.name + ending).unlink(missing_ok=True)

@@ -17,13 +17,14 @@ from django.utils import timezone
 
 from executors_app.models import AgentProfile
 from sessions_app.accounts.models import ApiToken, TeamRole
+from sessions_app.board.services.tasks import create_session, create_task
+from sessions_app.kernel.services.errors import ReadOnly, TokenRevoked
 from sessions_app.models import Intent, Prompt, Repository, TaskSession
 from sessions_app.notifications import delivery
 from sessions_app.notifications.models import Delivery, NotificationSettings, Webhook
 from sessions_app.notifications.user_settings import change_webhook, create_webhook
-from sessions_app.services import intents, waits
-from sessions_app.services.errors import ReadOnly, TokenRevoked
-from sessions_app.services.tasks import create_session, create_task
+from sessions_app.sessions.services import intents
+from sessions_app.waits import services as waits
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services.runs import rerun, start_due_runs, start_saved_run
 from sessions_app.workflows.services.workflows import retry_run, save_workflow

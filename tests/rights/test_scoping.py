@@ -13,8 +13,10 @@ from django.apps import apps
 from sessions_app.accounts.team_scope import TeamModel
 from tests.services import ROOT
 
+TOPICS: Final = sorted(path.name for path in (ROOT / "sessions_app").iterdir() if (path / "__init__.py").exists())
 FRONT: Final = (
-    *("api", "pages", "live", "consumers.py", "shell_consumer.py", "socket_actions.py"),
+    *("api", "pages", "stream/live", "stream/consumers.py", "stream/socket_actions.py", "workspace/consumers.py"),
+    *(f"{topic}/{part}" for topic in TOPICS for part in ("api", "views")),
     *(f"{app}/{part}" for app in ("accounts", "notifications", "workflows") for part in ("api", "pages")),
 )
 """Where requests arrive (the admin is for staff, who see every team)."""
@@ -26,18 +28,18 @@ OF_TEAMS: Final = {model.__name__ for model in apps.get_models() if issubclass(m
 NARROWS: Final = {"visible_to", "none"}
 
 ALLOWED: Final = {
-    ("pages/board.py", "TaskSession"): "prefetched for tasks that are the user's",
-    ("pages/conversation.py", "Message"): "by the ids of messages that were found before",
-    ("pages/conversation.py", "MessagePart"): "by the ids of messages that were found before",
-    ("api/views/conversation.py", "MessagePart"): "counted for messages of a session that is the user's",
-    ("live/log_reader.py", "SessionEvent"): "of sessions that somebody was let in to",
-    ("live/log_reader.py", "TaskSession"): "of tasks that somebody was let in to",
-    ("live/authentication.py", "Task"): "asks for all seats at once who may still sit there",
-    ("live/authentication.py", "TaskSession"): "asks for all seats at once who may still sit there",
-    ("api/serializers/sessions.py", "AgentProfile"): "a name for the schema: get_queryset() narrows",
-    ("api/serializers/sessions.py", "TaskSession"): "a name for the schema: get_queryset() has those of the task",
+    ("board/views/board.py", "TaskSession"): "prefetched for tasks that are the user's",
+    ("stream/views.py", "Message"): "by the ids of messages that were found before",
+    ("stream/views.py", "MessagePart"): "by the ids of messages that were found before",
+    ("stream/api/views.py", "MessagePart"): "counted for messages of a session that is the user's",
+    ("stream/live/log_reader.py", "SessionEvent"): "of sessions that somebody was let in to",
+    ("stream/live/log_reader.py", "TaskSession"): "of tasks that somebody was let in to",
+    ("stream/live/authentication.py", "Task"): "asks for all seats at once who may still sit there",
+    ("stream/live/authentication.py", "TaskSession"): "asks for all seats at once who may still sit there",
+    ("sessions/api/serializers.py", "AgentProfile"): "a name for the schema: get_queryset() narrows",
+    ("sessions/api/serializers.py", "TaskSession"): "a name for the schema: get_queryset() has those of the task",
     ("workflows/api/serializers.py", "AgentProfile"): "a name for the schema: validate_agent_profile() narrows",
-    ("api/views/catalogue.py", "AgentProfile"): "made by staff",
+    ("agents/api/views.py", "AgentProfile"): "made by staff",
 }
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.routing import websockets
-from sessions_app.services.database_threads import run_in_database
-from sessions_app.socket_actions import ACTIONS as KNOWN
+from sessions_app.stream.socket_actions import ACTIONS as KNOWN
 from tests.live.sockets import Headers, connected, of_page
 from tests.rights.socket_matrix import ACTIONS, HELLO, PAYLOADS, SOCKETS
 from tests.rights.world import ROLES, Cast, make_cast

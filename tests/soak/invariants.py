@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sessions_app.domain.states import OPEN_RUN_STATES
+from sessions_app.kernel.rules.states import OPEN_RUN_STATES
 from tests.soak.deployment import FakeSession, SoakDeployment
 
 IDLE_STATES = {"WAITING_FOR_INPUT"}

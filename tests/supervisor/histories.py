@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sessions_app.models import TaskSession
-from sessions_app.services.history import build, load_request, store
+from sessions_app.recovery.services.history import build, load_request, store
 
 
 def prepare_history(session: TaskSession) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import Lease, TaskSession
-from sessions_app.supervisor.ingest.batches import IngestResult, ingest_batch
+from sessions_app.stream.ingest.batches import IngestResult, ingest_batch
 from tests.supervisor.rows import MINE
 
 Line = dict[str, Any]

@@ -15,15 +15,16 @@ from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import Launched, Observation
 from executors_app.wire.protocol import AgentState
 from scripts.documents.examples import observed_alive
-from sessions_app.domain.states import ENDED_STATES
+from sessions_app.board.services import tasks
+from sessions_app.kernel.rules.states import ENDED_STATES
 from sessions_app.models import Intent, IntentKind, Prompt, Task, TaskSession
-from sessions_app.services import intents, tasks
-from sessions_app.supervisor import admission, leases
+from sessions_app.recovery.sweep.sweep_pass import SweepScope, run_sweep
+from sessions_app.sessions.services import intents
+from sessions_app.starts import admission, agent_start, claims
+from sessions_app.starts.outcomes import StartFailure, settle_intent, write_start_failure, write_stopped
+from sessions_app.supervisor import leases
 from sessions_app.supervisor.dispatcher import next_overtaking_intent, next_start_intent
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.outcomes import StartFailure, settle_intent, write_start_failure, write_stopped
-from sessions_app.supervisor.start import agent_start, claims
-from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_runtime import DEAD, UNKNOWN, RecordingRuntime
 from tests.supervisor.rows import execution_of, fresh, make_session, make_task, make_user

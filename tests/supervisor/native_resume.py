@@ -18,8 +18,8 @@ from executors_app.client import AgentctlClient
 from executors_app.wire.errors import AgentctlRefused
 from executors_app.wire.executions import Launched
 from sessions_app.models import Intent, Prompt, TaskSession
-from sessions_app.supervisor.outcomes import start_failure_from, write_start_failure
-from sessions_app.supervisor.start import agent_start, claims
+from sessions_app.starts import agent_start, claims
+from sessions_app.starts.outcomes import start_failure_from, write_start_failure
 from tests.agents.scripts import SESSION, Script
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from executors_app.wire.errors import LaunchFailed
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
 from sessions_app.models import TaskSession
+from sessions_app.recovery.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
+from sessions_app.stream.stream_news import News
 from sessions_app.supervisor.execution_registry import ExecutionRegistry, IgnoreNews
 from sessions_app.supervisor.execution_stream import ExecutionStream, SessionListener
-from sessions_app.supervisor.stream_news import News
-from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.journals import Line
 from tests.supervisor.rows import NO_LEASE, running_session
 

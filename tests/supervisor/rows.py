@@ -11,6 +11,7 @@ from django.db import models
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from sessions_app.board.services import tasks
 from sessions_app.models import (
     Intent,
     Lease,
@@ -24,7 +25,7 @@ from sessions_app.models import (
     Turn,
     texts_of,
 )
-from sessions_app.services import tasks, waits
+from sessions_app.waits import services as waits
 
 MINE = Lease("me", 1)
 """The lease of sessions made by ``running_session``."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sessions_app.models import Intent, Prompt, TaskSession
-from sessions_app.supervisor.start import agent_start, claims
-from sessions_app.supervisor.start.claims import StartClaim
+from sessions_app.starts import agent_start, claims
+from sessions_app.starts.claims import StartClaim
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, running_session
 

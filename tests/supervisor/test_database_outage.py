@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import OperationalError
 
-from sessions_app.services.database_threads import DatabaseThread
+from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.supervisor import database_outage, loop
 from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.supervisor.dispatcher import SessionQueue

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from django.db import OperationalError
 
-from sessions_app.services.metric_counters import METRICS_BUFFER
+from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.workflows.driver import run_snapshot as run_leases

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from sessions_app.stream.stream_news import News
 from sessions_app.supervisor import leases, loop
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.loop import SupervisorLoop
-from sessions_app.supervisor.stream_news import News
 from sessions_app.workflows.driver.driver import WorkflowDriver
 from tests.waiting import PATIENCE
 

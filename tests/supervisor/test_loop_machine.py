@@ -15,10 +15,10 @@ from hypothesis import settings as walk
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from sessions_app.domain.states import ENDED_STATES
+from sessions_app.kernel.rules.states import ENDED_STATES
+from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import Intent, Prompt, SessionEvent, TaskSession
-from sessions_app.services import intents
-from sessions_app.services.errors import SessionsError
+from sessions_app.sessions.services import intents
 from tests.supervisor import loop_machine
 from tests.supervisor.loop_machine import World
 from tests.supervisor.recording_runtime import RecordingRuntime

@@ -9,8 +9,9 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.supervisor import admission, watchdogs
+from sessions_app.starts import admission
 from sessions_app.supervisor.change_counter import REST, ChangeCounter, seconds_until
+from sessions_app.waits import expiry
 from tests.supervisor.rows import running_session
 
 HOUR = timedelta(hours=1)
@@ -95,6 +96,6 @@ def test_restart_that_was_seen_as_due_does_not_end_the_rest() -> None:
 @pytest.mark.django_db
 def test_deadlines_are_checked_while_a_prompt_waits() -> None:
     session = running_session()
-    assert watchdogs.next_deadline() is None
+    assert expiry.next_deadline() is None
     Prompt.objects.create(session=session, message_id="p1", text="hello")
-    assert seconds_until(watchdogs.next_deadline()) == 0
+    assert seconds_until(expiry.next_deadline()) == 0

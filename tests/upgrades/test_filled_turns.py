@@ -10,7 +10,7 @@ import pytest
 from django.apps import apps
 from django.db import connection
 
-from sessions_app.domain.states import PromptKind
+from sessions_app.kernel.rules.states import PromptKind
 from sessions_app.models import Prompt, TaskSession, Turn
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import make_user, running_session

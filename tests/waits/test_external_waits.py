@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction
-from sessions_app.services import intents, prompts, tasks, waits
-from sessions_app.services.errors import (
+from sessions_app.board.services import tasks
+from sessions_app.kernel.services.errors import (
     Conflict,
     Invalid,
     SessionsError,
@@ -22,11 +21,15 @@ from sessions_app.services.errors import (
     TokenInvalid,
     TokenRevoked,
 )
-from sessions_app.services.status import session_status
-from sessions_app.services.waits import OpenWait
-from sessions_app.supervisor.interrupted_turns import interrupt_turn
-from sessions_app.supervisor.outcomes import write_stopped
-from sessions_app.supervisor.watchdogs import expire_waits
+from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction
+from sessions_app.prompts.interrupted_turns import interrupt_turn
+from sessions_app.prompts.services import prompts
+from sessions_app.sessions.services import intents
+from sessions_app.sessions.services.status import session_status
+from sessions_app.starts.outcomes import write_stopped
+from sessions_app.waits import services as waits
+from sessions_app.waits.expiry import expire_waits
+from sessions_app.waits.services import OpenWait
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     change,

@@ -10,15 +10,17 @@ from django.db import transaction
 from django.test import Client
 from django.utils import timezone
 
-from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.kernel.services.errors import Conflict, Invalid, TerminalState
 from sessions_app.mcp_server.reading import view_session
 from sessions_app.models import AttentionItem, Prompt, ResumeToken, Supervisor, TaskSession, Turn
 from sessions_app.notifications.delivery import render_email, webhook_payload
-from sessions_app.services import intents, prompts, waits
-from sessions_app.services.errors import Conflict, Invalid, TerminalState
-from sessions_app.services.status import session_status
-from sessions_app.supervisor.prompts import claim_next_prompt
-from sessions_app.supervisor.watchdogs import expire_waits
+from sessions_app.prompts.delivery import claim_next_prompt
+from sessions_app.prompts.services import prompts
+from sessions_app.sessions.services import intents
+from sessions_app.sessions.services.status import session_status
+from sessions_app.waits import services as waits
+from sessions_app.waits.expiry import expire_waits
+from sessions_app.waits.rules.wait_tokens import WaitKind
 from tests.api.world import client_of
 from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, ingest

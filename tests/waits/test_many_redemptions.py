@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt
-from sessions_app.services import waits
+from sessions_app.waits import services as waits
 from tests.services import ROOT
 from tests.supervisor.commands import environment
 from tests.supervisor.rows import make_user, names, running_session

@@ -9,13 +9,13 @@ import pytest
 from django.utils import timezone
 
 from executors_app.wire.protocol import JournalKind
-from sessions_app.domain.wait_tokens import TokenState
+from sessions_app.kernel.services.errors import TokenRevoked
 from sessions_app.models import ResumeToken, TaskSession
-from sessions_app.services import intents
-from sessions_app.services.errors import TokenRevoked
-from sessions_app.services.status import session_status
-from sessions_app.supervisor import watchdogs
-from sessions_app.supervisor.watchdogs import expire_waits, renew_tokens
+from sessions_app.sessions.services import intents
+from sessions_app.sessions.services.status import session_status
+from sessions_app.waits import expiry
+from sessions_app.waits.expiry import expire_waits, renew_tokens
+from sessions_app.waits.rules.wait_tokens import TokenState
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     answer,
@@ -166,7 +166,7 @@ def test_permission_with_a_lost_key_gets_another(settings: Any) -> None:
 
 
 def test_keys_are_checked_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdogs, "RENEWAL_BATCH", 2)
+    monkeypatch.setattr(expiry, "RENEWAL_BATCH", 2)
     session, _ = asking_session("q1", "q2", "q3")
     session.tokens.all().delete()
     assert renew_tokens() == (2, "q2")

@@ -10,12 +10,12 @@ from django.db import connection
 
 from executors_app.wire.protocol import JournalKind
 from executors_app.wire.questions.schema import options_of, parse_question
+from sessions_app.kernel.services.errors import Invalid, InvalidAnswer, TokenConsumed
 from sessions_app.models import AttentionItem, PermissionRequest, TaskSession
-from sessions_app.pages.conversation import render_messages
-from sessions_app.services import waits
-from sessions_app.services.errors import Invalid, InvalidAnswer, TokenConsumed
-from sessions_app.services.questions import undelivered_content
-from sessions_app.services.status import session_status
+from sessions_app.permissions.services import undelivered_content
+from sessions_app.sessions.services.status import session_status
+from sessions_app.stream.views import render_messages
+from sessions_app.waits import services as waits
 from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (

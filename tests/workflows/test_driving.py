@@ -15,8 +15,9 @@ from django.utils import timezone
 from executors_app.models import AgentProfile
 from executors_app.wire.errors import AgentctlRefused
 from executors_app.wire.protocol import Code, Job
+from sessions_app.board.services import tasks
 from sessions_app.models import AttentionItem, Prompt
-from sessions_app.services import prompts, tasks
+from sessions_app.prompts.services import prompts
 from sessions_app.workflows.models import NodeRun
 from sessions_app.workflows.services import workflows
 from tests.services import ROOT

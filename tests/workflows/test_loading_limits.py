@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.test import Client
 
 from sessions_app.accounts.rate_limits import RequestThrottle
-from sessions_app.services.errors import ChecksUnavailable, Throttled
+from sessions_app.kernel.services.errors import ChecksUnavailable, Throttled
 from sessions_app.workflows.loader import client as apart
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.services import loading, trigger_settings, workflows

@@ -10,8 +10,9 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
+from sessions_app.attention.services import attention
 from sessions_app.models import AttentionItem
-from sessions_app.services import attention, intents
+from sessions_app.sessions.services import intents
 from sessions_app.workflows.driver.run_snapshot import RunLease, RunSnapshot, read_run_snapshot
 from sessions_app.workflows.services import workflows
 from sessions_app.workflows.services.run_records import run_document

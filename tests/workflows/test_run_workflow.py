@@ -18,8 +18,8 @@ from django.core.management.base import CommandError
 from executors_app.machine.process import identity
 from kandev.databases import EMBEDDED_NAME
 from sessions_app.accounts.models import TeamRole
+from sessions_app.catalogue.services import scratch_root
 from sessions_app.models import Repository
-from sessions_app.services.catalogue import scratch_root
 from sessions_app.workflows import run_command
 from sessions_app.workflows.language.files import find_workflow_file
 from sessions_app.workflows.models import NodeRun, WorkflowRun

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group, Permission, User
 
 from executors_app.models import AgentProfile
 from sessions_app.accounts.models import TeamRole
-from sessions_app.services.errors import (
+from sessions_app.kernel.services.errors import (
     Conflict,
     IdempotencyKeyReused,
     Invalid,

@@ -14,10 +14,10 @@ from django.test.utils import override_settings
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.models import TeamRole
+from sessions_app.attention.services import attention
 from sessions_app.confined.client import ConfinedPool
+from sessions_app.kernel.services.errors import Conflict, Invalid, ReadOnly, SessionsError
 from sessions_app.models import AttentionItem, Repository
-from sessions_app.services import attention
-from sessions_app.services.errors import Conflict, Invalid, ReadOnly, SessionsError
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import runs, trigger_confirmation
 from sessions_app.workflows.services.runs import start_due_runs

@@ -11,8 +11,8 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 from django_q.models import Schedule
 
+from sessions_app.kernel.services.errors import ChecksUnavailable
 from sessions_app.models import Turn
-from sessions_app.services.errors import ChecksUnavailable
 from sessions_app.tasks import schedules
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.nodes.trigger import find_triggers

@@ -18,12 +18,12 @@ from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import RepositoryUnusable
 from executors_app.workspace_store import LaunchSources
+from sessions_app.board.services.tasks import create_session, create_task
+from sessions_app.catalogue.services import add_repository, scratch_repository
 from sessions_app.models import Repository, TaskSession
-from sessions_app.services.assessment import execution_facts_of
-from sessions_app.services.catalogue import add_repository, scratch_repository
-from sessions_app.services.tasks import create_session, create_task
+from sessions_app.recovery.services.assessment import execution_facts_of
+from sessions_app.recovery.sweep.candidates import load_candidates
 from sessions_app.supervisor.executions import TakeoverRequest, launch_spec_of, take_over_executions
-from sessions_app.supervisor.sweep.candidates import load_candidates
 from tests.api.world import World, make_world
 from tests.executors.repositories import commit, run_git
 

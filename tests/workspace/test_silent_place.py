@@ -11,7 +11,7 @@ import pytest
 
 from executors_app.client import AgentctlClient
 from executors_app.wire.errors import AgentctlUnreachable
-from sessions_app.services.workspace import _while_it_answers
+from sessions_app.workspace.services.workspace import _while_it_answers
 from tests.support import fake_agentctl
 from tests.waiting import PATIENCE
 

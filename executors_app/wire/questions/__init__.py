@@ -3,7 +3,7 @@
 agentctl checks a question before it asks anyone, and the control plane and agentctl both check the answer. Forms are
 the restricted JSON Schema of ACP 1.7 and MCP: a flat object of texts, numbers, choices and switches. What the agent
 writes is hostile, so sizes and counts are limited. Patterns are not matched here, because a hostile one may take for
-ever: the control plane matches them in a process with limits (``sessions_app.services.questions``).
+ever: the control plane matches them in a process with limits (``sessions_app.permissions.services``).
 """
 
 from __future__ import annotations

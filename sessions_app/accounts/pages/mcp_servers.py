@@ -19,10 +19,10 @@ from sessions_app.accounts.authorization import may_manage, may_name_programs
 from sessions_app.accounts.pages.settings import render_settings
 from sessions_app.accounts.pages.teams import find_visible_team
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.agents.services import mcp_servers
+from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import Repository
 from sessions_app.pages.shortcuts import READ_METHODS
-from sessions_app.services import mcp_servers
-from sessions_app.services.errors import SessionsError
 
 _PROGRAM: Final = "program"
 _HTTP: Final = "http"

@@ -28,7 +28,7 @@ from sessions_app.accounts.pages.settings import (
 from sessions_app.accounts.password_hasher import TooManyPasswords
 from sessions_app.accounts.rate_limits import LOGIN_WAIT, AttemptLimit
 from sessions_app.accounts.requests import UserHttpRequest
-from sessions_app.services.errors import Conflict, NotFound
+from sessions_app.kernel.services.errors import Conflict, NotFound
 
 
 def redirect_to_settings(request: UserHttpRequest) -> HttpResponse:

@@ -30,10 +30,10 @@ from sessions_app.accounts.pages.settings import (
     render_settings,
 )
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.kernel.services.errors import NotFound, SessionsError
 from sessions_app.pages.labels import POLICY_LABELS
 from sessions_app.pages.shortcuts import READ_METHODS
-from sessions_app.services import policies
-from sessions_app.services.errors import NotFound, SessionsError
+from sessions_app.recovery.services import policies
 
 
 @never_cache

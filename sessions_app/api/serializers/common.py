@@ -15,12 +15,12 @@ from rest_framework import serializers
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.models import ApiToken
 from sessions_app.accounts.team_scope import teams_of
-from sessions_app.domain.attention import AttentionKind
-from sessions_app.domain.json_size import json_size
-from sessions_app.domain.recovery_facts import Policy
-from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState, TaskState, WorkState
-from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.services.idempotency import KEY_LIMIT
+from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.kernel.rules.json_size import json_size
+from sessions_app.kernel.rules.states import DesiredState, PromptState, RunState, SessionState, TaskState, WorkState
+from sessions_app.kernel.services.idempotency import KEY_LIMIT
+from sessions_app.recovery.rules.recovery_facts import Policy
+from sessions_app.waits.rules.wait_tokens import WaitKind
 
 
 def values_of(kind: type[StrEnum]) -> list[str]:

@@ -7,11 +7,11 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import DatabaseError
 
-from sessions_app.domain.wording import plural
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN
-from sessions_app.services import database_restore
-from sessions_app.services.portable import record as portable_record
+from sessions_app.portable import database_restore
+from sessions_app.portable import record as portable_record
 
 
 class Command(VisibleCommand):

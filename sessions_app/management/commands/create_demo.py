@@ -11,7 +11,7 @@ from django.core.management import CommandError
 from django.db import DatabaseError
 
 from executors_app.wire.errors import ExecutorError
-from sessions_app.management.demo_data import create_demo_data, create_login_url, local_address_hint
+from sessions_app.demo.demo_data import create_demo_data, create_login_url, local_address_hint
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import DEMO_REPOSITORY, set_private_umask
 

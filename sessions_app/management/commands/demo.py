@@ -9,10 +9,10 @@ from typing import Any
 
 from django.core.management import CommandError
 
+from sessions_app.demo.restart_demo import RestartDemo
+from sessions_app.demo.temporary_deployment import DemoFailed, TemporaryDeployment
 from sessions_app.management.console import VisibleConsole
 from sessions_app.management.output import VisibleCommand
-from sessions_app.management.restart_demo import RestartDemo
-from sessions_app.management.temporary_deployment import DemoFailed, TemporaryDeployment
 
 
 class Command(VisibleCommand):

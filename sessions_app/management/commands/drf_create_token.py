@@ -14,9 +14,9 @@ from django.db import transaction
 
 from sessions_app.accounts import credentials
 from sessions_app.accounts.models import ApiToken
+from sessions_app.kernel.services.errors import Conflict
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import report_database_errors
-from sessions_app.services.errors import Conflict
 
 NAME: Final = "Created by drf_create_token"
 

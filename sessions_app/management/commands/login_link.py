@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError
 
-from sessions_app.management.demo_data import create_login_url, local_address_hint
+from sessions_app.demo.demo_data import create_login_url, local_address_hint
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import report_database_errors
 

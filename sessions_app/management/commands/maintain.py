@@ -9,10 +9,10 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from sessions_app.maintenance.chore_run import ChoreRun
+from sessions_app.maintenance.chores import CHORES, run_chores
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import check_database, progress_bar
-from sessions_app.services.maintenance.chore_run import ChoreRun
-from sessions_app.services.maintenance.chores import CHORES, run_chores
 
 
 class Command(VisibleCommand):

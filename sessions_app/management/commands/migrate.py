@@ -12,8 +12,8 @@ from django.core.checks import Tags
 from django.core.management.commands.migrate import Command as Migrate
 from django.db import DatabaseError, connections
 
+from sessions_app.kernel.database_errors import DATABASE_BUSY, classify_error
 from sessions_app.management.startup import refuse_incompatible_database, report_database_errors
-from sessions_app.models.database_errors import DATABASE_BUSY, classify_error
 
 TRIES: Final = 10
 LONGEST_PAUSE: Final = "2min"

@@ -12,11 +12,11 @@ from django.core.management.base import CommandError, CommandParser
 
 from executors_app.runtimes import SupportsOrphans
 from executors_app.wire.errors import ExecutorError
-from sessions_app.domain.wording import plural
+from sessions_app.kernel.rules.wording import plural
+from sessions_app.maintenance import chores
+from sessions_app.maintenance.chores import OrphanReport
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN
-from sessions_app.services.maintenance import chores
-from sessions_app.services.maintenance.chores import OrphanReport
 
 
 class Command(VisibleCommand):

@@ -30,6 +30,7 @@ from django_q.scheduler import scheduler
 from django_q.worker import worker
 
 from executors_app.backoff import Backoff
+from sessions_app.kernel import wakeups
 from sessions_app.management.child_processes import (
     leave_signal_socket,
     make_parent_death_hook,
@@ -37,7 +38,6 @@ from sessions_app.management.child_processes import (
     wait_for_signal_or_exit,
 )
 from sessions_app.management.startup import refuse_incompatible_database, report_database_errors, set_private_umask
-from sessions_app.models import wakeups
 from sessions_app.tasks import maintenance, notifications, workflows  # noqa: F401 - so that no job has to import them
 
 

@@ -16,12 +16,12 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from executors_app.plugins import runtimes
-from sessions_app.management import recovery_pass
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database, progress_bar
 from sessions_app.models import TaskSession
+from sessions_app.recovery import recovery_pass
+from sessions_app.recovery.sweep.sweep_pass import SweepScope
 from sessions_app.supervisor.leases import LockUnusable
-from sessions_app.supervisor.sweep.sweep_pass import SweepScope
 
 WAIT_DEFAULT = 300.0
 EXIT_BROKEN: Final = 1

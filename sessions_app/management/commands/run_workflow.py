@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from django.core.management.base import CommandParser
 
+from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database
-from sessions_app.services.errors import SessionsError
 from sessions_app.workflows import run_command
 from sessions_app.workflows.language.files import find_workflow_file
 from sessions_app.workflows.loader.client import WorkflowInput

@@ -27,7 +27,8 @@ from sessions_app.management.startup import (
     report_database_errors,
     set_private_umask,
 )
-from sessions_app.services import database_restore, restarts
+from sessions_app.portable import database_restore
+from sessions_app.recovery.services import restarts
 from sessions_app.tasks import schedules
 
 MAX_FRAME_SIZE: Final = 4 * 1024 * 1024

@@ -14,10 +14,10 @@ from django.utils import timezone
 
 from executors_app.client import AgentctlClient
 from executors_app.machine import crash_points
-from sessions_app.domain import actor_context
+from sessions_app.kernel import actor_context
+from sessions_app.kernel.database_threads import DatabaseThread
+from sessions_app.kernel.services.errors import ChecksUnavailable
 from sessions_app.models import LeaseLost
-from sessions_app.services.database_threads import DatabaseThread
-from sessions_app.services.errors import ChecksUnavailable
 from sessions_app.supervisor.change_counter import REST
 from sessions_app.supervisor.dispatcher import SessionQueue
 from sessions_app.supervisor.execution_registry import STATEMENT_LIMIT, ExecutionRegistry

@@ -17,14 +17,16 @@ from django.db import transaction
 from executors_app.client import AgentctlClient
 from executors_app.wire.errors import AgentctlRefused, ExecutorError
 from executors_app.wire.protocol import Code, Job, JobError, JobState
+from sessions_app.board.services import tasks
+from sessions_app.catalogue.services import profiles_for
 from sessions_app.confined.admission import Admission
-from sessions_app.domain.resumability import Mode
-from sessions_app.domain.sanitizing import parse_uuid
-from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
+from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, PromptState
+from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import TaskSession
-from sessions_app.services import intents, prompts, tasks
-from sessions_app.services.catalogue import profiles_for
-from sessions_app.services.errors import SessionsError
+from sessions_app.prompts.services import prompts
+from sessions_app.recovery.rules.resumability import Mode
+from sessions_app.redaction.sanitizing import parse_uuid
+from sessions_app.sessions.services import intents
 from sessions_app.workflows.driver import run_snapshot
 from sessions_app.workflows.language import sandbox
 from sessions_app.workflows.models import NodeRun, WorkflowRun

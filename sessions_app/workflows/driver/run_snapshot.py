@@ -13,8 +13,7 @@ from django.db.models import Q
 from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutionFacts, ExecutorStatus
-from sessions_app.domain import turn_ends
-from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
+from sessions_app.kernel.rules.states import DesiredState, PromptState, RunState, SessionState
 from sessions_app.models import (
     LeaseLost,
     Message,
@@ -26,6 +25,7 @@ from sessions_app.models import (
     newest_turn_of,
     texts_of,
 )
+from sessions_app.prompts.rules import turn_ends
 from sessions_app.supervisor.executions import load_execution_facts
 from sessions_app.supervisor.leases import database_now, is_local_execution, lease_ttl, leased_by_others
 from sessions_app.workflows.engine.records import NodeRecord

@@ -12,8 +12,8 @@ from django.db.models import prefetch_related_objects
 
 from executors_app.machine import crash_points
 from executors_app.wire.executions import ExecutionFacts
-from sessions_app.services.errors import SessionsError
-from sessions_app.services.intents import UNSTORABLE_CHARACTERS
+from sessions_app.kernel.services.errors import SessionsError
+from sessions_app.sessions.services.intents import UNSTORABLE_CHARACTERS
 from sessions_app.workflows.driver import node_work, run_snapshot
 from sessions_app.workflows.driver.run_snapshot import RunLease, RunSnapshot, lock_leased_run
 from sessions_app.workflows.engine import transitions

@@ -19,8 +19,8 @@ from django.views.decorators.http import require_safe
 
 from sessions_app.accounts.authorization import may_write_somewhere
 from sessions_app.accounts.requests import UserHttpRequest
-from sessions_app.domain.situation_facts import Label
 from sessions_app.pages.shortcuts import require_write_access
+from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.workflows.loader.loading import load_workflow
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from sessions_app.workflows.services.runs import visible_runs, visible_workflows

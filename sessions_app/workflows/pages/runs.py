@@ -19,9 +19,9 @@ from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.accounts.authorization import may_write
 from sessions_app.accounts.requests import UserHttpRequest
-from sessions_app.domain.readable_json import readable_json
+from sessions_app.kernel.rules.readable_json import readable_json
+from sessions_app.kernel.services.errors import ChecksUnavailable, SessionsError, Throttled
 from sessions_app.pages.shortcuts import part_response
-from sessions_app.services.errors import ChecksUnavailable, SessionsError, Throttled
 from sessions_app.workflows.engine.records import ITERATION
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import Scope, WorkflowGraph

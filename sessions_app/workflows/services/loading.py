@@ -15,8 +15,8 @@ from django.contrib.auth.models import User
 from django.core.cache import cache
 
 from sessions_app.accounts.rate_limits import RequestThrottle
-from sessions_app.models.locking import is_in_transaction
-from sessions_app.services.errors import ChecksUnavailable, Throttled
+from sessions_app.kernel.locking import is_in_transaction
+from sessions_app.kernel.services.errors import ChecksUnavailable, Throttled
 from sessions_app.workflows.language.files import InMemoryFiles
 from sessions_app.workflows.language.limits import LOADING_SECONDS
 from sessions_app.workflows.loader import client

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sessions_app.domain import attention
-from sessions_app.domain.attention import AttentionKind
+from sessions_app.attention.rules import attention
+from sessions_app.attention.rules.attention import AttentionKind
 from sessions_app.models import (
     AttentionItem,
     TaskSession,

@@ -14,9 +14,9 @@ from django.db import OperationalError, transaction
 from django.db.models import Max, OuterRef, QuerySet, Subquery
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 
+from sessions_app.kernel.services.errors import ChecksUnavailable, Conflict, IdempotencyKeyReused, SessionsError
+from sessions_app.kernel.services.idempotency import IdempotencyMark, mark_request
 from sessions_app.models import Task, Turn
-from sessions_app.services.errors import ChecksUnavailable, Conflict, IdempotencyKeyReused, SessionsError
-from sessions_app.services.idempotency import IdempotencyMark, mark_request
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.nodes.trigger import WorkflowTriggers, find_triggers
 from sessions_app.workflows.services import trigger_settings

@@ -18,13 +18,13 @@ from executors_app.encryption import SecretUnreadable
 from executors_app.machine.costly_work import begin_costly_work
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin
+from sessions_app.agents.services.mcp_servers import inherited_servers
+from sessions_app.catalogue.services import profiles_of
 from sessions_app.confined.client import NOT_REACHED, PoolUnavailable
 from sessions_app.confined.limits import Limits
 from sessions_app.models import Repository
-from sessions_app.rendering.line_diffs import shown_lines
+from sessions_app.rendering.operations.line_diffs import shown_lines
 from sessions_app.rendering.pool import TEXT_POOL
-from sessions_app.services.catalogue import profiles_of
-from sessions_app.services.mcp_servers import inherited_servers
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.agent import AgentSettings

@@ -15,9 +15,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from sessions_app.accounts.authorization import require_write
-from sessions_app.domain import attention
+from sessions_app.attention.rules import attention
+from sessions_app.kernel.services.errors import Conflict, Invalid, ReadOnly
 from sessions_app.models import raise_for_workflow, resolve_for_workflow
-from sessions_app.services.errors import Conflict, Invalid, ReadOnly
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.trigger import find_triggers

@@ -12,10 +12,11 @@ from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import require_write
-from sessions_app.models import Repository, resolve_for_workflow, wakeups
-from sessions_app.services.errors import Conflict, Invalid, ReadOnly, TerminalState
-from sessions_app.services.idempotency import IdempotencyMark, create_once, mark_request
-from sessions_app.services.tasks import create_task
+from sessions_app.board.services.tasks import create_task
+from sessions_app.kernel import wakeups
+from sessions_app.kernel.services.errors import Conflict, Invalid, ReadOnly, TerminalState
+from sessions_app.kernel.services.idempotency import IdempotencyMark, create_once, mark_request
+from sessions_app.models import Repository, resolve_for_workflow
 from sessions_app.workflows.engine.resume import NothingToResume, records_to_resume
 from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
@@ -27,11 +28,7 @@ from sessions_app.workflows.services import run_records, trigger_settings
 from sessions_app.workflows.services.assignment import default_executor, run_refusal
 from sessions_app.workflows.services.loading import load_text
 from sessions_app.workflows.services.run_conditions import check_agents, check_workplace
-from sessions_app.workflows.services.run_records import (
-    RECORD_FIELDS,
-    graph_of_run,
-    records_from_rows,
-)
+from sessions_app.workflows.services.run_records import RECORD_FIELDS, graph_of_run, records_from_rows
 
 
 def resolve_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:

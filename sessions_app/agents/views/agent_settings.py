@@ -1,0 +1,159 @@
+"""What the pages show of an agent: its settings, commands and title, ways to log it in, and the progress of a login."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from executors_app.plugins import UnknownPlugin, agent_type
+from executors_app.wire.agent_settings import AGENT
+from executors_app.wire.protocol import Code, LoginAction, LoginState
+from sessions_app.agents.events import left_out_sentence
+from sessions_app.agents.models import REFUSED, WAITING
+from sessions_app.agents.services import agent_login
+from sessions_app.agents.services.agent_settings import agent_settings_document
+from sessions_app.agents.services.mcp_servers import given_servers
+from sessions_app.kernel.rules.states import TERMINAL_STATES
+from sessions_app.kernel.rules.wording import plural
+from sessions_app.models import TaskSession
+
+
+def parse_posted_setting(kind: str, value: str) -> str | bool:
+    """Return the value of a posted form, which knows only text."""
+    return value == "true" if kind == "boolean" else value
+
+
+def agent_settings_context(session: TaskSession) -> dict[str, Any]:
+    """Return the context of ``session/agent.html`` and ``session/title.html``."""
+    document = agent_settings_document(session)
+    over = session.task.is_over or session.state in TERMINAL_STATES
+    return {
+        "agent_title": document["title"],
+        "agent_settings": [_setting_context(each, session) for each in document["settings"]],
+        "agent_commands": document["commands"],
+        "may_change_settings": not over,
+        "permission_note": _permission_note(session),
+        "mcp_servers": [{**each, "note": left_out_sentence(each)} for each in given_servers(session)],
+    }
+
+
+_WRITING_KINDS: Final = frozenset({"edit", "delete", "move", "execute"})
+"""Kinds of tool calls for which an agent in the mode *ask* should ask."""
+_OBSERVED_CALLS: Final = 50
+"""The newest tool calls of a session that are examined."""
+
+
+def _permission_note(session: TaskSession) -> str:
+    """Return that the agent does not honour the permission mode *ask*; empty if it does, or if that is not known."""
+    profile = session.agent_profile
+    try:
+        kind = agent_type(profile.agent_type)
+    except UnknownPlugin:
+        return ""
+    if profile.permission_mode != "ask":
+        return ""
+    if kind.asks_permission:
+        return _observed_without_asking(session)
+    return (
+        f"The permission mode is “ask”, but {kind.title} was observed to run tools without asking. "
+        "Kandev cannot hold these tools back; rely on the isolation of the executor."
+    )
+
+
+def _observed_without_asking(session: TaskSession) -> str:
+    """Return that tools have run in this session although its agent has never asked; empty if it has, or none ran."""
+    calls = session.messages.filter(role="tool").order_by("-seq")
+    newest = calls.values_list("payload__tool_kind", "payload__status")[:_OBSERVED_CALLS]
+    count = sum(kind in _WRITING_KINDS and status == "completed" for kind, status in newest)
+    if not count or session.permissions.exists():
+        return ""
+    ran = plural(count, "a tool that changes files or runs commands", "{} tools that change files or run commands")
+    return (
+        f"The permission mode is “ask”. In this session the agent has run {ran} and has never asked for permission. "
+        "Its own settings may allow that; Kandev cannot hold these tools back."
+    )
+
+
+def _setting_context(setting: dict[str, Any], session: TaskSession) -> dict[str, Any]:
+    """Return a setting with the value to show as chosen: the one that waits, if there is one."""
+    change = setting["change"] or {}
+    waiting = change.get("state") == WAITING
+    value = change["value"] if waiting else setting["value"]
+    return {
+        **setting,
+        "is_switch": setting["type"] == "boolean",
+        "chosen": value,
+        "present": _value_name(setting, setting["value"]),
+        "note": _waiting_note(setting, session) if waiting else "",
+        "refusal": _refusal(setting, change) if change.get("state") == REFUSED else "",
+    }
+
+
+def _waiting_note(setting: dict[str, Any], session: TaskSession) -> str:
+    when = "Waiting for the agent" if session.launch_id else "Applied when the agent starts"
+    present = _value_name(setting, setting["value"])
+    return f"{when}. Now: {present}." if present else f"{when}."
+
+
+def _refusal(setting: dict[str, Any], change: dict[str, Any]) -> str:
+    reason = f": {change['reason']}" if change["reason"] else ""
+    return f"The agent refused “{_value_name(setting, change['value'])}”{reason}"
+
+
+def _value_name(setting: dict[str, Any], value: Any) -> str:
+    if isinstance(value, bool):
+        return "On" if value else "Off"
+    return next((each["name"] for each in setting["choices"] if each["value"] == value), str(value or ""))
+
+
+_ENDINGS: Final[Mapping[str, str]] = {
+    LoginState.SUCCEEDED: "succeeded",
+    LoginState.FAILED: "failed",
+    agent_login.WITHDRAWN: "was withdrawn before the agent was asked",
+}
+
+
+def login_context(session: TaskSession, *, offers: bool, is_running: bool) -> dict[str, Any]:
+    """Return the context of ``login`` of ``session/banner.html``; ``offers``: the session waits for a login.
+
+    A running agent is not asked to log in by its own methods: that is part of a start. The terminal remains.
+
+    One query if it waits for a login, and one while a login runs.
+    """
+    methods = _login_methods(session) if offers else []
+    if is_running:
+        methods = [each for each in methods if each["type"] != AGENT]
+    return {"methods": methods, "progress": login_progress(agent_login.login_state(session))}
+
+
+def _login_methods(session: TaskSession) -> list[dict[str, Any]]:
+    """Return the ways to log the session's agent in; none if its type is no longer installed."""
+    try:
+        argv = session.agent_profile.argv(session.executor.runtime)
+    except UnknownPlugin:
+        return []
+    return agent_login.login_methods(agent_login.published_logins(session), argv)
+
+
+def login_progress(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return what to show of the last login: a sentence, its time, and whether it runs; None if there was none."""
+    if state is None:
+        return None
+    what = "The logout" if state["action"] == LoginAction.LOGOUT else f"The login by “{state['name']}”"
+    ended = _ENDINGS.get(state["state"])
+    if ended is None:
+        text = (
+            f"{what} waits for the agent’s start."
+            if state["state"] == agent_login.WAITING
+            else f"{what} is running. The agent may ask you to do something, in a browser or in a question here."
+        )
+    else:
+        text = f"{what} {ended}{': ' if state['reason'] else '.'}{state['reason']}"
+    at = datetime.fromisoformat(state["ended_at"] or state["at"])
+    return {"text": text, "at": at, "by": state["by"], "runs": ended is None, "state": state["state"]}
+
+
+def wants_login(session: TaskSession) -> bool:
+    """Whether the session's agent did not start because it is not logged in."""
+    return session.error_code == Code.AUTH_REQUIRED

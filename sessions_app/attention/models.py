@@ -1,0 +1,171 @@
+"""Attention items: what needs a person, raised and resolved by the backend, and each user's marks on them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.attention.rules.attention import AttentionKind, Notice
+from sessions_app.kernel.models.session import Task, TaskSession, choices
+from sessions_app.workflows.models import Workflow, WorkflowRun
+
+
+class AttentionItem(TeamModel):
+    """One thing that needs a person; open for as long as it is true.
+
+    It is about a session of a task, about a failed workflow run, which has a task and maybe a session, or about a
+    workflow whose scheduled runs are paused.
+    """
+
+    team_path = ("task__team", "workflow__team")
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    key = models.CharField(max_length=200, unique=True)
+    """Identifies the thing, for example ``permission:<id>``, so that it never has two items."""
+    kind = models.CharField(max_length=16, choices=choices(AttentionKind))
+    session = models.ForeignKey(TaskSession, models.CASCADE, null=True, blank=True, related_name="attention")
+    task = models.ForeignKey(Task, models.CASCADE, null=True, blank=True, related_name="attention")
+    workflow = models.ForeignKey(Workflow, models.CASCADE, null=True, blank=True, related_name="attention")
+    run = models.ForeignKey(WorkflowRun, models.CASCADE, null=True, blank=True, related_name="attention")
+    what = models.CharField(max_length=300)
+    why = models.TextField(blank=True, default="")
+    next_step = models.TextField(blank=True, default="")
+    detail = models.TextField(blank=True, default="")
+    """Evidence: the last error, the end of a log."""
+    quoted = models.TextField(blank=True, default="", db_default="")
+    """Words of others, as they are, for the placeholders in these texts: see ``rules.quotations``. Never shown."""
+    worded = models.TextField(blank=True, default="", db_default="")
+    """The texts that quote something, as JSON, with the quotations in their places; without secrets."""
+    worded_for = models.CharField(max_length=64, blank=True, default="", db_default="")
+    """The version of what ``worded`` was made of: the texts, the rules and the known secrets."""
+    created_at = models.DateTimeField(default=timezone.now, db_index=True)
+    resolved_at = models.DateTimeField(null=True, blank=True)
+    resolution = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta(TeamModel.Meta):
+        db_table = "attention_items"
+        ordering = ("-created_at", "id")
+        indexes = (models.Index(fields=("session", "resolved_at"), name="attention_open"),)
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(session__isnull=False, task__isnull=False, workflow=None)
+                | models.Q(run__isnull=False, task__isnull=False, workflow=None)
+                | models.Q(session=None, task=None, run=None, workflow__isnull=False),
+                name="attention_of_a_session_or_a_workflow",
+            ),
+        )
+
+    is_worded = False
+    """Whether the texts of this instance have the quotations in them: see ``attention.services.attention_wording``."""
+
+    def __str__(self) -> str:
+        return self.key
+
+    @property
+    def about(self) -> Task | Workflow:
+        """The task or the workflow that the item is about; both have a team."""
+        found = self.task or self.workflow
+        assert found is not None  # noqa: S101 - a constraint of the table
+        return found
+
+    @property
+    def title(self) -> str:
+        """The title of the task or workflow."""
+        return str(self.about)
+
+    @property
+    def path(self) -> str:
+        """The path of the page where a person can settle it."""
+        if self.workflow_id is not None:
+            return f"/workflows/{self.workflow_id}/"
+        if self.run_id is not None:
+            return f"/workflows/runs/{self.run_id}/"
+        return f"/tasks/{self.task_id}/sessions/{self.session_id}/"
+
+
+class AttentionMark(models.Model):
+    """One user's marks on one item."""
+
+    item = models.ForeignKey(AttentionItem, models.CASCADE, related_name="marks")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    dismissed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        db_table = "attention_marks"
+        constraints = (models.UniqueConstraint(fields=("item", "user"), name="one_mark_per_user_and_item"),)
+
+    def __str__(self) -> str:
+        return f"mark of {self.user_id} on {self.item_id}"
+
+
+class Presence(models.Model):
+    """A user has a session's page open; visible to every web process, and expires automatically."""
+
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="presences")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "session_presences"
+        constraints = (models.UniqueConstraint(fields=("session", "user"), name="one_presence_per_user_and_session"),)
+
+    def __str__(self) -> str:
+        return f"user {self.user_id} at session {self.session_id}"
+
+
+def raise_for_workflow(workflow: Workflow, notice: Notice) -> bool:
+    """Raise an item about a workflow in the caller's transaction; return False if it is already open.
+
+    An open item keeps its marks and takes over the text of ``notice``.
+    """
+    if open_item(notice, workflow=workflow) is not None:
+        return True
+    AttentionItem.objects.filter(key=notice.key).update(**notice.columns())
+    return False
+
+
+def raise_for_run(run: WorkflowRun, notice: Notice) -> bool:
+    """Raise an item about a workflow run without sessions; return False if it is already open."""
+    return open_item(notice, run=run, task_id=run.task_id) is not None
+
+
+def resolve_for_run(run: WorkflowRun, resolution: str) -> int:
+    """Resolve the open items of a workflow run without sessions; return how many there were."""
+    rows = AttentionItem.objects.filter(run=run, session=None, resolved_at=None)
+    return rows.update(resolved_at=timezone.now(), resolution=resolution[:64])
+
+
+def resolve_for_workflow(workflow: Workflow, resolution: str) -> int:
+    """Resolve the open items of a workflow; return how many there were."""
+    rows = AttentionItem.objects.filter(workflow=workflow, resolved_at=None)
+    return rows.update(resolved_at=timezone.now(), resolution=resolution[:64])
+
+
+def open_item(notice: Notice, **about: Any) -> AttentionItem | None:
+    """Create or reopen the item of a notice and return it; None if it is already open.
+
+    Reopening removes the marks of all users, so that every user sees the item again.
+    """
+    earlier = AttentionItem.objects.filter(key=notice.key).first()
+    if earlier is not None and earlier.resolved_at is None:
+        return None
+    values: dict[str, Any] = {"kind": notice.kind, **notice.columns(), "created_at": timezone.now()}
+    if earlier is None:
+        row = AttentionItem(key=notice.key, **about, **values)
+        row.save(force_insert=True)
+        return row
+    AttentionItem.objects.filter(id=earlier.id).update(resolved_at=None, resolution="", **values)
+    earlier.marks.all().delete()
+    earlier.kind = notice.kind
+    return earlier
+
+
+def update_wording(notice: Notice) -> None:
+    """Update the text of an open item when more is known."""
+    AttentionItem.objects.filter(key=notice.key, resolved_at=None).update(**notice.columns())

@@ -1,0 +1,405 @@
+"""Attention items: the kinds, and the notice of each: what happened, why, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, Final
+
+from sessions_app.attention.rules.quotations import (
+    Text,
+    encode_quotations,
+    quote,
+    quote_ends,
+    quote_json,
+    quote_lines,
+    text,
+)
+from sessions_app.kernel.rules.wording import plural
+from sessions_app.sessions.rules.situation_facts import AGENT_DIED_HEADLINE, HEADLINES, Code
+from sessions_app.stream.rules.tool_calls import UNKNOWN_ACTION, is_unknown_action
+
+
+class AttentionKind(StrEnum):
+    """Why a person is needed, in order of priority."""
+
+    GAVE_UP = "gave_up"
+    """Too many starts have failed; only a user can start it again."""
+    ERROR = "error"
+    """The session is in error, and nothing is retried automatically."""
+    PERMISSION = "permission"
+    """The agent asks before it acts."""
+    QUESTION = "question"
+    """The agent asks a person something, and waits for the answer."""
+    HELD = "held"
+    """It is not known whether the agent got a prompt."""
+    CUT_SHORT = "cut_short"
+    """The agent was interrupted during its turn, and nothing continues it automatically."""
+    OWNER_LEFT = "owner_left"
+    """The session's owner has left the team, so it does not start automatically. For staff."""
+    WAIT_INTERRUPTED = "wait_interrupted"
+    """A wait ended without an answer, and someone must decide how to continue."""
+    OVERDUE = "overdue"
+    """No agent became available for a prompt in time."""
+    WORKFLOW = "workflow"
+    """A workflow run has failed, one of its nodes needs a decision, or its scheduled runs are paused."""
+    STALLED = "stalled"
+    """The open turn has produced no output for long."""
+    CANCEL_IGNORED = "cancel_ignored"
+    """The agent was asked to cancel its turn and continues it."""
+    OUTPUT_LIMIT = "output_limit"
+    """The agent has written more than is stored."""
+    RECEIPT = "receipt"
+    """The agent started without its conversation."""
+    UNPROVEN = "unproven"
+    """The agent reports that it has its conversation, but nothing proves it."""
+    IDLE = "idle"
+    """The agent finished its work and is idle: the work needs review."""
+
+
+STAFF_KINDS: Final = frozenset({AttentionKind.OWNER_LEFT})
+"""Kinds that the team cannot resolve itself; staff see them in every team."""
+LOOK_KINDS: Final = frozenset({AttentionKind.IDLE, AttentionKind.RECEIPT, AttentionKind.UNPROVEN})
+"""Kinds that are resolved for a user who has seen them; the others need an action."""
+AT_REST_KINDS: Final = frozenset(
+    {AttentionKind.IDLE, AttentionKind.ERROR, AttentionKind.OVERDUE, AttentionKind.STALLED, AttentionKind.OWNER_LEFT}
+)
+"""Kinds that no longer apply once the agent works, or the session should no longer run."""
+PRIORITY: Final[Mapping[str, int]] = {kind: number for number, kind in enumerate(AttentionKind)}
+DETAIL_LIMIT: Final = 8000
+"""Maximum number of characters kept of the end of a log."""
+_ERRORS: Final[Mapping[str, str]] = {
+    "context_mismatch": HEADLINES[Code.CONTEXT_MISMATCH],
+    "worktree_missing": HEADLINES[Code.WORKTREE_MISSING],
+    "program_missing": "The agent’s program is not installed",
+    "auth_required": "The agent is not logged in",
+}
+ERROR_CHARS: Final = 800
+"""Maximum number of characters of the end of an error that are kept as evidence."""
+WHAT_LIMIT: Final = 300
+"""Characters of the first sentence."""
+_MAX_FILES: Final = 100
+"""Files of a tool call that are read in order to name the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The text of one attention item; ``key`` identifies it permanently."""
+
+    kind: AttentionKind
+    key: str
+    what: str | Text
+    why: str | Text
+    next_step: str
+    detail: str | Text = ""
+    """Evidence shown on request: the last error, the end of a log."""
+
+    def columns(self) -> dict[str, str]:
+        """Return the texts as an item stores them: quotations apart, not searched for secrets, and not filled in."""
+        texts = {"what": self.what, "why": self.why, "next_step": self.next_step, "detail": self.detail}
+        stored = {name: str(words) for name, words in texts.items()}
+        stored["what"] = stored["what"][:WHAT_LIMIT]
+        return {**stored, "quoted": encode_quotations(texts), "worded": "", "worded_for": ""}
+
+
+def gave_up_notice(
+    session_id: str, starts: int, error: str, seq: int, log_tail: str = "", *, died: bool = False
+) -> Notice:
+    """Return the notice of a session that only a user starts again.
+
+    ``seq`` distinguishes this time from earlier ones; ``died``: its agents started and then ended. ``log_tail`` is the
+    end of their log as ``tail`` returns it.
+    """
+    ended = plural(starts, "1 start", "{} starts")
+    failed = text(f"{ended} ended without success. The last error: ", quote(error) or "unknown")
+    return Notice(
+        AttentionKind.GAVE_UP,
+        f"gave_up:{session_id}:{seq}",
+        AGENT_DIED_HEADLINE if died else HEADLINES[Code.GAVE_UP],
+        text(quote(error)) if died else failed,
+        "Open the session, fix the cause of the last error, then choose “Try again”.",
+        _evidence(error, log_tail),
+    )
+
+
+def error_notice(session_id: str, code: str, message: str, seq: int, log_tail: str = "") -> Notice:
+    """Return the notice of an error after which nothing is retried automatically."""
+    return Notice(
+        AttentionKind.ERROR,
+        f"error:{session_id}:{seq}",
+        _ERRORS.get(code, "The session needs your decision"),
+        text(quote(message) or code.replace("_", " ")),
+        "Open the session to see the options.",
+        _evidence(message, log_tail),
+    )
+
+
+def permission_notice(permission_id: str, tool_call: Mapping[str, Any]) -> Notice:
+    """Return the notice of an open permission request."""
+    if is_unknown_action(tool_call):
+        return Notice(
+            AttentionKind.PERMISSION,
+            f"permission:{permission_id}",
+            HEADLINES[Code.PERMISSION],
+            UNKNOWN_ACTION,
+            "Open the session, look at what the agent did before, and reject the request. The agent waits until then.",
+        )
+    return Notice(
+        AttentionKind.PERMISSION,
+        f"permission:{permission_id}",
+        HEADLINES[Code.PERMISSION],
+        text("It asks to run: ", _describe_tool_call(tool_call)),
+        "Open the session, read the whole request there, and allow or reject it. The agent waits until then.",
+    )
+
+
+def question_notice(permission_id: str, question: Mapping[str, Any]) -> Notice:
+    """Return the notice of an open question."""
+    return Notice(
+        AttentionKind.QUESTION,
+        f"question:{permission_id}",
+        HEADLINES[Code.QUESTION],
+        text(quote(_string(question.get("message"))) or "It gives no reason."),
+        "Open the session and answer or decline it. The agent waits until then.",
+    )
+
+
+def request_notice(permission_id: str, tool_call: Mapping[str, Any], question: Mapping[str, Any] | None) -> Notice:
+    """Return the notice of what an agent asks: a question, or a permission."""
+    return question_notice(permission_id, question) if question else permission_notice(permission_id, tool_call)
+
+
+def _describe_tool_call(tool_call: Mapping[str, Any]) -> Text:
+    """Describe what the agent asks to do: title, kind, input and files, as far as known."""
+    action = text(quote_ends(_string(tool_call.get("title"))) or "an action")
+    if kind := quote(_string(tool_call.get("tool_kind"))):
+        action = text(action, " (", kind, ")")
+    if sub_agent := quote(_string(tool_call.get("sub_agent"))):
+        action = text(action, ", for ", sub_agent)
+    if given := tool_call.get("raw_input"):
+        action = text(action, ". Input: ", quote_ends(given) if isinstance(given, str) else quote_json(given))
+    if paths := quote(", ".join(_first_paths(tool_call))):
+        action = text(action, ". Files: ", paths)
+    return action
+
+
+def _first_paths(tool_call: Mapping[str, Any]) -> list[str]:
+    locations = tool_call.get("locations")
+    if not isinstance(locations, list):
+        return []
+    paths = [_string(location.get("path")) for location in locations[:_MAX_FILES] if isinstance(location, dict)]
+    return [path for path in paths if path]
+
+
+def _string(value: Any) -> str:
+    """Return a text as it is, and nothing of a value that is no text: an agent decides how long that would be."""
+    return value if isinstance(value, str) else ""
+
+
+def held_notice(session_id: str, message_id: str, prompt: str) -> Notice:
+    """Return the notice of a prompt that may or may not have reached the agent."""
+    return Notice(
+        AttentionKind.HELD,
+        held_key(session_id, message_id),
+        HEADLINES[Code.HELD],
+        text("Kandev cannot tell what became of the prompt, and sends nothing twice. The prompt: ", quote(prompt)),
+        "Open the session and send the prompt again, or dismiss it.",
+    )
+
+
+def held_key(session_id: Any, message_id: str) -> str:
+    """Return the key of a prompt in doubt. It names the session because message ids are unique only in one session."""
+    return f"held:{session_id}:{message_id}"
+
+
+def cut_short_notice(session_id: Any, message_id: str, prompt: str) -> Notice:
+    """Return the notice of an interrupted turn that waits for a decision."""
+    return Notice(
+        AttentionKind.CUT_SHORT,
+        cut_short_key(session_id, message_id),
+        HEADLINES[Code.INTERRUPTED],
+        text("Its work may be incomplete, and nothing is sent twice automatically. The prompt: ", quote(prompt)),
+        "Open the session: let the agent continue, send the prompt again, or dismiss it.",
+    )
+
+
+def cut_short_key(session_id: Any, message_id: str) -> str:
+    """Return the key of an interrupted prompt."""
+    return f"cut_short:{session_id}:{message_id}"
+
+
+_OVERDUE_REASONS: Final[Mapping[str, str]] = {
+    "disk_full": "The disk that stores the agent’s journal is full, so the agent takes no prompts.",
+    "disk_failing": "The disk that stores the agent’s journal cannot be written, so the agent takes no prompts.",
+    "queued_for_capacity": "There is no room for another agent yet.",
+    "starting": "The agent is still starting.",
+    "unreachable": "The agent’s machine does not answer.",
+}
+_OVERDUE_ACTIONS: Final[Mapping[str, str]] = {
+    "disk_full": "Free some space on that disk: the prompt is then sent. Or open the session and withdraw the prompt.",
+    "disk_failing": "Repair that disk: the prompt is then sent. Or open the session and withdraw the prompt.",
+}
+
+
+def overdue_notice(session_id: str, message_id: str, reason: str) -> Notice:
+    """Return the notice of a prompt that no agent has taken in time."""
+    other_reason = f"The agent program could not be started: {reason.replace('_', ' ')}"
+    other_action = "Open the session: fix what keeps the agent from starting, or withdraw the prompt."
+    return Notice(
+        AttentionKind.OVERDUE,
+        f"overdue:{session_id}:{message_id}",
+        HEADLINES[Code.OVERDUE],
+        _OVERDUE_REASONS.get(reason, other_reason),
+        _OVERDUE_ACTIONS.get(reason, other_action),
+    )
+
+
+def wait_interrupted_notice(run_id: str, reason: str) -> Notice:
+    """Return the notice of a wait for an external result that ended without an answer."""
+    return Notice(
+        AttentionKind.WAIT_INTERRUPTED,
+        f"wait_interrupted:{run_id}",
+        HEADLINES[Code.WAIT_INTERRUPTED],
+        text("Nobody answered in time. It waited for: ", quote(reason) or "an external result"),
+        "Open the session: choose “Wait again”, or “Continue” without it. The agent is informed with its next prompt.",
+    )
+
+
+def stalled_notice(run_id: str, since: str) -> Notice:
+    """Return the notice of a turn without output."""
+    return Notice(
+        AttentionKind.STALLED,
+        f"stalled:{run_id}",
+        HEADLINES[Code.STALLED],
+        f"There has been no output in its turn since {since}.",
+        "Open the session: wait for it, or cancel the turn.",
+    )
+
+
+def cancel_ignored_notice(run_id: str, since: str) -> Notice:
+    """Return the notice of a turn that continues after its cancellation was requested."""
+    return Notice(
+        AttentionKind.CANCEL_IGNORED,
+        f"cancel_ignored:{run_id}",
+        HEADLINES[Code.CANCEL_IGNORED],
+        f"The request was made at {since}, and the turn has not ended.",
+        "Open the session: wait until the turn ends, or stop the agent. Its conversation and files are kept.",
+    )
+
+
+def output_limit_notice(session_id: str, limit: str, seq: int) -> Notice:
+    """Return the notice of an agent whose output is left out of the log; ``limit`` is the setting."""
+    return Notice(
+        AttentionKind.OUTPUT_LIMIT,
+        f"output_limit:{session_id}:{seq}",
+        "The agent’s output is no longer stored",
+        f"It has reached the limit {limit}. Requests of the agent and the end of its turn still arrive.",
+        "Open the session: choose “Store more output”, cancel the turn, or stop the agent.",
+    )
+
+
+def receipt_notice(receipt_id: str) -> Notice:
+    """Return the notice of a start that lost the conversation."""
+    return Notice(
+        AttentionKind.RECEIPT,
+        f"receipt:{receipt_id}",
+        "The agent started fresh and does not know what was said before",
+        "Its conversation could not be restored; the receipt has the evidence.",
+        "Open the session: read the receipt, and tell the agent what it needs to know.",
+    )
+
+
+def unproven_notice(receipt_id: str, found: str = "") -> Notice:
+    """Return the notice of a start whose success is unproven; ``found``: the result of a memory check."""
+    return Notice(
+        AttentionKind.UNPROVEN,
+        f"unproven:{receipt_id}",
+        "It is not proven that the agent remembers this conversation",
+        found or "It reports success, but replayed none of the conversation. It may have all of it, or nothing.",
+        "Before you rely on its memory, ask it what your last request was.",
+    )
+
+
+def owner_left_notice(session_id: str, owner: str) -> Notice:
+    """Return the notice of a session whose owner has left the team."""
+    return Notice(
+        AttentionKind.OWNER_LEFT,
+        f"owner_left:{session_id}",
+        HEADLINES[Code.OWNER_LEFT],
+        f"{owner or 'Its owner'} is no longer a full member of the team, so the session does not start automatically.",
+        "Add the owner to the team again, or let a member resume the session.",
+    )
+
+
+def run_key(run_id: str) -> str:
+    """Return the prefix of the keys of a failed workflow run; each further failure adds its own suffix."""
+    return f"workflow_run:{run_id}:"
+
+
+def run_failed_notice(run_id: str, name: str, error: str, round_: int) -> Notice:
+    """Return the notice of a failed workflow run."""
+    return Notice(
+        AttentionKind.WORKFLOW,
+        f"{run_key(run_id)}{round_}",
+        text("The workflow “", quote(name), "” has failed"),
+        text(quote(error) or "No error message."),
+        "Open the run: fix the cause and resume it from the failed step, or start a new run.",
+        _evidence(error, ""),
+    )
+
+
+def node_waits_notice(run_id: str, path: str, name: str, attempt: int) -> Notice:
+    """Return the notice of a workflow node whose interrupted prompt waits for a decision."""
+    return Notice(
+        AttentionKind.WORKFLOW,
+        f"workflow_node:{run_id}:{attempt}:{sha256(path.encode()).hexdigest()[:16]}",
+        text("The workflow “", quote(name), "” needs a decision"),
+        text("The agent of its node ", quote(path), " was interrupted, and nothing is sent twice automatically."),
+        "Open the session: continue, send the prompt again, or dismiss it. Dismissing it fails the node.",
+    )
+
+
+def triggers_paused_notice(workflow_id: str, name: str, why: str, who: str) -> Notice:
+    """Return the notice of a workflow whose triggers start nothing until someone confirms it.
+
+    ``who`` names whose rights suffice.
+    """
+    return Notice(
+        AttentionKind.WORKFLOW,
+        f"workflow_triggers:{workflow_id}",
+        text("The scheduled runs of “", quote(name), "” are paused"),
+        text(quote(why)),
+        f"Open the workflow, read what has changed, and confirm it or switch its triggers off. {who}",
+    )
+
+
+def idle_notice(run_id: str, state: str) -> Notice:
+    """Return the notice of an agent that finished its work and is idle."""
+    words = {
+        "completed": "The agent has finished its turn",
+        "failed": "The agent’s turn has failed",
+        "cancelled": "The agent has cancelled its turn",
+    }
+    return Notice(
+        AttentionKind.IDLE,
+        f"idle:{run_id}",
+        words.get(state, "The agent was interrupted and is idle"),
+        "The agent was working and is idle now; nothing else is queued.",
+        "Open the session: review the work, then send another prompt or close it.",
+    )
+
+
+def _evidence(error: str, log_tail: str) -> Text:
+    """Return an error and the end of a log, of which ``tail`` has removed the secrets already."""
+    quoted = quote_lines(error, ERROR_CHARS)
+    log_tail = log_tail[-(DETAIL_LIMIT - ERROR_CHARS) :]
+    if not quoted:
+        return text(log_tail)
+    return text(quoted, "\n\n", log_tail) if log_tail else text(quoted)
+
+
+def tail(log: str) -> str:
+    """Return the end of a log, without secrets, and with invisible characters made visible. Never in a transaction."""
+    return quote_lines(log, DETAIL_LIMIT).show()

@@ -1,0 +1,218 @@
+"""Admin pages of tasks and sessions, with the session actions resume, stop and sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from django.contrib import admin, messages
+from django.contrib.auth.models import User
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+
+from executors_app.models import ExecutorRunning
+from executors_app.staff_admin import StaffModelAdmin
+from executors_app.wire.errors import ExecutorError
+from sessions_app.catalogue import services as catalogue
+from sessions_app.kernel.rules.states import ENDED_STATES
+from sessions_app.kernel.services.errors import Invalid, SessionsError, TerminalState
+from sessions_app.models import IntentKind, Task, TaskSession
+from sessions_app.recovery.services.sweeps import request_sweep
+from sessions_app.sessions.services import intents
+
+MAX_REASONS_SHOWN: Final = 10
+"""Maximum number of refusals that are shown in detail."""
+
+SessionRequest = Callable[[TaskSession, Any], str]
+"""Requests something of a session for a user; returns why that was refused, or an empty string."""
+
+
+class SessionActionsMixin(StaffModelAdmin):
+    """Actions on the selected sessions: resume, stop, sweep now."""
+
+    actions = ("resume", "stop", "sweep_now")
+
+    @admin.action(description="Resume selected sessions", permissions=["change"])
+    def resume(self, request: HttpRequest, queryset: QuerySet[TaskSession]) -> None:
+        """Resume each session, as *Resume session* on its page does."""
+        self._ask(request, queryset, _request_resume, "asked to resume")
+
+    @admin.action(description="Stop selected sessions", permissions=["change"])
+    def stop(self, request: HttpRequest, queryset: QuerySet[TaskSession]) -> None:
+        """Stop each session; it can be resumed later."""
+        self._ask(request, queryset, _request_stop, "asked to stop")
+
+    @admin.action(description="Sweep selected sessions now", permissions=["change"])
+    def sweep_now(self, request: HttpRequest, queryset: QuerySet[TaskSession]) -> None:
+        """Request a sweep of the selected sessions."""
+        ids = list(queryset.values_list("id", flat=True))
+        asked = request_sweep(cast(User, request.user), sessions=ids)
+        text = f"Requested sweep {asked.id} of {_session_count_text(len(ids))}. Open the request to see its result."
+        self.message_user(request, text, messages.SUCCESS)
+
+    def _ask(self, request: HttpRequest, queryset: QuerySet[TaskSession], ask: SessionRequest, done: str) -> None:
+        asked, refused = 0, []
+        for session in queryset.select_related("task", "agent_profile", "executor"):
+            try:
+                reason = ask(session, request.user)
+            except (SessionsError, ExecutorError) as error:
+                reason = error.message
+            if reason:
+                refused.append(f"{session} ({session.task}): {reason}")
+            else:
+                asked += 1
+                self.log_change(request, session, done.capitalize())
+        self._report(request, f"{_session_count_text(asked)} {done}", asked, refused)
+
+    def _report(self, request: HttpRequest, done: str, asked: int, refused: list[str]) -> None:
+        summary = f"{done}, {len(refused)} refused." if refused else f"{done}."
+        self.message_user(request, summary, messages.SUCCESS if asked else messages.WARNING)
+        for line in refused[:MAX_REASONS_SHOWN]:
+            self.message_user(request, line, messages.WARNING)
+        if len(refused) > MAX_REASONS_SHOWN:
+            self.message_user(request, f"… and {len(refused) - MAX_REASONS_SHOWN} more.", messages.WARNING)
+
+
+def _session_count_text(count: int) -> str:
+    return f"{count} session{'' if count == 1 else 's'}"
+
+
+def _request_resume(session: TaskSession, user: User) -> str:
+    intents.request_resume(session.id, user)
+    ordered = session.intents.filter(kind=IntentKind.START, done_at=None).exists()
+    return "" if ordered else "The session is already running."
+
+
+def _request_stop(session: TaskSession, user: User) -> str:
+    if session.state in ENDED_STATES:
+        raise TerminalState
+    intents.request_stop(session.id, user)
+    return ""
+
+
+RELATED_MODELS = (
+    "intent",
+    "prompt",
+    "turn",
+    "sessionevent",
+    "message",
+    "permissionrequest",
+    "continuityreceipt",
+    "sweepoutcome",
+)
+
+
+class ServiceManagedAdmin(StaffModelAdmin):
+    """Base class of pages for rows that only a service creates and deletes."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return False: a service does this."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False: a service does this."""
+        return False
+
+
+@admin.register(Task)
+class TaskAdmin(ServiceManagedAdmin):
+    """Tasks, whose state follows from their sessions."""
+
+    list_display = ("title", "team", "state", "repository", "created_by", "created_at", "archived_at")
+    list_filter = ("state", "team", ("archived_at", admin.EmptyFieldListFilter), "repository")
+    list_select_related = ("team", "repository", "created_by")
+    search_fields = ("id", "title", "description", "team__name")
+    date_hierarchy = "created_at"
+    fields = (
+        "id",
+        "title",
+        "description",
+        "team",
+        "repository",
+        "base_branch",
+        "state",
+        "archived_at",
+        "created_by",
+        "created_at",
+        "updated_at",
+    )
+    readonly_fields = tuple(name for name in fields if name not in {"title", "description"})
+
+
+@admin.register(TaskSession)
+class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
+    """Sessions and the actions on them; only their policy can be edited."""
+
+    list_display = (
+        "short_id",
+        "task",
+        "team",
+        "state",
+        "work_state",
+        "desired_state",
+        "executor_status",
+        "agent_profile",
+        "executor",
+        "policy",
+        "error_code",
+        "updated_at",
+    )
+    list_filter = (
+        "state",
+        "desired_state",
+        "work_state",
+        "policy",
+        "agent_profile",
+        "executor",
+        ("task__team", admin.RelatedOnlyFieldListFilter),
+    )
+    list_select_related = ("task__team", "agent_profile", "executor")
+    search_fields = ("id", "task__title", "agent_profile__name", "worktree_branch", "error_message")
+    date_hierarchy = "created_at"
+    fields = ("more", "policy", "continue_prompts")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[TaskSession]:
+        """Return the sessions with the status of their current execution, and without secrets."""
+        status = ExecutorRunning.objects.filter(id=OuterRef("agent_execution_id")).values("status")
+        rows: QuerySet[TaskSession] = super().get_queryset(request)
+        return rows.defer(*catalogue.SECRET_FIELDS).annotate(executor_status=Subquery(status))
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        """Return all fields, those that can be edited first."""
+        rest = [field.name for field in self.opts.concrete_fields if field.name not in self.fields]
+        return [*self.fields, *rest]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        """Return all fields except the restart settings."""
+        return [name for name in self.get_fields(request, obj) if name not in {"policy", "continue_prompts"}]
+
+    @admin.display(description="session", ordering="id")
+    def short_id(self, session: TaskSession) -> str:
+        """Return the short id that logs and commands show."""
+        return str(session.id)[:8]
+
+    @admin.display(ordering="task__team__name")
+    def team(self, session: TaskSession) -> str:
+        """Return the team of the session's task."""
+        return str(session.task.team)
+
+    @admin.display(ordering="executor_status")
+    def executor_status(self, session: Any) -> str:
+        """Return the status of the current execution."""
+        return session.executor_status or "–"
+
+    @admin.display(description="related")
+    def more(self, session: TaskSession) -> SafeString:
+        """Return links to the rows that belong to the session."""
+        links = [(reverse(f"admin:sessions_app_{part}_changelist"), session.id, part) for part in RELATED_MODELS]
+        return format_html_join(" · ", '<a href="{}?session__id__exact={}">{}s</a>', links)
+
+
+def _inspect(path: str) -> catalogue.InspectedRepository | Invalid:
+    try:
+        return catalogue.inspect_repository(path)
+    except Invalid as error:
+        return error

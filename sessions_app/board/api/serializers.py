@@ -1,0 +1,119 @@
+"""Serializers of tasks."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib.auth.models import Group
+from rest_framework import serializers
+
+from sessions_app.accounts.authorization import require_write, writable_teams
+from sessions_app.api.serializers.common import (
+    WORK_STATES,
+    IdempotencyKeyField,
+    StrictCharField,
+    StrictModelSerializer,
+    StrictSerializer,
+    TeamField,
+    choice_field,
+)
+from sessions_app.models import Repository, Task
+
+DESCRIPTION_LIMIT: Final = 1024 * 1024
+BRANCH_PATTERN: Final = r"^(?![-/.])(?!.*(?:\.\.|@\{|//|\.lock$|[/.]$))[^\s\x00-\x1f\x7f~^:?*\[\\]+$"
+"""Approximately what git allows as the name of a branch or tag."""
+
+
+class BranchField(serializers.RegexField):
+    """The name of a branch, or an empty string."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(BRANCH_PATTERN, max_length=255, allow_blank=True, **kwargs)
+
+
+class TaskSerializer(StrictModelSerializer):
+    """A task."""
+
+    team = serializers.IntegerField(source="team_id", read_only=True)
+    team_name = serializers.CharField(source="team.name", read_only=True)
+    repository_path = serializers.CharField(source="repository.path", read_only=True, default="")
+    agent_work_state = choice_field(WORK_STATES, read_only=True)
+
+    class Meta:
+        model = Task
+        fields = (
+            "id",
+            "title",
+            "description",
+            "team",
+            "team_name",
+            "repository",
+            "repository_path",
+            "base_branch",
+            "state",
+            "agent_work_state",
+            "archived_at",
+            "created_by",
+            "created_at",
+            "updated_at",
+        )
+        read_only_fields = fields
+
+
+class NewTaskSerializer(serializers.Serializer[Any]):
+    """The values of a new task; ``team`` is optional for users who can write in exactly one team."""
+
+    title = StrictCharField(max_length=300)
+    description = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
+    team = TeamField(required=False)
+    repository = serializers.UUIDField(required=False, allow_null=True)
+    repository_path = StrictCharField(required=False, allow_blank=True, max_length=4096)
+    base_branch = BranchField(required=False)
+    idempotency_key = IdempotencyKeyField()
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Add the team if none is named, and look up the repository. Raises ReadOnly for viewers of the team."""
+        if "team" not in attrs:
+            attrs["team"] = self._only_team()
+        require_write(self.context["request"].user, attrs["team"])
+        attrs["repository"] = validate_repository(attrs["team"], attrs.get("repository"))
+        return attrs
+
+    def _only_team(self) -> Any:
+        teams = list(writable_teams(self.context["request"].user)[:2])
+        if len(teams) != 1:
+            raise serializers.ValidationError({"team": ["Specify which team the task belongs to."]})
+        return teams[0]
+
+
+def validate_repository(team: Group, repository_id: Any) -> Repository | None:
+    """Return the team's repository with this id, or None for no id. Raises ValidationError."""
+    if repository_id is None:
+        return None
+    found: Repository | None = team.repositories.filter(id=repository_id).first()
+    if found is None:
+        raise serializers.ValidationError(
+            {"repository": ["This repository does not exist, or is not open to the team."]}
+        )
+    return found
+
+
+class TaskChangeSerializer(StrictSerializer):
+    """Changes of a task; repository and base branch can change only while the task has no session."""
+
+    title = StrictCharField(required=False, max_length=300)
+    description = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
+    repository = serializers.UUIDField(required=False, allow_null=True)
+    base_branch = BranchField(required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Look up the repository among the team's."""
+        if "repository" in attrs:
+            attrs["repository"] = validate_repository(self.context["task"].team, attrs["repository"])
+        return attrs
+
+
+class TaskQuerySerializer(serializers.Serializer[Any]):
+    """Filter of tasks: ``archived`` true or false; both if it is omitted."""
+
+    archived = serializers.BooleanField(required=False)

@@ -1,0 +1,132 @@
+"""API views of tasks."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from sessions_app.accounts.requests import UserRequest
+from sessions_app.api.base_views import ApiView, TaskApiView
+from sessions_app.api.serializers.common import document_responses
+from sessions_app.board.api.serializers import (
+    NewTaskSerializer,
+    TaskChangeSerializer,
+    TaskQuerySerializer,
+    TaskSerializer,
+)
+from sessions_app.board.services import tasks
+from sessions_app.catalogue import services as catalogue
+
+
+class MemberPermission(IsAuthenticated):
+    """Everyone who can see an item can mark it as seen, except with a read-only token."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Return whether the request is allowed. Raises Http404 if the user cannot see the object."""
+        if not super().has_permission(request, view):
+            return False
+        view.team_of_address()
+        return request.method in SAFE_METHODS or not getattr(request.user, "only_reads", False)
+
+
+class TaskListCreateView(ApiView):
+    """The tasks of the user's teams."""
+
+    @document_responses({200: TaskSerializer(many=True)}, 400, parameters=[TaskQuerySerializer])
+    def get(self, request: UserRequest) -> Response:
+        """List the tasks, newest first."""
+        # Prefetched: with joins, the database would sort all tasks instead of reading the newest ones from an index.
+        found = catalogue.visible_tasks(request.user).select_related(None).prefetch_related("team", "repository")
+        query = self.query(TaskQuerySerializer)
+        if "archived" in query:
+            found = found.filter(archived_at__isnull=not query["archived"])
+        return self.list(TaskSerializer, found)
+
+    @document_responses({201: TaskSerializer, 200: TaskSerializer}, 400, 409, request=NewTaskSerializer)
+    def post(self, request: UserRequest) -> Response:
+        """Create a task.
+
+        Repeating the request with the same ``idempotency_key`` in the same team returns the same task, with 200.
+        """
+        asked = self.body(NewTaskSerializer)
+        key = asked.pop("idempotency_key")
+        mark = tasks.mark_task(asked, key)
+        made, new = tasks.create_task_once(request.user, asked, mark)
+        return self.show(TaskSerializer, catalogue.visible_tasks(request.user).get(id=made.id), 201 if new else 200)
+
+
+class _TaskChangeView(TaskApiView):
+    """Base class of views that change a task."""
+
+    def updated_response(self) -> Response:
+        """Return the task as it is after a change."""
+        return self.show(TaskSerializer, catalogue.visible_tasks(self.request.user).get(id=self.task.id))
+
+
+class TaskDetailView(_TaskChangeView):
+    """One task."""
+
+    @document_responses({200: TaskSerializer}, 404)
+    def get(self, request: UserRequest, task_id: uuid.UUID) -> Response:
+        """Return a task."""
+        return self.show(TaskSerializer, self.task)
+
+    @document_responses({200: TaskSerializer}, 400, 404, 409, request=TaskChangeSerializer)
+    def patch(self, request: UserRequest, task_id: uuid.UUID) -> Response:
+        """Update a task."""
+        tasks.change_task(self.task, self.body(TaskChangeSerializer, task=self.task))
+        return self.updated_response()
+
+
+class TaskArchiveView(_TaskChangeView):
+    """Archiving a task."""
+
+    @document_responses({200: TaskSerializer}, 404, request=None)
+    def post(self, request: UserRequest, task_id: uuid.UUID) -> Response:
+        """Archive a task and stop its sessions."""
+        tasks.archive_task(self.task, request.user)
+        return self.updated_response()
+
+
+class TaskDoneView(_TaskChangeView):
+    """Finishing a task."""
+
+    @document_responses({200: TaskSerializer}, 404, 409, request=None)
+    def post(self, request: UserRequest, task_id: uuid.UUID) -> Response:
+        """Mark a task as done and stop its sessions."""
+        tasks.finish_task(self.task, request.user)
+        return self.updated_response()
+
+
+class TaskUnarchiveView(_TaskChangeView):
+    """Restoring an archived task."""
+
+    @document_responses({200: TaskSerializer}, 404, request=None)
+    def post(self, request: UserRequest, task_id: uuid.UUID) -> Response:
+        """Restore an archived task; its sessions stay stopped."""
+        tasks.unarchive_task(self.task, request.user)
+        return self.updated_response()
+
+
+class TaskCancelView(_TaskChangeView):
+    """Cancelling a task."""
+
+    @document_responses({200: TaskSerializer}, 404, 409, request=None)
+    def post(self, request: UserRequest, task_id: uuid.UUID) -> Response:
+        """Cancel a task and stop its sessions. A task that is done cannot be cancelled."""
+        tasks.cancel_task(self.task, request.user)
+        return self.updated_response()
+
+
+class TaskReopenView(_TaskChangeView):
+    """Reopening a task."""
+
+    @document_responses({200: TaskSerializer}, 404, request=None)
+    def post(self, request: UserRequest, task_id: uuid.UUID) -> Response:
+        """Reopen a task that is done or cancelled; its state follows from its sessions again."""
+        tasks.reopen_task(self.task, request.user)
+        return self.updated_response()

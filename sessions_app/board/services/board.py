@@ -1,0 +1,238 @@
+"""The board: tasks that match a filter, in a column for each state, with their sessions.
+
+The number of queries does not depend on the number of tasks.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.contrib.auth.models import User
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery, Window
+from django.db.models.functions import RowNumber
+
+from sessions_app.agents.services.background_processes import processes_json
+from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.services import attention
+from sessions_app.attention.services.attention import has_unseen
+from sessions_app.catalogue.services import SECRET_FIELDS
+from sessions_app.kernel.rules.states import PromptKind, PromptState, RequestKind, RunState, TaskState
+from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Prompt, Supervisor, Task, TaskSession
+from sessions_app.recovery.rules.restart_rules import WaitReason
+from sessions_app.recovery.services.assessment import is_running
+from sessions_app.sessions.rules.situation_facts import SituationFacts
+from sessions_app.sessions.services.status import CLAIMS_TO_RUN, SessionRunState, is_asleep, load_run_states
+from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.workflows.models import WorkflowRun
+
+TASKS_PER_COLUMN: Final = 50
+"""Maximum number of tasks of one state on the board; the rest are only counted."""
+SESSIONS_PER_TASK: Final = 20
+"""Maximum number of sessions of one task on the board; the rest are only counted."""
+PERMANENT_COLUMNS: Final = (TaskState.TODO, TaskState.IN_PROGRESS, TaskState.REVIEW, TaskState.DONE)
+
+
+@dataclass(frozen=True, slots=True)
+class BoardFilter:
+    """Criteria for tasks; the default matches everything that is not archived."""
+
+    text: str = ""
+    """Searched in title, description, branch and agent profile name."""
+    team: int | None = None
+    agent: uuid.UUID | None = None
+    """Id of an agent profile."""
+    state: str = ""
+    mine: bool = False
+    """Created by the user, or with a session that the user owns."""
+    needs: bool = False
+    """With a session that needs a person."""
+    archived: bool = False
+    """Only archived tasks, which are left out otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session as the board shows it."""
+
+    session: TaskSession
+    derived: str
+    facts: SituationFacts
+
+
+@dataclass(frozen=True, slots=True)
+class BoardTask:
+    """A task with its newest sessions, and the number of all its sessions."""
+
+    task: Task
+    sessions: Sequence[SessionRow]
+    session_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoardColumn:
+    """The tasks of one state."""
+
+    state: TaskState
+    count: int
+    tasks: Sequence[BoardTask]
+
+
+def filter_tasks(user: User, wanted: BoardFilter) -> QuerySet[Task]:
+    """Return the matching tasks of the user's teams, newest first."""
+    tasks: QuerySet[Task] = Task.objects.visible_to(user).filter(archived_at__isnull=not wanted.archived)
+    sessions = TaskSession.objects.filter(task=OuterRef("pk"))
+    if wanted.text:
+        named = Q(agent_profile__name__icontains=wanted.text) | Q(worktree_branch__icontains=wanted.text)
+        words = Q(title__icontains=wanted.text) | Q(description__icontains=wanted.text)
+        # Not by a subquery for each task: this one runs once.
+        tasks = tasks.filter(words | Q(id__in=TaskSession.objects.filter(named).values("task")))
+    if wanted.team is not None:
+        tasks = tasks.filter(team=wanted.team)
+    if wanted.agent is not None:
+        tasks = tasks.filter(Exists(sessions.filter(agent_profile=wanted.agent)))
+    if wanted.state:
+        tasks = tasks.filter(state=wanted.state)
+    if wanted.mine:
+        tasks = tasks.filter(Q(created_by=user) | Q(Exists(sessions.filter(owner=user))))
+    if wanted.needs:
+        tasks = tasks.filter(Exists(sessions.filter(attention.needs_person())))
+    return tasks
+
+
+def board_columns(user: User, wanted: BoardFilter = BoardFilter()) -> list[BoardColumn]:
+    """Return the columns of the board.
+
+    A state outside ``PERMANENT_COLUMNS`` has a column only if it has tasks, or if the filter names it.
+    """
+    tasks = filter_tasks(user, wanted)
+    counts: dict[str, int] = dict(tasks.order_by().values_list("state").annotate(Count("id")))
+    shown = [state for state in TaskState if _is_shown(state, wanted, counts)]
+    found = _newest_of_each(tasks, {state: counts.get(state, 0) for state in shown})
+    sessions = _newest_sessions([task.id for tasks_ in found.values() for task in tasks_], user)
+    return [
+        BoardColumn(state, counts.get(state, 0), [sessions.of_task(task) for task in tasks_])
+        for state, tasks_ in found.items()
+    ]
+
+
+def _newest_of_each(tasks: QuerySet[Task], counts: Mapping[TaskState, int]) -> dict[TaskState, list[Task]]:
+    """Return the newest tasks of each state in ``counts``, at most ``TASKS_PER_COLUMN``.
+
+    Their ids first, which the database reads from an index in this order: with the joins of the second query, it would
+    sort all tasks of the state.
+    """
+    ids = [
+        key
+        for state, count in counts.items()
+        if count
+        for key in tasks.filter(state=state)
+        .values_list("id", flat=True)
+        .order_by("-created_at", "id")[:TASKS_PER_COLUMN]
+    ]
+    found: dict[TaskState, list[Task]] = {state: [] for state in counts}
+    for task in _with_run(Task.objects.filter(id__in=ids)).order_by("-created_at", "id"):
+        # A task that has moved since its id was read is shown where it is now, if that is shown.
+        found.get(TaskState(task.state), []).append(task)
+    return found
+
+
+def _is_shown(state: TaskState, wanted: BoardFilter, counts: Mapping[str, int]) -> bool:
+    if wanted.state:
+        return wanted.state == state
+    return state in PERMANENT_COLUMNS or bool(counts.get(state))
+
+
+def _with_run(tasks: QuerySet[Task]) -> QuerySet[Task]:
+    """Add, as ``run_id``, the workflow run that the task was created for."""
+    run = Subquery(WorkflowRun.objects.filter(task=OuterRef("pk")).values("id")[:1])
+    return tasks.select_related("repository", "team").annotate(run_id=run)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewestSessions:
+    """The newest sessions of some tasks, and the numbers of all their sessions."""
+
+    rows: Mapping[uuid.UUID, Sequence[SessionRow]]
+    counts: Mapping[uuid.UUID, int]
+
+    def of_task(self, task: Task) -> BoardTask:
+        return BoardTask(task, self.rows.get(task.id, ()), self.counts.get(task.id, 0))
+
+
+def _newest_sessions(tasks: Sequence[uuid.UUID], user: User) -> _NewestSessions:
+    """Return the newest sessions of each task, at most ``SESSIONS_PER_TASK``; a constant number of queries.
+
+    Their ids first: what the board shows of a session takes a dozen subqueries.
+    """
+    numbered = TaskSession.objects.filter(task__in=tasks).annotate(
+        place=Window(RowNumber(), partition_by="task", order_by=("-created_at", "id")),
+        total=Window(Count("id"), partition_by="task"),
+    )
+    newest = list(numbered.filter(place__lte=SESSIONS_PER_TASK).order_by().values_list("id", "task", "total"))
+    shown = TaskSession.objects.filter(id__in=[session_id for session_id, _, _ in newest])
+    shown = shown.select_related("task", "agent_profile").defer(*SECRET_FIELDS)
+    sessions = list(annotate_needs(shown, user).order_by("-created_at", "id"))
+    described = session_rows(sessions)
+    rows: dict[uuid.UUID, list[SessionRow]] = {}
+    for session in sessions:
+        rows.setdefault(session.task_id, []).append(described[session.id])
+    return _NewestSessions(rows, {task_id: total for _, task_id, total in newest})
+
+
+def annotate_needs(rows: QuerySet[TaskSession], user: User) -> QuerySet[TaskSession]:
+    """Annotate sessions with what a person has to do about them, and with open requests."""
+    starts = Intent.objects.filter(session=OuterRef("pk"), kind=IntentKind.START, done_at=None)
+    return rows.annotate(
+        asks=attention.awaits_answer(kind=RequestKind.PERMISSION),
+        questions=attention.awaits_answer(kind=RequestKind.QUESTION),
+        doubts=attention.has_held_prompt(),
+        cut_short=attention.has_interrupted_prompt(),
+        overdue=attention.has_overdue_prompt(),
+        raised=attention.has_open_item(),
+        memory=has_unseen(user, AttentionKind.RECEIPT),
+        looks=has_unseen(user, AttentionKind.IDLE),
+        is_start_ordered=Exists(starts),
+        waits_for_capacity=Exists(starts.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True})),
+        is_retrying=Exists(
+            Prompt.objects.filter(session=OuterRef("pk"), kind=PromptKind.RETRY, state=PromptState.QUEUED)
+        ),
+    )
+
+
+def session_rows(sessions: Sequence[TaskSession]) -> dict[uuid.UUID, SessionRow]:
+    """Return the rows of sessions from ``annotate_needs``, by id; a constant number of queries."""
+    states = load_run_states(sessions)
+    has_swept = Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
+    return {session.id: SessionRow(session, *_describe(session, states[session.id], has_swept)) for session in sessions}
+
+
+def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[str, SituationFacts]:
+    """Return the derived status and the facts that lists know, from a session of ``annotate_needs``."""
+    run, execution = state.run, state.execution
+    runs = is_running(session, execution)
+    facts = SituationFacts(
+        session_state=session.state,
+        desired_state=session.desired_state,
+        work_state=session.work_state,
+        agent_running=runs,
+        background_process_count=processes_json(session, is_running=runs)["background_process_count"],
+        has_agent=session.has_agent,
+        task_end=session.task.end,
+        error_code=session.error_code,
+        recovering=execution is not None and execution.status in CLAIMS_TO_RUN and not has_swept,
+        starting=session.is_start_ordered,
+        # Lists only say that the start waits. The reason and the position would take a query for each session.
+        start_reason=WaitReason.TURN if session.start_rank is not None or session.waits_for_capacity else "",
+        asleep=is_asleep(execution),
+        pending_permissions=int(session.asks),
+        pending_questions=int(session.questions),
+        waits_outside=run is not None and run.state == RunState.WAITING and run.wait_kind != WaitKind.PERMISSION,
+        next_restart_at=session.next_restart_at,
+        retrying=session.is_retrying,
+        last_run_state=run.state if run else "",
+        last_run_reason=run.reason if run else "",
+    )
+    return str(state.derived), facts

@@ -1,0 +1,376 @@
+"""Create, change and end tasks and sessions, and decide whose worktree a session uses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypedDict, Unpack
+
+from django.contrib.auth.models import Group, User
+from django.db.models import Q, QuerySet
+from django.db.transaction import atomic, on_commit
+from django.utils import timezone
+
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from executors_app.plugins import agent_type, runtime
+from executors_app.runtimes import SupportsSharedWorktrees
+from sessions_app.catalogue.services import profiles_for
+from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, TaskState
+from sessions_app.kernel.services.errors import (
+    Conflict,
+    Invalid,
+    NoAgent,
+    TerminalState,
+    WorktreeMissing,
+    WorktreeNotShared,
+)
+from sessions_app.kernel.services.idempotency import IdempotencyMark, create_once, mark_request
+from sessions_app.maintenance import files
+from sessions_app.metrics import counters as metric_counters
+from sessions_app.models import Prompt, Repository, Task, TaskSession, refresh_task_state, session_transaction
+from sessions_app.portable import record as portable_record
+from sessions_app.prompts.rules.attachments import AttachedFile
+from sessions_app.prompts.services.attachments import store_files
+from sessions_app.recovery.services.assessment import execution_of, is_running, worktree_loss_reason
+from sessions_app.sessions.services import intents
+from sessions_app.workflows.models import WorkflowRun
+
+
+def worktree_owner(wanted: TaskSession | None, task: Task, executor: Executor) -> TaskSession | None:
+    """Return the session that owns the wanted worktree; None if none is wanted.
+
+    Raises WorktreeNotShared if sessions of ``task`` on ``executor`` cannot use it.
+    """
+    if wanted is None:
+        return None
+    owner = wanted.shares_worktree_of or wanted
+    if not isinstance(runtime(executor.runtime), SupportsSharedWorktrees):
+        raise WorktreeNotShared(f"Sessions on {executor.runtime} cannot share a worktree.", runtime=executor.runtime)
+    if (owner.task_id, owner.executor_id) != (task.id, executor.id):
+        raise WorktreeNotShared("Only sessions of the same task and executor can share a worktree.")
+    return owner
+
+
+def require_can_be_taken_over(owner: TaskSession) -> None:
+    """Raise Conflict while an agent or a workflow uses the worktree, and WorktreeMissing if it is lost."""
+    if WorkflowRun.objects.filter(workspace=owner, ended_at=None).exists():
+        raise Conflict("A workflow run is using this worktree. Wait until it ends, or cancel it.")
+    for session in _sessions_in_worktree(owner):
+        if is_running(session, execution_of(session)):
+            raise Conflict("An agent is working in this worktree. Stop its session first.", session_id=str(session.id))
+    if lost := worktree_loss_reason(owner):
+        raise WorktreeMissing(f"{lost} Start without it.")
+
+
+def take_over_worktree(owner: TaskSession, by: User | None) -> None:
+    """Stop the sessions that use the worktree, in the caller's transaction, so that none returns automatically."""
+    running = _sessions_in_worktree(owner).filter(desired_state=DesiredState.RUNNING)
+    for session in running.exclude(state__in=ENDED_STATES):
+        intents.request_stop(session.id, by)
+
+
+def _sessions_in_worktree(owner: TaskSession) -> QuerySet[TaskSession]:
+    rows = TaskSession.objects.filter(Q(id=owner.id) | Q(shares_worktree_of=owner)).order_by("id")
+    return rows.select_related("task", "agent_profile", "executor")
+
+
+_USER_SET_STATES: Final = frozenset({TaskState.DONE, TaskState.CANCELLED})
+"""States that only users set, and that only ``reopen_task`` leaves."""
+
+
+def mark_task(values: Mapping[str, Any], key: str) -> IdempotencyMark:
+    """Return the mark of a request for a task with an idempotency ``key``; not for transactions. Raises Invalid."""
+    return mark_request(key, {name: getattr(value, "pk", value) for name, value in values.items()})
+
+
+def create_task_once(user: User, values: Mapping[str, Any], mark: IdempotencyMark) -> tuple[Task, bool]:
+    """Create a task once per mark (``mark_task``) and team; return it, and whether it is new."""
+    rows = Task.objects.filter(team=values["team"])
+    return create_once(rows, mark, lambda mark: create_task(user, values, mark))
+
+
+def create_task(user: User, values: Mapping[str, Any], mark: Mapping[str, str] | None = None) -> Task:
+    """Create a task in one of the user's teams.
+
+    ``values``: title, team, and maybe description, repository (a row), repository_path, base_branch.
+    Raises Invalid for a repository that staff have not opened to the team.
+    """
+    repository = values.get("repository") or _repository_by_path(values["team"], values.get("repository_path", ""))
+    if repository is not None and repository.team_id != values["team"].id:
+        raise Invalid("This repository belongs to another team.", field="repository")
+    return Task.objects.create(
+        title=values["title"],
+        description=values.get("description", ""),
+        team=values["team"],
+        repository=repository,
+        base_branch=values.get("base_branch", ""),
+        created_by=user,
+        **(mark or {}),
+    )
+
+
+def _repository_by_path(team: Group, path: str) -> Repository | None:
+    if not path:
+        return None
+    found = Repository.objects.filter(team=team, path=str(Path(path))).first()
+    if found is None:
+        raise Invalid(
+            "No repository with this path is available to the team. Staff can add it.", field="repository_path"
+        )
+    return found
+
+
+def change_task(task: Task, values: Mapping[str, Any]) -> Task:
+    """Change title, description, repository (a row or None) or base_branch; missing values stay.
+
+    Once the task has a session, repository and base branch cannot change (Conflict).
+    """
+    with atomic():
+        row = Task.objects.select_for_update(no_key=True).get(id=task.id)
+        changed = {name: value for name, value in values.items() if getattr(row, name) != value}
+        if changed.keys() & {"repository", "base_branch"} and row.sessions.exists():
+            raise Conflict("The repository and base branch of a task cannot change once it has sessions.")
+        for name, value in changed.items():
+            setattr(row, name, value)
+        row.save(update_fields=[*changed, "updated_at"])
+    return row
+
+
+class AskedOfSession(TypedDict, total=False):
+    """Optional values of a new session."""
+
+    prompt: str
+    files: Sequence[AttachedFile]
+    """Files of the prompt, checked by ``prompts.services.attachments.check_files``."""
+    policy: str
+    desired_state: str
+    worktree_of: TaskSession
+    """The session whose worktree the new one takes over."""
+
+
+def mark_session(
+    profile: AgentProfile, executor: Executor, key: str, **asked: Unpack[AskedOfSession]
+) -> IdempotencyMark:
+    """Return the mark of a request for a session with an idempotency ``key``; not for transactions. Raises Invalid."""
+    said = {"desired_state": DesiredState.RUNNING, **asked, "agent_profile": profile.id, "executor": executor.id}
+    if files := asked.get("files"):
+        said["files"] = [each.described() for each in files]
+    said |= {name: value.id for name, value in asked.items() if isinstance(value, TaskSession)}
+    return mark_request(key, said)
+
+
+def create_session_once(
+    user: User,
+    task: Task,
+    profile: AgentProfile,
+    executor: Executor,
+    mark: IdempotencyMark,
+    **asked: Unpack[AskedOfSession],
+) -> tuple[TaskSession, bool]:
+    """Create a session once per mark (``mark_session``) and task; return it, and whether it is new.
+
+    Without ``prompt`` the task's first session gets the task's description; an empty one means none.
+    """
+
+    def make(mark: IdempotencyMark) -> TaskSession:
+        # Chosen here, so that a repeated request, when the task has this session, has the same digest as the first.
+        values = asked if "prompt" in asked else {**asked, "prompt": first_prompt(task)}
+        return create_session(user, task, profile, executor, **values, mark=mark)
+
+    return create_once(TaskSession.objects.filter(task=task), mark, make)
+
+
+def create_session(
+    user: User | None,
+    task: Task,
+    profile: AgentProfile,
+    executor: Executor,
+    *,
+    prompt: str = "",
+    files: Sequence[AttachedFile] = (),
+    policy: str = "",
+    desired_state: str = DesiredState.RUNNING,
+    has_agent: bool = True,
+    model: str = "",
+    shares_worktree_of: TaskSession | None = None,
+    worktree_of: TaskSession | None = None,
+    mark: Mapping[str, str] | None = None,
+) -> TaskSession:
+    """Create a session with its first prompt queued; a supervisor starts it in the background.
+
+    Without an agent it is only a workspace, and the profile has no effect. ``model`` overrides the profile's. The
+    session uses the worktree of another one beside it (``shares_worktree_of``) or in its place (``worktree_of``), which
+    stops the sessions there. ``files`` go with the prompt. Raises TerminalState, Invalid, NoAgent, WorktreeNotShared,
+    and with ``worktree_of`` Conflict while an agent works there, and WorktreeMissing.
+    """
+    if (prompt or files) and not has_agent:
+        raise NoAgent
+    if files and not prompt:
+        raise Invalid("Files need a prompt that explains what to do with them.", field="prompt")
+    if task.end:
+        raise TerminalState.of_task(task.end)
+    if task.repository_id is None:
+        raise Invalid("The task has no repository for a session to work in. Choose one first.", field="repository")
+    taken_over = worktree_owner(worktree_of, task, executor)
+    if taken_over is not None:
+        require_can_be_taken_over(taken_over)
+    with atomic():
+        if taken_over is not None:
+            take_over_worktree(taken_over, user)
+        session = TaskSession.objects.create(
+            task=task,
+            agent_profile=profile,
+            executor=executor,
+            owner=user,
+            desired_state=desired_state,
+            stopped_by_user=desired_state == DesiredState.STOPPED,
+            policy=policy,
+            has_agent=has_agent,
+            model=model,
+            shares_worktree_of=taken_over or worktree_owner(shares_worktree_of, task, executor),
+            **(mark or {}),
+        )
+        execution = _execution(session)
+        TaskSession.objects.filter(id=session.id).update(agent_execution_id=execution.id)
+        session.agent_execution_id = execution.id
+        if prompt:
+            attached = store_files(session, files)
+            Prompt.objects.create(
+                session=session, message_id=str(uuid.uuid4()), text=prompt, by=user, attachments=attached
+            )
+        if desired_state == DesiredState.RUNNING:
+            intents.ensure_start_intent(session, user, "auto")
+    return session
+
+
+def _execution(session: TaskSession) -> ExecutorRunning:
+    kind = agent_type(session.agent_profile.agent_type)
+    return ExecutorRunning.objects.create(
+        session=session,
+        task_id=session.task_id,
+        executor=session.executor,
+        runtime=session.executor.runtime,
+        status=ExecutorRunning.Status.STOPPED,
+        status_reason="new",
+        supports_workspace_only=kind.supports_workspace_only,
+    )
+
+
+def archive_task(task: Task, user: User) -> Task:
+    """Archive a task; its sessions are stopped, and their workspaces stay."""
+    with atomic():
+        _stop_sessions(task, user)  # first: everyone locks a session before its task, so that no two deadlock
+        Task.objects.filter(id=task.id, archived_at=None).update(archived_at=timezone.now())
+    task.refresh_from_db()
+    return task
+
+
+def unarchive_task(task: Task, user: User) -> Task:
+    """Put an archived task back on the board; its sessions stay stopped until someone resumes them."""
+    Task.objects.filter(id=task.id).exclude(archived_at=None).update(archived_at=None, updated_at=timezone.now())
+    task.refresh_from_db()
+    return task
+
+
+def finish_task(task: Task, user: User) -> Task:
+    """Mark a task as done; its sessions are stopped. Conflict for a cancelled one."""
+    return _end_task(task, user, TaskState.DONE)
+
+
+def cancel_task(task: Task, user: User) -> Task:
+    """Mark a task as cancelled; its sessions are stopped. Conflict for one that is done."""
+    return _end_task(task, user, TaskState.CANCELLED)
+
+
+def _end_task(task: Task, user: User, state: TaskState) -> Task:
+    with atomic():
+        _stop_sessions(task, user)  # first, as in ``archive_task``
+        row = Task.objects.select_for_update(no_key=True).get(id=task.id)
+        if row.state in _USER_SET_STATES - {state}:
+            raise Conflict(f"This task is {row.state.lower()}. Reopen it first.")
+        Task.objects.filter(id=task.id).exclude(state=state).update(state=state, updated_at=timezone.now())
+    task.refresh_from_db()
+    return task
+
+
+def reopen_task(task: Task, user: User) -> Task:
+    """Continue a task that is done or cancelled: its state follows from its sessions again."""
+    with atomic():
+        # Lock the sessions first: a change that commits while the task is still done would not reach its state.
+        list(task.sessions.select_for_update(no_key=True).order_by("id").values_list("id"))
+        if Task.objects.filter(id=task.id, state__in=_USER_SET_STATES).update(state=TaskState.TODO):
+            refresh_task_state(task.id)
+            Task.objects.filter(id=task.id).update(updated_at=timezone.now())
+    task.refresh_from_db()
+    return task
+
+
+def _stop_sessions(task: Task, user: User) -> None:
+    for session in task.sessions.order_by("id"):
+        if session.desired_state == DesiredState.RUNNING:
+            intents.request_stop(session.id, user)  # when it has stopped, its work is recorded as finished
+        elif not session.executions.exclude(status=ExecutorRunning.Status.STOPPED).exists():
+            with session_transaction(session.id) as transaction:
+                transaction.move_work("finish")
+
+
+def delete_session(session: TaskSession) -> None:
+    """Delete a session and its portable record; raises Conflict if it may have a live execution."""
+    with atomic():
+        TaskSession.objects.select_for_update().get(id=session.id)  # first, like every change to a session
+        live = session.executions.select_for_update().exclude(status=ExecutorRunning.Status.STOPPED)
+        if live.exists() or session.intents.filter(done_at=None).exists():
+            raise Conflict("The session has a live execution. Stop it first.")
+        if session.sharing.exists():
+            raise Conflict("Other sessions use the worktree of this one. Delete them first.")
+        forgotten = session.id
+        metric_counters.keep_session_counts(forgotten)
+        files.note_leftover(session)
+        session.delete()
+        # After the commit: if the deletion is rolled back, the session keeps its record.
+        on_commit(lambda: portable_record.forget_record(forgotten))
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultChoice:
+    """Ids to preselect in a form; None: nothing was chosen yet."""
+
+    profile: uuid.UUID | None = None
+    executor: uuid.UUID | None = None
+    repository: uuid.UUID | None = None
+
+
+def default_choice(user: User) -> DefaultChoice:
+    """Return what the user chose last, among what they can still see; one query."""
+    rows = TaskSession.objects.visible_to(user).filter(owner=user).order_by("-created_at")
+    last = rows.values_list("agent_profile_id", "executor_id", "task__repository_id").first()
+    return DefaultChoice(*last) if last else DefaultChoice()
+
+
+def usual_choice(user: User, task: Task) -> tuple[AgentProfile, Executor]:
+    """Return the agent profile and executor that the user chose last, else the first that the task can use.
+
+    Raises Invalid if there is no profile or no executor.
+    """
+    usual = default_choice(user)
+    profiles, places = profiles_for(task), Executor.objects.all()
+    profile = (profiles.filter(id=usual.profile).first() if usual.profile else None) or profiles.first()
+    place = (places.filter(id=usual.executor).first() if usual.executor else None) or places.first()
+    if profile is None or place is None:
+        raise Invalid("There is no agent profile or no executor yet. Staff can add them.")
+    return profile, place
+
+
+def first_prompt(task: Task) -> str:
+    """Return the prompt of a new session if nobody has written one: the description, for the task's first session."""
+    if not task.description.strip() or task.sessions.exists():
+        return ""
+    return task.description
+
+
+def create_session_with_defaults(user: User, task: Task) -> TaskSession:
+    """Create a session with ``usual_choice`` and the description as its prompt. Raises the errors of both."""
+    profile, place = usual_choice(user, task)
+    return create_session(user, task, profile, place, prompt=first_prompt(task))

@@ -1,0 +1,28 @@
+"""URLs of the board, tasks and bulk actions: pages and the API."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from sessions_app.board.api import views as api
+from sessions_app.board.views import board, tasks
+from sessions_app.kernel.addresses import TASK
+
+urlpatterns = [
+    path("", board.show_board, name="board"),
+    path("live/", board.board_updates, name="board-live"),
+    path("sessions/bulk/", board.act_on_many_sessions, name="bulk"),
+    path("tasks/<uuid:task_id>/", tasks.show_task, name="task"),
+    path("tasks/<uuid:task_id>/live/", tasks.task_updates, name="task-live"),
+    path("tasks/<uuid:task_id>/<str:what>/", tasks.act_on_task, name="task-change"),
+]
+
+api_urlpatterns = [
+    path("tasks/", api.TaskListCreateView.as_view()),
+    path(TASK, api.TaskDetailView.as_view()),
+    path(TASK + "archive/", api.TaskArchiveView.as_view()),
+    path(TASK + "unarchive/", api.TaskUnarchiveView.as_view()),
+    path(TASK + "done/", api.TaskDoneView.as_view()),
+    path(TASK + "cancel/", api.TaskCancelView.as_view()),
+    path(TASK + "reopen/", api.TaskReopenView.as_view()),
+]

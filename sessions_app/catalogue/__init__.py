@@ -1,0 +1,1 @@
+"""What a team can start sessions with: repositories, executors and what runs on them."""

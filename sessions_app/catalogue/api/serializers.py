@@ -1,0 +1,145 @@
+"""Serializers of repositories, executors and executions. None of them exposes a secret."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from executors_app.encryption import SecretUnreadable
+from executors_app.models import Executor, ExecutorRunning
+from sessions_app.accounts.authorization import is_isolated
+from sessions_app.api.serializers.common import (
+    EXECUTOR_STATUSES,
+    SizedDictField,
+    StrictCharField,
+    StrictModelSerializer,
+    TeamField,
+    choice_field,
+)
+from sessions_app.board.api.serializers import BranchField
+from sessions_app.models import Repository
+
+
+class VersionSerializer(serializers.Serializer[Any]):
+    """The version of this deployment."""
+
+    version = serializers.CharField(help_text="The version of Kandev that answers.")
+
+
+class ExecutorSerializer(StrictModelSerializer):
+    """An executor, where agents run; only staff see its configuration."""
+
+    trusted_agents_only = serializers.SerializerMethodField()
+    config = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Executor
+        fields = ("id", "name", "runtime", "config", "max_live", "trusted_agents_only", "created_at")
+        read_only_fields = fields
+
+    def get_trusted_agents_only(self, executor: Executor) -> bool:
+        """Return whether agents can affect the control plane's machine; true for an unknown runtime, to be safe."""
+        return not is_isolated(executor)
+
+    def get_config(self, executor: Executor) -> dict[str, Any] | None:
+        """Return the configuration; null for users who are not staff."""
+        return dict(executor.config) if self.context["request"].user.is_staff else None
+
+
+class NewExecutorSerializer(StrictModelSerializer):
+    """The values of a new executor."""
+
+    config = SizedDictField(required=False)
+
+    class Meta:
+        model = Executor
+        fields = ("name", "runtime", "config", "max_live")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Validate with the model, which knows the runtimes and their configuration."""
+        Executor(**attrs).clean()
+        return attrs
+
+
+class ProbeAnswerSerializer(serializers.Serializer[Any]):
+    """The result of probing an executor."""
+
+    ok = serializers.BooleanField()
+    runtime = serializers.CharField()
+    isolated = serializers.BooleanField()
+    observed = serializers.DictField(child=serializers.IntegerField())
+    duration_ms = serializers.IntegerField()
+
+
+class ExecutionSerializer(StrictModelSerializer):
+    """An execution, without its tokens and the runtime's internal state."""
+
+    id = serializers.UUIDField(read_only=True)
+    has_resume_token = serializers.SerializerMethodField()
+
+    class Meta:
+        model = ExecutorRunning
+        fields = (
+            "id",
+            "session",
+            "task",
+            "executor",
+            "runtime",
+            "host_id",
+            "status",
+            "status_reason",
+            "pid",
+            "container_id",
+            "supports_session_resume",
+            "supports_workspace_only",
+            "has_resume_token",
+            "workspace_path",
+            "worktree_id",
+            "worktree_path",
+            "worktree_branch",
+            "last_seen_at",
+            "error_code",
+            "error_message",
+            "owner",
+            "lease_expires_at",
+            "generation",
+            "journal_epoch",
+            "journal_seq",
+            "created_at",
+            "updated_at",
+        )
+        read_only_fields = fields
+
+    def get_has_resume_token(self, execution: ExecutorRunning) -> bool:
+        """Return whether a resume token is stored; the token itself is never shown."""
+        try:
+            return bool(execution.resume_token)
+        except SecretUnreadable:
+            return True
+
+
+class ExecutionQuerySerializer(serializers.Serializer[Any]):
+    """Filter of executions by status; without one, those that run or should run."""
+
+    status = choice_field(EXECUTOR_STATUSES, required=False)
+
+
+class RepositorySerializer(StrictModelSerializer):
+    """A repository that staff opened to a team."""
+
+    team = serializers.IntegerField(source="team_id", read_only=True)
+
+    class Meta:
+        model = Repository
+        fields = ("id", "name", "team", "path", "default_branch", "created_at")
+        read_only_fields = fields
+
+
+class NewRepositorySerializer(serializers.Serializer[Any]):
+    """The values of a repository that staff opens to a team."""
+
+    name = StrictCharField(max_length=200)
+    team = TeamField()
+    path = StrictCharField(max_length=4096, trim_whitespace=False)
+    default_branch = BranchField(required=False)

@@ -1,0 +1,1 @@
+"""Data and deployments that show how Kandev works."""

@@ -1,0 +1,183 @@
+"""Errors of requests: subclasses of ``SessionsError``, each with a stable code (docs/codes.md)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sessions_app.kernel.rules.states import TaskEnd
+from sessions_app.recovery.rules.resumability import Assessment
+from sessions_app.sessions.rules.situation_facts import TASK_ENDS
+from sessions_app.sessions.rules.situation_texts import REFUSALS
+
+
+class SessionsError(Exception):
+    """The request cannot be carried out."""
+
+    code: ClassVar[str] = "conflict"
+
+    def __init_subclass__(cls, code: str = "", **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        cls.code = code or cls.code
+
+    def __init__(self, message: str = "", **details: Any):
+        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+        self.details = details
+
+    @property
+    def message(self) -> str:
+        """The sentence for people."""
+        return str(self)
+
+
+class Conflict(SessionsError):
+    """The request conflicts with the current state."""
+
+
+class Invalid(SessionsError, code="validation_error"):
+    """The request is not valid."""
+
+
+class InvalidAnswer(SessionsError, code="invalid_answer"):
+    """The answer does not fit the question. Correct the fields that are marked."""
+
+
+class NotFound(SessionsError, code="not_found"):
+    """Not found."""
+
+
+class ReadOnly(SessionsError, code="permission_denied"):
+    """You have read-only access to this team."""
+
+
+class Throttled(SessionsError, code="throttled"):
+    """Too many requests. Wait a moment, then try again."""
+
+    def __init__(self, retry_after: int, message: str = ""):
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds."""
+
+
+class ChecksUnavailable(SessionsError, code="checks_unavailable"):
+    """Workflows cannot be checked now because the machine is too busy. Nothing was changed. Try again."""
+
+
+class AlreadyRunning(SessionsError, code="already_running"):
+    """The session is already running."""
+
+
+class NotResumable(SessionsError, code="not_resumable"):
+    """This agent cannot resume previous sessions. Create a new session."""
+
+
+class NoAgent(SessionsError, code="no_agent"):
+    """This session is a workspace without an agent and does not accept prompts. Use another session of its task."""
+
+
+class SettingsUnknown(SessionsError, code="settings_unknown"):
+    """The agent has not reported any settings. Start it first; some agents have none."""
+
+
+class UnknownSetting(SessionsError, code="unknown_setting"):
+    """The agent does not offer this setting."""
+
+
+class WorktreeNotShared(SessionsError, code="worktree_not_shared"):
+    """A session cannot share this worktree."""
+
+
+class MissingResumeToken(SessionsError, code="missing_resume_token"):
+    """The agent never reported its conversation id, so this conversation cannot be resumed. Start fresh."""
+
+
+class TokenMismatch(SessionsError, code="strange_token"):
+    """This conversation belongs to another agent profile, agent type or directory, and cannot be resumed here."""
+
+
+class TerminalState(SessionsError, code="terminal_state"):
+    """The session has ended and cannot be restarted."""
+
+    @classmethod
+    def of_task(cls, end: TaskEnd) -> TerminalState:
+        """Return the error for a request to a task that is archived, done or cancelled."""
+        return cls(f"{TASK_ENDS[end].text} {TASK_ENDS[end].next_step}")
+
+
+class WorktreeMissing(SessionsError, code="worktree_missing"):
+    """The session’s worktree is gone. Resume the session once its disk is back, or create a new one."""
+
+
+class DamagedRow(SessionsError, code="damaged_row"):
+    """This session’s record is damaged, so Kandev leaves it alone. Its status shows what is wrong."""
+
+
+class PromptInDoubt(SessionsError, code="prompt_in_doubt"):
+    """It is unknown whether the agent received this prompt. Send it again, or dismiss it."""
+
+
+class PermissionPending(SessionsError, code="permission_pending"):
+    """The agent is waiting for your answer. Sending a prompt now withdraws its question and cancels its turn."""
+
+
+class AttachmentUnsupported(SessionsError, code="attachment_unsupported"):
+    """This agent does not accept files of this kind in a prompt."""
+
+
+class AttachmentMissing(SessionsError, code="attachment_missing"):
+    """A file of this prompt is no longer stored here. Send a new prompt with the file."""
+
+
+class AttachmentTooLarge(SessionsError, code="too_large"):
+    """The files of this prompt are too large."""
+
+
+class MediaTypeUnsupported(SessionsError, code="unsupported_media_type"):
+    """A prompt cannot carry a file of this type."""
+
+
+class IdempotencyKeyReused(SessionsError, code="idempotency_key_reused"):
+    """This idempotency key was used for a different request. Use a new key for each request."""
+
+
+class ExecutorInUse(SessionsError, code="executor_in_use"):
+    """Sessions or workflows use this executor."""
+
+
+class TokenInvalid(SessionsError, code="token_invalid"):
+    """This key is invalid, or belongs to something else."""
+
+
+class TokenExpired(SessionsError, code="token_expired"):
+    """This key has expired."""
+
+
+class TokenConsumed(SessionsError, code="token_consumed"):
+    """This key was already used. Each key can be used only once."""
+
+
+class TokenRevoked(SessionsError, code="token_revoked"):
+    """This key was revoked, because nothing is waiting for its answer."""
+
+
+ERRORS_BY_CODE: dict[str, type[SessionsError]] = {
+    error.code: error
+    for error in (
+        AlreadyRunning,
+        NotResumable,
+        NoAgent,
+        MissingResumeToken,
+        TokenMismatch,
+        TerminalState,
+        WorktreeMissing,
+        PromptInDoubt,
+        DamagedRow,
+    )
+}
+"""The errors that an assessment's refusal code leads to."""
+
+
+def refusal_error(assessment: Assessment, refusal: str) -> SessionsError:
+    """Return the error for a start that the assessment refuses, in the words of the session's banner."""
+    error = ERRORS_BY_CODE.get(refusal, Conflict)
+    is_about_conversation = error in (NotResumable, MissingResumeToken)
+    return error(REFUSALS.get(assessment.cause.resume_reason, "") if is_about_conversation else "")

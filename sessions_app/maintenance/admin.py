@@ -1,0 +1,89 @@
+"""Admin pages of maintenance and of the worker's queue."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django_q.admin import FailAdmin, QueueAdmin, ScheduleAdmin, TaskAdmin
+from django_q.models import Failure, OrmQ, Schedule, Success
+
+from executors_app.staff_admin import ReadOnlyModelAdmin
+from sessions_app.models import (
+    Chore,
+    Leftover,
+    Orphaned,
+)
+
+
+@admin.register(Chore)
+class ChoreAdmin(ReadOnlyModelAdmin):
+    """Maintenance chores and their last runs."""
+
+    list_display = ("name", "ended_at", "went_well", "removed", "kept", "told")
+    list_filter = (("failed_at", admin.EmptyFieldListFilter),)
+    search_fields = ("name",)
+    date_hierarchy = "ended_at"
+
+    @admin.display(boolean=True, description="succeeded")
+    def went_well(self, chore: Chore) -> bool:
+        """Return whether the last run succeeded."""
+        return chore.failed_at is None
+
+    @admin.display(description="message")
+    def told(self, chore: Chore) -> str:
+        """Return the first message of the last run."""
+        return chore.said[0][:200] if chore.said else "–"
+
+
+@admin.register(Leftover)
+class LeftoverAdmin(ReadOnlyModelAdmin):
+    """Files and refs of deleted sessions that are still to be removed."""
+
+    list_display = ("session_id", "deleted_at", "repository_path", "files_gone", "refs_gone")
+    list_filter = ("files_gone", "refs_gone")
+    search_fields = ("=session_id", "repository_path")
+    date_hierarchy = "deleted_at"
+
+
+@admin.register(Orphaned)
+class OrphanedAdmin(ReadOnlyModelAdmin):
+    """Orphans that the last check found: marked as ours, but without a session (``manage.py orphans``)."""
+
+    list_display = ("name", "runtime", "status", "execution_id", "first_seen_at", "last_seen_at")
+    list_filter = ("runtime", "status")
+    search_fields = ("name", "execution_id")
+    date_hierarchy = "first_seen_at"
+
+
+for _model in (Schedule, Success, Failure, OrmQ):
+    admin.site.unregister(_model)
+
+
+@admin.register(Schedule)
+class ScheduledTaskAdmin(ReadOnlyModelAdmin, ScheduleAdmin):  # type: ignore[misc]
+    """Schedules of the worker."""
+
+    readonly_fields = ()
+
+
+@admin.register(Success)
+class SucceededTaskAdmin(ReadOnlyModelAdmin, TaskAdmin):  # type: ignore[misc]
+    """Background jobs that succeeded."""
+
+    date_hierarchy = "stopped"
+    readonly_fields = ()
+
+
+@admin.register(Failure)
+class FailedTaskAdmin(ReadOnlyModelAdmin, FailAdmin):  # type: ignore[misc]
+    """Background jobs that failed; they are retried automatically."""
+
+    date_hierarchy = "stopped"
+    readonly_fields = ()
+
+
+@admin.register(OrmQ)
+class QueuedTaskAdmin(ReadOnlyModelAdmin, QueueAdmin):  # type: ignore[misc]
+    """Background jobs that are waiting for a worker."""
+
+    hidden = ("payload",)
+    readonly_fields = ("task_id", "name", "group", "func")

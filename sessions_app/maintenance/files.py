@@ -1,0 +1,201 @@
+"""Delete files and recovery refs of executions that are over or whose session was deleted."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from django.conf import settings
+from django.db import connection
+
+from executors_app import cleanup
+from executors_app.models import ExecutorRunning
+from executors_app.wire.errors import RepositoryUnusable
+from executors_app.wire.executions import ExecutorStatus
+from sessions_app.kernel.rules.states import SessionState
+from sessions_app.maintenance.chore_run import ChoreRun, cutoff_before
+from sessions_app.models import Leftover, Repository, TaskSession
+
+
+def note_leftover(session: TaskSession) -> None:
+    """Record what a session leaves behind, in the transaction that deletes it."""
+    repository = session.task.repository
+    Leftover.objects.update_or_create(
+        session_id=session.id,
+        defaults={
+            "executions": [str(key) for key in session.executions.values_list("id", flat=True)],
+            "repository_path": repository.path if repository else "",
+        },
+    )
+
+
+def leftovers_of_deleted() -> Iterator[Leftover]:
+    """Yield the leftovers of deleted sessions, and forget those of sessions that were imported again."""
+    rows = list(Leftover.objects.all())
+    back = set(TaskSession.objects.filter(id__in=[row.session_id for row in rows]).values_list("id", flat=True))
+    Leftover.objects.filter(session_id__in=back).delete()
+    return (row for row in rows if row.session_id not in back)
+
+
+def settle_leftover(row: Leftover, **done: bool) -> None:
+    """Record that a part was removed; with the last part, delete the row."""
+    Leftover.objects.filter(session_id=row.session_id).update(**done)
+    Leftover.objects.filter(session_id=row.session_id, files_gone=True, refs_gone=True).delete()
+
+
+CLOSED_STATES: Final = (SessionState.COMPLETED, SessionState.CANCELLED)
+"""States that a session never leaves."""
+OTHER_HOSTS_GRACE: Final = timedelta(days=90)
+"""How long each of several machines that share a database can still remove its part."""
+
+
+def clean_journals(work: ChoreRun) -> None:
+    """Delete agentctl's directories of closed sessions whose journal is in the log, and of deleted sessions.
+
+    A directory that belongs to no row stays: a restored database may lack a session that is alive.
+    """
+    if not work.dry_run:
+        cleanup.finish_removals()
+    cutoff = cutoff_before(settings.KANDEV_JOURNAL_RETENTION)
+    if cutoff is None:
+        return
+    living = cleanup.find_living_executions()
+    deleted = {key: row for row in leftovers_of_deleted() if not row.files_gone for key in row.executions}
+    for execution_id in cleanup.list_state_directories():
+        if work.is_over:
+            return
+        row = deleted.get(execution_id)
+        if row.deleted_at < cutoff if row is not None else _is_over(execution_id, cutoff):
+            _remove(work, execution_id, living)
+    _clean_deleted(work, cutoff)
+
+
+def _remove(work: ChoreRun, execution_id: str, living: frozenset[str]) -> None:
+    if not cleanup.is_idle(execution_id, living):
+        work.kept += 1
+        work.note(f"execution {execution_id} has ended, but a process still runs", execution_id=execution_id)
+        return
+    what = f"the journal of execution {execution_id}"
+    work.act(what, partial(cleanup.remove_state, execution_id), execution_id=execution_id)
+
+
+def _is_over(execution_id: str, cutoff: datetime) -> bool:
+    """Return whether its session was closed before that time, it was stopped, and its whole journal is in the log."""
+    row = (
+        ExecutorRunning.objects.filter(id=execution_id, status=ExecutorStatus.STOPPED, updated_at__lt=cutoff)
+        .filter(session__state__in=CLOSED_STATES, session__updated_at__lt=cutoff)
+        .values_list("journal_epoch", "journal_seq")
+        .first()
+    )
+    return row is not None and cleanup.is_journal_read(execution_id, *row)
+
+
+def _clean_deleted(work: ChoreRun, cutoff: datetime) -> None:
+    """Delete the homes of deleted sessions, and settle leftovers whose files are all gone."""
+    here = set(cleanup.list_state_directories())
+    for row in leftovers_of_deleted():
+        if row.files_gone or row.deleted_at >= cutoff:
+            continue
+        session_id = str(row.session_id)
+        if cleanup.has_home(session_id):
+            what = f"the home of deleted session {session_id}"
+            work.act(what, partial(cleanup.remove_home, session_id), session_id=session_id)
+        nothing_here = not here.intersection(row.executions) and not cleanup.has_home(session_id)
+        if not work.dry_run and nothing_here and (is_only_host() or row.deleted_at < cutoff - OTHER_HOSTS_GRACE):
+            settle_leftover(row, files_gone=True)
+
+
+def is_only_host() -> bool:
+    """Return whether no other machine can have files of a session, because the database is embedded."""
+    return connection.vendor == "sqlite"
+
+
+def clean_recovery_refs(work: ChoreRun) -> None:
+    """Delete recovery refs of closed and deleted sessions after ``KANDEV_RECOVERY_RETENTION``."""
+    cutoff = cutoff_before(settings.KANDEV_RECOVERY_RETENTION)
+    if cutoff is None:
+        return
+    living = cleanup.find_living_executions()
+    for row in leftovers_of_deleted():
+        if not work.is_over and not row.refs_gone and row.deleted_at < cutoff and _has_ended(work, row, living):
+            _clean_refs_of_deleted(work, row, cutoff)
+    for repository, session in _closed_sessions(work, cutoff):
+        if work.is_over:
+            return
+        _clean_refs_of_closed(work, repository, session)
+
+
+def _has_ended(work: ChoreRun, row: Leftover, living: frozenset[str]) -> bool:
+    """Return whether no process of a deleted session runs on this machine; one that does uses its workspace."""
+    alive = [one for one in row.executions if not cleanup.is_idle(one, living)]
+    if alive:
+        work.kept += 1
+        work.note(f"execution {alive[0]} of a deleted session is still running", execution_id=alive[0])
+    return not alive
+
+
+def _clean_refs_of_deleted(work: ChoreRun, row: Leftover, cutoff: datetime) -> None:
+    session_id, repository = str(row.session_id), Path(row.repository_path)
+    if cleanup.has_archive(session_id):
+        what = f"the archive of deleted session {session_id}"
+        work.act(what, partial(cleanup.remove_archive, session_id), session_id=session_id)
+    if cleanup.has_workspace(session_id):
+        what = f"the workspace of deleted session {session_id}"
+        work.act(what, partial(cleanup.remove_workspace, session_id), session_id=session_id)
+    if row.repository_path and not repository.is_dir():
+        work.kept += 1
+        work.note(f"the repository of deleted session {session_id} is not here", session_id=session_id)
+        return
+    try:
+        refs = cleanup.session_refs(repository, session_id) if row.repository_path else []
+    except RepositoryUnusable as error:
+        work.fail(f"the refs of deleted session {session_id} cannot be read: {error.message}", session_id=session_id)
+        return
+    before = work.failed
+    for ref in refs:
+        work.act(ref[0], partial(cleanup.drop_refs, repository, session_id, [ref]), session_id=session_id)
+    nowhere_else = is_only_host() or row.deleted_at < cutoff - OTHER_HOSTS_GRACE
+    left = cleanup.has_archive(session_id) or cleanup.has_workspace(session_id)
+    if not work.dry_run and work.failed == before and nowhere_else and not left:
+        settle_leftover(row, refs_gone=True)
+
+
+def _closed_sessions(work: ChoreRun, cutoff: datetime) -> Iterator[tuple[Path, TaskSession]]:
+    """Yield closed sessions of which a repository on this machine has a snapshot."""
+    # In random order: otherwise the snapshots that must stay would use up the time of every run.
+    for row in Repository.objects.order_by("?"):
+        repository = Path(row.path)
+        if not repository.is_dir():
+            continue
+        try:
+            kept = [one for one in map(_uuid_or_none, cleanup.sessions_with_snapshots(repository)) if one]
+        except RepositoryUnusable as error:
+            work.fail(f"the refs of {repository} cannot be read: {error.message}")
+            continue
+        closed = TaskSession.objects.filter(state__in=CLOSED_STATES, updated_at__lt=cutoff, task__repository=row)
+        for start in range(0, len(kept), 500):
+            yield from ((repository, one) for one in closed.filter(id__in=kept[start : start + 500]).order_by("?"))
+
+
+def _clean_refs_of_closed(work: ChoreRun, repository: Path, session: TaskSession) -> None:
+    session_id = str(session.id)
+    try:
+        ref = cleanup.find_redundant_snapshot(repository, session_id, session.worktree_branch)
+    except RepositoryUnusable as error:
+        work.fail(f"the snapshot of session {session_id} cannot be compared: {error.message}", session_id=session_id)
+        return
+    if ref is None:
+        work.kept += 1
+        return
+    work.act(ref[0], partial(cleanup.drop_refs, repository, session_id, [ref]), session_id=session_id)
+
+
+def _uuid_or_none(text: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None

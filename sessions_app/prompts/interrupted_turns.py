@@ -1,0 +1,411 @@
+"""Turns that ended without a result: interrupted by the agent's death, or retried after a transient provider error."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from executors_app.agent_capabilities import own_title_in_team
+from executors_app.plugins import UnknownPlugin, agent_type
+from sessions_app.agents.rules.agent_programs import EXPLAINED_CODES, explain_program_error
+from sessions_app.agents.services.background_processes import processes_json
+from sessions_app.kernel.events.turns import OutsideWorkInterrupted, RunRetrying
+from sessions_app.kernel.rules.states import (
+    ENDED_STATES,
+    OPEN_PROMPT_STATES,
+    SESSION,
+    UNSETTLED_PROMPT_STATES,
+    USER_STOP_REASONS,
+    WORK,
+    DesiredState,
+    PermissionState,
+    PromptKind,
+    PromptState,
+    RequestKind,
+    WorkState,
+)
+from sessions_app.models import (
+    IntentKind,
+    PermissionRequest,
+    Prompt,
+    SessionTransaction,
+    TaskSession,
+    Turn,
+    newest_turn_of,
+)
+from sessions_app.permissions.events import PermissionExpired
+from sessions_app.prompts.rules import continuation, transient_errors
+from sessions_app.prompts.rules.continuation import Interruption, retry_prompt
+from sessions_app.prompts.services import prompt_context
+from sessions_app.recovery import continuity
+from sessions_app.recovery.rules import restart_rules
+from sessions_app.recovery.rules.recovery_facts import MAX_CLOCK_SKEW, Policy, policy_wants_agent
+from sessions_app.recovery.services.assessment import assess_session
+from sessions_app.recovery.services.policies import effective_policy_of
+from sessions_app.stream.conversation import ConversationUpdate, add_question_message, schedule_writes
+from sessions_app.waits import models as waits
+
+AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
+PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
+"""Reasons of interruptions in which output was lost that was still in the agent's pipe (rule 23)."""
+
+
+def interrupt_turn(
+    transaction: SessionTransaction, reason: str, update: ConversationUpdate | None = None, *, is_present: bool = True
+) -> bool:
+    """Interrupt the open turn, because its agent is gone: close its messages, permission requests and prompts.
+
+    Returns False if no turn was open. Then it is recorded what else ended with the agent, if it is the present one.
+    ``session.run.interrupted`` is recorded once per run: a unique key in the database enforces it. The session moves to
+    WAITING_FOR_INPUT, unless it has ended for good. ``update`` is the conversation of a batch that is being applied;
+    without one, the changes are scheduled here.
+    """
+    run = transaction.open_turn
+    conversation = update or ConversationUpdate(transaction)
+    tools = conversation.unfinished_tools()
+    if run is None and is_present:
+        _record_outside_work(transaction, conversation, reason, tools)
+    if run is not None and reason not in USER_STOP_REASONS and _is_being_stopped(transaction):
+        reason = "stopped"
+    conversation.finish(tool_status="interrupted")
+    _expire_permissions(transaction, conversation)
+    if run is not None:
+        transaction.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}", unfinished_tools=tools)
+    interrupted = _settle_prompts(transaction)
+    if run is not None:
+        _plan_continuation(transaction, run, interrupted, tools)
+    if SESSION.allows(transaction.session.state, "interrupt"):
+        if WORK.allows(transaction.session.work_state, "rest"):  # not if its task is done
+            transaction.move_work("rest")
+        if run is not None:
+            transaction.move_session("interrupt", reason="interrupted")
+    if update is None:
+        schedule_writes([conversation])
+    return run is not None
+
+
+def _record_outside_work(
+    transaction: SessionTransaction, conversation: ConversationUpdate, reason: str, tools: Sequence[str]
+) -> None:
+    """Say what ended with an agent that had no turn open: its own work, and processes that its turns had left."""
+    session = transaction.session
+    known = processes_json(session, is_running=True)
+    processes, count = [each["command"] for each in known["background_processes"]], known["background_process_count"]
+    was_working = bool(tools) or _works_outside_turn(transaction)
+    if not was_working and not count:
+        return
+    facts = Interruption(
+        session.task.title, "", tools, dead_processes=processes, outside_turn=True, was_working=was_working
+    )
+    sentence = continuation.cut_off_sentence(facts, count)
+    prompt_context.note_outside_work(transaction, tools, processes, was_working=was_working, sentence=sentence)
+    transaction.record_event(
+        OutsideWorkInterrupted(
+            reason="stopped" if _is_being_stopped(transaction) else reason,
+            was_working=was_working,
+            unfinished_tools=list(tools),
+            processes=processes,
+            process_count=count,
+        )
+    )
+    conversation.add_message("status", sentence, level="warning")
+
+
+def _works_outside_turn(transaction: SessionTransaction) -> bool:
+    """Whether output arrived although no turn is open; a turn that is retried keeps its session working, too."""
+    session, newest = transaction.session, transaction.newest_run
+    if session.work_state != WorkState.WORKING or newest is None or newest.ended_at is None:
+        return False
+    retries = session.prompts.filter(kind=PromptKind.RETRY, state__in=OPEN_PROMPT_STATES)
+    return not retries.exists()
+
+
+def _is_being_stopped(transaction: SessionTransaction) -> bool:
+    """Whether a user's stop is being carried out: it ends the agent, whose journal may report that end first."""
+    session = transaction.session
+    if not session.stopped_by_user:
+        return False
+    stops = session.intents.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE), done_at=None)
+    return bool(stops.exists())
+
+
+def record_agent_stopped(transaction: SessionTransaction) -> None:
+    """Write that no agent is running, because a stop was requested."""
+    reset_attempts_if_stable(transaction)
+    continuity.mark_receipt_unproven(transaction)
+    transaction.set_fields(launch_id="", ready_since=None)
+
+
+def record_agent_death(transaction: SessionTransaction) -> None:
+    """Write that the agent has died, and schedule the restart: the more restarts have failed, the later.
+
+    No restart is scheduled if the session's policy leaves it to a person.
+    """
+    was_up = bool(transaction.session.launch_id)
+    record_agent_stopped(transaction)
+    if was_up and _restarts_by_itself(transaction):
+        first = timedelta(seconds=settings.KANDEV_RESTART_DELAY)
+        jitter = random.random()  # noqa: S311  (no secret)
+        wait = restart_rules.restart_delay_after_death(transaction.session.start_attempts, jitter, first)
+        transaction.set_fields(next_restart_at=transaction.at + wait if wait else None)
+
+
+def _restarts_by_itself(transaction: SessionTransaction) -> bool:
+    session = transaction.session
+    if session.desired_state != DesiredState.RUNNING or session.state in ENDED_STATES or session.task.is_over:
+        return False
+    if session.start_attempts >= settings.KANDEV_MAX_RESTARTS:
+        return False  # the next sweep gives the session up
+    queued = session.prompts.filter(state=PromptState.QUEUED).exists()
+    return policy_wants_agent(effective_policy_of(session).policy, session.work_state, queued, boot=False)
+
+
+def reset_attempts_if_stable(transaction: SessionTransaction, until: datetime | None = None) -> None:
+    """Reset the count of start attempts if the agent stayed alive for long enough.
+
+    ``until`` is when it was last alive; None: when the execution was last seen.
+    """
+    since, execution = transaction.session.ready_since, transaction.execution
+    seen = until or (execution.last_seen_at if execution else None)
+    if (
+        since is not None
+        and seen is not None
+        and seen - since >= restart_rules.stable_after(transaction.session.start_attempts)
+    ):
+        transaction.set_fields(start_attempts=0)
+
+
+def _expire_permissions(transaction: SessionTransaction, conversation: ConversationUpdate) -> None:
+    """Close the open requests, with a number of statements that does not depend on how many there are."""
+    expired = {"state": PermissionState.EXPIRED, "settled_at": transaction.at, "reason": "agent_gone"}
+    pending = PermissionRequest.objects.filter(session=transaction.session, state=PermissionState.PENDING)
+    permissions = list(pending.exclude(kind=RequestKind.QUESTION).values_list("id", flat=True))
+    questions = list(pending.filter(kind=RequestKind.QUESTION))
+    if not permissions and not questions:
+        return
+    pending.update(**expired, sealed_answer={})
+    for permission_id in permissions:
+        transaction.record_event(PermissionExpired(permission_id=permission_id, reason="agent_gone"))
+    for question in questions:
+        for name, value in expired.items():
+            setattr(question, name, value)
+        transaction.record_event(
+            PermissionExpired(permission_id=question.id, reason="agent_gone", status=str(question.question_status))
+        )
+        add_question_message(conversation, question)
+    closed = [*permissions, *(question.id for question in questions)]
+    waits.revoke_tokens(transaction, "agent_gone", wait_id__in=closed)
+
+
+def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:
+    """Interrupt prompts that reached the agent, and hold those that may have; return the last interrupted one.
+
+    *Accepted* without *delivered* is in doubt: the process may have died between the two (rule 13). A prompt that is
+    still ``sending`` stays as it is: the dispatcher can send it again to the same journal epoch.
+    """
+    known = None
+    for row in transaction.session.prompts.filter(state__in=UNSETTLED_PROMPT_STATES).order_by("id"):
+        if row.state == PromptState.DELIVERED:
+            transaction.move_prompt(row, "interrupt")
+            known = row
+        elif row.state == PromptState.ACCEPTED:
+            transaction.move_prompt(row, "hold")
+    return known
+
+
+def _plan_continuation(
+    transaction: SessionTransaction, run: Turn, interrupted: Prompt | None, tools: list[str]
+) -> None:
+    """Note the interruption for the next prompt, and queue a continue prompt if no new prompt supersedes the turn.
+
+    The continue prompt is created in the transaction that records the interruption, so no crash can lose it (rule 16).
+    """
+    session = transaction.session
+    policy = effective_policy_of(session)
+    facts = continuation.ContinueFacts(
+        work_state=WorkState(session.work_state),
+        policy=Policy(policy.policy),
+        setting=policy.continues if policy.continues_source else None,
+        prompt_held=interrupted is None,
+        cancelled_by_user=_was_cancelled(transaction, run),
+        stopped_by_user=session.stopped_by_user,
+        user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind=PromptKind.USER).exists(),
+    )
+    if interrupted is not None and interrupted.kind == PromptKind.CHECK:
+        transaction.move_prompt(interrupted, "dismiss")  # the next start queues another memory check
+        return
+    if not continuation.was_interrupted(facts) or interrupted is None:
+        return
+    prompt_context.note_interruption(transaction, run, tools)
+    if continuation.should_continue(facts) and _restarts_unasked(transaction):
+        interruption = continuation.Interruption(
+            session.task.title, prompt_context.original_request(interrupted), tools
+        )
+        _put_continue_prompt(transaction, run, interrupted, continuation.continue_prompt(interruption))
+
+
+def _restarts_unasked(transaction: SessionTransaction) -> bool:
+    """Whether the session's agent is restarted automatically; otherwise a continue prompt would wait for nothing."""
+    if transaction.session.start_attempts >= settings.KANDEV_MAX_RESTARTS:
+        return False
+    execution = transaction.execution  # also caches it on the session, for the assessment
+    return execution is not None and assess_session(transaction.session).without_live_agent.needs_resume
+
+
+def _was_cancelled(transaction: SessionTransaction, run: Turn) -> bool:
+    """Whether a user asked to cancel this turn, even if the agent never received the cancel."""
+    return transaction.session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
+
+
+def hold_unsent_prompts(transaction: SessionTransaction) -> None:
+    """Hold the prompts that were being sent, for a session whose agent is not restarted automatically.
+
+    Whether they arrived is unknown, and no agent will show it: a user decides.
+    """
+    for row in transaction.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
+        transaction.move_prompt(row, "hold")
+
+
+def withdraw_continuation(transaction: SessionTransaction) -> None:
+    """Withdraw automatic continue prompts of an agent that cannot come back, and reopen the prompts they continued.
+
+    A continue prompt that a user asked for stays, as every prompt of a user does.
+    """
+    waiting = transaction.session.prompts.filter(kind=PromptKind.CONTINUE, state=PromptState.QUEUED, by=None)
+    for row in waiting.order_by("id"):
+        transaction.move_prompt(row, "withdraw")
+        for cut in transaction.session.prompts.filter(continued_by=row, state=PromptState.DISMISSED):
+            transaction.move_prompt(cut, "reopen", continued_by=None)
+
+
+def _put_continue_prompt(transaction: SessionTransaction, run: Turn, interrupted: Prompt, text: str) -> None:
+    # Named after the run: each run gets at most one continue prompt, whoever records its interruption.
+    row, made = Prompt.objects.get_or_create(
+        session=transaction.session,
+        message_id=f"continue:{run.id}",
+        defaults={"text": text, "kind": PromptKind.CONTINUE},
+    )
+    if made:
+        transaction.move_prompt(interrupted, "dismiss", continued_by=row)  # the continue prompt settles it
+        transaction.record_queued(row)
+
+
+MESSAGE_CHARS = 4000
+"""Characters of the provider's error message that are stored."""
+
+
+def plan_retry(
+    transaction: SessionTransaction,
+    run: Turn,
+    failed: Prompt | None,
+    line: Mapping[str, Any],
+    *,
+    conversation: ConversationUpdate,
+    tools: Sequence[str],
+) -> Prompt | None:
+    """Queue a retry of the turn that ``line`` has ended, if its error is transient; return it, or None.
+
+    ``tools`` are the titles of the turn's tool calls without a result. There is no retry after a user's cancel or
+    stop, nor when all ``KANDEV_TURN_RETRIES`` are used up.
+    """
+    message = str(line.get("message") or "")[:MESSAGE_CHARS]
+    trouble = transient_errors.transient_trouble(str(line.get("code") or ""), message)
+    if trouble is None or failed is None or not _may_retry(transaction, run, failed):
+        return None
+    attempt, first = failed.attempt + 1, _first_attempt(failed)
+    began = run if first is failed else newest_turn_of(transaction.session.id, first.message_id)
+    has_worked = began is None or conversation.has_called_tools_since(began)
+    text = _retry_text(transaction, first, trouble, tools) if has_worked else first.text
+    row = transaction.queue_prompt(
+        f"retry:{run.id}",
+        text,
+        kind=PromptKind.RETRY,
+        attachments=first.attachments if text == first.text else [],
+        attempt=attempt,
+        not_before=timezone.now() + transient_errors.retry_delay(attempt, message),
+        trouble=trouble,
+        trouble_message=message,
+    )
+    failed.resent_as = row
+    failed.save(update_fields=["resent_as", "updated_at"])
+    return row
+
+
+def explain_failure(session: TaskSession, code: str, message: str) -> str:
+    """Explain to people a start or turn that failed with ``code``; ``message`` if there is nothing to add."""
+    if code not in EXPLAINED_CODES:
+        return message
+    profile = session.agent_profile
+    try:
+        kind = agent_type(profile.agent_type)
+    except UnknownPlugin:
+        return message
+    place = session.executor
+    program = next(iter(profile.argv(place.runtime)), "")
+    kind = replace(kind, title=own_title_in_team(profile, session.task.team_id))
+    return explain_program_error(code, message, kind=kind, program=program, profile=profile.name, executor=place.name)
+
+
+def record_turn_failure(
+    transaction: SessionTransaction, conversation: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
+) -> None:
+    """Add a message to the conversation about why a turn failed, and when it is retried."""
+    reported = str(line.get("message") or "The turn failed.")
+    message = explain_failure(transaction.session, str(line.get("code") or ""), reported)
+    if retry is None:
+        conversation.add_message("status", message, level="error")
+    else:
+        conversation.add_message("status", f"{message}\n{_record_retry_time(transaction, retry)}", level="warning")
+
+
+def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
+    of = settings.KANDEV_TURN_RETRIES
+    transaction.record_event(
+        RunRetrying(
+            message_id=row.message_id,
+            attempt=row.attempt,
+            of=of,
+            at=row.not_before.isoformat() if row.not_before else None,
+            error_code=row.trouble,
+            error_message=row.trouble_message,
+        )
+    )
+    return transient_errors.Retry(row.trouble, row.trouble_message, row.attempt, of, row.not_before).said
+
+
+def _may_retry(transaction: SessionTransaction, run: Turn, failed: Prompt) -> bool:
+    session = transaction.session
+    wanted = session.desired_state == DesiredState.RUNNING and SESSION.allows(session.state, "turn_ended")
+    return wanted and not _was_cancelled(transaction, run) and failed.attempt < settings.KANDEV_TURN_RETRIES
+
+
+def _retry_text(transaction: SessionTransaction, first: Prompt, trouble: str, tools: Sequence[str]) -> str:
+    """Return the continuation of a request, for an agent that has begun to use tools."""
+    interruption = Interruption(transaction.session.task.title, first.text, tools)
+    return retry_prompt(interruption, transient_errors.TROUBLE_SENTENCES[trouble])
+
+
+def _first_attempt(row: Prompt) -> Prompt:
+    """Return the prompt that a chain of retries began with."""
+    while row.kind == PromptKind.RETRY and (earlier := Prompt.objects.filter(resent_as=row).first()) is not None:
+        row = earlier
+    return row
+
+
+def is_prompt_due(row: Prompt) -> bool:
+    """Whether a prompt may be sent now; a time that only a wrong clock can have written counts as past."""
+    now = timezone.now()
+    return row.not_before is None or not now < row.not_before <= now + MAX_CLOCK_SKEW
+
+
+def load_due_retries() -> frozenset[uuid.UUID]:
+    """Return the sessions with a queued retry whose time has come."""
+    waiting = Prompt.objects.filter(state=PromptState.QUEUED, not_before__isnull=False).only("session_id", "not_before")
+    return frozenset(row.session_id for row in waiting if is_prompt_due(row))

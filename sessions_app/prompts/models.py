@@ -1,0 +1,77 @@
+"""The prompts of sessions, and the files that belong to them."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+
+from executors_app.orm import ListField
+from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.kernel.models.session import TaskSession, choices
+from sessions_app.kernel.rules.states import PromptKind, PromptState
+
+
+class Attachment(TeamModel):
+    """The content of a file; ``Prompt.attachments`` says which prompts carry it, and under which name.
+
+    A row of the database, so that it commits with its prompt, and is in every backup that has the prompt.
+    """
+
+    team_path = "session__task__team"
+
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="attachments")
+    sha256 = models.CharField(max_length=64)
+    """Of the content, in hexadecimal."""
+    media_type = models.CharField(max_length=100)
+    content = models.BinaryField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta(TeamModel.Meta):
+        db_table = "session_attachments"
+        ordering = ("id",)
+        constraints = (models.UniqueConstraint(fields=("session", "sha256"), name="one_attachment_per_content"),)
+
+    def __str__(self) -> str:
+        return f"{self.media_type} {self.sha256[:8]}"
+
+
+class Prompt(TeamModel):
+    """A prompt, delivered at most once. If delivery is in doubt it is held for a person, never sent again."""
+
+    team_path = "session__task__team"
+
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="prompts")
+    message_id = models.CharField(max_length=128)
+    text = models.TextField()
+    attachments = ListField(default=list, blank=True)
+    """Its files, each ``{name, media_type, size, sha256}``; their contents are rows of ``Attachment``."""
+    kind = models.CharField(max_length=10, choices=choices(PromptKind), default=PromptKind.USER)
+    state = models.CharField(max_length=12, choices=choices(PromptState), default=PromptState.QUEUED)
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    execution_id = models.CharField(max_length=64, blank=True, default="")
+    journal_epoch = models.CharField(max_length=64, blank=True, default="")
+    resent_as = models.OneToOneField("self", models.SET_NULL, null=True, blank=True, related_name="resend_of")
+    continued_by = models.OneToOneField("self", models.SET_NULL, null=True, blank=True, related_name="continuation_of")
+    attempt = models.PositiveSmallIntegerField(default=0)
+    """Number of this retry after a transient error of the provider; 0: not a retry."""
+    not_before = models.DateTimeField(null=True, blank=True)
+    """The earliest time to send it; None: as soon as the queue reaches it."""
+    trouble = models.CharField(max_length=64, blank=True, default="")
+    """For a retry: the code of the error that caused it."""
+    trouble_message = models.TextField(blank=True, default="")
+    """For a retry: the provider's own message."""
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta(TeamModel.Meta):
+        db_table = "session_prompts"
+        ordering = ("id",)
+        constraints = (models.UniqueConstraint(fields=("session", "message_id"), name="one_prompt_per_message_id"),)
+        indexes = (
+            models.Index(fields=("session", "state"), name="prompt_by_state"),
+            models.Index(fields=("state", "session"), name="prompt_of_state"),
+            models.Index(fields=("session",), name="prompt_continue", condition=models.Q(kind="continue")),
+        )
+
+    def __str__(self) -> str:
+        return f"prompt {self.message_id} ({self.state})"

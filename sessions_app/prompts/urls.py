@@ -1,0 +1,18 @@
+"""URLs of prompts: the API."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from sessions_app.kernel.addresses import SESSION
+from sessions_app.prompts.api import views as api
+
+api_urlpatterns = [
+    path(SESSION + "prompt/", api.PromptCreateView.as_view()),
+    path(SESSION + "prompts/", api.PromptListView.as_view()),
+    path(SESSION + "prompts/<name:message_id>/resend/", api.PromptResendView.as_view()),
+    path(SESSION + "prompts/<name:message_id>/continue/", api.PromptContinueView.as_view()),
+    path(SESSION + "prompts/<name:message_id>/dismiss/", api.PromptDismissView.as_view()),
+    path(SESSION + "prompts/<name:message_id>/", api.PromptDetailView.as_view()),
+    path(SESSION + "attachments/<str:sha256>/", api.AttachmentContentView.as_view(), name="attachment"),
+]

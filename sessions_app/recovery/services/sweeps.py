@@ -1,0 +1,177 @@
+"""Request sweeps, and read the result of each of their rows."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import QuerySet
+
+from sessions_app.catalogue.services import SECRET_FIELDS
+from sessions_app.kernel import wakeups
+from sessions_app.kernel.rules.states import SessionState
+from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, SweepRequest, TaskSession
+from sessions_app.recovery.services.assessment import DAMAGED_ROW
+
+FAILED_RESULT: Final = "failed"
+OVERTAKEN: Final = "overtaken"
+"""``reason`` of a row that another supervisor or a later start has handled."""
+REATTACHED: Final = "reattached"
+SKIPPED: Final = "skipped"
+UNDER_WAY: Final = "under_way"
+OPENS_WORKSPACE: Final = "start_workspace"
+STARTING_ACTIONS: Final = ("resume", OPENS_WORKSPACE)
+"""Decisions whose receipt is written after the sweep."""
+_BY_STRATEGY: Final = {"native": "resumed", "history": "injected", "fresh": "fresh"}
+_FACTS: Final = ("receipt_kind", "agent_action", "rule", "reason", "error_message", "session_state")
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """The result of one row."""
+
+    row: int
+    """Id of the ``SweepOutcome``."""
+    session: uuid.UUID
+    observed: str
+    kind: str
+    """The kind of its receipt, ``failed``, ``reattached``, ``under_way`` or ``skipped``."""
+
+
+def row_result(row: Mapping[str, Any]) -> str:
+    """Return the result of a row alone; a start without a receipt is ``under_way``."""
+    if row.get("receipt_kind"):
+        return str(row["receipt_kind"])
+    failed = row.get("session_state") == SessionState.ERROR or bool(row.get("error_message"))
+    # An agent that cannot be resumed puts its session in error while the workspace opens; the receipt shows how that
+    # went.
+    if failed and row.get("rule") != DAMAGED_ROW and row.get("agent_action") != OPENS_WORKSPACE:
+        return FAILED_RESULT
+    if row.get("reason") == OVERTAKEN:
+        return SKIPPED
+    if row.get("agent_action") == "reattach":
+        return REATTACHED
+    return UNDER_WAY if row.get("agent_action") in STARTING_ACTIONS else SKIPPED
+
+
+def planned_row_result(row: Mapping[str, Any]) -> str:
+    """Predict the result of a dry run's row; a native start counts as ``resumed``, but may become ``loaded``."""
+    action = row.get("agent_action")
+    if action == "resume":
+        return _BY_STRATEGY[row["strategy"]]
+    if action == "start_workspace":
+        return "workspace_only"
+    return row_result({**row, "session_state": ""})
+
+
+def load_results(user: User, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID, list[RowResult]]:
+    """Return the results that ``user`` may see, by sweep and in order; two queries.
+
+    A start that a sweep requested ends after it: its result is the first receipt of the session since.
+    """
+    begun = {sweep.id: sweep.started_at for sweep in sweeps}
+    rows = SweepOutcome.objects.visible_to(user).filter(sweep__in=begun).order_by("id")
+    results = [
+        (row.pop("id"), row.pop("sweep_id"), row.pop("session_id"), row.pop("observed"), row_result(row))
+        for row in rows.values("id", "sweep_id", "session_id", "observed", *_FACTS)
+    ]
+    waiting = {session for _, _, session, _, kind in results if kind == UNDER_WAY}
+    receipts = defaultdict(list)
+    if waiting:
+        later = ContinuityReceipt.objects.visible_to(user).filter(
+            session_id__in=waiting, created_at__gte=min(begun.values())
+        )
+        for session, created_at, kind in later.order_by("created_at").values_list("session_id", "created_at", "kind"):
+            receipts[session].append((created_at, kind))
+    found: dict[uuid.UUID, list[RowResult]] = {sweep: [] for sweep in begun}
+    for row, sweep, session, observed, kind in results:
+        since = (then for at, then in receipts[session] if at >= begun[sweep]) if kind == UNDER_WAY else ()
+        found[sweep].append(RowResult(row, session, observed, next(iter(since), kind)))
+    return found
+
+
+_SECRETS: Final = tuple(f"session__{name}" for name in SECRET_FIELDS)
+
+
+def request_sweep(by: User | None, *, dry_run: bool = False, sessions: Iterable[uuid.UUID] = ()) -> SweepRequest:
+    """Request a sweep of these sessions, or of all that claim to run, and wake the supervisors."""
+    with transaction.atomic():
+        asked = SweepRequest.objects.create(
+            by=by, dry_run=dry_run, sessions=[str(session_id) for session_id in sessions]
+        )
+        wakeups.notify_on_commit()
+    return asked
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeFilter:
+    """A filter for the rows of a sweep; empty fields match all."""
+
+    text: str = ""
+    """Searched in the task's title and the agent profile's name."""
+    seen: str = ""
+    """alive, dead or unknown."""
+    came: str = ""
+    """A kind of receipt, ``under_way`` or ``skipped``."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomePage:
+    """Rows of a sweep with their results."""
+
+    rows: Sequence[tuple[SweepOutcome, str]]
+    """Each with its kind of receipt, ``under_way`` or ``skipped``."""
+    count: int
+    """Number of matching rows."""
+    counts: Mapping[str, int]
+    """Number of rows by result, of all that the user may see."""
+
+    @property
+    def total(self) -> int:
+        """How many rows the user may see."""
+        return sum(self.counts.values())
+
+
+def load_outcomes(user: User, sweep: RecoverySweep, wanted: OutcomeFilter, *, start: int, limit: int) -> OutcomePage:
+    """Return ``limit`` matching rows of ``sweep`` from index ``start``; a constant number of queries."""
+    mine = SweepOutcome.objects.visible_to(user).filter(sweep=sweep)
+    results = load_results(user, [sweep])[sweep.id]
+    kinds = {result.row: result.kind for result in results}
+    fits = _matching_text(mine, wanted.text) if wanted.text else None
+    chosen = [
+        result.row
+        for result in results
+        if wanted.seen in ("", result.observed)
+        and wanted.came in ("", result.kind)
+        and (fits is None or result.row in fits)
+    ]
+    shown = mine.select_related("session__task", "session__agent_profile").defer(*_SECRETS)
+    rows = shown.in_bulk(chosen[start : start + limit])
+    return OutcomePage(
+        [(rows[row], kinds[row]) for row in chosen[start : start + limit]], len(chosen), Counter(kinds.values())
+    )
+
+
+def _matching_text(rows: QuerySet[SweepOutcome], text: str) -> set[int]:
+    titled = rows.filter(session__task__title__icontains=text) | rows.filter(
+        session__agent_profile__name__icontains=text
+    )
+    return set(titled.values_list("id", flat=True))
+
+
+def count_results(user: User, sweeps: Sequence[RecoverySweep]) -> dict[uuid.UUID, Mapping[str, int]]:
+    """Count the user's rows by result, for each sweep."""
+    return {key: Counter(result.kind for result in rows) for key, rows in load_results(user, sweeps).items()}
+
+
+def report_for(user: User, asked: SweepRequest) -> list[dict[str, Any]]:
+    """Return the rows of a request's report that belong to the user's teams."""
+    rows: list[dict[str, Any]] = (asked.report or {}).get("sessions", [])
+    ids = [row["session_id"] for row in rows]
+    mine = set(map(str, TaskSession.objects.visible_to(user).filter(id__in=ids).values_list("id", flat=True)))
+    return [row for row in rows if row["session_id"] in mine]

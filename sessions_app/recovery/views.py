@@ -1,0 +1,251 @@
+"""Pages about recovery: sweeps and their decisions, and restarts of the control plane."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods, require_safe
+
+from executors_app.wire.executions import ExecutorStatus, Observed
+from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.catalogue.services import visible_executions
+from sessions_app.models import ContinuityReceipt, RecoverySweep, Supervisor, SweepOutcome, SweepRequest
+from sessions_app.pages.labels import (
+    OUTCOME_LABELS,
+    SWEEP_TRIGGER_LABELS,
+    decision_label,
+    receipt_kind_label,
+    receipt_label_in_history,
+)
+from sessions_app.pages.shortcuts import READ_METHODS, part_response
+from sessions_app.recovery.services import restarts
+from sessions_app.recovery.services import sweeps as service
+from sessions_app.recovery.services.sweeps import row_result
+from sessions_app.redaction.sanitizing import parse_number
+from sessions_app.sessions.rules.situation_facts import Label, humanize_code
+from sessions_app.timeline.views import rule_sentence
+
+MAX_SWEEPS_SHOWN: Final = 50
+"""Newest sweeps on the page."""
+MAX_ROWS_SHOWN: Final = 200
+BAR_WIDTH: Final = 100.0
+_QUERY_LIMIT: Final = 200
+_RESULT_LABELS: Final[Mapping[str, Label]] = {**OUTCOME_LABELS, service.UNDER_WAY: Label("still starting", "busy")}
+_OBSERVED_LABELS: Final[Mapping[str, Label]] = {
+    Observed.ALIVE: Label("Alive", "good"),
+    Observed.DEAD: Label("Dead", "bad"),
+    Observed.UNKNOWN: Label("Unknown", "ask"),
+}
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def list_sweeps(request: UserHttpRequest) -> HttpResponse:
+    """Show the newest sweeps. A POST by staff requests another one; with ``dry_run``, that one writes nothing."""
+    if request.method in READ_METHODS:
+        return render(request, "recovery/sweeps.html", sweeps_context(request.user))
+    if not request.user.is_staff:
+        raise PermissionDenied
+    asked = service.request_sweep(request.user, dry_run=bool(request.POST.get("dry_run")))
+    messages.info(request, "The sweep was requested. Its result appears here.")
+    return redirect("sweep-request", asked.id)
+
+
+def sweeps_context(user: User) -> dict[str, Any]:
+    """Return the newest sweeps with their results for the user's sessions, and whether a requested one is pending."""
+    rows = list(RecoverySweep.objects.all()[: MAX_SWEEPS_SHOWN + 1])
+    counts = service.count_results(user, rows[:MAX_SWEEPS_SHOWN])
+    return {
+        "sweeps": [_sweep_context(row, counts[row.id]) for row in rows[:MAX_SWEEPS_SHOWN]],
+        "older": len(rows) > MAX_SWEEPS_SHOWN,
+        "awaited": SweepRequest.objects.filter(done_at=None, dry_run=False).exists(),
+    }
+
+
+@never_cache
+@require_safe
+def show_sweep(request: UserHttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
+    """Show one sweep and its decisions for the user's sessions, filtered by ``q``, ``seen`` and ``came``."""
+    row = get_object_or_404(RecoverySweep, id=sweep_id)
+    wanted, number = _parse_sweep_filter(request), parse_number(request.GET.get("page", "1"), 5) or 1
+    found = service.load_outcomes(request.user, row, wanted, start=(number - 1) * MAX_ROWS_SHOWN, limit=MAX_ROWS_SHOWN)
+    query = {name: value for name, value in (("q", wanted.text), ("seen", wanted.seen), ("came", wanted.came)) if value}
+    context = {
+        "told": _sweep_context(row, found.counts),
+        "rows": [_outcome_context(outcome, came) for outcome, came in found.rows],
+        "count": found.count,
+        "total": found.total,
+        "wanted": wanted,
+        "filtered": bool(query),
+        "seen_choices": [(value, word.text) for value, word in _OBSERVED_LABELS.items()],
+        "came_choices": [(kind, word.text) for kind, word in _RESULT_LABELS.items()],
+        "before": urlencode({**query, "page": number - 1}) if number > 1 else "",
+        "behind": urlencode({**query, "page": number + 1}) if found.count > number * MAX_ROWS_SHOWN else "",
+        "older": _previous_sweep(request.user, row),
+    }
+    return render(request, "recovery/sweep.html", context)
+
+
+def _parse_sweep_filter(request: UserHttpRequest) -> service.OutcomeFilter:
+    came, seen = request.GET.get("came", ""), request.GET.get("seen", "")
+    return service.OutcomeFilter(
+        text=request.GET.get("q", "").replace("\0", "").strip()[:_QUERY_LIMIT],
+        seen=seen if seen in _OBSERVED_LABELS else "",
+        came=came if came in _RESULT_LABELS else "",
+    )
+
+
+def _previous_sweep(user: User, row: RecoverySweep) -> dict[str, Any] | None:
+    """Return the previous sweep with the same trigger, for comparison."""
+    earlier = RecoverySweep.objects.filter(trigger=row.trigger, started_at__lt=row.started_at).first()
+    return _sweep_context(earlier, service.count_results(user, [earlier])[earlier.id]) if earlier else None
+
+
+@never_cache
+@require_safe
+def show_sweep_request(request: UserHttpRequest, request_id: uuid.UUID) -> HttpResponse:
+    """Show the progress and the result of a requested sweep."""
+    row = get_object_or_404(SweepRequest, id=request_id)
+    return render(request, "recovery/sweep_request.html", sweep_request_context(request.user, row))
+
+
+def sweep_request_context(user: User, row: SweepRequest) -> dict[str, Any]:
+    """Return the progress of a requested sweep and, once it is done, its counts and the rows of the user's teams."""
+    report, rows = row.report or {}, service.report_for(user, row)
+    counts = Counter(one.get("result") or row_result(one) for one in rows)
+    return {
+        "asked": row,
+        "done": row.done_at is not None,
+        "report": report,
+        "shown": {**_count_labels(counts), "bar": _result_bar(counts)},
+        "rows": [_report_row(one) for one in rows[:MAX_ROWS_SHOWN]],
+    }
+
+
+def _report_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: row.get(name, "") for name in ("session_id", "task_id", "task_title", "error_message")},
+        "seen": _OBSERVED_LABELS.get(row.get("observed", ""), Label(row.get("observed") or "–", "off")),
+        "why": rule_sentence(row.get("rule", "")),
+        "decision": decision_label(row.get("agent_action", ""), row.get("strategy", "")),
+    }
+
+
+def _sweep_context(row: RecoverySweep, counts: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "sweep": row,
+        "trigger": SWEEP_TRIGGER_LABELS.get(row.trigger, row.trigger),
+        "bar": _result_bar(counts),
+        **_count_labels(counts),
+    }
+
+
+def _count_labels(counts: Mapping[str, int]) -> dict[str, Any]:
+    told = [(counts[kind], word, kind) for kind, word in _RESULT_LABELS.items() if counts.get(kind)]
+    return {
+        "outcomes": told,
+        "summary": ", ".join(f"{count} {word.text}" for count, word, _ in told) or "nothing to check",
+    }
+
+
+def _result_bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the counts as parts of a bar of ``BAR_WIDTH`` units: tone, start (``x``) and width."""
+    total, at, parts = sum(counts.values()), 0.0, []
+    for kind, word in _RESULT_LABELS.items():
+        if count := counts.get(kind):
+            width = BAR_WIDTH * count / total
+            parts.append({"tone": word.tone, "x": f"{at:.2f}", "width": f"{width:.2f}"})
+            at += width
+    return parts
+
+
+def _outcome_context(outcome: SweepOutcome, came: str) -> dict[str, Any]:
+    told = None if came == service.SKIPPED else _RESULT_LABELS.get(came) or receipt_kind_label(came)
+    return {
+        "outcome": outcome,
+        "session": outcome.session,
+        "seen": _OBSERVED_LABELS.get(outcome.observed, Label(outcome.observed or "–", "off")),
+        "rule": humanize_code(outcome.rule),
+        "why": rule_sentence(outcome.rule),
+        "decision": decision_label(outcome.agent_action, outcome.strategy),
+        "receipt": told,
+        "reason": humanize_code(outcome.reason),
+    }
+
+
+MAX_RESTART_RECEIPTS = 50
+"""Maximum number of receipts on the page."""
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def restart_control_plane(request: UserHttpRequest) -> HttpResponse:
+    """Show the result of the last restart. A POST requests another one if ``restarts.can_order_restart`` allows it."""
+    allowed = restarts.can_order_restart(request.user)
+    if request.method in READ_METHODS:
+        return render(request, "recovery/restart.html", {"allowed": allowed, **restart_context(request.user)})
+    if not allowed:
+        raise PermissionDenied
+    restarts.order_restart(request.user)
+    return redirect("restart")
+
+
+def restart_context(user: User) -> dict[str, Any]:
+    """Return the progress of the last requested restart, and the receipts of the user's teams since then."""
+    alive = visible_executions(user).filter(status__in=(ExecutorStatus.STARTING, ExecutorStatus.READY)).count()
+    return {"alive": alive, "ordered": restarts.is_ordered(), **_last_restart_receipts(user)}
+
+
+def _last_restart_receipts(user: User) -> dict[str, Any]:
+    last = restarts.last_ordered()
+    if last is None:
+        return {"last": None}
+    back = Supervisor.objects.filter(started_at__gte=last.killed_at).order_by("started_at").first()
+    sweep = RecoverySweep.objects.filter(trigger="boot", started_at__gte=last.killed_at).last() if back else None
+    receipts = ContinuityReceipt.objects.visible_to(user).with_history().filter(created_at__gte=last.killed_at)
+    rows = list(
+        receipts.select_related("session__task", "session__agent_profile").order_by("created_at")[:MAX_RESTART_RECEIPTS]
+    )
+    swept = back.swept_at if back else None
+    return {
+        "last": last,
+        "back": back,
+        "away": (back.started_at - last.killed_at).total_seconds() if back else None,
+        "swept": swept,
+        "took": (swept - last.killed_at).total_seconds() if swept else None,
+        "sweep": sweep,
+        "rows": [{"receipt": row, "session": row.session, "word": receipt_label_in_history(row)} for row in rows],
+        "unharmed": sum(row.kind == "reattached" for row in rows),
+    }
+
+
+@never_cache
+@require_GET
+def sweep_request_updates(request: UserHttpRequest, request_id: uuid.UUID) -> JsonResponse:
+    """Return the progress of a requested sweep."""
+    context = sweep_request_context(request.user, get_object_or_404(SweepRequest, id=request_id))
+    return part_response("request", "recovery/sweep_request_state.html", context)
+
+
+@never_cache
+@require_GET
+def restart_updates(request: UserHttpRequest) -> JsonResponse:
+    """Return the progress of the requested restart."""
+    return part_response("restart", "recovery/restart_state.html", restart_context(request.user))
+
+
+@never_cache
+@require_GET
+def sweep_updates(request: UserHttpRequest) -> JsonResponse:
+    """Return the newest sweeps."""
+    return part_response("sweeps", "recovery/sweeps_list.html", sweeps_context(request.user))

@@ -1,0 +1,71 @@
+"""The differences of two texts, line by line, with everything invisible written out.
+
+Comparing takes quadratic time for some texts, so this runs in a limited process only.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Final
+
+from sessions_app.redaction.sanitizing import make_visible
+
+CONTEXT: Final = 3
+"""Unchanged lines that are shown around a change."""
+MAX_COMPARISON_SIZE: Final = 250_000
+"""Maximum product of old and new lines for a comparison line by line, which can take quadratic time."""
+LINE_LIMIT: Final = 1_000
+"""Maximum number of characters that are shown of a line."""
+MAX_SHOWN_LINES: Final = 2_000
+"""Maximum number of lines that are shown of one part."""
+
+
+def compare_texts(before: str, after: str) -> dict[str, Any]:
+    """Return ``{lines, is_cut}``: lines with ``+``, ``-`` or a blank before them, and ``…`` for omitted equal ones."""
+    return shown_lines(_diff_lines(_split_lines(before), _split_lines(after)))
+
+
+def shown_lines(lines: list[str], limit: int = MAX_SHOWN_LINES) -> dict[str, Any]:
+    """Return the first of the lines as they are shown, and whether something is left out."""
+    is_cut = len(lines) > limit or any(len(line) > LINE_LIMIT for line in lines)
+    return {"lines": [_escape_invisible(line) for line in lines[:limit]], "is_cut": is_cut}
+
+
+def _split_lines(text: str) -> list[str]:
+    return text.split("\n") if text else []
+
+
+def _diff_lines(before: list[str], after: list[str]) -> list[str]:
+    begin, end = _common_prefix_and_suffix(before, after)
+    old, new = before[begin : len(before) - end], after[begin : len(after) - end]
+    if len(old) * len(new) > MAX_COMPARISON_SIZE:
+        return [*(f"-{line}" for line in old), *(f"+{line}" for line in new)]
+    first, rest = max(begin - CONTEXT, 0), max(end - CONTEXT, 0)
+    around = before[first : len(before) - rest], after[first : len(after) - rest]
+    diff = list(difflib.unified_diff(*around, n=CONTEXT, lineterm=""))[
+        3:
+    ]  # without the two file names and the first position
+    return ["…" if line.startswith("@@") else line for line in diff]
+
+
+def _common_prefix_and_suffix(before: list[str], after: list[str]) -> tuple[int, int]:
+    """Return how many lines are equal at the beginning and at the end, which usually leaves little to compare."""
+    most, begin, end = min(len(before), len(after)), 0, 0
+    while begin < most and before[begin] == after[begin]:
+        begin += 1
+    while end < most - begin and before[-1 - end] == after[-1 - end]:
+        end += 1
+    return begin, end
+
+
+def _escape_invisible(line: str) -> str:
+    """Return the line with invisible characters, and those that change the text direction, written out."""
+    cut = line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}… ({len(line) - LINE_LIMIT} more characters)"
+    return "".join(
+        character if character.isprintable() or character == "\t" else _character_name(character) for character in cut
+    )
+
+
+def _character_name(character: str) -> str:
+    shown = make_visible(character)
+    return shown if shown not in (character, "\n") else f"⟦{ord(character):X}⟧"

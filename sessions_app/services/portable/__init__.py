@@ -1,1 +1,0 @@
-"""The portable record: the files beside the database that hold each session."""

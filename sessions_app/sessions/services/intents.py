@@ -1,0 +1,385 @@
+"""Store requests to one or many sessions as intents and prompts; the lease holder carries them out."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.contrib.auth.models import User
+from django.db import DatabaseError
+from django.db.models import Q
+from django.db.transaction import on_commit
+from django.utils import timezone
+
+from executors_app.machine import crash_points
+from sessions_app.accounts.authorization import writable_teams
+from sessions_app.agents.services.background_processes import processes_json
+from sessions_app.catalogue.services import visible_sessions
+from sessions_app.kernel import wakeups
+from sessions_app.kernel.rules.states import (
+    ENDED_STATES,
+    OPEN_RUN_STATES,
+    TERMINAL_STATES,
+    WORK,
+    DesiredState,
+    PromptKind,
+    PromptState,
+    RunState,
+    SessionState,
+)
+from sessions_app.kernel.services.errors import (
+    Conflict,
+    Invalid,
+    NoAgent,
+    NotFound,
+    PermissionPending,
+    PromptInDoubt,
+    ReadOnly,
+    SessionsError,
+    TerminalState,
+    refusal_error,
+)
+from sessions_app.models import Intent, IntentKind, Prompt, SessionTransaction, TaskSession, Turn, session_transaction
+from sessions_app.prompts.rules.attachments import AttachedFile
+from sessions_app.prompts.services.attachments import store_files
+from sessions_app.recovery.rules.recovery_facts import MAX_CLOCK_SKEW
+from sessions_app.recovery.rules.resumability import Assessment, Mode, assess_mode
+from sessions_app.recovery.services.assessment import assess_session, execution_of, is_running, refuse_lost_worktree
+from sessions_app.waits import models as waits
+
+MODES = tuple(mode.value for mode in Mode)
+GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
+TEXT_LIMIT = 1024 * 1024
+"""Maximum number of characters of a prompt."""
+UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
+"""Characters that databases cannot store: U+0000 and lone surrogates."""
+
+
+def due_intents(at: str = "session__next_restart_at") -> Q:
+    """Filter the intents whose session may be tried now; ``at`` names the field with the time of its next try.
+
+    A next try that lies further ahead than any back-off reaches was written under a wrong clock, and counts as due.
+    """
+    now = timezone.now()
+    return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": now + MAX_CLOCK_SKEW})
+
+
+def create_intent(session: TaskSession, kind: str, by: User | None, payload: dict[str, Any] | None = None) -> Intent:
+    """Write an intent in the caller's transaction, and wake the supervisors after the commit."""
+    intent = Intent.objects.create(session=session, kind=kind, by=by, payload=payload or {})
+    crash_points.reached("request.order_written", session.id)
+    on_commit(lambda: crash_points.reached("request.order_committed", session.id))
+    wakeups.notify_on_commit()
+    return intent
+
+
+def open_start_intent(session: TaskSession) -> Intent | None:
+    """Return the session's open start intent; a constraint allows at most one."""
+    return Intent.objects.filter(session=session, kind=IntentKind.START, done_at=None).first()
+
+
+def ensure_start_intent(session: TaskSession, by: User | None, mode: str) -> Intent:
+    """Return the session's open start intent, creating it if there is none.
+
+    If a user asks for another mode, the intent changes to it, unless a supervisor has already begun the start.
+    """
+    earlier = open_start_intent(session)
+    # A supervisor that has claimed the intent has read its mode already.
+    if earlier is None:
+        return create_intent(session, IntentKind.START, by, {"mode": mode})
+    if by is not None and mode != Mode.AUTO and earlier.claimed_generation is None:
+        earlier.by, earlier.payload = by, {"mode": mode}
+        earlier.save(update_fields=["by", "payload"])
+    return earlier
+
+
+def request_resume(session_id: uuid.UUID, by: User | None, mode: str = "auto") -> None:
+    """Request that a session runs again; raises the error with which the assessment refuses it."""
+    if mode not in MODES:
+        raise Invalid(f"mode must be one of {', '.join(MODES)}.", field="mode")
+    # Before our own transaction: it commits the error that it finds, which our refusal would roll back.
+    refuse_lost_worktree(session_id)
+    with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
+        assessment = assess_for_start(transaction)
+        if mode == Mode.AUTO and assessment.is_running:
+            return
+        require_mode(assessment, mode)
+        want_running(transaction, by)
+        transaction.set_fields(start_attempts=0, next_restart_at=None)
+        ensure_start_intent(transaction.session, by, mode)
+
+
+def assess_for_start(transaction: SessionTransaction) -> Assessment:
+    """Assess the session for a start; an agent that is about to be stopped counts as gone."""
+    assessment = assess_session(transaction.session)
+    return assessment if transaction.session.desired_state == DesiredState.RUNNING else assessment.without_live_agent
+
+
+def require_mode(assessment: Assessment, mode: str) -> None:
+    """Raise the error with which the assessment refuses a start in ``mode``, if it does."""
+    verdict = assess_mode(assessment, mode)
+    if not verdict.allowed:
+        raise refusal_error(assessment, verdict.refusal)
+
+
+def want_running(transaction: SessionTransaction, by: User | None) -> None:
+    """Record that the user wants the session to run."""
+    transaction.set_fields(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None)
+    if transaction.session.owner_id is None and by is not None:
+        transaction.set_fields(owner_id=by.id)
+
+
+def queue_prompt(
+    session_id: uuid.UUID,
+    message_id: str,
+    text: str,
+    by: User | None,
+    *,
+    ends_permission: bool = True,
+    files: Sequence[AttachedFile] = (),
+) -> tuple[Prompt, bool]:
+    """Queue a user's prompt; return it, and whether it is new. Wakes or resumes the session.
+
+    Repeating a ``message_id`` returns the first row. ``ends_permission``: whether the prompt may end the turn of an
+    agent that waits for a permission. ``files``: checked by ``attachments.check_files``. Raises Invalid,
+    TerminalState, NotResumable, NoAgent, MissingResumeToken, WorktreeMissing, PromptInDoubt, PermissionPending,
+    AttachmentUnsupported.
+    """
+    _validate_prompt(message_id, text)
+    with session_transaction(session_id) as transaction:
+        # The session's row is locked, so of two requests with this message_id the second finds the first one's row.
+        earlier = transaction.session.prompts.filter(message_id=message_id).first()
+        if earlier is not None:
+            return _same_prompt(earlier, text, files), False
+        refuse_ended(transaction.session)
+        prepare_for_prompt(transaction, by, ends_permission=ends_permission)
+        attached = store_files(transaction.session, files)
+        row = transaction.queue_prompt(message_id, text, by=by, attachments=attached)
+        crash_points.reached("request.prompt_written", session_id)
+    crash_points.reached("request.prompt_committed", session_id)
+    return row, True
+
+
+def refuse_ended(session: TaskSession) -> None:
+    """Raise TerminalState if the session, or its task, has ended or was given up."""
+    if session.task.end:
+        raise TerminalState.of_task(session.task.end)
+    if session.state == SessionState.FAILED:
+        raise TerminalState(GIVEN_UP_MESSAGE)
+    if session.state in ENDED_STATES:
+        raise TerminalState("The session has ended. Start a new one.")
+
+
+def _validate_prompt(message_id: str, text: str) -> None:
+    if not message_id or len(message_id) > 128 or not message_id.isprintable():
+        raise Invalid("message_id must be 1 to 128 printable characters.", field="message_id")
+    if message_id.startswith(("continue:", "wait:", "check:")):
+        raise Invalid(
+            "message_id must not begin with continue:, wait: or check:, which are reserved.", field="message_id"
+        )
+    validate_prompt_text(text)
+
+
+def validate_prompt_text(text: str, *, field: str = "text") -> None:
+    """Raise Invalid, naming the request's ``field``, if the text cannot be a prompt."""
+    if not text.strip():
+        raise Invalid("The prompt is empty.", field=field)
+    if UNSTORABLE_CHARACTERS.search(text):
+        raise Invalid("The prompt contains characters that are not valid text.", field=field)
+    if len(text) > TEXT_LIMIT:
+        raise Invalid(f"The prompt is longer than {TEXT_LIMIT} characters.", field=field)
+
+
+def _same_prompt(earlier: Prompt, text: str, files: Sequence[AttachedFile]) -> Prompt:
+    if earlier.state == PromptState.HELD:
+        raise PromptInDoubt
+    if earlier.text != text or earlier.attachments != [each.described() for each in files]:
+        raise Conflict("Another prompt has this message_id.", message_id=earlier.message_id)
+    return earlier
+
+
+def prepare_for_prompt(transaction: SessionTransaction, by: User | None, *, ends_permission: bool = True) -> None:
+    """Make the session ready for a prompt: start an agent if none runs, or end the turn of one that waits.
+
+    Raises the error with which the assessment refuses a start. A user's prompt does not wait for the next automatic
+    try. Raises PermissionPending as ``queue_prompt``.
+    """
+    if not transaction.session.has_agent:
+        raise NoAgent
+    waits.end_external_wait(transaction, "new_message")
+    assessment = assess_for_start(transaction)
+    if assessment.is_running:
+        _end_wait(transaction, by, allowed=ends_permission)
+        return
+    require_mode(assessment, Mode.AUTO)
+    want_running(transaction, by)
+    transaction.set_fields(next_restart_at=None)
+    ensure_start_intent(transaction.session, by, Mode.AUTO)
+
+
+def _end_wait(transaction: SessionTransaction, by: User | None, *, allowed: bool) -> None:
+    """Cancel the question and the turn of an agent that waits for a permission, so that the new message is next.
+
+    If the question was answered meanwhile, no key is left to revoke: the turn continues, and the message follows it.
+    Raises PermissionPending and changes nothing if that is not ``allowed``.
+    """
+    run = transaction.open_turn
+    if run is not None and run.state == RunState.WAITING and waits.revoke_tokens(transaction, "new_message", run=run):
+        # Raising rolls back the transaction, and with it the revocation.
+        if not allowed:
+            raise PermissionPending
+        create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
+
+
+def request_cancel(session_id: uuid.UUID, by: User | None) -> bool:
+    """Request the end of the active turn, or withdraw its retry; return False if there is neither."""
+    with session_transaction(session_id) as transaction:
+        run = transaction.open_run
+        if run is None:
+            return withdraw_retry(transaction)
+        if not run.has_process and _cancel_wait(transaction, run):
+            return True
+        create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
+    return True
+
+
+def waiting_retry(session: TaskSession) -> Prompt | None:
+    """Return the pending retry, which waits for its time or for the agent; None if there is none."""
+    row: Prompt | None = session.prompts.filter(kind=PromptKind.RETRY, state=PromptState.QUEUED).order_by("id").first()
+    return row
+
+
+def withdraw_retry(transaction: SessionTransaction) -> bool:
+    """Withdraw the pending retry; return False if there is none."""
+    row = waiting_retry(transaction.session)
+    if row is None:
+        return False
+    transaction.move_prompt(row, "withdraw")
+    end_work_after_retry(transaction, row)
+    return True
+
+
+def end_work_after_retry(transaction: SessionTransaction, withdrawn: Prompt) -> None:
+    """Set the session to rest if the withdrawn prompt was a retry and no run is open."""
+    at_work = transaction.session.runs.filter(state__in=OPEN_RUN_STATES).exists()
+    if withdrawn.kind == PromptKind.RETRY and not at_work and WORK.allows(transaction.session.work_state, "rest"):
+        transaction.move_work("rest")
+
+
+def _cancel_wait(transaction: SessionTransaction, run: Turn) -> bool:
+    """End an external wait, and its result unless an agent may have it; return False in that case."""
+    if waits.end_external_wait(transaction, "cancelled"):
+        return True
+    row = transaction.session.prompts.filter(message_id=run.message_id, state=PromptState.QUEUED).first()
+    if row is not None:
+        transaction.move_prompt(row, "withdraw")  # which ends its run, too
+    return row is not None
+
+
+def request_stop(session_id: uuid.UUID, by: User | None) -> None:
+    """Request the end of the execution; the session can be resumed later. A start in progress yields to it."""
+    with session_transaction(session_id) as transaction:
+        _withdraw_start(transaction)
+        waits.end_external_wait(transaction, "stopped")
+        withdraw_retry(transaction)
+        transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None, start_rank=None)
+        if not transaction.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
+            create_intent(transaction.session, IntentKind.STOP, by)
+
+
+def request_close(session_id: uuid.UUID, by: User, outcome: str, *, delete_transcript: bool = False) -> None:
+    """Request that a session ends for good, as ``completed`` or ``cancelled``; its execution ends too.
+
+    ``delete_transcript``: the user consents that the agent deletes its own transcript, which it does if it is running.
+    """
+    if outcome not in ("completed", "cancelled"):
+        raise Invalid("as must be completed or cancelled.", field="as")
+    with session_transaction(session_id) as transaction:
+        if transaction.session.state in TERMINAL_STATES:
+            raise TerminalState
+        earlier = transaction.session.intents.filter(kind=IntentKind.CLOSE, done_at=None).first()
+        if earlier is not None and earlier.payload["as"] != outcome:
+            raise Conflict(f"The session is being closed as {earlier.payload['as']}.")
+        _withdraw_start(transaction)
+        waits.end_external_wait(transaction, "closed")
+        transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=True, start_rank=None)
+        if earlier is None:
+            payload: dict[str, Any] = {"as": outcome, **({"delete_transcript": True} if delete_transcript else {})}
+            create_intent(transaction.session, IntentKind.CLOSE, by, payload)
+
+
+def _withdraw_start(transaction: SessionTransaction) -> None:
+    """Withdraw a start that has not begun; one in progress checks ``desired_state`` at its last write."""
+    waiting = transaction.session.intents.filter(kind=IntentKind.START, done_at=None, claimed_generation=None)
+    waiting.update(done_at=timezone.now(), outcome="stopped")
+
+
+log = logging.getLogger(__name__)
+
+BULK_LIMIT: Final = 200
+"""Maximum number of sessions of one request."""
+BULK_ACTIONS: Final[Mapping[str, Callable[[uuid.UUID, Any], Any]]] = {"resume": request_resume, "stop": request_stop}
+UNEXPECTED_ERROR: Final = "internal_error"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOutcome:
+    """The result for one session; an empty ``code`` means that the request was stored."""
+
+    session_id: uuid.UUID
+    session: TaskSession | None
+    """None: the user can see no such session."""
+    code: str = ""
+    message: str = ""
+    processes: int = 0
+    """How many processes of its agent were still running, which a stop ends."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request was stored."""
+        return not self.code
+
+
+def request_many(user: User, action: str, ids: Sequence[uuid.UUID]) -> list[BulkOutcome]:
+    """Request one of ``BULK_ACTIONS`` for each session, in the order of ``ids``; a failure stops no other.
+
+    Raises Invalid for an unknown action, and for none or more than ``BULK_LIMIT`` sessions.
+    """
+    if action not in BULK_ACTIONS:
+        raise Invalid(f"action must be one of {', '.join(BULK_ACTIONS)}.", field="action")
+    wanted = list(dict.fromkeys(ids))
+    if not wanted or len(wanted) > BULK_LIMIT:
+        raise Invalid(f"Choose 1 to {BULK_LIMIT} sessions.", field="sessions")
+    found = {session.id: session for session in visible_sessions(user).filter(id__in=wanted)}
+    writable = set(writable_teams(user).values_list("id", flat=True))
+    return [_request_one(user, action, session_id, found.get(session_id), writable) for session_id in wanted]
+
+
+def _request_one(
+    user: User, action: str, session_id: uuid.UUID, row: TaskSession | None, writable: set[int]
+) -> BulkOutcome:
+    try:
+        if row is None:
+            raise NotFound
+        if row.task.team_id not in writable:
+            raise ReadOnly
+        BULK_ACTIONS[action](row.id, user)
+    except SessionsError as error:
+        return BulkOutcome(session_id, row, error.code, error.message)
+    except DatabaseError:
+        raise  # the next session would meet it too, so the whole request fails
+    except Exception:  # one bad row never stops the rest
+        log.exception("session %s: the request to %s could not be stored", session_id, action)
+        return BulkOutcome(
+            session_id, row, UNEXPECTED_ERROR, "Something went wrong for this session. The server log has the details."
+        )
+    return BulkOutcome(session_id, row, processes=_processes_to_end(row) if action == "stop" else 0)
+
+
+def _processes_to_end(row: TaskSession) -> int:
+    count: int = processes_json(row, is_running=is_running(row, execution_of(row)))["background_process_count"]
+    return count

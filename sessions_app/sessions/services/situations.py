@@ -1,0 +1,237 @@
+"""Load the facts that decide a session's situation, and its place in the start queue."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.conf import settings
+from django.db.models import Count, Q
+
+from executors_app import capacity
+from executors_app.plugins import agent_type
+from executors_app.wire.executions import ExecutorStatus
+from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules.quotations import shorten
+from sessions_app.attention.services.attention import open_kinds
+from sessions_app.kernel.models.turns import newest_run
+from sessions_app.kernel.rules.states import PromptState
+from sessions_app.models import (
+    AGENT_AWAITED_SINCE,
+    QUEUED_FOR_CAPACITY,
+    Intent,
+    IntentKind,
+    Supervisor,
+    TaskSession,
+    Turn,
+)
+from sessions_app.prompts.rules.transient_errors import Retry
+from sessions_app.recovery.rules import restart_rules
+from sessions_app.recovery.rules.recovery_choices import OFFERING_ACTIONS, recovery_choices
+from sessions_app.recovery.rules.restart_rules import WaitReason
+from sessions_app.recovery.rules.resumability import Assessment, Mode, Strategy
+from sessions_app.recovery.services.assessment import can_be_taken_over, execution_of
+from sessions_app.sessions.rules.session_status import IdleStatus, RetryStatus, SessionStatus, StartWaitStatus
+from sessions_app.sessions.rules.situation_facts import SituationFacts
+from sessions_app.sessions.rules.situations import idle_situation, situation
+from sessions_app.waits.rules.wait_tokens import WaitKind
+
+
+class _Team(NamedTuple):
+    """Sizes of a team's start queues: interrupted sessions, others, and all that start before a given rank."""
+
+    urgent: int = 0
+    calm: int = 0
+    earlier: int = 0
+
+
+def _team_queues(rank: int) -> dict[int, _Team]:
+    """Count the sessions in the start queue by team, and those that start before ``rank``; one query."""
+    rows = (
+        TaskSession.objects.filter(start_rank__isnull=False)
+        .order_by()
+        .values("task__team_id")
+        .annotate(
+            urgent=Count("start_rank", filter=Q(start_rank__lt=0)),
+            calm=Count("start_rank", filter=Q(start_rank__gt=0)),
+            earlier=Count("start_rank", filter=Q(start_rank__lt=rank)),
+        )
+    )
+    return {team: _Team(*counts) for team, *counts in rows.values_list("task__team_id", "urgent", "calm", "earlier")}
+
+
+def start_wait_json(session: TaskSession, open_start: Intent | None) -> StartWaitStatus | None:
+    """Return ``{reason, before}``: ``turn`` or ``capacity``, and how many start earlier; None if it does not wait."""
+    if open_start is not None and open_start.payload.get(QUEUED_FOR_CAPACITY):
+        return {"reason": str(WaitReason.CAPACITY), "before": _ordered_before(session, open_start)}
+    if session.start_rank is None:
+        return None
+    reason = WaitReason.CAPACITY if _has_no_capacity(session) else WaitReason.TURN
+    return {"reason": str(reason), "before": count_waiting_before(session)}
+
+
+def count_waiting_before(session: TaskSession) -> int:
+    """Return how many sessions start before this one in the start queue; one query."""
+    rank, team = session.start_rank or 0, session.task.team_id
+    waiting = _team_queues(rank)
+    mine = waiting.get(team, _Team())
+    others = {
+        team_id: counts.urgent if rank < 0 else counts.calm for team_id, counts in waiting.items() if team_id != team
+    }
+    urgent = sum(counts.urgent for counts in waiting.values()) if rank > 0 else 0
+    return restart_rules.count_before(rank, mine.earlier - (mine.urgent if rank > 0 else 0), others, urgent)
+
+
+def _ordered_before(session: TaskSession, order: Intent) -> int:
+    earlier = Q(**{f"payload__{QUEUED_FOR_CAPACITY}": True}, created_at__lt=order.created_at, claimed_generation=None)
+    starts = Intent.objects.filter(earlier, kind=IntentKind.START, done_at=None)
+    number: int = starts.filter(session__executor__in=capacity.executors_sharing_room(session.executor)).count()
+    return number
+
+
+def _has_no_capacity(session: TaskSession) -> bool:
+    limit = capacity.agent_limit(session.executor)
+    return (
+        limit is not None
+        and capacity.live_executions(capacity.executors_sharing_room(session.executor)).count() >= limit
+    )
+
+
+def with_situation(
+    status: SessionStatus,
+    session: TaskSession,
+    assessment: Assessment,
+    open_kinds: Collection[str],
+    run: Turn | None,
+) -> SessionStatus:
+    """Return the status with ``stillness`` and ``choices``: why nothing is happening, and the ways to continue."""
+    facts = situation_facts(session, status, assessment, open_kinds, run=run)
+    offers = situation(facts).action in OFFERING_ACTIONS
+    choices = recovery_choices(assessment, shares_worktree=can_be_taken_over(session)) if offers else []
+    return replace(
+        status,
+        stillness=_idle_reason_json(facts),
+        choices=[{"choice": each.choice, "text": each.text, "mode": each.mode} for each in choices],
+    )
+
+
+def _idle_reason_json(facts: SituationFacts) -> IdleStatus | None:
+    """Return why nothing is happening: ``{reason, text, next_step, until}``; None if something is, or never will."""
+    found = idle_situation(facts)
+    if found is None:
+        return None
+    until = found.until.isoformat() if found.until else None
+    return {"reason": str(found.reason), "text": found.text, "next_step": found.next_step, "until": until}
+
+
+def situation_facts(
+    session: TaskSession,
+    status: SessionStatus,
+    assessment: Assessment,
+    open_kinds: Collection[str],
+    *,
+    run: Turn | None,
+    interrupted_prompts: int = 0,
+) -> SituationFacts:
+    """Build the facts of one session from its status; one query if something waits for a supervisor, else none.
+
+    ``open_kinds``: kinds of its open inbox items; ``run``: its newest turn, None if there was none.
+    """
+    wait, start_wait, ended = status.wait, status.start_wait, status.interrupted_wait
+    waits_outside = wait is not None and wait["kind"] != WaitKind.PERMISSION
+    return SituationFacts(
+        desired_state=status.desired_state,
+        work_state=status.work_state,
+        policy=status.policy,
+        policy_source=status.policy_source,
+        error_code=status.error_code,
+        error_message=status.error_message,
+        recovering=status.recovering,
+        starting=status.starting,
+        continuing=status.continuing,
+        asleep=status.asleep,
+        queued_prompts=status.queued_prompts,
+        overdue_prompts=status.overdue_prompts,
+        held_prompts=status.held_prompts,
+        pending_permissions=status.pending_permissions,
+        pending_questions=status.pending_questions,
+        history=status.history,
+        capability_note=status.capability_note,
+        background_process_count=status.background_process_count,
+        session_state=status.state,
+        agent_running=status.is_agent_running,
+        has_agent=session.has_agent,
+        workspace_ready=status.executor_status == ExecutorStatus.READY,
+        assessment=assessment,
+        task_end=session.task.end,
+        supervised=not _waits_for_supervisor(status) or Supervisor.objects.alive().exists(),
+        start_reason=start_wait["reason"] if start_wait else "",
+        starts_before=start_wait["before"] if start_wait else 0,
+        interrupted_prompts=interrupted_prompts,
+        waits_outside=waits_outside,
+        wait_until=_parse_time(wait["deadline"]) if wait is not None and waits_outside else None,
+        owner_left=AttentionKind.OWNER_LEFT in open_kinds,
+        history_armed=session.inject_history,
+        attempts=session.start_attempts,
+        next_restart_at=session.next_restart_at,
+        retrying=status.retry is not None,
+        retry=_parse_retry(status.retry),
+        stalled_since=session.stalled_since,
+        interrupted_wait=shorten(ended["reason"]) if ended else None,
+        wait_ended_at=_parse_time(ended["at"]) if ended else None,
+        cancel_ignored_since=_parse_time(status.cancel_ignored_since),
+        last_run_state=run.state if run else "",
+        last_run_reason=run.reason if run else "",
+    )
+
+
+def _waits_for_supervisor(status: SessionStatus) -> bool:
+    """Return whether something waits that only a supervisor carries out."""
+    return bool(status.starting or status.queued_prompts or status.recovering or status.start_wait)
+
+
+def _parse_retry(retry: RetryStatus | None) -> Retry | None:
+    if retry is None:
+        return None
+    at = _parse_time(retry["at"])
+    return Retry(retry["error_code"], retry["error_message"], retry["attempt"], retry["of"], at)
+
+
+def _parse_time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def load_facts(session: TaskSession, status: SessionStatus, assessment: Assessment) -> SituationFacts:
+    """Return the facts of one session: from its status, its interrupted prompts and its inbox items.
+
+    An error of the execution is used if the session has none.
+    """
+    run, execution = newest_run(session), execution_of(session)
+    facts = situation_facts(
+        session,
+        status,
+        assessment,
+        open_kinds(session),
+        run=run,
+        interrupted_prompts=session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None).count(),
+    )
+    if facts.is_starting:
+        facts = replace(facts, **_load_progress(session))
+    if facts.error_message or execution is None:
+        return facts
+    return replace(facts, error_message=execution.error_message)
+
+
+def _load_progress(session: TaskSession) -> dict[str, Any]:
+    """Return what is known of the start in progress: that it opens a workspace alone, or how long a load may take."""
+    start = Intent.objects.filter(session=session, kind=IntentKind.START, done_at=None).first()
+    if start is None:
+        return {}
+    if start.payload.get("mode") == Mode.WORKSPACE_ONLY:
+        return {"opens_workspace": True}
+    if start.payload.get("strategy") != Strategy.NATIVE:
+        return {}
+    limit = agent_type(session.agent_profile.agent_type).load_limit(settings.KANDEV_START_TIMEOUT)
+    return {"load_limit": limit, "load_since": _parse_time(start.payload.get(AGENT_AWAITED_SINCE))}

@@ -1,0 +1,335 @@
+"""The status of a session as API and pages show it, and the derived status of many sessions at once."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict, cast
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from executors_app.agent_capabilities import own_title_in_team
+from executors_app.models import ExecutorRunning
+from executors_app.plugins import agent_type
+from executors_app.wire.executions import ExecutorStatus
+from sessions_app.agents.services.background_processes import processes_json
+from sessions_app.agents.services.mcp_servers import given_servers
+from sessions_app.attention.services.attention import open_kinds, overdue_filter
+from sessions_app.kernel.models.turns import newest_run, newest_runs
+from sessions_app.kernel.rules.states import (
+    OPEN_PROMPT_STATES,
+    DerivedStatus,
+    PermissionState,
+    PromptKind,
+    PromptState,
+    RequestKind,
+    RunState,
+)
+from sessions_app.kernel.side_effects import derived_status
+from sessions_app.models import (
+    CANCEL_IGNORED,
+    IDLE_REASON,
+    QUEUED_FOR_CAPACITY,
+    ContinuityReceipt,
+    PermissionRequest,
+    Prompt,
+    ResumeToken,
+    Supervisor,
+    TaskSession,
+    Turn,
+)
+from sessions_app.prompts.rules.transient_errors import TROUBLE_SENTENCES
+from sessions_app.prompts.services.prompt_context import wait_of
+from sessions_app.recovery.rules.history import UNKNOWN_FACTS
+from sessions_app.recovery.rules.resumability import Assessment, Reason, Strategy
+from sessions_app.recovery.services.assessment import (
+    DAMAGED_ROW,
+    assess_session,
+    execution_of,
+    flaws_sentence,
+    is_running,
+    session_flaws,
+)
+from sessions_app.recovery.services.history import current_history
+from sessions_app.recovery.services.policies import effective_policy_of
+from sessions_app.sessions.rules.session_status import (
+    InterruptedWaitStatus,
+    ReceiptStatus,
+    RetryStatus,
+    SessionStatus,
+    WaitStatus,
+)
+from sessions_app.sessions.services.intents import open_start_intent, waiting_retry
+from sessions_app.sessions.services.situations import start_wait_json, with_situation
+from sessions_app.waits.rules.wait_tokens import TokenState, WaitKind, most_usable_state
+from sessions_app.workspace.services.workspace import transfer_json
+from sessions_app.workspace.services.workspace_notes import warnings_json, workspace_json
+
+
+class SessionRunState(NamedTuple):
+    """A session's execution, its newest run, and the status that follows from both."""
+
+    execution: ExecutorRunning | None
+    run: Turn | None
+    derived: DerivedStatus
+
+
+def load_run_states(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, SessionRunState]:
+    """Return the run state by session id; a constant number of queries."""
+    runs = newest_runs([session.id for session in sessions])
+    tokens = _best_tokens([run for run in runs.values() if run.state == RunState.WAITING])
+    executions = ExecutorRunning.objects.only("id", "status", "status_reason", "session_id").in_bulk(
+        [session.agent_execution_id for session in sessions if session.agent_execution_id]
+    )
+    states = {}
+    for session in sessions:
+        run, execution = runs.get(session.id), executions.get(cast(Any, session.agent_execution_id))
+        derived = derived_status(session, execution, run, lambda waiting: tokens[waiting.id])
+        states[session.id] = SessionRunState(execution, run, derived)
+    return states
+
+
+def _best_tokens(runs: Sequence[Turn]) -> Mapping[uuid.UUID, TokenState | None]:
+    """Return the most usable state among the keys of what each run still waits for."""
+    if not runs:
+        return {}
+    now, states = timezone.now(), defaultdict(list)
+    waits = {run.id: run.wait_id for run in runs}
+    pending = set(
+        PermissionRequest.objects.filter(run__in=runs, state=PermissionState.PENDING).values_list("run_id", "id")
+    )
+    for key in ResumeToken.objects.filter(run__in=runs):
+        run_id = cast(uuid.UUID, key.run_id)
+        is_waited = key.wait_kind != WaitKind.PERMISSION and key.wait_id == waits[run_id]
+        if is_waited or (run_id, key.wait_id) in pending:
+            states[run_id].append(key.state(now))
+    return {run.id: most_usable_state(states[run.id]) for run in runs}
+
+
+CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
+
+
+def session_status(session: TaskSession, user: User | None = None) -> dict[str, Any]:
+    """Return the status of one session as API and sockets send it; see ``load_status``."""
+    return load_status(session, user).as_json()
+
+
+def load_status(session: TaskSession, user: User | None = None) -> SessionStatus:
+    """Load the status of one session, with a constant number of queries.
+
+    Items that ``user`` has already seen do not count as needing attention.
+    """
+    execution = execution_of(session)
+    assessment = assess_session(session)
+    counts, run = _counts(session), newest_run(session)
+    start, runs = open_start_intent(session), is_running(session, execution)
+    open_ones = open_kinds(session, user)
+    processes, policy = processes_json(session, is_running=runs), effective_policy_of(session)
+    damage = flaws_sentence(session_flaws(session, execution))  # takes precedence over the session's own error
+    status = SessionStatus(
+        session_id=str(session.id),
+        task_id=str(session.task_id),
+        state=session.state,
+        derived_status=str(derived_status(session, execution, run)),
+        wait=wait_json(run),
+        interrupted_wait=_interrupted_wait(session, run),
+        agent_profile_id=str(session.agent_profile_id),
+        agent_type=session.agent_profile.agent_type,
+        agent_title=own_title_in_team(session.agent_profile, session.task.team_id),
+        executor_id=str(session.executor_id),
+        runtime=session.executor.runtime,
+        **_execution_part(execution),
+        supports_workspace_only=_serves_workspace(session, execution, assessment),
+        is_agent_running=runs,
+        background_processes=processes["background_processes"],
+        background_process_count=processes["background_process_count"],
+        is_resumable=assessment.is_resumable,
+        needs_resume=assessment.needs_resume,
+        resume_reason=assessment.resume_reason,
+        resume_strategy=assessment.strategy,
+        supports_session_resume=assessment.supports_session_resume,
+        requires_new_session=not assessment.is_resumable,
+        desired_state=session.desired_state,
+        work_state=session.work_state,
+        needs_attention=any(counts[name] for name in ("permissions", "questions", "held", "overdue"))
+        or any(open_ones.values()),
+        worktree_id=session.worktree_id,
+        worktree_path=session.worktree_path,
+        worktree_branch=session.worktree_branch,
+        workspace=workspace_json(session),
+        warnings=warnings_json(session),
+        error_code=DAMAGED_ROW if damage else session.error_code,
+        error_message=damage or session.error_message,
+        last_seq=session.last_seq,
+        epoch=session.epoch,
+        policy=policy.policy,
+        policy_source=str(policy.source),
+        continues=policy.continues,
+        recovering=is_recovering(execution),
+        continuing=counts["continuing"] > 0,
+        restart_attempts=session.start_attempts,
+        next_restart_at=session.next_restart_at.isoformat() if session.next_restart_at else None,
+        stalled_since=session.stalled_since.isoformat() if session.stalled_since else None,
+        cancel_ignored_since=_cancel_ignored_since(session, run),
+        retry=_retry(session) if counts["retries"] else None,
+        history=_history(session, assessment),
+        latest_receipt=receipt_json(session.receipts.first()),
+        pending_permissions=counts["permissions"],
+        pending_questions=counts["questions"],
+        held_prompts=counts["held"],
+        queued_prompts=counts["queued"],
+        overdue_prompts=counts["overdue"],
+        starting=start is not None,
+        queued_for_capacity=bool(start is not None and start.payload.get(QUEUED_FOR_CAPACITY)),
+        start_wait=start_wait_json(session, start),
+        mcp_servers=given_servers(session),
+    )
+    return with_situation(status, session, assessment, open_ones, run)
+
+
+def _retry(session: TaskSession) -> RetryStatus | None:
+    """Return what failed, when the turn is retried, and the number of the try; None if no retry is pending."""
+    row = waiting_retry(session)
+    if row is None:
+        return None
+    return {
+        "message_id": row.message_id,
+        "attempt": row.attempt,
+        "of": settings.KANDEV_TURN_RETRIES,
+        "at": row.not_before.isoformat() if row.not_before else None,
+        "error_code": row.trouble,
+        "error_message": row.trouble_message,
+        "text": TROUBLE_SENTENCES.get(row.trouble, ""),
+    }
+
+
+def _interrupted_wait(session: TaskSession, run: Turn | None) -> InterruptedWaitStatus | None:
+    """Return the wait that ended without an answer, unless something has happened since."""
+    wait = wait_of(session)
+    if wait is None or run is None or wait["run_id"] != str(run.id):
+        return None
+    return {
+        "id": wait["id"],
+        "kind": wait["kind"],
+        "reason": wait["reason"],
+        "deadline": wait["deadline"],
+        "at": wait["at"],
+    }
+
+
+def _cancel_ignored_since(session: TaskSession, run: Turn | None) -> str | None:
+    """Return since when the agent has continued a turn that it was asked to cancel."""
+    ignored: Mapping[str, Any] = session.metadata.get(CANCEL_IGNORED) or {}
+    return str(ignored["since"]) if run is not None and ignored.get("run_id") == str(run.id) else None
+
+
+def _history(session: TaskSession, assessment: Assessment) -> Mapping[str, int | None] | None:
+    """Return the counts of the history that the next prompt would carry for a new agent; unknown until it is built."""
+    if not tells_history(session, assessment):
+        return None
+    history = current_history(session)
+    return UNKNOWN_FACTS if history is None else history.facts()
+
+
+def tells_history(session: TaskSession, assessment: Assessment) -> bool:
+    """Return whether a new agent would get the history with the next prompt."""
+    starts_with_it = assessment.cause.strategy is Strategy.HISTORY and not session.launch_id
+    return session.inject_history or starts_with_it
+
+
+class _ExecutionPart(TypedDict):
+    """The part of the status that follows from the execution alone."""
+
+    executor_status: str
+    agent_execution_id: str | None
+    last_seen_at: str | None
+    capability_note: str
+    asleep: bool
+    output_limit: str
+    snapshot_transfer: Mapping[str, Any] | None
+
+
+def _execution_part(execution: ExecutorRunning | None) -> _ExecutionPart:
+    seen = execution.last_seen_at if execution else None
+    return {
+        "executor_status": execution.status if execution else ExecutorStatus.STOPPED,
+        "agent_execution_id": str(execution.id) if execution else None,
+        "last_seen_at": seen.isoformat() if seen else None,
+        "capability_note": execution.capability_note if execution else "",
+        "asleep": is_asleep(execution),
+        "output_limit": execution.output_limit if execution else "",
+        "snapshot_transfer": transfer_json(execution),
+    }
+
+
+def _serves_workspace(session: TaskSession, execution: ExecutorRunning | None, assessment: Assessment) -> bool:
+    """Return whether the workspace opens without an agent: by agent type, worktree, and agentctl's last report."""
+    if assessment.cause.resume_reason in (Reason.WORKTREE_MISSING, Reason.DAMAGED_ROW):
+        return False
+    by_type = agent_type(session.agent_profile.agent_type).supports_workspace_only
+    return by_type and execution is not None and execution.supports_workspace_only
+
+
+def is_asleep(execution: ExecutorRunning | None) -> bool:
+    """Return whether the execution was stopped because it was idle; a prompt starts it again."""
+    return execution is not None and (execution.status, execution.status_reason) == (
+        ExecutorStatus.STOPPED,
+        IDLE_REASON,
+    )
+
+
+def _counts(session: TaskSession) -> dict[str, int]:
+    queued = Q(state=PromptState.QUEUED)
+    prompts: dict[str, int] = Prompt.objects.filter(session=session).aggregate(
+        held=Count("id", filter=Q(state=PromptState.HELD)),
+        queued=Count("id", filter=queued),
+        overdue=Count("id", filter=overdue_filter()),
+        retries=Count("id", filter=queued & Q(kind=PromptKind.RETRY)),
+        continuing=Count("id", filter=Q(kind=PromptKind.CONTINUE, state__in=OPEN_PROMPT_STATES)),
+    )
+    pending = PermissionRequest.objects.filter(session=session, state=PermissionState.PENDING)
+    kinds = list(pending.values_list("kind", flat=True))
+    return {
+        **prompts,
+        "permissions": kinds.count(RequestKind.PERMISSION),
+        "questions": kinds.count(RequestKind.QUESTION),
+    }
+
+
+def wait_json(run: Turn | None) -> WaitStatus | None:
+    """Return what the newest run waits for; None if it does not wait."""
+    if run is None or run.state != RunState.WAITING:
+        return None
+    return {
+        "id": run.wait_id,
+        "kind": run.wait_kind,
+        "reason": run.wait_reason,
+        "since_seq": run.since_seq,
+        "deadline": run.deadline_at.isoformat() if run.deadline_at else None,
+    }
+
+
+def is_recovering(execution: ExecutorRunning | None) -> bool:
+    """Return whether the execution claims to run and no living supervisor has finished its first sweep."""
+    if execution is None or execution.status not in CLAIMS_TO_RUN:
+        return False
+    return not Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
+
+
+def receipt_json(receipt: ContinuityReceipt | None) -> ReceiptStatus | None:
+    """Return a receipt as the API shows it."""
+    if receipt is None:
+        return None
+    return {
+        "id": str(receipt.id),
+        "kind": receipt.kind,
+        "verified": receipt.verified,
+        "strategy": receipt.strategy,
+        "reason": receipt.reason,
+        "evidence": receipt.evidence,
+        "created_at": receipt.created_at.isoformat(),
+    }

@@ -1,0 +1,222 @@
+"""The page of one session, and the actions a user takes on it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django.contrib import messages
+from django.contrib.staticfiles.finders import find
+from django.http import Http404, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from sessions_app.accounts.authorization import may_operate, may_write_session
+from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.agents.services import agent_login
+from sessions_app.agents.services.agent_settings import request_setting
+from sessions_app.agents.views.agent_settings import parse_posted_setting
+from sessions_app.kernel.services.errors import PermissionPending, SessionsError
+from sessions_app.models import Message, TaskSession
+from sessions_app.pages.shortcuts import find_session, queried_number
+from sessions_app.permissions.views import WrongAnswer, answer_from_page, question_context
+from sessions_app.prompts.rules.attachments import MAX_FILES, MAX_TOTAL_BYTES, taken_files_sentence
+from sessions_app.prompts.services import prompts
+from sessions_app.prompts.services.attachments import accepted_blocks, check_files
+from sessions_app.prompts.services.prompts import continue_interrupted
+from sessions_app.recovery.services import policies
+from sessions_app.sessions.services import intents
+from sessions_app.sessions.views.session_state import hide_login, session_context
+from sessions_app.stream import services as output_limits
+from sessions_app.stream.views import last_messages, messages_around, read_whole_message, render_messages
+from sessions_app.waits import services as waits
+from sessions_app.waits.views import WaitCreateForm
+from sessions_app.workflows.services.runs import run_of_task
+
+
+@never_cache
+@require_safe
+def show_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Show the session page; ``?before=SEQ`` shows earlier messages, ``?at=SEQ`` the messages around one."""
+    row = find_session(request, task_id, session_id)
+    # ``last_seq`` is older than the messages below: a message that arrives in between is sent again by the live
+    # updates. Read in the other order, it would be missing from the page.
+    writes = may_write_session(request.user, row)
+    context = {"last_seq": row.last_seq, **session_context(row, writes=writes)}
+    hide_login(request.user, row, context)
+    messages, older, is_past = _page_of_messages(request, row)
+    context |= {
+        "messages_html": render_messages(messages, request.user),
+        "older_than": messages[0].seq if older else None,
+        "may_commit": writes,
+        "has_terminal": bool(find("kandev/vendor/xterm.js")),
+        "may_operate": writes and may_operate(request.user, row),
+        "new_wait": WaitCreateForm(auto_id="wait-%s"),
+        "is_past": is_past,
+        "workflow_run": run_of_task(row.task),
+        "message_id": str(uuid.uuid4()),
+        "attachment_limits": {"files": MAX_FILES, "bytes": MAX_TOTAL_BYTES},
+        "taken_files": taken_files_sentence(accepted_blocks(row)),
+    }
+    return render(request, "session/page.html", context)
+
+
+@never_cache
+@require_safe
+def earlier_messages(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
+    """Return the messages before ``?before=SEQ`` as ``{messages: [html], older_than}``, oldest first."""
+    messages, older = last_messages(find_session(request, task_id, session_id), queried_number(request, "before"))
+    told = {
+        "messages": [item["html"] for item in render_messages(messages, request.user)],
+        "older_than": messages[0].seq if older else None,
+    }
+    return JsonResponse(told)
+
+
+MAX_PART: Final = 1_000_000
+"""The largest number of a part that a database can be asked for."""
+
+
+@never_cache
+@require_safe
+def show_message(
+    request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, entry_id: uuid.UUID
+) -> HttpResponse:
+    """Show all of one message as plain text, in pages; ``?page=NUMBER`` counts from 0."""
+    row = find_session(request, task_id, session_id)
+    message = get_object_or_404(row.messages.defer("payload"), id=entry_id)
+    number = queried_number(request, "page") or 0
+    if number > MAX_PART:
+        raise Http404(number)
+    context = {
+        "task": row.task,
+        "session": row,
+        "message": message,
+        "number": number,
+        "page": read_whole_message(message.id, number),
+    }
+    return render(request, "session/whole_message.html", context)
+
+
+def _page_of_messages(request: UserHttpRequest, row: TaskSession) -> tuple[list[Message], bool, bool]:
+    """Return the messages to show, whether there are older ones, and whether there are newer ones."""
+    at, before = queried_number(request, "at"), queried_number(request, "before")
+    if at is not None:
+        return messages_around(row, at)
+    return (*last_messages(row, before), before is not None)
+
+
+SessionAction = Callable[[TaskSession, UserHttpRequest], Any]
+
+
+def _posted_value(request: UserHttpRequest, name: str) -> str:
+    return str(request.POST.get(name, ""))
+
+
+ACTIONS: Final[Mapping[str, SessionAction]] = {
+    "resume": lambda row, request: intents.request_resume(
+        row.id, request.user, _posted_value(request, "mode") or "auto"
+    ),
+    "cancel": lambda row, request: intents.request_cancel(row.id, request.user),
+    "end-wait": lambda row, request: waits.end_wait(row.id, _posted_value(request, "wait_id")),
+    "continue-wait": lambda row, request: waits.continue_without_answer(
+        row.id, _posted_value(request, "wait_id"), request.user
+    ),
+    "stop": lambda row, request: intents.request_stop(row.id, request.user),
+    "more-output": lambda row, request: output_limits.allow_more_output(row.id, request.user),
+    "close": lambda row, request: intents.request_close(
+        row.id,
+        request.user,
+        _posted_value(request, "as"),
+        delete_transcript=bool(_posted_value(request, "delete_transcript")),
+    ),
+    "answer": answer_from_page,
+    "continue": lambda row, request: continue_interrupted(row.id, _posted_value(request, "message_id"), request.user),
+    "setting": lambda row, request: request_setting(
+        row.id,
+        request.user,
+        _posted_value(request, "setting"),
+        parse_posted_setting(_posted_value(request, "type"), _posted_value(request, "value")),
+    ),
+    "login": lambda row, request: agent_login.request_login(row.id, request.user, _posted_value(request, "method")),
+    "logout": lambda row, request: agent_login.request_logout(row.id, request.user),
+    "policy": lambda row, request: policies.set_session_policy(row.id, {"policy": _posted_value(request, "policy")}),
+    "resend": lambda row, request: prompts.resend_prompt(row.id, _posted_value(request, "message_id"), request.user),
+    "dismiss": lambda row, request: prompts.dismiss_prompt(row.id, _posted_value(request, "message_id")),
+    "withdraw": lambda row, request: prompts.withdraw_prompt(row.id, _posted_value(request, "message_id")),
+}
+
+
+@require_POST
+def act_on_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, action: str) -> HttpResponse:
+    """Carry out one of ``ACTIONS``; respond with 404 to any other."""
+    row = find_session(request, task_id, session_id)
+    if action not in ACTIONS:
+        raise Http404(action)
+    try:
+        return run_and_redirect(request, lambda: ACTIONS[action](row, request), "session", row.task_id, row.id)
+    except WrongAnswer as error:
+        asked = error.asked
+        context = {
+            "session": row,
+            "task": row.task,
+            "error": error.message,
+            "asked": asked,
+            "question": question_context(asked.question, error.content, error.problems),
+            "resume_token": _posted_value(request, "resume_token"),
+        }
+        return render(request, "session/answer_question.html", context, status=400)
+
+
+@require_POST
+def queue_prompt(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Queue a prompt. The form contains its ``message_id``, so submitting it twice queues one prompt.
+
+    If the agent waits for a permission, the prompt would end its turn, so the user is asked to confirm it first (409).
+    """
+    row = find_session(request, task_id, session_id)
+    text, message_id = _posted_value(request, "text").replace("\r\n", "\n"), _posted_value(request, "message_id")
+    confirmed = bool(_posted_value(request, "ends_permission"))
+
+    def send() -> None:
+        files = check_files((each.name or "", each.read(), "") for each in request.FILES.getlist("files"))
+        intents.queue_prompt(row.id, message_id, text, request.user, ends_permission=confirmed, files=files)
+
+    try:
+        return run_and_redirect(request, send, "session", row.task_id, row.id)
+    except PermissionPending as question:
+        asked = {
+            "session": row,
+            "task": row.task,
+            "question": question,
+            "text": text,
+            "message_id": message_id,
+            "has_files": bool(request.FILES),
+        }
+        return render(request, "session/confirm_prompt.html", asked, status=409)
+
+
+def run_and_redirect(request: UserHttpRequest, do: Callable[[], Any], *page: Any) -> HttpResponse:
+    """Call ``do``, then redirect to ``page`` (arguments of ``redirect``); a script gets JSON instead.
+
+    Errors become a message on that page, or 409 with ``{code, message}`` for a script. Only without a script do
+    PermissionPending and WrongAnswer propagate, so that the caller can ask again.
+    """
+    by_script = request.headers.get("Accept", "").startswith("application/json")
+    try:
+        do()
+    except SessionsError as error:
+        if by_script:
+            told: dict[str, Any] = {"code": error.code, "message": error.message}
+            if isinstance(error, WrongAnswer):
+                told["fields"] = error.by_input
+            return JsonResponse(told, status=409)
+        if isinstance(error, PermissionPending | WrongAnswer):
+            raise
+        messages.error(request, error.message)
+    else:
+        if by_script:
+            return JsonResponse({"next_message_id": str(uuid.uuid4())})
+    return redirect(*page)

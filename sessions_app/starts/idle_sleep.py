@@ -1,0 +1,164 @@
+"""Put idle sessions to sleep: end their executions, keep everything that a resume needs, and let a prompt wake them.
+
+This saves machines that are paid for by the hour. A session stays awake while it works, has queued prompts or open
+requests, waits for an answer, has a shell open, a script or a process of an earlier turn running, or could not resume
+its own conversation.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.conf import settings
+from django.db.models import Max, Q
+from django.utils import timezone
+
+from executors_app.wire.errors import ExecutorError
+from executors_app.wire.executions import ExecutorStatus
+from executors_app.wire.protocol import AgentState
+from sessions_app.agents.events import ProcessesReported
+from sessions_app.events import names_of
+from sessions_app.kernel.rules.states import (
+    OPEN_PROMPT_STATES,
+    OPEN_RUN_STATES,
+    DesiredState,
+    PermissionState,
+    SessionState,
+    WorkState,
+)
+from sessions_app.models import (
+    IDLE_REASON,
+    IntentKind,
+    LeaseLost,
+    Prompt,
+    SessionTransaction,
+    TaskSession,
+    Turn,
+    session_transaction,
+)
+from sessions_app.prompts.interrupted_turns import record_agent_stopped
+from sessions_app.recovery.rules.resumability import Strategy
+from sessions_app.recovery.services.assessment import assess_session, is_running
+from sessions_app.sessions.services.intents import create_intent
+from sessions_app.starts.events import Asleep
+from sessions_app.stream.events.conversation import MessageEvent
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.execution_stream import ExecutionStream
+
+log = logging.getLogger(__name__)
+MAX_CHECK_INTERVAL: Final = 60.0
+_ACTIVITY_EVENTS: Final = names_of(MessageEvent, ProcessesReported)
+
+
+def check_interval() -> float:
+    """Return the seconds between two checks: a tenth of the idle time, between 0.2 and 60 s."""
+    return min(max(settings.KANDEV_IDLE_SLEEP / 10, 0.2), MAX_CHECK_INTERVAL)
+
+
+async def sleep_idle_sessions(registry: ExecutionRegistry) -> int:
+    """Put the idle sessions of this supervisor to sleep; return how many."""
+    if not settings.KANDEV_IDLE_SLEEP:
+        return 0
+    idle = await registry.database(load_idle_sessions, registry.boot_id)
+    return sum([await _try_to_sleep(registry, session_id) for session_id in idle])
+
+
+def load_idle_sessions(me: str) -> list[uuid.UUID]:
+    """Return the sessions of ``me`` that are idle by their rows; agentctl may know better, see ``_is_quiet``."""
+    limit = _idle_limit()
+    rows = TaskSession.objects.filter(
+        desired_state=DesiredState.RUNNING,
+        state=SessionState.WAITING_FOR_INPUT,
+        work_state=WorkState.IDLE,
+        executions__owner=me,
+        executions__status=ExecutorStatus.READY,
+    ).exclude(launch_id="")
+    # Every change of the row sets ``updated_at``.
+    quiet = rows.filter(Q(ready_since=None) | Q(ready_since__lt=limit), updated_at__lt=limit)
+    quiet = quiet.annotate(worked_at=Max("runs__ended_at")).filter(Q(worked_at=None) | Q(worked_at__lt=limit))
+    return list(quiet.order_by().values_list("id", flat=True))
+
+
+def _idle_limit() -> datetime:
+    return timezone.now() - timedelta(seconds=settings.KANDEV_IDLE_SLEEP)
+
+
+async def _try_to_sleep(registry: ExecutionRegistry, session_id: uuid.UUID) -> bool:
+    stream = registry.stream_of(session_id)
+    if stream is None or not await _is_quiet(stream):
+        return False
+    try:
+        return await registry.database(write_asleep, stream)
+    except LeaseLost:
+        return False
+    except Exception:  # one bad row never stops the others
+        log.exception("session %s could not be put to sleep", session_id)
+        return False
+
+
+async def _is_quiet(stream: ExecutionStream) -> bool:
+    """Whether agentctl reports nothing that still works for the session; False if it does not answer or cannot tell."""
+    try:
+        report = await stream.client.status()
+    except ExecutorError:
+        return False
+    agent, shells = report["agent"], report["workspace"].get("shells")
+    at_rest = agent["state"] == AgentState.IDLE and not agent["active_turn"] and not report["pending_permissions"]
+    return at_rest and shells == 0 and not report.get("jobs") and not report.get("background")
+
+
+def write_asleep(stream: ExecutionStream) -> bool:
+    """Record that the session sleeps and create the stop intent; return False if it has to stay awake."""
+    # The rows were read without a lock, and agentctl was queried later: decide again under the lock, because a prompt
+    # may have arrived meanwhile. State and stop commit together, so no crash leaves a sleeping session that runs on.
+    with session_transaction(stream.session_id, stream.lease, related=("agent_profile", "task")) as transaction:
+        since = idle_since(transaction)
+        if not _may_sleep(transaction) or since is None or since > _idle_limit():
+            return False
+        record_agent_stopped(transaction)
+        transaction.set_fields(next_restart_at=None)
+        transaction.move_executor("stop", status_reason=IDLE_REASON)
+        transaction.record_event(
+            Asleep(reason=IDLE_REASON, idle_since=since.isoformat(), after=settings.KANDEV_IDLE_SLEEP)
+        )
+        create_intent(transaction.session, IntentKind.STOP, None, {"reason": IDLE_REASON})
+    log.info("session %s was put to sleep: idle since %s", stream.session_id, since)
+    return True
+
+
+def idle_since(transaction: SessionTransaction) -> datetime | None:
+    """Return since when the agent has been idle; None if it never came up.
+
+    That is its start, the end of its last turn, or its last output or change of processes after that.
+    """
+    newest = transaction.newest_run
+    ended_seq = newest.last_seq or 0 if newest else 0
+    later = transaction.session.events.filter(seq__gt=ended_seq, name__in=_ACTIVITY_EVENTS).order_by("-seq")
+    worked_at = later.values_list("at", flat=True).first()
+    moments = [transaction.session.ready_since, newest.ended_at if newest else None, worked_at]
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _may_sleep(transaction: SessionTransaction) -> bool:
+    session = transaction.session
+    wanted = session.desired_state == DesiredState.RUNNING and session.state == SessionState.WAITING_FOR_INPUT
+    if not wanted or session.work_state != WorkState.IDLE or not is_running(session, transaction.execution):
+        return False
+    if _has_open_requests(session):
+        return False
+    strategy = assess_session(session).without_live_agent.strategy
+    # A session that was never prompted has no conversation to lose.
+    return strategy is Strategy.NATIVE or (strategy is Strategy.FRESH and transaction.newest_run is None)
+
+
+def _has_open_requests(session: TaskSession) -> bool:
+    """Whether the session has an open run, intent or permission request, or a prompt that is not finished."""
+    return (
+        Turn.objects.filter(session=session, state__in=OPEN_RUN_STATES).exists()
+        or Prompt.objects.filter(session=session, state__in=OPEN_PROMPT_STATES).exists()
+        or session.intents.filter(done_at=None).exists()
+        or session.permissions.filter(state=PermissionState.PENDING).exists()
+    )

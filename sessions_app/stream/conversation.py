@@ -1,0 +1,659 @@
+"""Changes to the conversation of one session: texts, tool calls, plans and answered requests, each with its event.
+
+Consecutive chunks of one message within a batch become one event. The joined text is the same byte for byte.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from executors_app.orm import PreparedQuery
+from executors_app.wire import questions
+from executors_app.wire.questions import choices_of, fields_of, is_recorded
+from sessions_app.attention.models import update_wording
+from sessions_app.attention.rules import attention
+from sessions_app.kernel.rules.json_size import json_size
+from sessions_app.kernel.rules.states import PermissionState, QuestionStatus
+from sessions_app.models import (
+    TEXT_ROLES,
+    MessageDraft,
+    NewEvent,
+    PermissionRequest,
+    SessionTransaction,
+    Turn,
+    answers_of,
+    append_texts,
+    first_parts,
+    leading_texts,
+    newest_answer,
+    newest_tool,
+    open_tool_sizes,
+    open_tools,
+    random_ids,
+    tools_by_id,
+    tools_of_turn,
+    unfinished_messages,
+    write_messages,
+)
+from sessions_app.recovery.rules import verification
+from sessions_app.stream.events.conversation import MessageAdded, MessageEvent, MessageUpdated
+from sessions_app.stream.models import has_called_tools_since
+from sessions_app.waits import models as waits
+from sessions_app.waits.services import option_name, permission_tokens
+
+UNFINISHED_TOOL_STATES = ("pending", "in_progress", "")
+LEFT_OPEN: Final = "unfinished"
+"""Status of a tool call whose turn ended without its result; a later update may still bring one."""
+PLAN_KEY = "plan"
+MAX_OPEN_TOOLS: Final = 500
+"""Tool calls without a result that a session may have. The end of a turn closes all of them in one transaction."""
+MAX_OPEN_TOOL_BYTES: Final = 8 << 20
+"""Size of these calls together; a single one may be larger."""
+OPEN_TOOLS_KEY: Final = "open_tools"
+"""Key of the message that a turn has more open tool calls."""
+_TOO_MANY_TOOLS: Final = (
+    f"The agent has more than {MAX_OPEN_TOOLS} tool calls without a result, or more than {MAX_OPEN_TOOL_BYTES >> 20} "
+    "MiB of them. The oldest ones are shown as “No result” until their result arrives."
+)
+SUB_AGENT: Final = "sub_agent"
+"""Key in the payload of a message: the name of the sub-agent that wrote it, or whose tool call it is."""
+
+
+RECENT_MESSAGES: Final = 500
+"""Number of messages in which a replayed text is searched."""
+RECENT_CHARS: Final = 1 << 20
+"""Characters of these messages that are read; an agent decides how long they are."""
+MIN_QUOTE: Final = 40
+"""Characters; a shorter text may be part of another message by chance."""
+
+
+@dataclass
+class _Change:
+    """One change of this batch to a message, with its event."""
+
+    message: MessageDraft
+    event: NewEvent
+    """Its place in the log, which it has before its text is complete."""
+    is_new: bool = False
+    complete: bool | None = None
+    payload: dict[str, Any] | None = None
+    payload_changes: dict[str, Any] | None = None
+    pieces: list[str] = field(default_factory=list)
+
+    def content(self) -> MessageEvent:
+        """Return the event."""
+        text, message_id = "".join(self.pieces), str(self.message.id)
+        if self.is_new:
+            return MessageAdded(
+                message_id=message_id,
+                role=self.message.role,
+                payload_=self.payload or {},
+                complete=bool(self.complete),
+                text=text,
+            )
+        return MessageUpdated(
+            message_id=message_id,
+            complete=self.complete,
+            payload_=self.payload,
+            payload_changes=self.payload_changes,
+            append=text or None,
+        )
+
+
+class ConversationUpdate:
+    """The unfinished messages of a session, and the changes of the current batch to them."""
+
+    def __init__(
+        self,
+        transaction: SessionTransaction,
+        tool_keys: Collection[str] = (),
+        unfinished: Sequence[MessageDraft] | None = None,
+    ):
+        """Read the unfinished messages, unless they are given, and the tool calls of the batch by their keys."""
+        self.transaction = transaction
+        if unfinished is None:
+            session_id = transaction.session.id
+            unfinished = unfinished_messages([session_id])[session_id]
+        texts = [message for message in unfinished if message.role in TEXT_ROLES or SUB_AGENT in message.payload]
+        self._growing: MessageDraft | None = texts[-1] if texts else None
+        self._plan = next(
+            (message for message in unfinished if message.key == PLAN_KEY and message.role == "status"), None
+        )
+        self._open_tools_note = next((message for message in unfinished if message.key == OPEN_TOOLS_KEY), None)
+        self._tools = {tool.key: tool for tool in _stored_tools(transaction, tool_keys)}
+        """Tool calls of this turn that the batch names, finished or not; newer than what the database has of them."""
+        self._earlier_tools: dict[str, MessageDraft | None] = {}
+        """The newest calls of earlier turns with a key of this batch; None if there is none."""
+        self._recent_texts: dict[str, list[str]] = {}
+        """Stored texts by role, read once for all replayed lines of a batch."""
+        self._ids = random_ids()
+        self._changes: list[_Change] = []
+        self._last_text: _Change | None = None
+        """The last change of this batch to the growing message."""
+        self._joins_last_text = False
+        """Whether the next chunk joins that change, because no other event came in between."""
+
+    def add_message(
+        self, role: str, text: str, *, key: str = "", complete: bool = True, **payload: Any
+    ) -> MessageDraft:
+        """Add a message at the end of the conversation."""
+        session_id, at = self.transaction.session.id, self.transaction.at
+        message = MessageDraft(session_id, role, at, key, payload, complete, id=next(self._ids))
+        change = _Change(
+            message,
+            self.transaction.reserve_event(MessageAdded),
+            is_new=True,
+            complete=complete,
+            payload=payload,
+            pieces=[text] if text else [],
+        )
+        self._changes.append(change)
+        return message
+
+    def append_text(self, role: str, chunk: str, sub_agent: str = "") -> None:
+        """Append a chunk to the growing message of this role and this writer, or begin one."""
+        if not chunk:
+            return
+        if self._growing is not None and (self._growing.role, self._growing.payload.get(SUB_AGENT, "")) != (
+            role,
+            sub_agent,
+        ):
+            self.finish_text()
+        if self._last_text is not None and self._joins_last_text:
+            self._last_text.pieces.append(chunk)
+            return
+        if self._growing is None:
+            about = {SUB_AGENT: sub_agent} if sub_agent else {}
+            self._growing = self.add_message(role, chunk, complete=False, **about)
+        else:
+            event = self.transaction.reserve_event(MessageUpdated)
+            self._changes.append(_Change(self._growing, event, pieces=[chunk]))
+        self._last_text, self._joins_last_text = self._changes[-1], True
+
+    def end_chunk(self) -> None:
+        """Give the next chunk its own event, so that it stays behind what comes in between."""
+        self._joins_last_text = False
+
+    def finish_text(self) -> None:
+        """Complete the growing message, in the event of its last chunk if that is part of this batch."""
+        if self._last_text is not None:
+            self._last_text.message.complete = self._last_text.complete = True
+        elif self._growing is not None:
+            self._update(self._growing, complete=True)
+        self._growing = self._last_text = None
+
+    def begin_turn(self) -> None:
+        """Close what the last turn left open. From here on, an id of its tool calls names another call."""
+        self.finish(tool_status=LEFT_OPEN)
+        self._earlier_tools |= self._tools
+        self._tools = {}
+
+    def call_tool(self, key: str, values: Mapping[str, Any]) -> None:
+        """Add a tool call, or merge ``values`` into the known one of this turn.
+
+        Some agents count their calls per answer of the model: the same id then names another call of the same turn,
+        once the earlier one has ended.
+        """
+        known = self._tools.get(key)
+        if known is not None and _is_another_call(known.payload, values):
+            known = None
+        self._write_tool(key, known, values)
+
+    def update_tool(self, key: str, values: Mapping[str, Any]) -> None:
+        """Merge ``values`` into a tool call; a None leaves the known value.
+
+        Without such a call in this turn, the update is the result of an earlier turn's call that has none yet; else it
+        begins a call.
+        """
+        known = self._tools.get(key)
+        if known is None:
+            earlier = self._earlier_tool(key)
+            known = earlier if earlier is not None and _has_no_result(earlier.payload) else None
+        if known is not None and _comes_late(known.payload, values):
+            values = {name: value for name, value in values.items() if name != "status"}
+        self._write_tool(key, known, values)
+
+    def _write_tool(self, key: str, message: MessageDraft | None, values: Mapping[str, Any]) -> None:
+        self.finish_text()
+        known = {name: value for name, value in values.items() if value is not None}
+        payload = {**(message.payload if message else {}), **known}
+        complete = not _has_no_result(payload)
+        if message is None:
+            message = self.add_message("tool", "", key=key, complete=complete, **payload)
+        else:
+            self._update(message, complete=complete, payload=payload)
+        self._tools[key] = message
+
+    def _earlier_tool(self, key: str) -> MessageDraft | None:
+        if key not in self._earlier_tools:
+            self._earlier_tools[key] = newest_tool(self.transaction.session.id, key)
+        return self._earlier_tools[key]
+
+    def known_tool_fields(self, key: str) -> Mapping[str, Any]:
+        """Return the known fields of a tool call of this turn that the batch names; empty for any other."""
+        message = self._tools.get(key)
+        return message.payload if message else {}
+
+    def set_plan(self, entries: Any) -> None:
+        """Set the agent's plan: one message per turn, replaced as a whole."""
+        self.finish_text()
+        if self._plan is None:
+            self._plan = self.add_message("status", "", key=PLAN_KEY, complete=False, plan=entries)
+        else:
+            self._update(self._plan, complete=False, payload={"plan": entries})
+
+    def unfinished_tools(self) -> list[str]:
+        """Return the titles of the tool calls without a result."""
+        return [str(tool.payload.get("title") or tool.key)[:TITLE_LIMIT] for tool in self._open_tools()]
+
+    def _open_tools(self) -> list[MessageDraft]:
+        """Return every tool call of the session without a result; queried only when needed, as there may be many."""
+        earlier = [tool for tool in self._earlier_tools.values() if tool is not None]
+        # A call that this batch has completed is still open in the database. It is only among the changes if its id
+        # names another call by now.
+        changed = [change.message for change in self._changes if change.message.role == "tool"]
+        tools = (*self._stored_open_tools, *earlier, *self._tools.values(), *changed)
+        known = {tool.id: tool for tool in tools}
+        return [tool for tool in known.values() if not tool.complete]
+
+    @cached_property
+    def _stored_open_tools(self) -> Sequence[MessageDraft]:
+        return open_tools(self.transaction.session.id)
+
+    def has_called_tools_since(self, turn: Turn) -> bool:
+        """Whether a tool may have run since a turn began; see `has_called_tools_since` of the models."""
+        begin = self._begin_of(turn)
+        if any(_shows_tool_use(change.message) for change in self._changes[begin or 0 :]):
+            return True
+        return begin is None and has_called_tools_since(turn)
+
+    def _begin_of(self, turn: Turn) -> int | None:
+        """Return the place of a turn's prompt among the changes; None if the turn began before this batch."""
+        for place, change in enumerate(self._changes):
+            if change.message.role == "user" and change.message.key == turn.message_id:
+                return place
+        return None
+
+    def is_known(self, role: str, text: str) -> bool:
+        """Whether the stored conversation has this text in a message of the role; only its latest part is searched."""
+        wanted = text.strip()
+        if role not in self._recent_texts:
+            recent = self.transaction.session.messages.filter(role=role).order_by("-seq")[:RECENT_MESSAGES]
+            self._recent_texts[role] = leading_texts(recent, RECENT_CHARS, newest_first=True)
+        for stored in self._recent_texts[role]:
+            if stored.strip() == wanted or (len(wanted) >= MIN_QUOTE and wanted in stored):
+                return True
+        return False
+
+    def is_known_tool(self, key: str) -> bool:
+        """Whether the stored conversation has a tool call with this key, of any turn."""
+        return self._earlier_tool(key) is not None
+
+    def answer_to(self, turn: Turn) -> str:
+        """Return the agent's text in the open turn; of what is stored, at most RECENT_CHARS."""
+        begin = self._begin_of(turn)
+        changes = self._changes[begin or 0 :]
+        now = [piece for change in changes if change.message.role == "agent" for piece in change.pieces]
+        before = leading_texts(answers_of(turn), RECENT_CHARS) if begin is None else []
+        return "".join([*before, *now])
+
+    def answer_digest(self, turn: Turn) -> str | None:
+        """Return the digest of the agent's last message in the open turn; None without one, or if it is too long."""
+        message = self._last_answer(turn)
+        if message is None:
+            return None
+        parts = first_parts(message.id, verification.ANSWER_LIMIT) if message.seq else []
+        pieces = [piece for change in self._changes if change.message is message for piece in change.pieces]
+        return verification.answer_digest("".join([*parts, *pieces]))
+
+    def _last_answer(self, turn: Turn) -> MessageDraft | None:
+        for change in reversed(self._changes):
+            message = change.message
+            if message.role == "agent":
+                return message
+            if message.role == "user" and message.key == turn.message_id:
+                return None  # the turn began in this batch
+        if self._growing is not None and self._growing.role == "agent":
+            return self._growing
+        return None if turn.first_seq is None else newest_answer(self.transaction.session.id, turn.first_seq)
+
+    def finish(self, tool_status: str = LEFT_OPEN) -> None:
+        """Complete all messages at the end of a turn.
+
+        Tool calls without a result get ``tool_status``; none is ever claimed to be *completed*.
+        """
+        self.finish_text()
+        for message in self._open_tools():
+            self._update(message, complete=True, payload={**message.payload, "status": tool_status})
+        if self._plan is not None:
+            self._update(self._plan, complete=True)
+            self._plan = None
+        if self._open_tools_note is not None:
+            self._update(self._open_tools_note, complete=True)
+            self._open_tools_note = None
+
+    def close_oldest_tools(self) -> None:
+        """Complete the oldest tool calls without a result beyond the limits; a later update may still bring one.
+
+        Call it at the end of every batch. The end of the turn then never has to close more than the limits, and what a
+        batch adds.
+        """
+        changed = {change.message.id: change.message for change in self._changes if change.message.role == "tool"}
+        if all(tool.complete for tool in changed.values()):
+            return
+        stored = open_tool_sizes(self.transaction.session.id)
+        sizes = {message_id: size for message_id, size in stored.items() if message_id not in changed}
+        sizes |= {tool.id: json_size(tool.payload) for tool in changed.values() if not tool.complete}
+        excess = _beyond_limits(sizes)
+        tools = changed | {tool.id: tool for tool in tools_by_id([key for key in excess if key not in changed])}
+        for message_id in excess:
+            tool = tools[message_id]
+            self._update(tool, complete=True, payload={**tool.payload, "status": LEFT_OPEN})
+        if excess and self._open_tools_note is None:
+            self._open_tools_note = self.add_message(
+                "status", _TOO_MANY_TOOLS, key=OPEN_TOOLS_KEY, complete=False, level="warning"
+            )
+
+    def _update(self, message: MessageDraft, *, complete: bool, payload: dict[str, Any] | None = None) -> None:
+        self.end_chunk()
+        message.complete = complete
+        change = _Change(message, self.transaction.reserve_event(MessageUpdated), complete=complete)
+        if payload is not None:
+            if _repeats_too_much(message.payload, payload):
+                change.payload_changes = _changed_fields(message.payload, payload)
+            else:
+                change.payload = payload
+            message.payload = payload
+        self._changes.append(change)
+
+    def fill_events(self) -> None:
+        """Give the reserved events their content, with the joined texts."""
+        for change in self._changes:
+            change.event.fill(change.content())
+
+    def collect_rows(self, rows: _Rows) -> None:
+        """Add the changed messages, once the events have their ``seq``, to which messages refer."""
+        first = self._changes[0].event.seq if self._changes else 0
+        for change in self._changes:
+            message = change.message
+            if change.is_new:
+                message.seq = change.event.seq
+                rows.new.append(message)
+            elif message.seq < first:
+                rows.old[message.id] = message
+            message.updated_seq = change.event.seq
+            if change.pieces:
+                rows.texts.setdefault(message.id, []).extend(change.pieces)
+
+
+REPEATED_LIMIT: Final = 16 * 1024
+"""Bytes of unchanged content that an event of a tool call may repeat."""
+
+
+def _changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in after.items() if name not in before or before[name] != value}
+
+
+def _repeats_too_much(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether an event with the complete payload would repeat large fields that have not changed.
+
+    A title update of a call with megabytes of output would otherwise write these again each time.
+    """
+    if not before.keys() <= after.keys():
+        return False
+    changed = _changed_fields(before, after)
+    unchanged = {name: value for name, value in after.items() if name not in changed}
+    return json_size(unchanged) > REPEATED_LIMIT
+
+
+def _beyond_limits(sizes: dict[uuid.UUID, int]) -> list[uuid.UUID]:
+    """Return which tool calls are too many, oldest first, given the sizes of all of them in this order."""
+    used = 0
+    newest_first = list(reversed(sizes))
+    for kept, message_id in enumerate(newest_first):
+        used += sizes[message_id]
+        if kept == MAX_OPEN_TOOLS or (kept and used > MAX_OPEN_TOOL_BYTES):
+            return newest_first[kept:][::-1]
+    return []
+
+
+def _stored_tools(transaction: SessionTransaction, keys: Collection[str]) -> Sequence[MessageDraft]:
+    """Return the tool calls of the current turn, or of the last one, with these keys."""
+    if not keys:
+        return ()
+    return tools_of_turn(transaction.session.id, transaction.newest_run, keys)
+
+
+def _has_no_result(payload: Mapping[str, Any]) -> bool:
+    return str(payload.get("status") or "") in (*UNFINISHED_TOOL_STATES, LEFT_OPEN)
+
+
+def _comes_late(known: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether an update tells what a call was doing before its known result: some agents send them out of order."""
+    return not _has_no_result(known) and str(values.get("status") or "") in UNFINISHED_TOOL_STATES
+
+
+def _is_another_call(known: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether a call with the id of ``known`` is another one, and not a repetition or the result of the known one."""
+    if _has_no_result(known):
+        return False
+    begins = str(values.get("status") or "") in UNFINISHED_TOOL_STATES
+    differs = any(values.get(name) not in (None, "", known.get(name)) for name in ("title", "raw_input"))
+    return begins or differs
+
+
+def _shows_tool_use(message: MessageDraft) -> bool:
+    return message.role == "tool" or (message.role == "status" and "permission" in message.payload)
+
+
+@dataclass
+class _Rows:
+    """Messages to be written, and the pieces of text that they get."""
+
+    new: list[MessageDraft] = field(default_factory=list)
+    old: dict[uuid.UUID, MessageDraft] = field(default_factory=dict)
+    texts: dict[uuid.UUID, list[str]] = field(default_factory=dict)
+
+
+def schedule_writes(updates: Sequence[ConversationUpdate]) -> None:
+    """Write the messages of all updates, of one database transaction, with one statement for each kind of row.
+
+    Call it once, at the end. The rows are written when the events of all sessions have their ``seq``.
+    """
+    for update in updates:
+        update.fill_events()
+    updates[-1].transaction.after_events.append(lambda: _write(updates))
+
+
+def _write(updates: Sequence[ConversationUpdate]) -> None:
+    rows = _Rows()
+    for update in updates:
+        update.collect_rows(rows)
+    write_messages(rows.new, list(rows.old.values()))
+    append_texts({message_id: "".join(pieces) for message_id, pieces in rows.texts.items()}, known=rows.old)
+
+
+TITLE_LIMIT: Final = 500
+"""Characters of a title or option that the message about an answered request repeats."""
+_TEXTS: Final = {
+    QuestionStatus.ANSWERED: "Question answered",
+    QuestionStatus.DECLINED: "Question declined",
+    QuestionStatus.CANCELLED: "Question not answered",
+    QuestionStatus.WITHDRAWN: "The agent withdrew its question",
+}
+
+
+def _answerer(request: PermissionRequest) -> str:
+    """Return the name of the user whose answer was used; empty if there is none."""
+    token = permission_tokens([request]).get(request.id)
+    return token.consumed_by.get_username() if token and token.consumed_by else ""
+
+
+def add_permission_message(conversation: ConversationUpdate, request: PermissionRequest) -> None:
+    """Add the message about an answered permission: the request, the chosen option and who chose it."""
+    unnamed = "Unknown action" if request.is_unknown_action else "Unnamed action"
+    title = str(request.tool_call.get("title") or unnamed)[:TITLE_LIMIT]
+    option = option_name(request, request.option_id)[:TITLE_LIMIT]
+    details = {"permission_id": request.id, "title": title, "option_id": request.option_id, "option": option}
+    conversation.finish_text()
+    message = f"Permission answered: {title} – {option}"
+    conversation.add_message("status", message, permission={**details, "by": _answerer(request)})
+
+
+def add_question_message(conversation: ConversationUpdate, request: PermissionRequest) -> None:
+    """Add the message about a settled question: its status, why, who answered, and the answer as far as it is kept."""
+    title = str(request.tool_call.get("title") or "A question")[:TITLE_LIMIT]
+    status = request.question_status
+    details: dict[str, Any] = {
+        "permission_id": request.id,
+        "title": title,
+        "status": str(status),
+        "reason": request.reason,
+        "by": _answerer(request) if status in (QuestionStatus.ANSWERED, QuestionStatus.DECLINED) else "",
+        "answer": _shown_answer(request),
+        "typed": any(not is_recorded(field) for field in fields_of(request.question).values()),
+    }
+    if request.question.get("mode") == questions.URL:
+        details["url"] = request.question.get("url", "")
+    conversation.finish_text()
+    conversation.add_message("status", f"{_TEXTS.get(status, status)}: {title}", question=details)
+
+
+def _shown_answer(request: PermissionRequest) -> list[dict[str, str]]:
+    """Return label and words of each field of the answer that is kept, in the form's order."""
+    fields = fields_of(request.question)
+    return [
+        {
+            "field": str(field.get("title") or name)[:TITLE_LIMIT],
+            "value": _words(field, request.answer[name])[:TITLE_LIMIT],
+        }
+        for name, field in fields.items()
+        if name in request.answer
+    ]
+
+
+def _words(field: Any, value: Any) -> str:
+    labels = {choice.value: choice.label for choice in choices_of(field)}
+    if isinstance(value, bool):
+        return "Yes" if value else "No"
+    return ", ".join(labels.get(one, str(one)) for one in (value if isinstance(value, list) else [value]))
+
+
+_DETAIL_FIELDS: Final = ("title", "tool_kind", "content", "locations", "raw_input")
+"""Fields of a tool call that a person needs to see before answering a permission request."""
+_EMPTY_VALUES: Final[tuple[object, ...]] = (None, "", [], {})
+OPEN_REQUESTS = PreparedQuery(
+    lambda key: PermissionRequest.objects.filter(session_id=key, state=PermissionState.PENDING).values_list(
+        "id", "run_id", "tool_key", "size"
+    )
+)
+MAX_OPEN_REQUESTS: Final = 100
+"""Permission requests and questions that a session may have open; an agent that leaves more open is stopped."""
+MAX_OPEN_BYTES: Final = 16 << 20
+"""Size of all open requests of a session together; a single one may have the size of a line."""
+
+
+def complete_tool_call(requested: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tool call of a permission request, with its empty fields filled in from what the log knows."""
+    more = {
+        name: known[name]
+        for name in _DETAIL_FIELDS
+        if known.get(name) not in _EMPTY_VALUES and requested.get(name) in _EMPTY_VALUES
+    }
+    return {**requested, **more}
+
+
+def request_size(request: PermissionRequest) -> int:
+    """Return what is stored in ``PermissionRequest.size``."""
+    return json_size(request.tool_call) + json_size(request.options) + json_size(request.question)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What a batch needs to know of an open request without reading it."""
+
+    id: str
+    run_id: uuid.UUID | None
+    tool_key: str
+    size: int
+
+
+def changed_details(earlier: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields that a person has to see and that replace other ones: the call is no longer the same."""
+    return {
+        name: values[name]
+        for name in _DETAIL_FIELDS
+        if values.get(name) not in _EMPTY_VALUES
+        and earlier.get(name) not in _EMPTY_VALUES
+        and values[name] != earlier[name]
+    }
+
+
+class OpenRequests:
+    """The open permission requests of a session, looked up at most once for a batch of lines.
+
+    An agent can leave long ones open, and report about another tool call in each line. So only those are read whose
+    tool call a line reports.
+    """
+
+    def __init__(self, transaction: SessionTransaction):
+        self._transaction = transaction
+        self._rows: dict[str, PermissionRequest] = {}
+        """Those that were read or made, by id."""
+        self._has_new_key: set[str] = set()
+
+    @cached_property
+    def _open(self) -> dict[str, OpenRequest]:
+        rows = OPEN_REQUESTS.values(self._transaction.session.id)
+        return {request_id: OpenRequest(request_id, *values) for request_id, *values in rows}
+
+    def of_tool(self, key: str) -> Collection[OpenRequest]:
+        """Return the requests that show a tool call of any turn."""
+        return [request for request in self._open.values() if request.tool_key == key]
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether another request of ``size`` bytes may be open."""
+        if not self._open:
+            return True
+        used = sum(request.size for request in self._open.values())
+        return len(self._open) < MAX_OPEN_REQUESTS and used + size <= MAX_OPEN_BYTES
+
+    def add(self, row: PermissionRequest) -> None:
+        """Add a request that this batch has made."""
+        self._open[row.id] = OpenRequest(row.id, row.run_id, row.tool_key, row.size)
+        self._rows[row.id] = row
+
+    def remove(self, row: PermissionRequest) -> None:
+        """Remove a request that this batch has settled."""
+        self._open.pop(row.id, None)
+
+    def update(self, run: Turn, key: str, known: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
+        """Add to the requests of a turn what the agent has since reported about their tool call.
+
+        ``changed`` are the fields that it has replaced. Whoever read the earlier ones has not consented to these, so
+        the request gets another key.
+        """
+        for request in self.of_tool(key):
+            if request.run_id != run.id:
+                continue
+            row = self._read(request.id)
+            tool_call = {**complete_tool_call(row.tool_call, known), **changed}
+            if tool_call == row.tool_call:
+                continue
+            row.tool_call = tool_call
+            row.size = request_size(row)
+            row.save(update_fields=["tool_call", "size"])
+            self.add(row)
+            update_wording(attention.request_notice(row.id, tool_call, row.question))
+            if changed and row.id not in self._has_new_key:
+                self._has_new_key.add(row.id)  # nobody can have read the new key before the batch is committed
+                waits.replace_token(self._transaction, row.id, waits.TOOL_CALL_CHANGED)
+
+    def _read(self, request_id: str) -> PermissionRequest:
+        if request_id not in self._rows:
+            self._rows[request_id] = PermissionRequest.objects.get(id=request_id)
+        return self._rows[request_id]

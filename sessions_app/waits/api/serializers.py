@@ -1,0 +1,58 @@
+"""Serializers of waits and of the keys that end them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rest_framework import serializers
+
+from sessions_app.api.serializers.common import (
+    SizedJSONField,
+    StrictCharField,
+    choice_field,
+)
+from sessions_app.sessions.services.intents import TEXT_LIMIT
+from sessions_app.waits.rules.wait_tokens import WaitKind
+
+_INTERNAL_WAIT_KINDS: Final = "You cannot request a wait of the kind “{input}”. Use “external” or “tool_result”."
+"""Only an agent can request a permission, so that kind of wait is not offered."""
+
+
+class NewWaitSerializer(serializers.Serializer[Any]):
+    """An external wait of an idle session; without a deadline it never expires."""
+
+    kind = choice_field(
+        [WaitKind.EXTERNAL, WaitKind.TOOL_RESULT], error_messages={"invalid_choice": _INTERNAL_WAIT_KINDS}
+    )
+    reason = StrictCharField(max_length=2000, allow_blank=True, default="")
+    deadline = serializers.DateTimeField(default=None, allow_null=True)
+
+
+class WaitAgainSerializer(serializers.Serializer[Any]):
+    """The new deadline of a wait that ended without an answer; null for the same duration as before."""
+
+    deadline = serializers.DateTimeField(default=None, allow_null=True)
+
+
+class WaitAnswerSerializer(serializers.Serializer[Any]):
+    """A wait. Its key is shown only in this response."""
+
+    run_id = serializers.UUIDField()
+    wait_id = serializers.CharField()
+    resume_token = serializers.CharField()
+    deadline = serializers.DateTimeField(allow_null=True)
+
+
+class RedemptionSerializer(serializers.Serializer[Any]):
+    """The result of the wait that the key belongs to."""
+
+    resume_token = StrictCharField(max_length=512)
+    payload = SizedJSONField(default=None, allow_null=True, max_bytes=6 * TEXT_LIMIT)
+    idempotency_key = StrictCharField(max_length=128, allow_blank=True, default="")
+
+
+class RedemptionAnswerSerializer(serializers.Serializer[Any]):
+    """The run that continues, and the derived status it had at that time."""
+
+    run_id = serializers.UUIDField()
+    status = serializers.CharField()

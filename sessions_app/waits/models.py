@@ -1,0 +1,293 @@
+"""Waits of a session and the single-use keys that end them; each change records its event."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import models
+from django.utils import timezone
+
+from sessions_app.accounts.team_scope import TeamModel, TeamQuerySet
+from sessions_app.kernel.models.session import INTERRUPTED_WAIT, TaskSession, choices
+from sessions_app.kernel.models.turns import Turn
+from sessions_app.kernel.rules.states import PromptState, RunState
+from sessions_app.kernel.transactions import SessionTransaction
+from sessions_app.prompts.models import Prompt
+from sessions_app.waits.events import TokenConsumed, TokenExpired, TokenMinted, TokenRevoked
+from sessions_app.waits.rules.wait_tokens import (
+    TokenFacts,
+    TokenScope,
+    TokenState,
+    WaitKind,
+    derive_secret,
+    recover_secret,
+    secret_digest,
+    token_state,
+)
+
+
+class TokenQuerySet(TeamQuerySet["ResumeToken"]):
+    """Queries for keys by what they still open."""
+
+    def unsettled(self) -> TokenQuerySet:
+        """Keys that were not consumed, revoked or recorded as expired."""
+        return self.filter(consumed_at=None, revoked_at=None, expired_at=None)
+
+    def active(self, now: datetime) -> TokenQuerySet:
+        """Keys that can be consumed at ``now``."""
+        return self.unsettled().filter(models.Q(expires_at=None) | models.Q(expires_at__gt=now))
+
+    def due(self, now: datetime) -> TokenQuerySet:
+        """Keys that have expired, but are not recorded as expired yet."""
+        return self.unsettled().filter(expires_at__lte=now)
+
+
+class ResumeToken(TeamModel):
+    """A single-use key that ends one wait. A wait that is requested again gets a new key."""
+
+    team_path = "session__task__team"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="tokens")
+    run = models.ForeignKey(Turn, models.CASCADE, null=True, blank=True, related_name="tokens")
+    wait_kind = models.CharField(max_length=16, choices=choices(WaitKind))
+    wait_id = models.CharField(max_length=128)
+    secret_hash = models.CharField(max_length=64, unique=True)
+    """SHA-256, in hexadecimal."""
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    """Who requested the wait; None: an agent."""
+    expires_at = models.DateTimeField(null=True, blank=True)
+    consumed_at = models.DateTimeField(null=True, blank=True)
+    consumed_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    """None: a holder of the key without an account."""
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    expired_at = models.DateTimeField(null=True, blank=True)
+    reason = models.CharField(max_length=64, blank=True, default="")
+    """Why it was revoked."""
+    idempotency_key = models.CharField(max_length=128, blank=True, default="")
+    first_answer = models.JSONField(null=True, blank=True)
+    """The response to the request that consumed it; a repeat with the same idempotency key gets it again."""
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = TokenQuerySet.as_manager()  # type: ignore[misc]
+
+    class Meta(TeamModel.Meta):
+        db_table = "resume_tokens"
+        ordering = ("created_at", "id")
+        indexes = (
+            models.Index(fields=("session", "wait_id"), name="token_of_wait"),
+            models.Index(
+                fields=("expires_at",),
+                condition=models.Q(consumed_at=None, revoked_at=None, expired_at=None),
+                name="token_due",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"key {str(self.id)[:8]} of a wait ({self.wait_kind})"
+
+    @property
+    def scope(self) -> TokenScope:
+        """The one wait that the key can end."""
+        run_id = None if self.run_id is None else str(self.run_id)
+        return TokenScope(str(self.session_id), run_id, self.wait_kind, self.wait_id)
+
+    def state(self, now: datetime) -> TokenState:
+        """Return the key's state at ``now``."""
+        return token_state(TokenFacts(self.consumed_at, self.revoked_at, self.expired_at, self.expires_at), now)
+
+    def seal(self) -> str:
+        """Store the hash of a new row's secret and return the secret."""
+        secret = derive_secret(str(self.id), str(settings.SECRET_KEY))
+        self.secret_hash = secret_digest(secret)
+        return secret
+
+    def secret(self) -> str | None:
+        """Return the secret; None if the SECRET_KEY that it was derived from is gone. The caller checks permission."""
+        keys = (str(settings.SECRET_KEY), *map(str, settings.SECRET_KEY_FALLBACKS))
+        return recover_secret(str(self.id), self.secret_hash, keys)
+
+    @classmethod
+    def of_secret(cls, secret: str) -> ResumeToken | None:
+        """Return the row of a secret in any state; None if there is none."""
+        return cls.objects.select_related("consumed_by").filter(secret_hash=secret_digest(secret)).first()
+
+
+LOST_STATES = frozenset({PromptState.HELD, PromptState.DISMISSED, PromptState.WITHDRAWN})
+"""Prompt states from which no turn starts without a person."""
+
+
+TOOL_CALL_CHANGED: Final = "tool_call_changed"
+"""The reason of a key that was replaced because the agent has changed what it asks for."""
+
+
+def begin_permission_wait(
+    transaction: SessionTransaction, permission_id: str, run: Turn | None, asks: str
+) -> ResumeToken:
+    """Begin the wait for what an agent ``asks``, with this deployment's deadline; return its key."""
+    limit = settings.KANDEV_PERMISSION_TIMEOUT
+    deadline = timezone.now() + timedelta(seconds=limit) if limit else None
+    if run is None:
+        return mint_token(transaction, None, WaitKind.PERMISSION, permission_id, expires_at=deadline)
+    return begin_wait(transaction, WaitKind.PERMISSION, permission_id, deadline=deadline, told={"asks": str(asks)})
+
+
+def begin_wait(
+    transaction: SessionTransaction,
+    kind: WaitKind,
+    wait_id: str,
+    *,
+    deadline: datetime | None = None,
+    reason: str = "",
+    by: User | None = None,
+    told: Mapping[str, str] | None = None,
+) -> ResumeToken:
+    """Set the open run, if there is one, to waiting; return the key of the wait. ``told`` is added to its event."""
+    run = transaction.open_run
+    token = ResumeToken(
+        session=transaction.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=deadline, by=by
+    )
+    if run is not None:
+        run.wait_kind, run.wait_id, run.wait_reason, run.deadline_at = kind, wait_id, reason, deadline
+        before = len(transaction.events)
+        transaction.move_run(
+            "wait",
+            wait_kind=str(kind),
+            wait_id=wait_id,
+            resume_token_id=str(token.id),
+            deadline=deadline.isoformat() if deadline else None,
+            **(told or {}),
+        )
+        run.save(update_fields=["wait_kind", "wait_id", "wait_reason", "deadline_at"])
+        if len(transaction.events) > before:
+            # The event gets its number only when the transaction ends.
+            event = transaction.events[-1]
+            transaction.after_events.append(lambda: Turn.objects.filter(id=run.id).update(since_seq=event.seq))
+    return _save_token(transaction, token)
+
+
+def mint_token(
+    transaction: SessionTransaction,
+    run: Turn | None,
+    kind: WaitKind,
+    wait_id: str,
+    *,
+    expires_at: datetime | None = None,
+    by: User | None = None,
+) -> ResumeToken:
+    """Create a key for a wait; its secret is derived from its id and SECRET_KEY."""
+    token = ResumeToken(
+        session=transaction.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=expires_at, by=by
+    )
+    return _save_token(transaction, token)
+
+
+def _save_token(transaction: SessionTransaction, token: ResumeToken) -> ResumeToken:
+    token.seal()
+    token.save(force_insert=True)
+    expires_at = token.expires_at.isoformat() if token.expires_at else None
+    transaction.record_event(TokenMinted(expires_at=expires_at, **_token_fields(token)))
+    return token
+
+
+def consume_token(
+    transaction: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: User | None
+) -> bool:
+    """Consume a key; return False if it is already consumed, revoked or expired."""
+    now = timezone.now()
+    values = {"consumed_at": now, "consumed_by": by, "idempotency_key": key, "first_answer": answer}
+    # One guarded UPDATE decides: of two requests with the same key, exactly one changes the row.
+    if not ResumeToken.objects.active(now).filter(id=token.id).update(**values):
+        return False
+    transaction.record_event(TokenConsumed(by=by.get_username() if by else None, **_token_fields(token)))
+    return True
+
+
+def revoke_tokens(transaction: SessionTransaction, reason: str, **wanted: Any) -> int:
+    """Revoke the session's unsettled keys that match the filter ``wanted``; return how many."""
+    # One statement, because an agent decides how many there are. Locked, so that the events are those of its rows.
+    unsettled = ResumeToken.objects.unsettled().filter(session=transaction.session, **wanted)
+    tokens = list(unsettled.select_for_update())
+    if not tokens:
+        return 0
+    unsettled.update(revoked_at=timezone.now(), reason=reason[:64])
+    for token in tokens:
+        transaction.record_event(TokenRevoked(reason=reason, **_token_fields(token)))
+    return len(tokens)
+
+
+def replace_token(transaction: SessionTransaction, wait_id: str, reason: str) -> None:
+    """Give a wait another key with the same deadline, because what the earlier one would answer has changed."""
+    for token in ResumeToken.objects.unsettled().filter(session=transaction.session, wait_id=wait_id):
+        if revoke_tokens(transaction, reason, id=token.id):
+            kind = WaitKind(token.wait_kind)
+            mint_token(transaction, token.run, kind, wait_id, expires_at=token.expires_at, by=token.by)
+
+
+def revoke_tokens_of_run(transaction: SessionTransaction, run: Turn, reason: str) -> None:
+    """Revoke the keys of a run that has ended, because it can no longer be answered."""
+    if run.wait_kind:
+        revoke_tokens(transaction, reason, run=run)
+
+
+def expire_token(transaction: SessionTransaction, token_id: uuid.UUID) -> ResumeToken | None:
+    """Record that a key has expired and return it; None if another process was first."""
+    now = timezone.now()
+    if not ResumeToken.objects.due(now).filter(id=token_id).update(expired_at=now):
+        return None
+    token = ResumeToken.objects.get(id=token_id)
+    transaction.record_event(TokenExpired(**_token_fields(token)))
+    return token
+
+
+def end_external_wait(transaction: SessionTransaction, reason: str) -> bool:
+    """Cancel the open external wait and revoke its key; return False if there is none."""
+    run = transaction.open_run
+    if run is None or run.has_process or run.state != RunState.WAITING:
+        return False
+    transaction.move_run("cancel", reason=reason)
+    return True
+
+
+def interrupt_external_wait(transaction: SessionTransaction, reason: str) -> bool:
+    """Interrupt an external wait whose deadline has passed; return False if there is none.
+
+    ``attention_rules`` notifies people at once; the agent is informed with its next prompt.
+    """
+    run = transaction.open_run
+    if run is None or run.has_process or run.state != RunState.WAITING:
+        return False
+    wait = {
+        "run_id": str(run.id),
+        "id": run.wait_id,
+        "kind": str(run.wait_kind),
+        "reason": run.wait_reason,
+        "since": run.started_at.isoformat(),
+        "deadline": run.deadline_at.isoformat() if run.deadline_at else None,
+        "at": transaction.at.isoformat(),
+    }
+    transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTED_WAIT: wait})
+    transaction.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}")
+    return True
+
+
+def end_run_of_lost_prompt(transaction: SessionTransaction, prompt: Prompt) -> None:
+    """Cancel an external wait's run when the prompt that carries its result can no longer reach the agent."""
+    run = transaction.open_run
+    if prompt.state in LOST_STATES and run is not None and not run.has_process and run.message_id == prompt.message_id:
+        transaction.move_run("cancel", reason=f"prompt_{prompt.state}")
+
+
+def _token_fields(token: ResumeToken) -> dict[str, Any]:
+    """Return what the log may contain about a key; never its secret."""
+    return {
+        "token_id": str(token.id),
+        "run_id": None if token.run_id is None else str(token.run_id),
+        "wait_kind": str(token.wait_kind),
+        "wait_id": token.wait_id,
+    }

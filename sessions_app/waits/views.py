@@ -1,0 +1,186 @@
+"""External waits on the session page: the form that opens one, the response that shows its key, and the list."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.kernel.services.errors import SessionsError
+from sessions_app.models import TaskSession, Turn
+from sessions_app.pages.shortcuts import find_session
+from sessions_app.sessions.rules.session_status import WaitStatus
+from sessions_app.sessions.rules.situation_facts import humanize_code
+from sessions_app.waits import services as waits
+from sessions_app.waits.rules.wait_tokens import TokenState, WaitKind, most_usable_state
+from sessions_app.waits.services import OpenWait
+
+MAX_PAST_WAITS: Final = 5
+RESUME_PATH: Final = "/api/v1/runs/resume/"
+EXAMPLE_PAYLOADS: Final[Mapping[str, dict[str, Any]]] = {
+    "build": {"result": "passed"},
+    "approval": {"approved": True},
+    "tool": {"result": "…"},
+    "other": {"note": "Continue."},
+}
+"""Payload of the example request, by the kind that the user chose in the form."""
+WAIT_STATE_LABELS: Final = {
+    TokenState.CONSUMED: ("Answered", "good"),
+    TokenState.EXPIRED: ("Expired", "off"),
+    TokenState.REVOKED: ("Revoked", "off"),
+}
+
+
+class WaitCreateForm(forms.Form):
+    """The form for a new wait: what to wait for, and until when."""
+
+    reason = forms.CharField(
+        label="What to wait for",
+        max_length=2000,
+        widget=forms.TextInput(attrs={"placeholder": "The build of main", "autocomplete": "off"}),
+    )
+    kind = forms.ChoiceField(
+        label="Kind",
+        choices=(
+            ("build", "A build or a deployment"),
+            ("approval", "An approval"),
+            ("tool", "The result of a tool"),
+            ("other", "Other"),
+        ),
+    )
+    expires = forms.TypedChoiceField(
+        label="Until",
+        coerce=int,
+        empty_value=None,
+        required=False,
+        choices=(
+            ("", "No deadline"),
+            (3600, "In an hour"),
+            (8 * 3600, "In 8 hours"),
+            (86400, "In a day"),
+            (7 * 86400, "In a week"),
+            (30 * 86400, "In 30 days"),
+        ),
+    )
+
+
+@never_cache
+@require_POST
+def begin_wait(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Open a wait, and show its key."""
+    row, form = find_session(request, task_id, session_id), WaitCreateForm(request.POST)
+    if not form.is_valid():
+        name, said = next(iter(form.errors.items()))
+        return _show_refusal(request, row, "validation_error", f"{form.fields[name].label}: {said[0]}")
+    asked = form.cleaned_data
+    deadline = timezone.now() + timedelta(seconds=asked["expires"]) if asked["expires"] else None
+    kind = WaitKind.TOOL_RESULT if asked["kind"] == "tool" else WaitKind.EXTERNAL
+    begin = partial(waits.open_wait, row.id, asked["reason"], deadline, request.user, kind)
+    return _show_token(request, row, asked["kind"], begin)
+
+
+@never_cache
+@require_POST
+def rotate_wait_token(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Replace the key of the open wait, and show the new one."""
+    row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
+    return _show_token(request, row, "other", lambda: waits.rotate_wait_token(row.id, wait_id, request.user))
+
+
+@never_cache
+@require_POST
+def begin_wait_again(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Open again a wait that ended without an answer, and show its key."""
+    row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
+    return _show_token(request, row, "other", lambda: waits.restart_wait(row.id, wait_id, request.user))
+
+
+def _show_token(request: UserHttpRequest, row: TaskSession, kind: str, act: Callable[[], OpenWait]) -> HttpResponse:
+    """Call ``act`` and show the key of the wait: as an HTML fragment for a script, otherwise as a page.
+
+    No redirect, because only this response shows the key.
+    """
+    try:
+        opened = act()
+    except SessionsError as error:
+        return _show_refusal(request, row, error.code, error.message)
+    context = {
+        "task": row.task,
+        "session": row,
+        "wait": opened,
+        "call": _example_request(request, opened, EXAMPLE_PAYLOADS[kind]),
+    }
+    if _wants_fragment(request):
+        return JsonResponse({"key_html": render_to_string("session/wait_key.html", context)})
+    return render(request, "session/wait_page.html", context)
+
+
+def _show_refusal(request: UserHttpRequest, row: TaskSession, code: str, message: str) -> HttpResponse:
+    if _wants_fragment(request):
+        return JsonResponse({"code": code, "message": message}, status=409)
+    messages.error(request, message)
+    return redirect("session", row.task_id, row.id)
+
+
+def _wants_fragment(request: UserHttpRequest) -> bool:
+    return request.headers.get("Accept", "").startswith("application/json")
+
+
+def _example_request(request: UserHttpRequest, opened: OpenWait, payload: dict[str, Any]) -> str:
+    """Return an example curl command for a build. Its idempotency key makes retries after a lost response harmless."""
+    body = {"resume_token": opened.resume_token, "idempotency_key": opened.wait_id, "payload": payload}
+    return (
+        f"curl --fail-with-body --retry 5 -H 'Content-Type: application/json' \\\n"
+        f"  -d '{json.dumps(body)}' \\\n  {request.build_absolute_uri(RESUME_PATH)}"
+    )
+
+
+def wait_contexts(session: TaskSession, wait: WaitStatus | None) -> dict[str, Any]:
+    """Return ``wait`` (the open external wait, or None) and ``past_waits`` (the newest ended ones).
+
+    The argument ``wait`` is the one in the session's status, which can also be a permission wait.
+    """
+    runs = session.runs.filter(wait_kind__in=(WaitKind.EXTERNAL, WaitKind.TOOL_RESULT)).order_by("-started_at")[
+        : MAX_PAST_WAITS + 1
+    ]
+    rows = list(runs.prefetch_related("tokens__by"))
+    is_open = wait is not None and wait["kind"] != WaitKind.PERMISSION
+    current = rows.pop(0) if is_open and rows else None
+    return {
+        "wait": _open_wait_context(current) if current else None,
+        "past_waits": [_past_wait_context(run) for run in rows[:MAX_PAST_WAITS]],
+    }
+
+
+def _open_wait_context(run: Turn) -> dict[str, Any]:
+    key = max(run.tokens.all(), key=lambda token: token.created_at)
+    by = key.by.get_username() if key.by else ""
+    return {"id": run.wait_id, "reason": run.wait_reason, "deadline": key.expires_at, "by": by, "since": run.started_at}
+
+
+def _past_wait_context(run: Turn) -> dict[str, Any]:
+    """Return how a wait ended. If it had several keys, its most usable one decides (see ``most_usable_state``)."""
+    now, keys = timezone.now(), list(run.tokens.all())
+    state = most_usable_state(key.state(now) for key in keys) or TokenState.REVOKED
+    settled = next((key for key in reversed(keys) if key.state(now) is state), None)
+    word, colour = WAIT_STATE_LABELS.get(state, ("Open", "ask"))
+    return {
+        "reason": run.wait_reason,
+        "word": word,
+        "colour": colour,
+        "why": humanize_code(settled.reason) if settled else "",
+        "at": (settled and (settled.consumed_at or settled.revoked_at or settled.expired_at)) or run.ended_at,
+    }
