@@ -75,7 +75,7 @@ demo: setup ## show in the terminal that agents survive restarts
 
 AGENTCTL_IMAGE = $(or $(IMAGE),kandev-agentctl)
 image: ## build the container image for sessions on Docker and print its digest; BASE and IMAGE are optional
-	@docker build --file Dockerfile.agentctl $(if $(BASE),--build-arg BASE=$(BASE)) --tag $(AGENTCTL_IMAGE) .
+	@docker build --file deploy/Dockerfile.agentctl $(if $(BASE),--build-arg BASE=$(BASE)) --tag $(AGENTCTL_IMAGE) .
 	@docker image inspect --format '$(AGENTCTL_IMAGE) {{index .Config.Labels "org.opencontainers.image.version"}} {{.Id}}' $(AGENTCTL_IMAGE)
 
 migrations: setup-dev ## create missing migrations

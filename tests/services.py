@@ -18,7 +18,7 @@ from tests import postgresql
 from tests.environment import REQUIRE_SERVICES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-MODULES: Final = ROOT / "node_modules"
+MODULES: Final = ROOT / "tests" / "real_agents" / "node_modules"
 CODEX_ACP: Final = MODULES / "@agentclientprotocol" / "codex-acp" / "dist" / "index.js"
 CLAUDE_ACP: Final = MODULES / "@agentclientprotocol" / "claude-agent-acp" / "dist" / "index.js"
 CLAUDE: Final = MODULES / "@anthropic-ai" / "claude-agent-sdk-linux-x64" / "claude"

@@ -114,7 +114,7 @@ def test_every_crash_point_is_reached_in_the_code() -> None:
 def test_lock_files_name_no_host() -> None:
     locks = [
         *(ROOT / "requirements").glob("*.txt"),
-        ROOT / "package-lock.json",
+        ROOT / "tests" / "real_agents" / "package-lock.json",
         ROOT / "frontend" / "package-lock.json",
     ]
     assert locks

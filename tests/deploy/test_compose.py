@@ -1,4 +1,4 @@
-"""compose.yaml: minimal privileges, no mounted container engine socket, and no missing references."""
+"""deploy/compose.yaml: minimal privileges, no mounted container engine socket, and no missing references."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEYS = {
 @cache
 def composed() -> dict[str, Any]:
     """Return the parsed file with its anchors resolved."""
-    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    found: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
     return found
 
 
@@ -56,7 +56,7 @@ def test_service_has_only_the_rights_it_needs(name: str) -> None:
 def test_images_of_others_are_pinned_by_version_and_digest() -> None:
     names = [service["image"] for service in services().values() if "$" not in service["image"]]
     for dockerfile in ("Dockerfile", "Dockerfile.agentctl"):
-        names += re.findall(r"^ARG (?:BASE|NODE)=(.+)", (ROOT / dockerfile).read_text(), re.MULTILINE)
+        names += re.findall(r"^ARG (?:BASE|NODE)=(.+)", (ROOT / "deploy" / dockerfile).read_text(), re.MULTILINE)
     pinned = [re.fullmatch(r"(\w+:\d[\w.-]+)@sha256:[0-9a-f]{64}", name) for name in names]
     assert len(pinned) == 6 and all(pinned), names
     assert len(set(names)) == len({match[1] for match in pinned if match}), "one digest for each version"

@@ -209,11 +209,11 @@ def _end_with_us() -> None:
 
 
 def build_image(engine: Engine) -> str:
-    """Build Dockerfile.agentctl on a base of this machine's own files; return the image's name."""
+    """Build deploy/Dockerfile.agentctl on a base of this machine's own files; return the image's name."""
     client = engine.client(timeout=300)
     try:
         base = machine_image.import_into(client)
-        return build(client, "Dockerfile.agentctl", ("requirements", "executors_app"), IMAGE, BASE=base)
+        return build(client, "deploy/Dockerfile.agentctl", ("requirements", "executors_app"), IMAGE, BASE=base)
     finally:
         client.close()
 

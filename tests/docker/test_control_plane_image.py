@@ -88,7 +88,7 @@ def containers(shared_engine: Engine) -> Iterator[ControlPlaneContainers]:
     client = shared_engine.client(timeout=300)
     more = "tini cksum tr awk basename dirname mktemp which"
     base = machine_image.import_into(client, tag="whole", requirements="base", more_programs=more)
-    build(client, "Dockerfile", CONTEXT, TAG, BASE=base, NODE=base)
+    build(client, "deploy/Dockerfile", CONTEXT, TAG, BASE=base, NODE=base)
     made = ControlPlaneContainers(client)
     try:
         made.run("python3", "manage.py", "migrate", "--verbosity", "0")

@@ -30,7 +30,7 @@ def test_version_of_the_package_is_read_from_the_code() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
 
-@pytest.mark.parametrize("dockerfile", ["Dockerfile", "Dockerfile.agentctl"])
+@pytest.mark.parametrize("dockerfile", ["deploy/Dockerfile", "deploy/Dockerfile.agentctl"])
 def test_image_is_labelled_with_the_version(dockerfile: str) -> None:
     last_stage = (ROOT / dockerfile).read_text().rpartition("\nFROM ")[2]
     assert f'org.opencontainers.image.version="{__version__}"' in last_stage

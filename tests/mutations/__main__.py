@@ -32,7 +32,7 @@ HOW_TO_REPLACE: Final = (
 TIMEOUT: Final = 300.0
 """Seconds for the tests of one fault; most need five."""
 PLUGIN: Final = "tests.mutations.shared_database"
-LINKED: Final = (".venv", ".venv-agents", "node_modules")
+LINKED: Final = (".venv", ".venv-agents", "tests/real_agents/node_modules")
 """What a checkout has beside its files, and the tests use."""
 
 
