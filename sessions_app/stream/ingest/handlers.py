@@ -374,8 +374,8 @@ AGENT_ENDED_REASONS: Final = frozenset({"agent_gone", "stopped"})
 
 EMPTY_TURN_REASONS: dict[str, str] = {
     "turn_refused": "The agent refused this request. Rephrase it, or start a new session.",
-    "no_output": "The agent ended its turn without any output or action. Send the prompt again. If this happens "
-    "again, the agent may have lost its conversation or its model: check its log.",
+    "no_output": "The agent ended its turn, and no output or action of it has arrived since. If none follows, send the "
+    "prompt again. If this happens again, the agent may have lost its conversation or its model: check its log.",
 }
 """Codes and messages of turns that ended normally although the agent did nothing."""
 
