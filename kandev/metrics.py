@@ -36,7 +36,7 @@ from sessions_app.kernel.database_errors import classify_error
 from sessions_app.kernel.locking import one_snapshot
 from sessions_app.kernel.rules.states import PromptState, SessionState
 from sessions_app.metrics import counters as metric_counters
-from sessions_app.metrics import models as operations
+from sessions_app.metrics import models as metric_counts
 from sessions_app.metrics.counters import BUCKETS, RESUME_BUCKETS
 from sessions_app.models import Chore, Orphaned, Prompt, Supervisor, TaskSession
 from sessions_app.recovery.rules.verification import ReceiptKind
@@ -193,10 +193,10 @@ def collect_metrics() -> Readings:
     return samples
 
 
-def _collect_all() -> Iterator[operations.Count]:
+def _collect_all() -> Iterator[metric_counts.Count]:
     yield from _zero_readings()
     yield from metric_counters.read_counters()
-    for name, numbers in operations.read_totals().items():
+    for name, numbers in metric_counts.read_totals().items():
         for labels, value in numbers:
             yield name, labels, value
     yield from _sessions()
@@ -205,7 +205,7 @@ def _collect_all() -> Iterator[operations.Count]:
     yield from _maintenance_jobs()
 
 
-def _zero_readings() -> Iterator[operations.Count]:
+def _zero_readings() -> Iterator[metric_counts.Count]:
     """Yield what is true of every deployment, and zeros for series that must exist from the beginning."""
     yield DATABASE_UP.name, {}, 1
     yield BUILD_INFO.name, {"version": __version__}, 1
@@ -218,7 +218,7 @@ def _zero_readings() -> Iterator[operations.Count]:
         yield "kandev_prompts", {"state": prompt}, 0
 
 
-def _sessions() -> Iterator[operations.Count]:
+def _sessions() -> Iterator[metric_counts.Count]:
     states = TaskSession.objects.order_by().values_list("state", "error_code").annotate(n=Count("*"))
     for state, code, number in states:
         yield "kandev_sessions", {"state": state}, number
@@ -229,7 +229,7 @@ def _sessions() -> Iterator[operations.Count]:
         yield "kandev_prompts", {"state": state}, number
 
 
-def _executions() -> Iterator[operations.Count]:
+def _executions() -> Iterator[metric_counts.Count]:
     rows = ExecutorRunning.objects.order_by().values_list("runtime", "status").annotate(n=Count("*"))
     for runtime, status, number in rows:
         yield "kandev_executions", {"runtime": runtime, "status": status}, number
@@ -237,14 +237,14 @@ def _executions() -> Iterator[operations.Count]:
     yield "kandev_leases_held", {}, held.count()
 
 
-def _processes() -> Iterator[operations.Count]:
+def _processes() -> Iterator[metric_counts.Count]:
     alive = Supervisor.objects.alive().aggregate(n=Count("boot_id"), swept=Count("swept_at"))
     yield "kandev_supervisors", {}, alive["n"]
     yield "kandev_supervisors_swept", {}, alive["swept"]
     yield "kandev_worker_queue", {}, OrmQ.objects.count()
 
 
-def _maintenance_jobs() -> Iterator[operations.Count]:
+def _maintenance_jobs() -> Iterator[metric_counts.Count]:
     for row in Chore.objects.all():
         labels = {"chore": row.name}
         yield "kandev_maintenance_failing", labels, bool(row.failed_at)

@@ -1,1 +1,4 @@
-"""What a team can start sessions with: repositories, executors and what runs on them."""
+"""What a team can start sessions with: repositories, executors and what runs on them.
+
+Agent types and profiles are in ``agents``.
+"""

@@ -32,7 +32,7 @@ from sessions_app.kernel.models.event import NewEvent, append_all_events
 from sessions_app.kernel.models.session import Task, TaskSession
 from sessions_app.kernel.models.turns import Turn, attach_session, newest_run
 from sessions_app.kernel.rules import states
-from sessions_app.metrics import models as operations
+from sessions_app.metrics import models as metric_counts
 from sessions_app.prompts.events import PROMPT_EVENTS, PromptQueued
 from sessions_app.prompts.models import Prompt
 from sessions_app.recovery.models import ContinuityReceipt
@@ -161,7 +161,7 @@ class SessionTransaction:
             )
         )
         if move == "give_up":
-            operations.count_in_transaction([("kandev_reconciler_given_up_total", {}, 1)])
+            metric_counts.count_in_transaction([("kandev_reconciler_given_up_total", {}, 1)])
         return True
 
     def move_work(self, move: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.db import models, transaction
 from django.utils import timezone
 
-from sessions_app.metrics import models as operations
+from sessions_app.metrics import models as metric_counts
 
 log = logging.getLogger(__name__)
 TIME_BUDGET: Final = 20.0
@@ -74,7 +74,7 @@ class ChoreRun:
             return
         self.removed += 1
         self._say(f"removed {what}", **about)
-        operations.count_in_transaction([(REMOVED_METRIC, {"chore": self.chore}, 1)])
+        metric_counts.count_in_transaction([(REMOVED_METRIC, {"chore": self.chore}, 1)])
 
     def _say(self, text: str, **about: str) -> None:
         log.info("maintenance, %s: %s", self.chore, text, extra={"chore": self.chore, **about})
@@ -111,7 +111,7 @@ class ChoreRun:
         with transaction.atomic():
             before(ids)
             rows.filter(pk__in=ids).order_by().delete()
-            operations.count_in_transaction([(REMOVED_METRIC, {"chore": self.chore}, len(ids))])
+            metric_counts.count_in_transaction([(REMOVED_METRIC, {"chore": self.chore}, len(ids))])
         self.removed += len(ids)
         self._say(f"removed {len(ids)} × {rows.model._meta.verbose_name}")
 

@@ -26,7 +26,7 @@ from sessions_app.kernel.rules.states import OPEN_RUN_STATES, PermissionState
 from sessions_app.maintenance.chore_run import ChoreRun, cutoff_before
 from sessions_app.maintenance.files import CLOSED_STATES, clean_journals, clean_recovery_refs
 from sessions_app.metrics import counters as metric_counters
-from sessions_app.metrics import models as operations
+from sessions_app.metrics import models as metric_counts
 from sessions_app.models import (
     AttentionItem,
     Chore,
@@ -101,7 +101,7 @@ def fold_metric_counts(work: ChoreRun) -> None:
     """Merge the parts of metric counters, and store what their rows are counted by; no counter changes its value."""
     if work.dry_run:
         return
-    operations.fold_counts()
+    metric_counts.fold_counts()
     while metric_counters.store_values(VALUES_BATCH) and not work.is_over:
         pass
 

@@ -16,7 +16,7 @@ from django.db.models.functions import Round
 from django.db.models.lookups import LessThanOrEqual
 
 from sessions_app.kernel.rules.states import PromptKind, RunState
-from sessions_app.metrics import models as operations
+from sessions_app.metrics import models as metric_counts
 from sessions_app.models import ContinuityReceipt, Intent, IntentKind, Prompt, ResumeToken, TaskSession, Turn
 from sessions_app.recovery.rules.verification import ReceiptKind
 
@@ -32,7 +32,7 @@ _WITHOUT_BUCKET: Final = Q(
     kind=IntentKind.START, done_at__isnull=False, outcome__in=SUCCESSFUL_OUTCOMES, bucket__isnull=True
 )
 """Successful starts whose duration is not stored yet."""
-CounterReader = Callable[[QuerySet[Any]], Iterator[operations.Count]]
+CounterReader = Callable[[QuerySet[Any]], Iterator[metric_counts.Count]]
 
 
 def _agent_type() -> Subquery:
@@ -40,7 +40,7 @@ def _agent_type() -> Subquery:
     return Subquery(TaskSession.objects.filter(id=OuterRef("session_id")).values("agent_profile__agent_type"))
 
 
-def _resumes(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+def _resumes(rows: QuerySet[Any]) -> Iterator[metric_counts.Count]:
     stored = rows.filter(agent_type__gt="").order_by().values_list("kind", "agent_type")
     # Not by a join: for that, SQLite would read all sessions.
     others = rows.filter(agent_type="").annotate(type=_agent_type()).order_by().values_list("kind", "type")
@@ -52,24 +52,24 @@ def _resumes(rows: QuerySet[Any]) -> Iterator[operations.Count]:
         yield "kandev_resumes_total", {"kind": kind, "agent_type": agent_type}, number
 
 
-def _interruptions(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+def _interruptions(rows: QuerySet[Any]) -> Iterator[metric_counts.Count]:
     cut = rows.filter(state=RunState.INTERRUPTED).order_by().values_list("reason").annotate(n=Count("id"))
     for reason, number in cut:
         yield "kandev_runs_interrupted_total", {"reason": reason}, number
 
 
-def _tokens(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+def _tokens(rows: QuerySet[Any]) -> Iterator[metric_counts.Count]:
     found = rows.aggregate(minted=Count("id"), **{name: Count(field) for name, field in TOKEN_TRANSITIONS.items()})
     for name, number in found.items():
         yield "kandev_tokens_total", {"transition": name}, number
 
 
-def _continued(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+def _continued(rows: QuerySet[Any]) -> Iterator[metric_counts.Count]:
     sent = rows.filter(kind=PromptKind.CONTINUE).exclude(journal_epoch="").count()
     yield "kandev_reconciler_continue_prompts_sent_total", {}, sent
 
 
-def _events(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+def _events(rows: QuerySet[Any]) -> Iterator[metric_counts.Count]:
     yield "kandev_events_ingested_total", {}, rows.aggregate(n=Sum("last_seq"))["n"] or 0
 
 
@@ -97,7 +97,7 @@ def _start_seconds() -> Combinable:
     return _Epoch(F("done_at")) - _Epoch(F("created_at"))
 
 
-def _starts(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+def _starts(rows: QuerySet[Any]) -> Iterator[metric_counts.Count]:
     """Count automatic starts, and the durations of all starts from the intent to the agent."""
     stored = rows.filter(bucket__isnull=False).order_by().values_list("bucket")
     others = rows.filter(_WITHOUT_BUCKET).annotate(took=_start_seconds()).order_by().values_list("took")
@@ -144,7 +144,7 @@ COUNTER_SOURCES: Final[Sequence[tuple[type[Model], CounterReader]]] = (
 """Tables, and the counters that one query derives from each."""
 
 
-def read_counters() -> Iterator[operations.Count]:
+def read_counters() -> Iterator[metric_counts.Count]:
     """Return all counters; one query for each of ``COUNTER_SOURCES``. Histogram buckets are not cumulative."""
     for model, read in COUNTER_SOURCES:
         yield from read(model._default_manager.all())
@@ -162,8 +162,8 @@ def keep_token_counts(ids: Sequence[Any]) -> None:
     _add_to_totals(_tokens(ResumeToken.objects.filter(id__in=ids)))
 
 
-def _add_to_totals(counts: Iterator[operations.Count]) -> None:
-    operations.count_in_transaction([count for count in counts if count[2]])
+def _add_to_totals(counts: Iterator[metric_counts.Count]) -> None:
+    metric_counts.count_in_transaction([count for count in counts if count[2]])
 
 
 FLUSH_EVERY: Final = 5.0
@@ -222,7 +222,7 @@ class MetricsBuffer:
             # Only the exchange is under the lock: threads that count never wait for the database.
             taken, self._counts = self._counts, defaultdict(float)
         try:
-            operations.add_counts([(name, dict(labels), value) for (name, labels), value in taken.items()], part)
+            metric_counts.add_counts([(name, dict(labels), value) for (name, labels), value in taken.items()], part)
         except BaseException:
             with self._lock:
                 for key, value in taken.items():

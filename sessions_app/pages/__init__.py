@@ -1,1 +1,1 @@
-"""The pages. Views call services and render the results; they contain no decisions of their own."""
+"""What the pages of all topics share: labels, look-ups, templates, health and help."""

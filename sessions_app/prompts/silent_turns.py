@@ -1,4 +1,4 @@
-"""Periodic checks of turns, prompts, waits and their keys: for what is ignored, silent, overdue, expired or unusable.
+"""Report turns that are silent or outlive their cancel, and end work outside turns that has been silent.
 
 Rows are first read without a lock, and checked again under the session's lock before anything is written.
 """

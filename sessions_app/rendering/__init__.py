@@ -1,1 +1,1 @@
-"""Turn text of agents and members into HTML, diffs and redacted text: pure code, run in limited processes."""
+"""Text of agents and members becomes HTML, diffs and redacted text in limited processes, and is stored."""

@@ -26,7 +26,7 @@ MAKE_SESSION = """
 from django.contrib.auth.models import User
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Repository
-from sessions_app.services import tasks
+from sessions_app.board.services import tasks
 user, repository = User.objects.get(), Repository.objects.get()
 task = tasks.create_task(user, {"title": "Drill", "team": repository.team, "repository": repository})
 profile = AgentProfile.objects.create(name="Demo", agent_type="demo")

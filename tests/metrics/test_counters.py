@@ -17,7 +17,7 @@ from kandev import metrics
 from kandev.metrics import CATALOGUE, collect_metrics
 from sessions_app.board.services.tasks import delete_session
 from sessions_app.metrics import counters as metric_counters
-from sessions_app.metrics import models as operations
+from sessions_app.metrics import models as metric_counts
 from sessions_app.metrics.counters import MetricsBuffer
 from sessions_app.models import MetricCount, Prompt, TaskSession, session_transaction
 from sessions_app.prompts.interrupted_turns import interrupt_turn
@@ -99,7 +99,7 @@ def test_counts_of_deleted_sessions_and_of_others_are_one_series() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_session_that_is_deleted_while_the_metrics_are_read_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, read_totals = busy_session(), operations.read_totals
+    session, read_totals = busy_session(), metric_counts.read_totals
     before = {name: shown(name) for name in COUNTED}
 
     def delete_and_disconnect() -> None:
@@ -112,7 +112,7 @@ def test_session_that_is_deleted_while_the_metrics_are_read_is_counted_once(monk
         return read_totals()
 
     with monkeypatch.context() as patch:
-        patch.setattr(operations, "read_totals", read_after_the_deletion)
+        patch.setattr(metric_counts, "read_totals", read_after_the_deletion)
         assert shown("kandev_resumes_total") == before["kandev_resumes_total"]
     assert not TaskSession.objects.exists()
     assert {name: shown(name) for name in COUNTED} == before
@@ -192,12 +192,12 @@ def test_measurements_of_two_supervisors_are_added_up(monkeypatch: pytest.Monkey
 
 def test_folding_parts_changes_no_total() -> None:
     for part in ("one", "other", ""):
-        operations.add_counts([("kandev_sweep_executors_total", {"runtime": "remote", "observed": "dead"}, 2)], part)
-    before = operations.read_totals()
-    assert operations.fold_counts() == 0
+        metric_counts.add_counts([("kandev_sweep_executors_total", {"runtime": "remote", "observed": "dead"}, 2)], part)
+    before = metric_counts.read_totals()
+    assert metric_counts.fold_counts() == 0
     MetricCount.objects.update(updated_at=timezone.now() - timedelta(hours=2))
-    assert operations.fold_counts() == 2
-    assert operations.read_totals() == before
+    assert metric_counts.fold_counts() == 2
+    assert metric_counts.read_totals() == before
     assert MetricCount.objects.count() == 1
 
 

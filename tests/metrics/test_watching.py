@@ -15,7 +15,7 @@ from tests.docs.documents import rows, text_of
 from tests.services import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
-SECTION = "Watching it"
+SECTION = "Figures, logs and alerts"
 FUNCTIONS = {
     *("sum", "by", "rate", "increase", "histogram_quantile", "time", "vector", "le", "and", "or", "up", "job"),
     *(label for metric in CATALOGUE.values() for label in metric.labels),

@@ -35,7 +35,7 @@ COUNTS: Final = f"{REAL}test_loop_counts_from_42_to_52_in_one_session"
 WORD: Final = f"{REAL}test_word_passes_between_agents_in_one_session"
 IN_MEMORY: Final = "workflows/test_agents.py::"
 TRIGGERS: Final = "workflows/test_triggers.py::"
-LOST: Final = "supervisor/test_lost_conversations.py::"
+LOST: Final = "recovery/test_lost_conversations.py::"
 COMMAND: Final = "workflows/test_run_workflow.py::"
 DRIVERS: Final = "agents/test_driver_contract.py::"
 
@@ -91,7 +91,7 @@ TESTS_BY_CASE: Final[Mapping[str, tuple[str, ...]]] = {
     "R a loop in a component": BOTH,
     "S a gate retries": (*BOTH, f"{REAL}test_gate_sends_back_with_feedback_in_same_session"),
     "T a new conversation id is fed forward": (
-        "supervisor/test_token_rules.py::test_running_agent_may_change_its_conversation_id",
+        "recovery/test_token_rules.py::test_running_agent_may_change_its_conversation_id",
         COUNTS,
     ),
     "U a conversation that vanished": (
