@@ -87,7 +87,7 @@ def test_run_page_follows_the_run_and_opens_nodes_by_keyboard(
     expect(page.get_by_text("coder is waiting for you.")).to_be_visible()
     page.locator("a[data-node='loop/coder']").focus()
     page.keyboard.press("Enter")
-    expect(page.locator("#node-title")).to_contain_text("coder")
+    expect(page.locator("#node-title")).to_contain_text("Coder")
     picture(page, "workflow-run")
     page.get_by_role("navigation", name="Runs of this node").get_by_text("loop[1]/coder").click()
     expect(page.locator("#node-detail")).to_contain_text("I mended <it>")

@@ -63,7 +63,7 @@ def test_workspace_without_an_agent_takes_no_room(ada: Client, world: World) -> 
     assert ">Full<" in ada.get("/executors/").text
     TaskSession.objects.filter(id=session.id).update(has_agent=False)
     html = ada.get("/executors/").text
-    assert "0 live sessions of at most 1" in html
+    assert "1 live session (1 without an agent) of at most 1" in html
     assert ">Full<" not in html
 
 

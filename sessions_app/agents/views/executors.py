@@ -291,7 +291,8 @@ def _executor_contexts() -> list[dict[str, Any]]:
     live = Q(executions__status__in=capacity.LIVE_STATUSES)
     failed = Q(executions__status=ExecutorStatus.ERROR)
     rows = Executor.objects.annotate(
-        live=Count("executions", filter=live & Q(executions__session__has_agent=True)),
+        live=Count("executions", filter=live),
+        agents=Count("executions", filter=live & Q(executions__session__has_agent=True)),
         failed=Count("executions", filter=failed),
         seen=Max("executions__last_seen_at", filter=live),
     )
@@ -299,7 +300,7 @@ def _executor_contexts() -> list[dict[str, Any]]:
     contexts = []
     for row in rows:
         limit = capacity.agent_limit(row)
-        used = sum(one.live for one in sharing) if row in sharing else row.live
+        used = sum(one.agents for one in sharing) if row in sharing else row.agents
         contexts.append(
             {
                 "executor": row,
@@ -307,15 +308,20 @@ def _executor_contexts() -> list[dict[str, Any]]:
                 "limit": limit,
                 "used": used,
                 "full": limit is not None and used >= limit,
-                "room": _describe_room(row.live, limit, shared_by=len(sharing) if row in sharing else 0),
+                "room": _describe_room(row.live, row.agents, limit, shared_by=len(sharing) if row in sharing else 0),
             }
         )
     return contexts
 
 
-def _describe_room(live: int, limit: int | None, shared_by: int) -> str:
-    """Return how many agents run on an executor and how many may; ``shared_by`` executors use this machine's memory."""
+def _describe_room(live: int, agents: int, limit: int | None, shared_by: int) -> str:
+    """Return how many sessions are live on an executor, and how many of their agents may be.
+
+    ``shared_by`` executors use this machine's memory. Sessions without an agent do not count for the limit.
+    """
     sessions = plural(live, "1 live session", "{} live sessions")
+    if live > agents:
+        sessions += f" ({live - agents} without an agent)"
     if limit is None:
         return f"{sessions}, no limit"
     if not shared_by:
