@@ -13,6 +13,7 @@ import pytest
 
 from executors_app.machine import crash_points
 from tests.services import ROOT
+from tests.source_files import source_files
 
 CODE = ("kandev", "executors_app", "sessions_app")
 
@@ -31,8 +32,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.])/(work|root|home/\w+)/")
 
 def python_files(*folders: str) -> list[Path]:
     """Return the Python files of these folders, without migrations."""
-    found = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
-    return [path for path in found if "migrations" not in path.parts]
+    return [path for path in source_files(*folders) if "migrations" not in path.parts]
 
 
 @cache

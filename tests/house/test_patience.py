@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.services import ROOT
+from tests.source_files import source_files
 
 MEASURING: Final = ("bench", "soak", "chaos", "agent_matrix", "hostile_load")
 """Areas that are programs, and choose their own limits."""
@@ -46,7 +47,7 @@ def _expects_timeout(block: ast.AST) -> bool:
 def test_tests_wait_long_enough() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for path in source_files("tests")
         if path.relative_to(ROOT / "tests").parts[0] not in MEASURING
         for line in impatient_lines(path.read_text())
     ]

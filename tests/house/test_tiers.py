@@ -6,8 +6,9 @@ import pytest
 
 from tests import tiers
 from tests.services import ROOT
+from tests.source_files import source_files
 
-FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+FILES = [path.relative_to(ROOT).as_posix() for path in source_files("tests")]
 
 
 @pytest.mark.parametrize("start", [*tiers.ONLY_IN_ALL, *tiers.MAIN_ON_POSTGRESQL])
