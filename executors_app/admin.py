@@ -143,7 +143,9 @@ class AgentProfileAdmin(StaffModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """Make the team of an existing profile read-only: another team would get its secrets and its sessions."""
-        return ("team", *self.readonly_fields) if obj else tuple(self.readonly_fields)
+        if obj:
+            return ("team", *self.readonly_fields)
+        return tuple(self.readonly_fields)
 
     def written(self, form: Form) -> set[str]:
         """Return the changed fields, including secrets that were entered."""

@@ -113,13 +113,17 @@ def build_capability_report(
 def agent_identity(answer: Mapping[str, Any]) -> dict[str, str] | None:
     """Return the agent's ``name``, ``version`` and ``title``, fit for the database; None if it reported none."""
     agent = _object(answer.get("agent"))
-    return {name: _text(agent.get(name)) for name in ("name", "version", "title")} if agent else None
+    if agent:
+        return {name: _text(agent.get(name)) for name in ("name", "version", "title")}
+    return None
 
 
 def first_claim(answer: Mapping[str, Any]) -> str:
     """Return the capability that an agent which opened a new conversation was most likely asked to use."""
     claims = _object(answer.get("capabilities"))
-    return LOAD if claims.get(LOAD) or not claims.get(RESUME) else RESUME
+    if claims.get(LOAD) or not claims.get(RESUME):
+        return LOAD
+    return RESUME
 
 
 def load_known_capabilities(report: CapabilityReport) -> dict[str, AgentCapability]:
@@ -276,7 +280,9 @@ def capability_standing(row: AgentCapability) -> CapabilityStanding:
         return CapabilityStanding.FAILED
     if row.kept_at is None:
         return CapabilityStanding.NOT_TRIED
-    return CapabilityStanding.UNPROVEN if row.kept_proof in _NO_PROOF else CapabilityStanding.OBSERVED
+    if row.kept_proof in _NO_PROOF:
+        return CapabilityStanding.UNPROVEN
+    return CapabilityStanding.OBSERVED
 
 
 def explain_capability(row: AgentCapability) -> str:
@@ -364,15 +370,21 @@ def _day(at: datetime) -> str:
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def _how(value: Any) -> str:
-    return value if isinstance(value, str) and value in list(CapabilityShortfall) else CapabilityShortfall.ERROR.value
+    if isinstance(value, str) and value in list(CapabilityShortfall):
+        return value
+    return CapabilityShortfall.ERROR.value
 
 
 def _text(value: Any) -> str:
-    return value.replace("\0", "")[:_TEXT_LIMIT] if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value.replace("\0", "")[:_TEXT_LIMIT]
+    return ""
 
 
 def _words(value: Any, secret: str) -> str:

@@ -79,7 +79,9 @@ class PeerBackoff:
     def reason_to_wait(self, peer: str) -> str:
         """Return why the last attempt failed while its delay has not elapsed; else an empty string."""
         _, until, reason = self._failed.get(peer, (0, 0.0, ""))
-        return reason if time.monotonic() < until else ""
+        if time.monotonic() < until:
+            return reason
+        return ""
 
     def record_failure(self, peer: str, reason: str) -> None:
         """Start the peer's next delay."""

@@ -25,7 +25,9 @@ def agent_limit(executor: Executor) -> int | None:
     """Return how many agents may run there at once; None: no limit (each has its own machine, or it is remote)."""
     if executor.max_live is not None:
         return executor.max_live
-    return agents_that_fit(machine_memory()) if shares_memory(executor.runtime) else None
+    if shares_memory(executor.runtime):
+        return agents_that_fit(machine_memory())
+    return None
 
 
 def shares_memory(runtime: str) -> bool:

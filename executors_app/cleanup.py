@@ -126,7 +126,9 @@ def _remove_tree(going: Path) -> None:
 def _run_rm(path: Path) -> str:
     """Remove with rm, because Python's rmtree fails at a thousand levels; returns the error, if any."""
     done = subprocess.run(["rm", "-rf", "--", str(path)], capture_output=True, text=True, errors="replace", check=False)
-    return done.stderr[:500] if done.returncode else ""
+    if done.returncode:
+        return done.stderr[:500]
+    return ""
 
 
 def _is_id(name: str) -> bool:
@@ -174,7 +176,9 @@ def find_redundant_snapshot(repository: Path, session_id: str, branch: str) -> R
     ):
         return None
     trees = {bare.resolve_tree(team.git, commit) for commit in (kept.commit, kept.index, kept.head)}
-    return (ref, kept.commit) if len(trees) == 1 else None
+    if len(trees) == 1:
+        return (ref, kept.commit)
+    return None
 
 
 def drop_refs(repository: Path, session_id: str, refs: Sequence[Ref]) -> bool:

@@ -338,7 +338,9 @@ def _parse_each(raw: bytes) -> list[dict[str, Any]]:
 
 
 def _parse_line(raw: bytes) -> dict[str, Any] | None:
-    return None if is_too_complex(raw) else parse_line(raw + b"\n")
+    if is_too_complex(raw):
+        return None
+    return parse_line(raw + b"\n")
 
 
 def _is_notice(line: Any) -> bool:

@@ -156,12 +156,16 @@ class EncryptedField(models.TextField):  # type: ignore[type-arg,unused-ignore]
         """Encrypt for the database; an UndecryptedValue is written back unchanged."""
         if value is None or hasattr(value, "resolve_expression"):
             return value
-        return value.stored if isinstance(value, UndecryptedValue) else encrypt(self.to_plain_text(value))
+        if isinstance(value, UndecryptedValue):
+            return value.stored
+        return encrypt(self.to_plain_text(value))
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         """Bypass the attribute that raises: saving other fields must neither fail nor lose the value."""
         held = model_instance.__dict__.get(self.attname)
-        return held if isinstance(held, UndecryptedValue) else super().pre_save(model_instance, add)
+        if isinstance(held, UndecryptedValue):
+            return held
+        return super().pre_save(model_instance, add)
 
     def get_lookup(self, lookup_name: str) -> Any:
         """Allow only the lookups that ciphertexts support."""
@@ -194,7 +198,9 @@ class EncryptedJSONField(EncryptedField):
 
     def of_plain_text(self, text: str) -> Any:
         """Return the JSON value; the field's default for an empty column."""
-        return json.loads(text) if text else self.get_default()
+        if text:
+            return json.loads(text)
+        return self.get_default()
 
     def to_python(self, value: Any) -> Any:
         """Accept JSON text from fixtures and forms."""

@@ -198,7 +198,9 @@ class HttpClient:
             raise _unreachable_error(error) from error
 
     def _pool(self) -> Any:
-        return open_connection_pool() if self._http is None else nullcontext(self._http)
+        if self._http is None:
+            return open_connection_pool()
+        return nullcontext(self._http)
 
 
 async def _read_capped(response: aiohttp.ClientResponse) -> bytes:

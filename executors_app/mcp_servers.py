@@ -141,7 +141,9 @@ def named_values(server: Mapping[str, Any]) -> list[tuple[str, str]]:
 def referenced_secret(value: str) -> str:
     """Return the name of the variable that a value refers to; empty for a literal value."""
     found = _REFERENCE.fullmatch(value)
-    return found["name"] if found else ""
+    if found:
+        return found["name"]
+    return ""
 
 
 def resolve_secrets(server: Mapping[str, Any], env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -156,7 +158,9 @@ def resolve_secrets(server: Mapping[str, Any], env: Mapping[str, str]) -> tuple[
 
 def _resolve(value: str, env: Mapping[str, str]) -> str:
     found = _REFERENCE.fullmatch(value)
-    return f"{found['scheme'] or ''}{env.get(found['name'], '')}" if found else value
+    if found:
+        return f"{found['scheme'] or ''}{env.get(found['name'], '')}"
+    return value
 
 
 def check_secret_hosts(destinations: Any) -> None:
@@ -198,7 +202,9 @@ def _destinations(server: Mapping[str, Any]) -> set[str]:
     written = {f"{host}:{port}"}
     if port == _DEFAULT_PORTS[parts.scheme]:
         written.add(host)
-    return written if parts.scheme == "https" else {f"http://{each}" for each in written}
+    if parts.scheme == "https":
+        return written
+    return {f"http://{each}" for each in written}
 
 
 def merge_servers(*levels: tuple[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:

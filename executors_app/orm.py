@@ -178,11 +178,15 @@ class KeyedQuery(Generic[M]):
 
     def all(self, keys: Collection[Any]) -> list[M]:
         """Return the matching rows as instances."""
-        return list(self._query(keys)) if len(keys) > FEW else [row for key in keys for row in self.of_one.all(key)]
+        if len(keys) > FEW:
+            return list(self._query(keys))
+        return [row for key in keys for row in self.of_one.all(key)]
 
     def values(self, keys: Collection[Any]) -> Collection[Sequence[Any]]:
         """Return the matching rows as column values; for queries with ``values_list``."""
-        return self._query(keys) if len(keys) > FEW else [row for key in keys for row in self.of_one.values(key)]
+        if len(keys) > FEW:
+            return self._query(keys)
+        return [row for key in keys for row in self.of_one.values(key)]
 
 
 def _compile_query(query: QuerySet[M, Any], placeholders: Sequence[Key]) -> _CompiledQuery[M]:
@@ -206,4 +210,6 @@ def _to_python(compiled: _CompiledQuery[Any], row: Sequence[Any]) -> list[Any]:
 
 
 def _to_database(key: Key) -> Any:
-    return key.hex if isinstance(key, uuid.UUID) and not connection.features.has_native_uuid_field else key
+    if isinstance(key, uuid.UUID) and not connection.features.has_native_uuid_field:
+        return key.hex
+    return key

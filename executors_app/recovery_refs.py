@@ -76,7 +76,10 @@ def find_saved_work(repository: Path, session_id: str, branch: str) -> SavedWork
     if not head:
         raise NotKept(f"Neither the branch {branch} nor a snapshot of this session was found.")
     newest = usable if usable and usable.head == head else None
-    files, index, submodules = (newest.commit, newest.index, newest.submodules) if newest else (head, head, "")
+    if newest:
+        files, index, submodules = (newest.commit, newest.index, newest.submodules)
+    else:
+        files, index, submodules = (head, head, "")
     at = read("log", "-1", "--no-mailmap", "--format=%cI", files, "--")
     return SavedWork(source, shown, files, index, head, at, submodules)
 
@@ -227,7 +230,9 @@ def _place_of(kept: SavedWork, path: str, saved: Sequence[_SavedSubmodule]) -> s
     if around is None:
         return f"{kept.files}:{path}"
     rest = path[len(around.path) + 1 :]
-    return f"{around.states[-1]}/{rest}" if rest else around.states[-1]
+    if rest:
+        return f"{around.states[-1]}/{rest}"
+    return around.states[-1]
 
 
 def _submodule_status(kept: SavedWork, saved: _SavedSubmodule) -> dict[str, Any] | None:
@@ -240,7 +245,9 @@ def _submodule_status(kept: SavedWork, saved: _SavedSubmodule) -> dict[str, Any]
             told = ("untracked", "untracked") if is_new else (entry["change"], side)
             files.append({"path": f"{saved.path}/{entry['path']}", "change": told[0], "side": told[1]})
     shown = {"path": saved.path, "files": files[:_MAX_FILES], "count": len(files), "problem": ""}
-    return shown if files else None
+    if files:
+        return shown
+    return None
 
 
 def _read_git(kept: SavedWork, *arguments: str, limit: int = LIST_LIMIT) -> bytes:
@@ -263,7 +270,9 @@ def _check_path(path: str) -> str:
     plain = PurePosixPath(path)
     if plain.is_absolute() or ".." in plain.parts or "\0" in path:
         raise NotKept("There is no such file or directory.", path=path)
-    return "" if plain == PurePosixPath() else str(plain)
+    if plain == PurePosixPath():
+        return ""
+    return str(plain)
 
 
 def _tree_entry(line: bytes) -> dict[str, Any]:

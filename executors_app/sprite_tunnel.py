@@ -31,14 +31,18 @@ _CONNECT_TIMEOUT: Final = 20.0
 
 def sprite_in_host(host: str | None) -> str:
     """Return the sprite that an agentctl URL's host names; empty if it names none."""
-    return host.removesuffix(SUFFIX) if host and host.endswith(SUFFIX) else ""
+    if host and host.endswith(SUFFIX):
+        return host.removesuffix(SUFFIX)
+    return ""
 
 
 def tunnel_host_header(url: str) -> dict[str, str]:
     """Return the Host header for agentctl, which accepts only names of its own loopback."""
     try:
         parts = urlsplit(url)
-        return {"Host": f"localhost:{parts.port}"} if sprite_in_host(parts.hostname) else {}
+        if sprite_in_host(parts.hostname):
+            return {"Host": f"localhost:{parts.port}"}
+        return {}
     except ValueError:
         return {}
 
@@ -53,7 +57,9 @@ class TunnelConnector(LocalConnector):
     def close(self, *, abort_ssl: bool = False) -> Any:
         """Close the connector; awaiting the result waits for the tunnels, too."""
         closing, relays = super().close(abort_ssl=abort_ssl), list(self._relays)
-        return asyncio.ensure_future(_close_all(closing, relays)) if relays else closing
+        if relays:
+            return asyncio.ensure_future(_close_all(closing, relays))
+        return closing
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
         name = sprite_in_host(req.url.host)

@@ -101,4 +101,6 @@ def describe_secret(instance: models.Model, name: str) -> str:
         secret = getattr(instance, name)
     except SecretUnreadable:
         return UNREADABLE_TEXT
-    return f"set, fingerprint {hashlib.sha256(secret.encode()).hexdigest()[:16]}" if secret else "not set"
+    if secret:
+        return f"set, fingerprint {hashlib.sha256(secret.encode()).hexdigest()[:16]}"
+    return "not set"

@@ -33,7 +33,9 @@ def read_regular_file(path: Path, limit: int, *, follow: bool = True) -> bytes |
     except (OSError, ValueError):
         return None
     with os.fdopen(descriptor, "rb") as file:
-        return file.read(limit) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return file.read(limit)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,9 @@ def prepare_seed(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "")
 def newest_snapshot_time(owner_id: str) -> str:
     """Return when the newest usable snapshot arrived, ISO 8601; empty if none has."""
     archive = workspace_archive(owner_id)
-    return archive.time_of(recovery_snapshots.session_recovery_ref(owner_id)) if archive.exists() else ""
+    if archive.exists():
+        return archive.time_of(recovery_snapshots.session_recovery_ref(owner_id))
+    return ""
 
 
 def newest_snapshot(owner_id: str) -> str | None:
@@ -168,16 +170,16 @@ def newest_snapshot(owner_id: str) -> str | None:
     None: the workspace has no archive, because its work is not transferred.
     """
     archive = workspace_archive(owner_id)
-    return archive.tips().get(recovery_snapshots.session_recovery_ref(owner_id), "") if archive.exists() else None
+    if archive.exists():
+        return archive.tips().get(recovery_snapshots.session_recovery_ref(owner_id), "")
+    return None
 
 
 def lost_workspace_state(owner_id: str, lost: str, branch: str) -> tuple[WorkspaceState, str]:
     """Return whether a snapshot that has arrived can replace a lost workspace, and why it is gone if not."""
-    return (
-        (WorkspaceState.REBUILDABLE, "")
-        if newest_snapshot_time(owner_id)
-        else (WorkspaceState.GONE, _gone(lost, branch))
-    )
+    if newest_snapshot_time(owner_id):
+        return (WorkspaceState.REBUILDABLE, "")
+    return (WorkspaceState.GONE, _gone(lost, branch))
 
 
 def _gone(lost: str, branch: str) -> str:

@@ -58,7 +58,9 @@ def _path(value: str) -> Path:
 
 def _optional_path(value: str) -> Path | None:
     """A path."""
-    return _path(value) if value else None
+    if value:
+        return _path(value)
+    return None
 
 
 def _paths(value: str) -> tuple[Path, ...]:

@@ -256,7 +256,9 @@ def _maintenance_jobs() -> Iterator[metric_counts.Count]:
 
 def _bounded_label(label: str, text: str) -> str:
     known = _known_labels().get(label)
-    return text if known is None or text in known else OTHER_LABEL
+    if known is None or text in known:
+        return text
+    return OTHER_LABEL
 
 
 def _known_labels() -> Mapping[str, Collection[str]]:

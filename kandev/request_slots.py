@@ -109,7 +109,9 @@ class RequestSlots:
         self._grant()
 
     def _limit_of(self, caller: bytes) -> int:
-        return self._per_network if caller.startswith(_NETWORK) else self._per_caller
+        if caller.startswith(_NETWORK):
+            return self._per_network
+        return self._per_caller
 
     def _grant(self) -> None:
         """Give free slots to the callers that wait, one to each in turn."""
@@ -209,7 +211,9 @@ def credential_of(scope: Scope, session_cookie: str) -> bytes:
     if not key:
         cookies = parse_cookie(_header(scope, b"cookie").decode("latin-1"))
         key = cookies.get(session_cookie, "").encode()
-    return hashlib.sha256(key).digest() if key else b""
+    if key:
+        return hashlib.sha256(key).digest()
+    return b""
 
 
 def _network_of(scope: Scope) -> bytes:
@@ -226,7 +230,9 @@ def _token_of(scope: Scope) -> bytes:
     else:
         decides, scheme = scope["path"].startswith(_API_PATH), b"token"
     words = _header(scope, b"authorization").split()
-    return b" ".join(words[1:]) if decides and words and words[0].lower() == scheme else b""
+    if decides and words and words[0].lower() == scheme:
+        return b" ".join(words[1:])
+    return b""
 
 
 def _header(scope: Scope, name: bytes) -> bytes:

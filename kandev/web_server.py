@@ -94,7 +94,9 @@ class LimitedRequest(http_protocol.WebRequest):  # type: ignore[misc]
 
     def process(self) -> Any:
         """Process the complete request, unless it was rejected."""
-        return None if self._is_refused else super().process()
+        if self._is_refused:
+            return None
+        return super().process()
 
     def _refuse(self) -> None:
         self._is_refused = True
@@ -247,7 +249,9 @@ class TrustedProxiesMiddleware:
         for entry in reversed([entry for entry in entries if entry]):
             if not self._is_trusted_proxy(entry):
                 address = parse_client_address(entry)
-                return "" if address is None else str(address)
+                if address is None:
+                    return ""
+                return str(address)
             proxies.append(entry)
         return str(parse_client_address(proxies[-1]))
 

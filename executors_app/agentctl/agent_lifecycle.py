@@ -188,12 +188,16 @@ class AgentLifecycle:
     @property
     def state(self) -> AgentState:
         """``agent.state`` of ``GET /status``."""
-        return AgentState.WORKING if self._state == AgentState.IDLE and self._turns.active_turn else self._state
+        if self._state == AgentState.IDLE and self._turns.active_turn:
+            return AgentState.WORKING
+        return self._state
 
     @property
     def started(self) -> StartResult | None:
         """The start result of the current or last agent."""
-        return self._agent.started if self._agent else None
+        if self._agent:
+            return self._agent.started
+        return None
 
     @property
     def is_running(self) -> bool:
@@ -383,7 +387,10 @@ class AgentLifecycle:
         """
         agent = self._agent
         self._turns.note_interruption()
-        transcript = {"transcript": await self._delete_transcript()} if delete_transcript else {}
+        if delete_transcript:
+            transcript = {"transcript": await self._delete_transcript()}
+        else:
+            transcript = {}
         if agent is None or not self.is_running:
             return {"stopped": False, "exit_code": agent.exit_code if agent else None, **transcript}
         agent.stop_requested = True
@@ -395,7 +402,10 @@ class AgentLifecycle:
         return {"stopped": True, "exit_code": agent.exit_code, **transcript}
 
     async def _delete_transcript(self) -> dict[str, Any]:
-        driver = self._agent.driver if self._agent is not None and self._state == AgentState.IDLE else None
+        if self._agent is not None and self._state == AgentState.IDLE:
+            driver = self._agent.driver
+        else:
+            driver = None
         if driver is None:
             result = DeletionResult("no agent is running")
         elif not isinstance(driver, SupportsDeletion):

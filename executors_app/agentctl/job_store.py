@@ -45,7 +45,9 @@ class JobEnd:
     @property
     def state(self) -> JobState:
         """``LOST`` if the result is unknown, else ``ENDED``."""
-        return JobState.LOST if self.error == JobError.LOST else JobState.ENDED
+        if self.error == JobError.LOST:
+            return JobState.LOST
+        return JobState.ENDED
 
     def to_json(self) -> list[Any]:
         """Return plain JSON values."""
@@ -194,7 +196,9 @@ class JobFiles:
     def _stream_total(self, name: str) -> int:
         with contextlib.suppress(OSError), (self.directory / name).open("rb") as file:
             head = file.read(HEAD_BYTES)
-            return int(head) if head.isdigit() else 0
+            if head.isdigit():
+                return int(head)
+            return 0
         return 0
 
 
@@ -289,7 +293,9 @@ class JobRecords:
 
     def _end(self, job_id: str) -> JobEnd:
         archived = self._record_of(job_id).get("end")
-        return JobEnd.from_json(archived) if archived else self.files_of(job_id).end() or _UNKNOWN_END
+        if archived:
+            return JobEnd.from_json(archived)
+        return self.files_of(job_id).end() or _UNKNOWN_END
 
     def _settle_unfinished(self) -> list[str]:
         """Write missing ends of an earlier agentctl's jobs; return the jobs with output, oldest end first."""

@@ -46,7 +46,9 @@ class _OpenPermission:
 def _call_identity(tool_call: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return what names a tool call within its turn; None if its agent gave it no id."""
     call_id = str(tool_call.get("tool_call_id") or "")
-    return (str(tool_call.get("sub_agent") or ""), call_id) if call_id else None
+    if call_id:
+        return (str(tool_call.get("sub_agent") or ""), call_id)
+    return None
 
 
 class Permissions:

@@ -108,7 +108,9 @@ class InstanceLock:
             ready = orjson.loads(os.pread(self._fd, _READY_INFO_LIMIT, 0))
         except ValueError:
             return None
-        return ready if isinstance(ready, dict) else None
+        if isinstance(ready, dict):
+            return ready
+        return None
 
 
 def _has_ended(holder: Mapping[str, Any]) -> bool:
@@ -170,7 +172,9 @@ class DurableStore:
                     self._known[topic, key] = value
                 case _:
                     unreadable = True
-        return _REWRITE_AT if unreadable else len(lines) - len(self._known)
+        if unreadable:
+            return _REWRITE_AT
+        return len(lines) - len(self._known)
 
 
 def _parse_entry(raw: bytes) -> Any:
@@ -212,7 +216,9 @@ class TokenFile:
     @property
     def fingerprint(self) -> str | None:
         """A fingerprint of the token, which may be shown."""
-        return fingerprint_of(self.value) if self.value else None
+        if self.value:
+            return fingerprint_of(self.value)
+        return None
 
     def save(self, value: str, last_message_uuid: str | None) -> bool:
         """Save the token, on disk before this returns; False if nothing changed. Raises OSError."""

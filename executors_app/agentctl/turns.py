@@ -91,12 +91,16 @@ class Turns:
     @property
     def active_turn(self) -> ActiveTurn | None:
         """``agent.active_turn`` of ``GET /status``."""
-        return {"message_id": self._turn.message_id, "since": self._turn.since} if self._turn else None
+        if self._turn:
+            return {"message_id": self._turn.message_id, "since": self._turn.since}
+        return None
 
     @property
     def message_id(self) -> str | None:
         """The message id of the active turn."""
-        return self._turn.message_id if self._turn else None
+        if self._turn:
+            return self._turn.message_id
+        return None
 
     @property
     def is_cancel_requested(self) -> bool:
@@ -278,7 +282,9 @@ class Turns:
             kind, body = _answered_turn(turn, turn.stop_reason or NO_STOP_REASON)
             self._journal.append(kind, message_id=turn.message_id, **body)
         self.after_turn()
-        return None if is_answered else turn.message_id
+        if is_answered:
+            return None
+        return turn.message_id
 
     def _store_flag(self, topic: str, message_id: str) -> None:
         try:

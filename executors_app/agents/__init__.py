@@ -417,12 +417,17 @@ class AgentType:
 
     def load_limit(self, start_timeout: float) -> float:
         """Return the seconds for restoring a conversation in a start that may take ``start_timeout`` seconds."""
-        wanted = _LOAD_SHARE * start_timeout if self.load_timeout is None else self.load_timeout
+        if self.load_timeout is None:
+            wanted = _LOAD_SHARE * start_timeout
+        else:
+            wanted = self.load_timeout
         return float(min(wanted, start_timeout, _MAX_LOAD))
 
     def argv_on(self, runtime: str) -> Sequence[str]:
         """Return the command for the runtime where the agent runs."""
-        return self.argv_elsewhere if self.argv_elsewhere and runtime != LOCAL else self.argv
+        if self.argv_elsewhere and runtime != LOCAL:
+            return self.argv_elsewhere
+        return self.argv
 
     def offers_capability(self, capability: str) -> bool | None:
         """Return whether it offers one of ``CAPABILITIES``; None if that is not known."""
@@ -440,7 +445,9 @@ class AgentType:
     def required_version(self, agent_name: str, version: str) -> str:
         """Return the version that an agent of this name needs, if its own is older; empty if not, or if unknown."""
         needed = self.minimum.get(agent_name, "")
-        return needed if needed and is_older(version, needed) else ""
+        if needed and is_older(version, needed):
+            return needed
+        return ""
 
     @property
     def setup_notes(self) -> str:

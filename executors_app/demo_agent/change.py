@@ -82,7 +82,9 @@ class Change:
         path = self.cwd / README
 
         def run() -> str:
-            return path.read_text(encoding="utf-8") if path.exists() else f"{README} does not exist yet."
+            if path.exists():
+                return path.read_text(encoding="utf-8")
+            return f"{README} does not exist yet."
 
         self.turn.tool(f"Read {README}", "read", run, locations=[{"path": str(path)}])
         return _read(path)

@@ -252,7 +252,9 @@ def example(schema: object, depth: int = 0) -> Any:
     if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return None
     if choices := schema.get("enum"):
-        return choices[0] if isinstance(choices, list) else None
+        if isinstance(choices, list):
+            return choices[0]
+        return None
     properties = schema.get("properties")
     if isinstance(properties, dict):
         return {name: example(one, depth + 1) for name, one in properties.items()}

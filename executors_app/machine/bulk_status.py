@@ -82,7 +82,9 @@ def _parse_object(body: bytes) -> dict[str, Any] | None:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    return answer if isinstance(answer, dict) else None
+    if isinstance(answer, dict):
+        return answer
+    return None
 
 
 _HEAD_END: Final = b"\r\n\r\n"
@@ -255,7 +257,9 @@ def _bad_url_error() -> AgentctlUnreachable:
 
 
 def _tls_context(parts: SplitResult, context: ssl.SSLContext | None) -> ssl.SSLContext | bool | None:
-    return (context or True) if parts.scheme == "https" else None
+    if parts.scheme == "https":
+        return context or True
+    return None
 
 
 def _parse_answer(response: bytes, execution_id: str) -> dict[str, Any]:
@@ -273,4 +277,6 @@ def _content_length(start: bytes) -> int | None:
     head, found, _ = start.partition(_HEAD_END)
     _, named, after = head.lower().partition(b"\r\ncontent-length:")
     length = after.partition(b"\r\n")[0].strip()
-    return len(head) + len(_HEAD_END) + int(length) if found and named and length.isdigit() else None
+    if found and named and length.isdigit():
+        return len(head) + len(_HEAD_END) + int(length)
+    return None

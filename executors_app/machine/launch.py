@@ -187,7 +187,9 @@ def _workspace_error(directory: StateDirectory) -> ExecutorError | None:
     """Return the error of a failed workspace, which agentctl writes to the ready file instead of its address."""
     try:
         answer = orjson.loads(directory.ready_file.read_bytes())
-        return workspace_root.parse_error(answer) if "error" in answer else None
+        if "error" in answer:
+            return workspace_root.parse_error(answer)
+        return None
     except (OSError, ValueError, TypeError):
         return None
 
@@ -305,7 +307,9 @@ def _last_log_line(directory: StateDirectory) -> str:
     except OSError:
         return "its log cannot be read."
     written = [line.strip() for line in lines if line.strip()]
-    return f"{written[-1]} (more in {directory.log_file})" if written else "its log is empty."
+    if written:
+        return f"{written[-1]} (more in {directory.log_file})"
+    return "its log is empty."
 
 
 def find_listener(directory: StateDirectory, execution_id: str) -> AgentctlListener | None:

@@ -89,7 +89,10 @@ class LocalMachine:
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Start agentctl, which creates the worktree, or find both; ``Launched.state`` names its process."""
         directory = self.storage.state_directory_of(spec.execution_id)
-        token = launch_tokens.mint_launch_token(spec.auth_token) if self.derives_tokens else spec.auth_token
+        if self.derives_tokens:
+            token = launch_tokens.mint_launch_token(spec.auth_token)
+        else:
+            token = spec.auth_token
         try:
             worktree = await asyncio.to_thread(self.storage.write_seed, spec)
             agentctl = await launch.find_or_start(directory, spec, worktree.path, token, self.extra)
@@ -219,7 +222,9 @@ def _unknown_reason(answer: Any) -> str:
     """Return the reason of a failed poll, for an agentctl whose process is running."""
     if isinstance(answer, AgentctlForeign):
         return "foreign"
-    return str(answer.details.get("reason", answer.code)) if isinstance(answer, ExecutorError) else "no_answer"
+    if isinstance(answer, ExecutorError):
+        return str(answer.details.get("reason", answer.code))
+    return "no_answer"
 
 
 def _status_target(execution: ExecutionFacts) -> StatusTarget:

@@ -143,7 +143,9 @@ class ExecutionStorage:
             token = self.state_directory_of(execution.id).token()
         except OSError:
             return None
-        return token if is_token_of(token, execution.auth_token) else None
+        if is_token_of(token, execution.auth_token):
+            return token
+        return None
 
     def resume_token(self, execution_id: str) -> str | None:
         """Return the agent's conversation id that agentctl saved in its state directory."""
@@ -152,7 +154,9 @@ class ExecutionStorage:
         except (OSError, ValueError):
             return None
         token = content.get("resume_token") if isinstance(content, dict) else None
-        return token if isinstance(token, str) and token else None
+        if isinstance(token, str) and token:
+            return token
+        return None
 
     def unread_journal(self, execution_id: str, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """Return the journal lines after a cursor, those of earlier epochs first; each names its epoch."""

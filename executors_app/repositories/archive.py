@@ -85,7 +85,9 @@ class Archive:
 
     def tips(self) -> dict[str, str]:
         """Return its refs and the commits they name; raises GitFailed."""
-        return bare.list_refs(self.git) if self.exists() else {}
+        if self.exists():
+            return bare.list_refs(self.git)
+        return {}
 
     def begin(self, branch: str, commit: str) -> None:
         """Create the workspace's branch at ``commit``, unless it exists.
@@ -154,7 +156,9 @@ class Archive:
     def time_of(self, ref: str) -> str:
         """Return the time of a ref's commit, ISO 8601; empty if there is none. Raises GitFailed."""
         commit = self.tips().get(ref)
-        return self.git.text("log", "-1", "--format=%cI", commit, "--") if commit else ""
+        if commit:
+            return self.git.text("log", "-1", "--format=%cI", commit, "--")
+        return ""
 
     def write_seed(
         self,
@@ -174,7 +178,10 @@ class Archive:
         """
         published = store.refs()
         names = (f"refs/heads/{base}", f"refs/remotes/origin/{base}", f"refs/tags/{base}")
-        shared = published if borrow else {name: published[name] for name in names if name in published}
+        if borrow:
+            shared = published
+        else:
+            shared = {name: published[name] for name in names if name in published}
         seed = Seed(
             branch,
             refs={**shared, **self.tips()},
@@ -282,12 +289,17 @@ class Archive:
 
     def _alternates(self) -> list[Path]:
         file = self.path / "objects" / "info" / "alternates"
-        return [self.path / "objects" / line for line in file.read_text().splitlines()] if file.exists() else []
+        if file.exists():
+            return [self.path / "objects" / line for line in file.read_text().splitlines()]
+        return []
 
     def _bring(self, wanted: Mapping[str, str], held: int) -> None:
         """Create refs to commits of the team's repository, after copying what the store lacks."""
         published = self.store.refs() if self.store else {}
-        here = bare.object_types(self.store.git, wanted.values()) if self.store and self.store.path.is_dir() else {}
+        if self.store and self.store.path.is_dir():
+            here = bare.object_types(self.store.git, wanted.values())
+        else:
+            here = {}
         # Everything in the store is complete with all that it reaches; objects in the archive may not be.
         new = [commit for commit in wanted.values() if commit not in here]
         if new:

@@ -113,7 +113,9 @@ def write_config(path: Path, object_format: str, shared: str = "", *, has_work_t
 
 def read_object_format(path: Path) -> str:
     """Return the object format of a directory that ``make_bare_repository`` made."""
-    return "sha256" if "objectFormat = sha256" in (path / "config").read_text() else "sha1"
+    if "objectFormat = sha256" in (path / "config").read_text():
+        return "sha256"
+    return "sha1"
 
 
 @contextmanager
@@ -177,7 +179,9 @@ def resolve_commit(git: Git, revision: str) -> str | None:
             raise
         return None
     found = found.removeprefix("--end-of-options\n")  # some versions of git echo the option
-    return found if OBJECT_ID.fullmatch(found) else None
+    if OBJECT_ID.fullmatch(found):
+        return found
+    return None
 
 
 def resolve_tree(git: Git, commit: str) -> str:

@@ -84,7 +84,9 @@ def classify(text: str, exit_code: int) -> Cause:
 def describe(cause: Cause, text: str) -> str:
     """Return the sentence for a cause. A broken rule is named by git's word for it, which is letters only."""
     rule = _RULE.search(text) if cause is Cause.RULES else None
-    return f"An object breaks git's rule {rule[1]}." if rule else _SENTENCES[cause]
+    if rule:
+        return f"An object breaks git's rule {rule[1]}."
+    return _SENTENCES[cause]
 
 
 def log_failure(command: str, text: str, *, exit_code: int | None) -> str:

@@ -91,7 +91,10 @@ def _pointers_among(git: Git, names: Sequence[str]) -> Iterator[str]:
     for name, kind, size in (line.split(" ") for line in told.splitlines()):
         if kind == "blob" and int(size) in _POINTER_SIZES:
             small.append(name)
-    texts = git.run("cat-file", "--batch", stdin=bare.join_lines(small), bounds=LOOKUP) if small else b""
+    if small:
+        texts = git.run("cat-file", "--batch", stdin=bare.join_lines(small), bounds=LOOKUP)
+    else:
+        texts = b""
     yield from (found[1].decode() for found in _POINTER.finditer(texts))
 
 

@@ -117,7 +117,9 @@ def _read_value(folder: int, name: str) -> str:
         os.close(file)
     if text.startswith(_SYMBOLIC):
         return text
-    return text if OBJECT_ID.fullmatch(text) else ""
+    if OBJECT_ID.fullmatch(text):
+        return text
+    return ""
 
 
 def _read_packed(repository: Directory) -> dict[str, str]:

@@ -145,7 +145,9 @@ def _pointed(path: Path, pointer: Path) -> Path:
     """Resolve a ``.git`` file to the directory that all worktrees share."""
     folder = _target(path, pointer, git_directory.GITDIR_PREFIX)
     shared = folder / "commondir"
-    return _target(folder, shared, "").resolve() if os.path.lexists(shared) else folder.resolve()
+    if os.path.lexists(shared):
+        return _target(folder, shared, "").resolve()
+    return folder.resolve()
 
 
 def _target(base: Path, pointer: Path, prefix: str) -> Path:
@@ -242,7 +244,10 @@ def strip_credentials(url: str) -> str:
     if parts.scheme not in {"http", "https", "ssh", "git"} or not host or host.startswith("-"):
         return ""
     place = f"[{host}]" if ":" in host else host
-    user = f"{parts.username}@" if parts.scheme == "ssh" and _USER.fullmatch(parts.username or "") else ""
+    if parts.scheme == "ssh" and _USER.fullmatch(parts.username or ""):
+        user = f"{parts.username}@"
+    else:
+        user = ""
     return urlunsplit((parts.scheme, user + place + (f":{port}" if port else ""), parts.path, "", ""))
 
 
@@ -350,7 +355,10 @@ class TeamRepository:
         """Return the ref or commit that is checked out at ``path``; empty for none."""
         worktree = worktree_directory(self.path, self.common)
         try:
-            directory = self.directory if worktree == self.common else Directory(worktree.resolve())
+            if worktree == self.common:
+                directory = self.directory
+            else:
+                directory = Directory(worktree.resolve())
         except OSError:
             return ""
         named = _read_head(directory)
@@ -366,19 +374,25 @@ class TeamRepository:
         if found is None:
             return None
         named = self._object_named(found["name"])
-        return bare.resolve_commit(self.git, f"{named}{found['parents']}") if named else None
+        if named:
+            return bare.resolve_commit(self.git, f"{named}{found['parents']}")
+        return None
 
     def _object_named(self, name: str) -> str:
         """Return the id that a name stands for, perhaps abbreviated; empty for none."""
         refs = self.refs()
         if name in {"HEAD", "@"}:
             head = self.head()
-            return refs.get(head, "") if head.startswith("refs/") else head
+            if head.startswith("refs/"):
+                return refs.get(head, "")
+            return head
         places = ("",) if name.startswith("refs/") else _NAMED_IN
         for place in places:
             if commit := refs.get(f"{place}{name}"):
                 return commit
-        return name if _ABBREVIATED.fullmatch(name) else ""
+        if _ABBREVIATED.fullmatch(name):
+            return name
+        return ""
 
     def start_of(self, base: str) -> str:
         """Return the commit that a new branch starts from: ``base`` here or at the remote; empty is HEAD."""

@@ -154,7 +154,10 @@ def parse_auth_methods(value: Any) -> list[dict[str, Any]]:
     """Return the methods of a list, without those that are malformed, repeated, unknown or too many."""
     found: dict[str, dict[str, Any]] = {}
     for each in value if isinstance(value, list) else ():
-        method = _parse_method(each) if isinstance(each, dict) and len(found) < MAX_METHODS else None
+        if isinstance(each, dict) and len(found) < MAX_METHODS:
+            method = _parse_method(each)
+        else:
+            method = None
         if method is not None:
             found.setdefault(method["id"], method)
     return list(found.values())
@@ -184,7 +187,9 @@ def _parse_words(value: Any) -> list[str] | None:
     if value is None:
         return []
     fits = isinstance(value, list) and len(value) <= MAX_WORDS and all(map(_is_word, value))
-    return list(value) if fits else None
+    if fits:
+        return list(value)
+    return None
 
 
 def _is_word(value: Any) -> bool:

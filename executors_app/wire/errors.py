@@ -25,7 +25,9 @@ class ExecutorError(Exception):
     def message_for_staff(self) -> str:
         """The sentence, followed by what only staff may read: addresses, and a program's own output."""
         for_staff = str(self.details.get("for_staff", ""))
-        return f"{self.message} {for_staff}".strip() if for_staff not in self.message else self.message
+        if for_staff not in self.message:
+            return f"{self.message} {for_staff}".strip()
+        return self.message
 
 
 class AgentctlUnreachable(ExecutorError):
@@ -87,11 +89,10 @@ class RepositoryUnusable(ExecutorError):
 
 def no_start_commit(repository: Any, base: str) -> RepositoryUnusable:
     """Return the error for a session that has nothing to start from: an empty repository, or an unknown base."""
-    what_next = (
-        "Create a branch of that name, then try again; or create a task with another base branch."
-        if base
-        else "Make a first commit there, then try again."
-    )
+    if base:
+        what_next = "Create a branch of that name, then try again; or create a task with another base branch."
+    else:
+        what_next = "Make a first commit there, then try again."
     return RepositoryUnusable(
         f"The repository {repository} has no commit at {base or 'HEAD'!r} to start from. {what_next}"
     )

@@ -32,7 +32,9 @@ def derive_launch_token(secret: str, launch: str) -> str:
 def launch_nonce(token: str) -> str:
     """Return the nonce in a token; empty if it has none."""
     found = _TOKEN.fullmatch(token)
-    return found[1] if found else ""
+    if found:
+        return found[1]
+    return ""
 
 
 def is_token_of(token: str, secret: str) -> bool:
@@ -46,7 +48,9 @@ def is_token_of(token: str, secret: str) -> bool:
 def token_state(token: str) -> dict[str, str]:
     """Return what the row's ``state`` must record of a token: its nonce."""
     launch = launch_nonce(token)
-    return {LAUNCH_KEY: launch} if launch else {}
+    if launch:
+        return {LAUNCH_KEY: launch}
+    return {}
 
 
 def bearer_token(secret: str, state: Mapping[str, Any]) -> str:

@@ -49,9 +49,13 @@ def _to_plain(value: Any, above: tuple[int, ...]) -> Any:
         return value
     if isinstance(value, int):
         # Hexadecimal: the interpreter refuses the decimal text of numbers beyond some thousand digits.
-        return int(value) if -(2**63) <= value < 2**64 else hex(value)
+        if -(2**63) <= value < 2**64:
+            return int(value)
+        return hex(value)
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
+        if math.isfinite(value):
+            return float(value)
+        return None
     if isinstance(value, bytes | bytearray):
         return _text(bytes(value).decode("utf-8", "replace"))
     return _container(value, above)
@@ -70,7 +74,9 @@ def _container(value: Any, above: tuple[int, ...]) -> Any:
 
 def _key(name: Any) -> str:
     plain = _to_plain(name, ())
-    return plain if isinstance(plain, str) else orjson.dumps(plain).decode()
+    if isinstance(plain, str):
+        return plain
+    return orjson.dumps(plain).decode()
 
 
 def _text(text: str) -> str:
@@ -101,7 +107,9 @@ def journal_directory(state_dir: Path) -> Path:
 def read_epoch(directory: Path) -> str | None:
     """Return the journal's current epoch; None if there is no readable journal."""
     epoch = read_meta(directory).get("epoch")
-    return epoch if isinstance(epoch, str) and _EPOCH.fullmatch(epoch) else None
+    if isinstance(epoch, str) and _EPOCH.fullmatch(epoch):
+        return epoch
+    return None
 
 
 def read_meta(directory: Path) -> dict[str, Any]:
@@ -110,7 +118,9 @@ def read_meta(directory: Path) -> dict[str, Any]:
         meta = orjson.loads((directory / META_FILE).read_bytes())
     except (OSError, ValueError):
         return {}
-    return meta if isinstance(meta, dict) else {}
+    if isinstance(meta, dict):
+        return meta
+    return {}
 
 
 def read_lines(directory: Path, after: int = 0, epoch: str | None = None) -> Iterator[dict[str, Any]]:

@@ -44,7 +44,9 @@ def find_text(seen: str, ours: str) -> int | None:
     place = seen.rfind(ours[:_COMPARED_CHARS])
     if place >= 0:
         return place
-    return 0 if len(seen) >= _MIN_QUOTE and seen in ours else None
+    if len(seen) >= _MIN_QUOTE and seen in ours:
+        return 0
+    return None
 
 
 def normalise_text(text: str) -> str:

@@ -69,7 +69,9 @@ def _lane_of_caller() -> HashingLane:
     """Return where a password waits: whoever is logged in is known, on every page."""
     request = _request.get()
     is_logged_in = request is not None and request.user.is_authenticated
-    return KNOWN if is_logged_in or _is_known.get() else STRANGERS
+    if is_logged_in or _is_known.get():
+        return KNOWN
+    return STRANGERS
 
 
 class LimitedPBKDF2(PBKDF2PasswordHasher):

@@ -50,7 +50,9 @@ class AttemptLimit:
     def seconds_left(self, who: str) -> int:
         """Return how many seconds ``who`` has to wait, at least 1."""
         count = AttemptCount.live(attempt_key(self.name, who))
-        return max(1, math.ceil((count.ends_at - timezone.now()).total_seconds())) if count else 1
+        if count:
+            return max(1, math.ceil((count.ends_at - timezone.now()).total_seconds()))
+        return 1
 
 
 def attempt_key(kind: str, who: str) -> str:
@@ -158,4 +160,6 @@ def _read_known_browser(cookie: str, name: str) -> str:
         owner, known = signing.loads(cookie, salt=_SALT, max_age=KNOWN_BROWSER_MAX_AGE)
     except (signing.BadSignature, TypeError, ValueError):
         return ""
-    return str(known) if owner == attempt_key("login-name", name) else ""
+    if owner == attempt_key("login-name", name):
+        return str(known)
+    return ""

@@ -177,7 +177,10 @@ def create_login_link(user: User, purpose: str, by: User) -> str:
     Earlier links of the user expire.
     """
     LoginLink.forget(user)
-    lifetime = INVITATION_LIFETIME if purpose == LoginLink.Purpose.PASSWORD else LOGIN_LINK_LIFETIME
+    if purpose == LoginLink.Purpose.PASSWORD:
+        lifetime = INVITATION_LIFETIME
+    else:
+        lifetime = LOGIN_LINK_LIFETIME
     return LoginLink.mint(user, lifetime, purpose, made_by=by)
 
 

@@ -77,7 +77,9 @@ class McpServerListAdmin(StaffModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """Keep team and repository of an existing list."""
-        return ("team", "repository") if obj else ()
+        if obj:
+            return ("team", "repository")
+        return ()
 
     @admin.display(description="servers")
     def names(self, row: McpServerList) -> str:

@@ -33,7 +33,9 @@ def left_out_sentence(server: Mapping[str, Any]) -> str:
             "host. An administrator can name the host under “Secret hosts” of the profile."
         )
     why = _LEFT_OUT_REASONS.get(reason, "")
-    return f"{name} was left out: {why}." if why else ""
+    if why:
+        return f"{name} was left out: {why}."
+    return ""
 
 
 class AgentSettingsReported(

@@ -94,7 +94,9 @@ def agent_settings_of(session: TaskSession) -> AgentSettings | None:
 def changes_to_start_with(session: TaskSession) -> list[dict[str, Any]]:
     """Return the changes that a start applies before the agent takes prompts, in order."""
     row = agent_settings_of(session)
-    return [] if row is None else row.changes_to_start_with()
+    if row is None:
+        return []
+    return row.changes_to_start_with()
 
 
 def settle_change(

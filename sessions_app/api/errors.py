@@ -121,7 +121,10 @@ def error_response(error: Exception, what: str) -> ErrorResponse:
 
 def _expected_error_response(error: Exception) -> ErrorResponse | None:
     if isinstance(error, SessionsError):
-        headers = {"Retry-After": str(error.retry_after)} if isinstance(error, Throttled) else {}
+        if isinstance(error, Throttled):
+            headers = {"Retry-After": str(error.retry_after)}
+        else:
+            headers = {}
         return ErrorResponse.from_code(error.code, error.message, _details(error), headers)
     if isinstance(error, ExecutorError):
         return _executor_error(error)
@@ -133,7 +136,9 @@ def _expected_error_response(error: Exception) -> ErrorResponse | None:
         message, headers = f"{trouble.what} {trouble.next_step}", {"Retry-After": str(trouble.retry_after)}
         return ErrorResponse(STATUS_BY_CODE[trouble.code], trouble.code, message, {}, headers)
     translated = _translate_django_error(error)
-    return _rest_framework_error(translated) if isinstance(translated, drf.APIException) else None
+    if isinstance(translated, drf.APIException):
+        return _rest_framework_error(translated)
+    return None
 
 
 def _details(error: SessionsError) -> dict[str, Any]:
@@ -169,7 +174,10 @@ def _rest_framework_error(error: drf.APIException) -> ErrorResponse:
     if wait := getattr(error, "wait", None):
         headers["Retry-After"] = str(int(wait))
     if isinstance(error, drf.ValidationError):
-        details = error.detail if isinstance(error.detail, dict) else {NO_FIELD: error.detail}
+        if isinstance(error.detail, dict):
+            details = error.detail
+        else:
+            details = {NO_FIELD: error.detail}
         return ErrorResponse(400, VALIDATION_ERROR, _first_message(details), details)
     code = _CODES_BY_STATUS.get(error.status_code) or str(error.default_code)
     return ErrorResponse(error.status_code, code, str(error.detail), {}, headers)
@@ -181,7 +189,9 @@ def _first_message(details: dict[str, Any]) -> str:
     while isinstance(message, (list, dict)):
         nested = message.values() if isinstance(message, dict) else message
         message = next(filter(None, nested), "This value is not valid.")
-    return str(message) if name == NO_FIELD else f"{name}: {message}"
+    if name == NO_FIELD:
+        return str(message)
+    return f"{name}: {message}"
 
 
 @extend_schema(exclude=True)

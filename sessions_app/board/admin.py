@@ -83,7 +83,9 @@ def _session_count_text(count: int) -> str:
 def _request_resume(session: TaskSession, user: User) -> str:
     intents.request_resume(session.id, user)
     ordered = session.intents.filter(kind=IntentKind.START, done_at=None).exists()
-    return "" if ordered else "The session is already running."
+    if ordered:
+        return ""
+    return "The session is already running."
 
 
 def _request_stop(session: TaskSession, user: User) -> str:

@@ -46,11 +46,15 @@ class RepositoryAdmin(StaffModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """Keep team and path of an existing repository, because tasks work there."""
-        return ("team", "path", "created_at") if obj else ()
+        if obj:
+            return ("team", "path", "created_at")
+        return ()
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Show the creation time of an existing repository."""
-        return [*self.fields, "created_at"] if obj else [*self.fields]
+        if obj:
+            return [*self.fields, "created_at"]
+        return [*self.fields]
 
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **options: Any) -> Any:
         """Look at a new repository before the transaction in which the admin saves it: git may take long."""

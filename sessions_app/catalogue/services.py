@@ -142,7 +142,9 @@ def usable_repository(given: str) -> Path:
 def current_branch(path: Path) -> str:
     """Return the branch that is checked out in a repository; empty if none is."""
     head = TeamRepository.open(path).head()
-    return head.removeprefix("refs/heads/") if head.startswith("refs/heads/") else ""
+    if head.startswith("refs/heads/"):
+        return head.removeprefix("refs/heads/")
+    return ""
 
 
 def delete_executor(executor: Executor) -> None:

@@ -90,7 +90,9 @@ class TemporaryDeployment:
 
     def log(self) -> str:
         """Return the end of the server's log."""
-        return self._log_path.read_text(errors="replace")[-1500:] if self._log_path.exists() else ""
+        if self._log_path.exists():
+            return self._log_path.read_text(errors="replace")[-1500:]
+        return ""
 
     def log_in(self, user: str) -> None:
         """Use the API as ``user`` from now on."""
@@ -111,7 +113,9 @@ class TemporaryDeployment:
             raise DemoFailed(f"{method} {path}: {error.code} {error.read(500).decode('utf-8', 'replace')}") from error
         except OSError as error:
             raise DemoFailed(f"{method} {path}: {error}") from error
-        return json.loads(text) if text else None
+        if text:
+            return json.loads(text)
+        return None
 
     def agent_output(self) -> bytes:
         """Return the output of the agents from their own logs, which they write before they send it."""

@@ -19,7 +19,9 @@ EXCERPT_LENGTH: Final = 100
 
 def excerpt(text: str) -> str:
     """Return the beginning of a text, as lists show it."""
-    return text if len(text) <= EXCERPT_LENGTH else f"{text[:EXCERPT_LENGTH]}…"
+    if len(text) <= EXCERPT_LENGTH:
+        return text
+    return f"{text[:EXCERPT_LENGTH]}…"
 
 
 class SessionRowAdmin(ReadOnlyModelAdmin):

@@ -79,7 +79,9 @@ def update_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequenc
 
     The value of the text field ``grow`` is appended.
     """
-    return _update(model, names, grow).execute(rows) if rows else 0
+    if rows:
+        return _update(model, names, grow).execute(rows)
+    return 0
 
 
 @cache
@@ -122,7 +124,9 @@ def _update(model: type[models.Model], names: tuple[str, ...], grow: str) -> _St
 
 def _set(table: str, field: Any, value: str, grow: str) -> str:
     column = _column(field)
-    return f"{column} = {table}.{column} || {value}" if field.name == grow else f"{column} = {value}"
+    if field.name == grow:
+        return f"{column} = {table}.{column} || {value}"
+    return f"{column} = {value}"
 
 
 def _field(model: type[models.Model], name: str) -> Any:
@@ -158,7 +162,9 @@ def _stored(field: Any) -> Callable[[Any], Any] | None:
 
 
 def _hex(value: uuid.UUID | None) -> str | None:
-    return None if value is None else value.hex
+    if value is None:
+        return None
+    return value.hex
 
 
 def _utc_text(value: datetime | None) -> Any:
@@ -173,7 +179,9 @@ def _json(value: Any) -> str | None:
     if value is None:
         return None
     if is_malformed(value) and not value:
-        return None if value.stored is None else json.dumps(value.stored)
+        if value.stored is None:
+            return None
+        return json.dumps(value.stored)
     try:
         return orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS).decode()
     except TypeError:  # for example a number beyond 64 bits, which the slower serializer accepts

@@ -79,7 +79,9 @@ def classify_error(error: BaseException | None) -> DatabaseTrouble | None:
     if code is not None:
         return _SQLITE.get(code & 0xFF)
     found = (trouble for words, trouble in _SQLITE_WORDS.items() if words in str(error))
-    return next(found, None) if isinstance(error, OperationalError) else None
+    if isinstance(error, OperationalError):
+        return next(found, None)
+    return None
 
 
 def is_cancelled(error: BaseException | None) -> bool:
@@ -94,5 +96,7 @@ _QUERY_CANCELED: Final = "57014"
 
 def _of_postgresql(error: Error, state: str | None) -> DatabaseTrouble | None:
     if state is None:  # not from the server: connecting failed, or the connection broke
-        return DATABASE_UNAVAILABLE if isinstance(error, OperationalError) else None
+        if isinstance(error, OperationalError):
+            return DATABASE_UNAVAILABLE
+        return None
     return _POSTGRESQL.get(state) or (DATABASE_UNAVAILABLE if state.startswith(_POSTGRESQL_CLASSES) else None)

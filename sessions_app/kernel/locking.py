@@ -192,7 +192,10 @@ def _begin(outer: ExitStack, session_id: uuid.UUID | str, deadline: float, relat
 
 def _read(session_id: uuid.UUID | str, related: Sequence[str]) -> TaskSession:
     key = session_key(session_id)
-    found = _LOCKED.select_related(*related).filter(id=key).first() if related else _SESSION.first(key)
+    if related:
+        found = _LOCKED.select_related(*related).filter(id=key).first()
+    else:
+        found = _SESSION.first(key)
     if found is None:
         raise TaskSession.DoesNotExist(f"no session {session_id}")
     return found

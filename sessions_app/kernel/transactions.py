@@ -116,7 +116,9 @@ class SessionTransaction:
     def open_turn(self) -> Turn | None:
         """The open run if it is a turn, that is, if an agent process works on it; None for an external wait."""
         run = self.open_run
-        return run if run is not None and run.has_process else None
+        if run is not None and run.has_process:
+            return run
+        return None
 
     @property
     def newest_seq(self) -> int:

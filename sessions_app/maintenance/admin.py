@@ -31,7 +31,9 @@ class ChoreAdmin(ReadOnlyModelAdmin):
     @admin.display(description="message")
     def told(self, chore: Chore) -> str:
         """Return the first message of the last run."""
-        return chore.said[0][:200] if chore.said else "–"
+        if chore.said:
+            return str(chore.said[0])[:200]
+        return "–"
 
 
 @admin.register(Leftover)

@@ -118,4 +118,6 @@ class ChoreRun:
 
 def cutoff_before(seconds: float) -> datetime | None:
     """Return the time before which something is old enough to delete; None: never."""
-    return timezone.now() - timedelta(seconds=seconds) if seconds else None
+    if seconds:
+        return timezone.now() - timedelta(seconds=seconds)
+    return None

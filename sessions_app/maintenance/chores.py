@@ -152,7 +152,9 @@ def _missing_proof(session: TaskSession) -> str:
             if recorded.get(row[0]) != LogEvent(*row):
                 return f"line {row[0]} of its record is missing or differs from the log"
         after = piece[-1][0]
-    return "" if after == session.last_seq else "the newest lines of its log are missing"
+    if after == session.last_seq:
+        return ""
+    return "the newest lines of its log are missing"
 
 
 def clean_presences(work: ChoreRun) -> None:

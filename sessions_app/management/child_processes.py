@@ -141,7 +141,10 @@ class ChildProcess:
 
     def _schedule_restart(self, process: ForkProcess, now: float) -> None:
         _signal_group(process, signal.SIGKILL)  # children that it left behind
-        self.quick_deaths = 0 if now - self.started_at >= STABLE_AFTER else self.quick_deaths + 1
+        if now - self.started_at >= STABLE_AFTER:
+            self.quick_deaths = 0
+        else:
+            self.quick_deaths = self.quick_deaths + 1
         delay = backoff_delay(self.quick_deaths + 1, 0.25, MAX_RESTART_DELAY)
         log.warning("%s ended with status %s; restarting in %.1f s", self.name, process.exitcode, delay)
         self.process, self.starts_at = None, now + delay

@@ -139,7 +139,10 @@ def check_database() -> None:
         refuse_incompatible_database()
         missing = count_unapplied_migrations()
     except (DatabaseError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if str(error).strip():
+            reason = str(error).strip().splitlines()[0]
+        else:
+            reason = type(error).__name__
         raise CommandError(f"the database cannot be reached: {reason}", returncode=EXIT_COULD_NOT_RUN) from error
     if missing:
         raise CommandError(

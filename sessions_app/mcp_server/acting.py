@@ -64,7 +64,9 @@ def _usual_repository(team: Group, key: str) -> Repository | None:
     if earlier is not None:
         return earlier.repository
     repositories = list(without_scratch(Repository.objects.filter(team=team))[:2])
-    return repositories[0] if len(repositories) == 1 else None
+    if len(repositories) == 1:
+        return repositories[0]
+    return None
 
 
 def _choose(user: User, task: Task, asked: arguments.StartTaskArguments) -> dict[str, UUID]:

@@ -204,7 +204,9 @@ def list_start_options(user: User, asked: arguments.Arguments) -> results.StartO
 
 def cut(text: str, limit: int) -> str:
     """Return the beginning of a text, with an ellipsis if it is longer than ``limit`` characters."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    if len(text) <= limit:
+        return text
+    return text[: limit - 1] + "…"
 
 
 def _page(rows: QuerySet[Any], asked: arguments.PageArguments) -> tuple[list[Any], int, int | None]:
@@ -264,12 +266,16 @@ def _message(row: Message, text: str, limit: int) -> results.ConversationMessage
 def _details(payload: Mapping[str, Any], limit: int = DETAILS_LIMIT) -> str:
     """Return the details of a payload, without its title and status, as JSON of bounded length."""
     more = {name: value for name, value in payload.items() if name not in ("title", "status")}
-    return cut(json.dumps(more, ensure_ascii=False, default=str), limit) if more else ""
+    if more:
+        return cut(json.dumps(more, ensure_ascii=False, default=str), limit)
+    return ""
 
 
 def _text(value: Any) -> str:
     """Return a value from an agent as text: it may be of any type."""
-    return "" if value is None else str(value)
+    if value is None:
+        return ""
+    return str(value)
 
 
 def _choice(row: Any, kind: str, team: int | None) -> results.Choice:

@@ -69,11 +69,15 @@ def turn_outcome(prompt: str, run: str | None, *, is_held_up: bool, is_answered:
     """
     state = PromptState(prompt)
     if state == PromptState.QUEUED:
-        return Outcome.BLOCKED if is_held_up else Outcome.QUEUED
+        if is_held_up:
+            return Outcome.BLOCKED
+        return Outcome.QUEUED
     if state in _OUTCOME_BY_PROMPT:
         return _OUTCOME_BY_PROMPT[state]
     if run is None:
-        return Outcome.IN_DOUBT if state == PromptState.DONE else Outcome.RUNNING
+        if state == PromptState.DONE:
+            return Outcome.IN_DOUBT
+        return Outcome.RUNNING
     if run == RunState.WAITING and is_answered:
         return Outcome.RUNNING
     return _OUTCOME_BY_RUN[RunState(run)]
@@ -146,7 +150,9 @@ def _follow(row: Prompt) -> Prompt:
 def _answer(turn: Turn) -> str | None:
     """Return the last message of the agent in a turn."""
     row = answers_of(turn).last()
-    return None if row is None else texts_of([row])[row.id]
+    if row is None:
+        return None
+    return texts_of([row])[row.id]
 
 
 class TurnWatcher(Subscriber):

@@ -107,7 +107,9 @@ def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
 def absolute_url(path: str) -> str:
     """Return the absolute URL of a path; empty if the site's URL is not configured."""
     base = settings.KANDEV_SITE_URL or next(iter(settings.CSRF_TRUSTED_ORIGINS), "")
-    return f"{base.rstrip('/')}{path}" if base else ""
+    if base:
+        return f"{base.rstrip('/')}{path}"
+    return ""
 
 
 def _one_line(text: str) -> str:
@@ -228,7 +230,9 @@ def _items_for(hook: Webhook) -> QuerySet[AttentionItem]:
     """Select the items of the user or the team that a webhook belongs to."""
     if hook.user is not None:
         return unseen_items_for(hook.user)
-    return AttentionItem.objects.none() if hook.team is None else team_items(hook.team)
+    if hook.team is None:
+        return AttentionItem.objects.none()
+    return team_items(hook.team)
 
 
 def _plan_webhook(hook: Webhook) -> int:
@@ -405,7 +409,10 @@ def _is_wanted(row: Delivery) -> bool:
         return True
     if row.webhook is not None and not (row.webhook.enabled and _may_still_notify_team(row.webhook)):
         return False
-    rows = open_items_for(user) if user is not None else AttentionItem.objects.filter(resolved_at=None)
+    if user is not None:
+        rows = open_items_for(user)
+    else:
+        rows = AttentionItem.objects.filter(resolved_at=None)
     return bool(rows.filter(deliveries=row).exists())
 
 
@@ -450,7 +457,9 @@ def _visible_items_only(row: Delivery) -> dict[str, str]:
     assert row.user is not None  # noqa: S101 - an e-mail has a reader
     seen = list(visible_items(row.user).filter(deliveries=row).order_by("created_at", "id"))
     payload: dict[str, str] = row.payload
-    return payload if len(seen) == row.items.count() else render_email(seen)
+    if len(seen) == row.items.count():
+        return payload
+    return render_email(seen)
 
 
 def _record_failure(row: Delivery, error: str, *, permanent: bool = False) -> None:

@@ -81,7 +81,10 @@ class WebhookForm(forms.Form):
 @never_cache
 def edit_notification_settings(request: UserHttpRequest) -> HttpResponse:
     """Show e-mail settings, and change them on POST."""
-    form = EmailForm(request.POST) if request.method == "POST" else EmailForm.of(choices.get_settings(request.user))
+    if request.method == "POST":
+        form = EmailForm(request.POST)
+    else:
+        form = EmailForm.of(choices.get_settings(request.user))
     if request.method == "POST" and form.is_valid():
         try:
             choices.change_settings(request.user, form.cleaned_data)

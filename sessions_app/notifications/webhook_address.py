@@ -51,7 +51,9 @@ class WebhookAddress:
     def authority(self) -> str:
         """The value of the ``Host`` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+        if self.port == _PORTS[self.scheme]:
+            return host
+        return f"{host}:{self.port}"
 
 
 def parse_webhook_address(url: str, allowed: Collection[str] = ()) -> WebhookAddress:

@@ -185,7 +185,9 @@ def _connect(address: WebhookAddress, ip: str) -> http.client.HTTPConnection:
 
 def _error_text(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        return error.reason.replace("_", " ").lower() if error.reason else "no secure connection"
+        if error.reason:
+            return error.reason.replace("_", " ").lower()
+        return "no secure connection"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(getattr(error, "strerror", None) or type(error).__name__)

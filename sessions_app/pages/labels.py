@@ -217,7 +217,9 @@ def receipt_kind_label(kind: str) -> Label:
 def decision_label(action: str, strategy: str) -> str:
     """Return the label of a sweep's decision, such as ``Resume the agent (native)``."""
     words = _DECISION_LABELS.get(action, humanize_code(action))
-    return f"{words} ({strategy})" if strategy else words
+    if strategy:
+        return f"{words} ({strategy})"
+    return words
 
 
 def agent_label(facts: SituationFacts) -> Label:

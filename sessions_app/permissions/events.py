@@ -72,7 +72,9 @@ class PermissionSettled(PermissionEvent):
     @classmethod
     def end_state(cls, state: str) -> str:
         """Return the state of the request; ``state`` is what the event says."""
-        return state if state in _END_STATES else PermissionState.RESOLVED
+        if state in _END_STATES:
+            return state
+        return PermissionState.RESOLVED
 
     def item_key(self, *, is_question: bool) -> str:
         """Return the key of the attention item about the request."""

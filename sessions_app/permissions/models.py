@@ -76,4 +76,6 @@ class PermissionRequest(TeamModel):
         if self.state == PermissionState.RESOLVED:
             ends = {questions.ACCEPT: QuestionStatus.ANSWERED, questions.DECLINE: QuestionStatus.DECLINED}
             return ends.get(self.option_id, QuestionStatus.CANCELLED)
-        return QuestionStatus.WITHDRAWN if self.reason == WITHDRAWN else QuestionStatus.CANCELLED
+        if self.reason == WITHDRAWN:
+            return QuestionStatus.WITHDRAWN
+        return QuestionStatus.CANCELLED

@@ -48,7 +48,10 @@ def answer_from_page(row: TaskSession, request: UserHttpRequest) -> None:
     posted = request.POST
     permission_id, option_id = str(posted.get("permission_id", "")), str(posted.get("option_id", ""))
     asked = row.permissions.filter(id=permission_id).first()
-    content = read_form(asked.question, posted) if asked is not None and option_id == questions.ACCEPT else {}
+    if asked is not None and option_id == questions.ACCEPT:
+        content = read_form(asked.question, posted)
+    else:
+        content = {}
     secret = str(posted.get("resume_token", ""))
     try:
         answer_permission(row.id, permission_id, option_id, secret, request.user, content=content)
@@ -76,7 +79,9 @@ def _read_input(field: Mapping[str, Any], name: str, posted: QueryDict) -> Any:
         case "array":
             return posted.getlist(name) or None
         case "integer" | "number":
-            return _number(text.strip()) if text.strip() else None
+            if text.strip():
+                return _number(text.strip())
+            return None
     return text or None
 
 

@@ -108,7 +108,9 @@ def sessions_behind(
 def cursor_at(number: int) -> ExportCursor:
     """Return the cursor at the event row with this id."""
     row = SessionEvent.objects.filter(id=number).first()
-    return ExportCursor(number, row.session_id, row.seq, row.at) if row else ExportCursor(number)
+    if row:
+        return ExportCursor(number, row.session_id, row.seq, row.at)
+    return ExportCursor(number)
 
 
 def cursor_at_end() -> ExportCursor:
@@ -137,7 +139,9 @@ def _highest_number() -> int:
         else:
             cursor.execute("SELECT seq FROM sqlite_sequence WHERE name = %s", [table])
         row = cursor.fetchone()
-    return int(row[0]) if row else 0
+    if row:
+        return int(row[0])
+    return 0
 
 
 EVENT_BATCH: Final = 500
@@ -165,7 +169,9 @@ class RecordWriter:
     def seq_of(self, session_id: uuid.UUID) -> int | None:
         """Return the end of a session's record, if it is cached."""
         known = self._known.get(session_id)
-        return None if known is None else known.tail.seq
+        if known is None:
+            return None
+        return known.tail.seq
 
     def export(self, session_id: uuid.UUID, *, final: bool = False) -> float | None:
         """Write a bounded part of what a record lacks; return the seconds until the next part is due, None if done.

@@ -293,7 +293,9 @@ def _session_id_of(stem: str) -> uuid.UUID:
         found = uuid.UUID(stem)
     except ValueError:
         return uuid.uuid5(FOREIGN_ID_NAMESPACE, stem)
-    return found if str(found) == stem else uuid.uuid5(FOREIGN_ID_NAMESPACE, stem)
+    if str(found) == stem:
+        return found
+    return uuid.uuid5(FOREIGN_ID_NAMESPACE, stem)
 
 
 def _replay_log(reader: RecordReader, rows: SessionRebuild) -> list[NumberedEvent]:
@@ -322,7 +324,10 @@ def _report_gaps(reader: RecordReader, gaps: Sequence[LogGap]) -> list[str]:
     """Report missing lines; a log whose beginning was pruned gets only a note, because it is not damaged."""
     notes = []
     for gap in gaps:
-        which = f"line {gap.first} is" if gap.first == gap.last else f"lines {gap.first} to {gap.last} are"
+        if gap.first == gap.last:
+            which = f"line {gap.first} is"
+        else:
+            which = f"lines {gap.first} to {gap.last} are"
         if gap.first == 1 and gap.line:
             notes.append(f"the log begins late: {which} missing")
         else:

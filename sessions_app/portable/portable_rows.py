@@ -96,7 +96,9 @@ def _notes_on_servers(told: SnapshotValues, task: Task) -> list[str]:
 
 def find_user(name: str) -> User | None:
     """Return the user with this name, or None."""
-    return User.objects.filter(username=name).first() if name else None
+    if name:
+        return User.objects.filter(username=name).first()
+    return None
 
 
 def _find_or_create_task(session_id: uuid.UUID, snapshot: SnapshotValues, team: Group, notes: list[str]) -> Task:
@@ -132,7 +134,10 @@ def _find_or_create_repository(
     path = told.inner("repository").text("path") or ("" if told else snapshot.text("working_dir"))
     found: Repository | None = Repository.objects.filter(team=team, path=path).first()
     if found is None:
-        shown = f"“{path[:200]}” is not opened to team “{team.name}”" if path else "none is recorded"
+        if path:
+            shown = f"“{path[:200]}” is not opened to team “{team.name}”"
+        else:
+            shown = "none is recorded"
         notes.append(f"repository: {shown}; its sessions can be read, but not started")
     return found
 
@@ -241,7 +246,9 @@ def write_chosen_settings(session: TaskSession, snapshot: SnapshotValues) -> Non
 def _session_sharing_worktree(snapshot: SnapshotValues, places: SessionParents) -> TaskSession | None:
     """Return the session whose worktree it shared, if that exists here; otherwise None."""
     owner_id = snapshot.id("shares_worktree_of")
-    return TaskSession.objects.filter(id=owner_id, task=places.task).first() if owner_id else None
+    if owner_id:
+        return TaskSession.objects.filter(id=owner_id, task=places.task).first()
+    return None
 
 
 def write_events(session_id: uuid.UUID, events: Sequence[LogEvent]) -> None:

@@ -256,22 +256,30 @@ class SnapshotValues:
     def text(self, name: str, longest: int = 1 << 30, default: str = "") -> str:
         """Return the value if it is a string, truncated to ``longest`` characters; otherwise ``default``."""
         value = self._values.get(name)
-        return value[:longest] if isinstance(value, str) else default
+        if isinstance(value, str):
+            return value[:longest]
+        return default
 
     def one_of(self, name: str, allowed: Collection[str], default: str = "") -> str:
         """Return the value if it is allowed, else ``default``."""
         value = self._values.get(name)
-        return value if isinstance(value, str) and value in allowed else default
+        if isinstance(value, str) and value in allowed:
+            return value
+        return default
 
     def flag(self, name: str) -> bool | None:
         """Return the value if it is a boolean, else None."""
         value = self._values.get(name)
-        return value if isinstance(value, bool) else None
+        if isinstance(value, bool):
+            return value
+        return None
 
     def number(self, name: str) -> int:
         """Return the value if it is a non-negative integer, else 0."""
         value = self._values.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else 0
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53:
+            return value
+        return 0
 
     def time(self, name: str) -> datetime | None:
         """Return the value as a time, or None if it is not one."""
@@ -294,4 +302,6 @@ class SnapshotValues:
     def rows(self, name: str) -> list[SnapshotValues]:
         """Return a list of nested objects; empty if the value is not a list."""
         value = self._values.get(name)
-        return [SnapshotValues(one) for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+        if isinstance(value, list):
+            return [SnapshotValues(one) for one in value if isinstance(one, dict)]
+        return []

@@ -78,7 +78,9 @@ class Tail:
     @property
     def seq(self) -> int:
         """``seq`` of the last event; 0 for an empty log."""
-        return self.event.seq if self.event else 0
+        if self.event:
+            return self.event.seq
+        return 0
 
 
 class SessionFiles:

@@ -171,4 +171,6 @@ def _plain(row: models.Model, names: Iterable[str]) -> dict[str, Any]:
 def _json(value: Any) -> Any:
     if isinstance(value, datetime):
         return format_time(value)
-    return str(value) if isinstance(value, uuid.UUID) else value
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    return value

@@ -196,7 +196,10 @@ def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
             return row
         transaction.move_prompt(row, "hold")  # only the lost journal could show whether it arrived
     queued = transaction.session.prompts.filter(state=PromptState.QUEUED)
-    first = [queued.filter(message_id=transaction.open_run.message_id)] if transaction.open_run else []
+    if transaction.open_run:
+        first = [queued.filter(message_id=transaction.open_run.message_id)]
+    else:
+        first = []
     first += [
         queued.filter(kind=PromptKind.CHECK),
         queued.filter(kind=PromptKind.RETRY),
@@ -204,7 +207,9 @@ def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
         queued,
     ]
     found = next((one for rows in first if (one := rows.order_by("id").first()) is not None), None)
-    return found if found is not None and is_prompt_due(found) else None
+    if found is not None and is_prompt_due(found):
+        return found
+    return None
 
 
 def _text_with_context(transaction: SessionTransaction, row: Prompt) -> str:

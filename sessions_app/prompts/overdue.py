@@ -75,5 +75,7 @@ def _overdue_reason(transaction: SessionTransaction) -> str:
         return session.error_code
     order = session.intents.filter(kind=IntentKind.START, done_at=None).first()
     if order is not None:
-        return QUEUED_FOR_CAPACITY if order.payload.get(QUEUED_FOR_CAPACITY) else "starting"
+        if order.payload.get(QUEUED_FOR_CAPACITY):
+            return QUEUED_FOR_CAPACITY
+        return "starting"
     return str(assess_session(session).resume_reason)

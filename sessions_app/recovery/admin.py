@@ -79,7 +79,9 @@ class SweepRequestAdmin(ReadOnlyModelAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Offer only ``dry_run`` for a new request."""
-        return super().get_fields(request, obj) if obj else ["dry_run"]
+        if obj:
+            return super().get_fields(request, obj)
+        return ["dry_run"]
 
     def save_model(self, request: HttpRequest, obj: SweepRequest, form: Form, change: bool) -> None:
         """Request the sweep, and wake the supervisor."""
@@ -89,14 +91,18 @@ class SweepRequestAdmin(ReadOnlyModelAdmin):
     @admin.display(description="sessions")
     def scope(self, asked: SweepRequest) -> str:
         """Return which sessions the sweep examines."""
-        return str(len(asked.sessions)) if asked.sessions else "all live executions"
+        if asked.sessions:
+            return str(len(asked.sessions))
+        return "all live executions"
 
     @admin.display(description="result")
     def decided(self, asked: SweepRequest) -> str:
         """Return a link to the outcomes."""
         if asked.sweep_id:
             return _outcomes_link(asked.sweep_id)
-        return "see the report" if asked.report else "–"
+        if asked.report:
+            return "see the report"
+        return "–"
 
 
 @admin.register(PreparedHistory)
@@ -138,7 +144,9 @@ class TeamPolicyAdmin(StaffModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """Keep the team of an existing policy."""
-        return ("team",) if obj else ()
+        if obj:
+            return ("team",)
+        return ()
 
     def save_model(self, request: HttpRequest, obj: TeamPolicy, form: Any, change: bool) -> None:
         """Record who changed the policy."""

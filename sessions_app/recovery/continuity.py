@@ -279,7 +279,10 @@ def rebuild_evidence(transaction: SessionTransaction) -> dict[str, str]:
         return {}
     known = workspace_notes.workspace_json(transaction.session)
     lacking = known["left_out"] if known else []
-    missing = workspace_notes.left_out_sentence(lacking, known["left_out_count"]) if known and lacking else ""
+    if known and lacking:
+        missing = workspace_notes.left_out_sentence(lacking, known["left_out_count"])
+    else:
+        missing = ""
     return {"workspace_rebuilt": str(source), **({"workspace_lacks": missing} if missing else {})}
 
 
@@ -337,7 +340,9 @@ def count_log(session_id: uuid.UUID) -> dict[str, int]:
 def is_same_directory(transaction: SessionTransaction, directory: str) -> bool | None:
     """Whether the conversation was opened in ``directory``; None if that is unknown."""
     kept = transaction.session.metadata.get(TOKEN_OF)
-    return kept.get("directory") == directory if isinstance(kept, dict) else None
+    if isinstance(kept, dict):
+        return kept.get("directory") == directory
+    return None
 
 
 def _current_receipt(transaction: SessionTransaction) -> ContinuityReceipt | None:

@@ -247,7 +247,10 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     rule = decision["rule"].replace("_", " ")
     if row["owner"] and not row["by_supervisor"]:
         rule = f"held by supervisor {row['owner'][:8]}"
-    reason = "" if row["owner"] and decision is row else decision["error_message"] or decision["reason"]
+    if row["owner"] and decision is row:
+        reason = ""
+    else:
+        reason = decision["error_message"] or decision["reason"]
     return (
         row["task_title"][:40],
         row["session_id"][:8],
@@ -282,7 +285,9 @@ def _describe_actors(document: Mapping[str, Any]) -> str:
         verb, whose = ("is", "it does") if len(running) == 1 else ("are", "they do")
         return f"Supervisor {', '.join(running)} {verb} running: {whose} the work, this is its report."
     owners = sorted({row["owner"][:8] for row in document["sessions"] if row["owner"]})
-    return f"Held by supervisor {', '.join(owners)}." if owners else ""
+    if owners:
+        return f"Held by supervisor {', '.join(owners)}."
+    return ""
 
 
 def _describe_waiting(document: Mapping[str, Any]) -> str:

@@ -168,7 +168,9 @@ def _row_result(row: Mapping[str, Any], *, ordered: bool, dry_run: bool) -> str:
         return UNDER_WAY
     if row["by_supervisor"]:
         return row_result({**row["by_supervisor"], "session_state": row["session_state"]})
-    return planned_row_result(row) if dry_run else row_result(row)
+    if dry_run:
+        return planned_row_result(row)
+    return row_result(row)
 
 
 def _corrupt_report_row(one: CorruptRow) -> dict[str, Any]:

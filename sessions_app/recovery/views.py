@@ -108,7 +108,9 @@ def _parse_sweep_filter(request: UserHttpRequest) -> service.OutcomeFilter:
 def _previous_sweep(user: User, row: RecoverySweep) -> dict[str, Any] | None:
     """Return the previous sweep with the same trigger, for comparison."""
     earlier = RecoverySweep.objects.filter(trigger=row.trigger, started_at__lt=row.started_at).first()
-    return _sweep_context(earlier, service.count_results(user, [earlier])[earlier.id]) if earlier else None
+    if earlier:
+        return _sweep_context(earlier, service.count_results(user, [earlier])[earlier.id])
+    return None
 
 
 @never_cache
@@ -170,7 +172,10 @@ def _result_bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def _outcome_context(outcome: SweepOutcome, came: str) -> dict[str, Any]:
-    told = None if came == service.SKIPPED else _RESULT_LABELS.get(came) or receipt_kind_label(came)
+    if came == service.SKIPPED:
+        told = None
+    else:
+        told = _RESULT_LABELS.get(came) or receipt_kind_label(came)
     return {
         "outcome": outcome,
         "session": outcome.session,
@@ -211,7 +216,10 @@ def _last_restart_receipts(user: User) -> dict[str, Any]:
     if last is None:
         return {"last": None}
     back = Supervisor.objects.filter(started_at__gte=last.killed_at).order_by("started_at").first()
-    sweep = RecoverySweep.objects.filter(trigger="boot", started_at__gte=last.killed_at).last() if back else None
+    if back:
+        sweep = RecoverySweep.objects.filter(trigger="boot", started_at__gte=last.killed_at).last()
+    else:
+        sweep = None
     receipts = ContinuityReceipt.objects.visible_to(user).with_history().filter(created_at__gte=last.killed_at)
     rows = list(
         receipts.select_related("session__task", "session__agent_profile").order_by("created_at")[:MAX_RESTART_RECEIPTS]

@@ -203,7 +203,9 @@ class _QuotedText:
         line = bisect_left(self._line_ends, begin)
         end = self._line_ends[line] if line < len(self._line_ends) else self._length
         number = bisect_left(closing, begin, key=lambda each: each[1])
-        return min(end, closing[number][0]) if number < len(closing) else end
+        if number < len(closing):
+            return min(end, closing[number][0])
+        return end
 
 
 def _closes(run: int, depth: int) -> bool:

@@ -53,7 +53,10 @@ class View:
     def _original(self, at: int) -> tuple[int, int]:
         number = bisect_right(self._starts, at) - 1
         begin, end = self._origins[number]
-        following = self._starts[number + 1] if number + 1 < len(self._starts) else len(self.text)
+        if number + 1 < len(self._starts):
+            following = self._starts[number + 1]
+        else:
+            following = len(self.text)
         if following - self._starts[number] != end - begin:
             return begin, end
         place = begin + at - self._starts[number]
@@ -87,7 +90,9 @@ def _unescape(escape: re.Match[str]) -> str:
     if kind in _SPECIAL:
         return _SPECIAL[kind](value)
     code = int(value, 16 if kind in _HEXADECIMAL else 10)
-    return "" if code == _BACKSLASH or code > sys.maxunicode else chr(code)
+    if code == _BACKSLASH or code > sys.maxunicode:
+        return ""
+    return chr(code)
 
 
 def _decode_octets(value: str) -> str:

@@ -175,7 +175,9 @@ def parse_uuid(text: str) -> uuid.UUID | None:
 
 def parse_number(text: str, digits: int = 18) -> int | None:
     """Return the whole number in a text of at most ``digits`` ASCII digits; None for any other text."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
+    if text.isascii() and text.isdigit() and len(text) <= digits:
+        return int(text)
+    return None
 
 
 REDACTION_MARK: Final = "[REDACTED]"
@@ -246,7 +248,9 @@ def without_cut_beginning(text: str) -> str:
 
 def _end_of_cut_word(text: str) -> int:
     word = _WORD.match(text, 0, CUT_WORD)
-    return word.end() if word else 0
+    if word:
+        return word.end()
+    return 0
 
 
 def _begin_of_cut_word(text: str) -> int:
@@ -333,7 +337,9 @@ def _find_by_rule(text: str, rule: re.Pattern[str]) -> Iterator[tuple[int, int]]
 def _end_of_key(text: str, at: int) -> int:
     """Return where a key ends of which a rule knows only the beginning, because it is longer than those it expects."""
     rest = _REST_OF_KEY.match(text, at)
-    return rest.end() if rest else at
+    if rest:
+        return rest.end()
+    return at
 
 
 def find_known_values(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:

@@ -220,7 +220,9 @@ def _hide_useless_backquotes(line: str) -> str:
     For the rule, a comma differs from a backquote only in that it begins and ends no secret. Otherwise each name would
     try each of the backquotes that follow it.
     """
-    return _UNQUOTED.sub(_hide_backquotes_at_the_end, line) if "`" in line else line
+    if "`" in line:
+        return _UNQUOTED.sub(_hide_backquotes_at_the_end, line)
+    return line
 
 
 def _hide_backquotes_at_the_end(match: re.Match[str]) -> str:

@@ -118,7 +118,9 @@ def _stored_form(outcome: Outcome) -> str | None:
     if outcome.result is None:
         return None
     result = json.dumps(outcome.result, ensure_ascii=False)
-    return result if len(result) <= RESULT_LIMIT else _TOO_EXPENSIVE
+    if len(result) <= RESULT_LIMIT:
+        return result
+    return _TOO_EXPENSIVE
 
 
 def _read(result: str) -> dict[str, Any] | Failure:

@@ -148,7 +148,9 @@ class Allowance:
 
     def place_of(self, executor_id: uuid.UUID, *, has_agent: bool) -> Hashable:
         """Return the place whose room an executor's sessions use."""
-        return self.places.get(executor_id, executor_id) if has_agent else ANYWHERE
+        if has_agent:
+            return self.places.get(executor_id, executor_id)
+        return ANYWHERE
 
 
 def start_allowance(me: str, slots: StartSlots, gone: Collection[uuid.UUID] = ()) -> Allowance:

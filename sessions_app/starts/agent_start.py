@@ -148,7 +148,9 @@ def prepare_agent_start_within(
 
 def _first_strategy(plan: StartClaim) -> Strategy | None:
     told = Intent.objects.values_list("payload", flat=True).get(id=plan.intent_id).get("strategy")
-    return Strategy(told) if told else None
+    if told:
+        return Strategy(told)
+    return None
 
 
 def _workspace_only(transaction: SessionTransaction, plan: StartClaim, refusal: str) -> None:
@@ -188,7 +190,9 @@ def _search_path(execution: ExecutorRunning) -> dict[str, str]:
     if execution.runtime != LOCAL:
         return {}
     inherited = inherited_environment()
-    return {"PATH": inherited["PATH"]} if "PATH" in inherited else {}
+    if "PATH" in inherited:
+        return {"PATH": inherited["PATH"]}
+    return {}
 
 
 def _build_request(
@@ -339,7 +343,9 @@ def _mark_agent_up(transaction: SessionTransaction, plan: StartClaim, verdict: V
 def _kept_claim(answer: Mapping[str, Any], verdict: Verdict) -> dict[str, str]:
     """Return the capability that the agent has proven by this start, with the degree of proof; empty if none."""
     did = {"loaded": LOAD, "resumed": RESUME}.get(answer["outcome"])
-    return {did: verdict.verified.value} if did else {}
+    if did:
+        return {did: verdict.verified.value}
+    return {}
 
 
 def _keep_token(
@@ -372,7 +378,10 @@ def _evidence(
     verdict: Verdict,
     known: ConversationFacts,
 ) -> dict[str, Any]:
-    told = current_history(transaction.session) if verdict.kind == ReceiptKind.INJECTED else None
+    if verdict.kind == ReceiptKind.INJECTED:
+        told = current_history(transaction.session)
+    else:
+        told = None
     return {
         **continuity.process_evidence(answer),
         **continuity.conversation_evidence(order.token_before, answer),
@@ -434,7 +443,10 @@ def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mappin
     with session_transaction(plan.session_id, lease) as transaction:
         transaction.set_fields(context_mismatch=True)
     loaded = answer["outcome"] == "loaded"
-    how = CapabilityShortfall.OTHER_CONVERSATION if loaded else CapabilityShortfall.NEW_CONVERSATION
+    if loaded:
+        how = CapabilityShortfall.OTHER_CONVERSATION
+    else:
+        how = CapabilityShortfall.NEW_CONVERSATION
     failure = StartFailure(
         str(Code.CONTEXT_MISMATCH),
         verdict.contradiction or "",

@@ -156,7 +156,9 @@ def _reason_pointless(transaction: SessionTransaction, intent: Intent, lives: st
     if transaction.session.state in TERMINAL_STATES:
         return "terminal_state"
     up = lives not in (None, str(intent.id)) and _is_up(transaction)
-    return "already_running" if up and intent.payload.get("mode") != Mode.FRESH_START else ""
+    if up and intent.payload.get("mode") != Mode.FRESH_START:
+        return "already_running"
+    return ""
 
 
 def _is_up(transaction: SessionTransaction) -> bool:
@@ -234,7 +236,9 @@ def _build_claim(session: TaskSession, execution: ExecutorRunning, intent: Inten
 
 def _inherited_servers(session: TaskSession, intent: Intent) -> Mapping[str, Any]:
     frozen: Mapping[str, Any] | None = intent.payload.get("mcp_servers")
-    return inherited_servers(session.task.team_id, session.task.repository_id) if frozen is None else frozen
+    if frozen is None:
+        return inherited_servers(session.task.team_id, session.task.repository_id)
+    return frozen
 
 
 def write_launch(plan: StartClaim, launched: Launched) -> bool:

@@ -188,7 +188,9 @@ class ReceiptWritten(
 
     def log_level(self) -> int:
         """Return WARNING for a start that failed."""
-        return logging.WARNING if self.kind == ReceiptKind.FAILED else logging.INFO
+        if self.kind == ReceiptKind.FAILED:
+            return logging.WARNING
+        return logging.INFO
 
     def update_inbox(self, inbox: Inbox) -> None:
         """Report a fresh start only if it lost a conversation and no user chose it; judge the agent's memory."""

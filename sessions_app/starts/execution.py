@@ -60,7 +60,9 @@ def claim_and_prepare(
         raise
     except Exception:  # noqa: BLE001  (raised again by the preparation below)
         plan = claims.claim_start(session_id, intent_id, lease.owner, lives=lives, held=lease, in_grace=in_grace)
-        return None if plan is None else (plan, agent_start.prepare_agent_start(plan, lease, found=found))
+        if plan is None:
+            return None
+        return (plan, agent_start.prepare_agent_start(plan, lease, found=found))
 
 
 log = logging.getLogger(__name__)
@@ -271,7 +273,10 @@ async def record_interrupted_work(registry: ExecutionRegistry, stream: Execution
     try:
         async with asyncio.timeout(WORKSPACE_TIMEOUT):
             processes = await client.ended_with_agent()
-            changed = list((await client.git("changes", {"since": since})).get("files", ())) if since else []
+            if since:
+                changed = list((await client.git("changes", {"since": since})).get("files", ()))
+            else:
+                changed = []
     except (ExecutorError, TimeoutError) as error:
         log.info("session %s: not everything that its last turn left could be listed: %s", stream.session_id, error)
     await registry.database(

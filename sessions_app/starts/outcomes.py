@@ -123,7 +123,10 @@ def _exits_since(transaction: SessionTransaction, success: Turn | None) -> list[
 
 def _count_interrupted_since(transaction: SessionTransaction, success: Turn | None) -> int:
     interrupted = transaction.session.runs.filter(state=RunState.INTERRUPTED)
-    later = interrupted if success is None else interrupted.filter(started_at__gt=success.started_at)
+    if success is None:
+        later = interrupted
+    else:
+        later = interrupted.filter(started_at__gt=success.started_at)
     return int(later.count())
 
 
@@ -227,7 +230,9 @@ def write_start_failure(
 def _keep_unreachable(transaction: SessionTransaction, failure: StartFailure) -> str:
     """Return the error code to store: a place that was unreachable before the start and still is keeps that code."""
     silent = transaction.session.error_code == UNREACHABLE and failure.code in _NO_ANSWER
-    return UNREACHABLE if silent else failure.code
+    if silent:
+        return UNREACHABLE
+    return failure.code
 
 
 def _learn_from_failure(transaction: SessionTransaction, failure: StartFailure) -> str:
@@ -313,7 +318,10 @@ def _schedule_retry(transaction: SessionTransaction, failure: StartFailure) -> N
         return
     first = timedelta(seconds=settings.KANDEV_RESTART_DELAY)
     jitter = random.random()  # noqa: S311  (no secret)
-    wait = PERMANENT_RETRY_AFTER if failure.permanent else restart_rules.restart_delay(attempts, jitter, first)
+    if failure.permanent:
+        wait = PERMANENT_RETRY_AFTER
+    else:
+        wait = restart_rules.restart_delay(attempts, jitter, first)
     if failure.code in NEEDS_PERSON_CODES:
         wait = RECHECK_AFTER
         transaction.set_fields(start_attempts=0)  # the starts themselves were sound: they must not add up to giving up

@@ -35,7 +35,9 @@ class MessageAdmin(SessionRowAdmin):
     def beginning(self, message: Message) -> str:
         """Return the beginning of the text."""
         first: list[MessagePart] = getattr(message, "first_parts", [])
-        return excerpt(first[0].text) if first else ""
+        if first:
+            return excerpt(first[0].text)
+        return ""
 
     @admin.display(description="text")
     def text(self, message: Message) -> str:

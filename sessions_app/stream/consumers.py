@@ -280,10 +280,14 @@ def _parse_uuid(given: str) -> uuid.UUID | None:
         found = uuid.UUID(given)
     except ValueError:
         return None
-    return found if str(found) == given.lower() else None
+    if str(found) == given.lower():
+        return found
+    return None
 
 
 def _parse_seq(given: str) -> int | None:
     """Return a position in a log; None if it is malformed."""
     plain = given.isascii() and given.isdigit() and len(given) < 20
-    return int(given) if plain and int(given) <= MAX_SEQ else None
+    if plain and int(given) <= MAX_SEQ:
+        return int(given)
+    return None

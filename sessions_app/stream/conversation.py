@@ -212,7 +212,10 @@ class ConversationUpdate:
         known = self._tools.get(key)
         if known is None:
             earlier = self._earlier_tool(key)
-            known = earlier if earlier is not None and _has_no_result(earlier.payload) else None
+            if earlier is not None and _has_no_result(earlier.payload):
+                known = earlier
+            else:
+                known = None
         if known is not None and _comes_late(known.payload, values):
             values = {name: value for name, value in values.items() if name != "status"}
         self._write_tool(key, known, values)
@@ -236,7 +239,9 @@ class ConversationUpdate:
     def known_tool_fields(self, key: str) -> Mapping[str, Any]:
         """Return the known fields of a tool call of this turn that the batch names; empty for any other."""
         message = self._tools.get(key)
-        return message.payload if message else {}
+        if message:
+            return message.payload
+        return {}
 
     def set_plan(self, entries: Any) -> None:
         """Set the agent's plan: one message per turn, replaced as a whole."""
@@ -319,7 +324,9 @@ class ConversationUpdate:
                 return None  # the turn began in this batch
         if self._growing is not None and self._growing.role == "agent":
             return self._growing
-        return None if turn.first_seq is None else newest_answer(self.transaction.session.id, turn.first_seq)
+        if turn.first_seq is None:
+            return None
+        return newest_answer(self.transaction.session.id, turn.first_seq)
 
     def finish(self, tool_status: str = LEFT_OPEN) -> None:
         """Complete all messages at the end of a turn.
@@ -490,7 +497,9 @@ _TEXTS: Final = {
 def _answerer(request: PermissionRequest) -> str:
     """Return the name of the user whose answer was used; empty if there is none."""
     token = permission_tokens([request]).get(request.id)
-    return token.consumed_by.get_username() if token and token.consumed_by else ""
+    if token and token.consumed_by:
+        return token.consumed_by.get_username()
+    return ""
 
 
 def add_permission_message(conversation: ConversationUpdate, request: PermissionRequest) -> None:
@@ -539,7 +548,9 @@ def _shown_answer(request: PermissionRequest) -> list[dict[str, str]]:
 def _words(field: Any, value: Any) -> str:
     labels = {choice.value: choice.label for choice in choices_of(field)}
     if isinstance(value, bool):
-        return "Yes" if value else "No"
+        if value:
+            return "Yes"
+        return "No"
     return ", ".join(labels.get(one, str(one)) for one in (value if isinstance(value, list) else [value]))
 
 

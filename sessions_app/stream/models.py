@@ -233,7 +233,9 @@ def open_tool_sizes(session_id: uuid.UUID) -> dict[uuid.UUID, int]:
 
 def tools_by_id(message_ids: Collection[uuid.UUID]) -> list[MessageDraft]:
     """Return these tool calls."""
-    return [MessageDraft(*row) for row in _rows(id__in=message_ids)] if message_ids else []
+    if message_ids:
+        return [MessageDraft(*row) for row in _rows(id__in=message_ids)]
+    return []
 
 
 def tools_of_turn(session_id: uuid.UUID, turn: Turn | None, keys: Collection[str]) -> list[MessageDraft]:
@@ -262,7 +264,9 @@ def _tools_since(session: Any, seq: int, *keys: str) -> QuerySet[Message, Any]:
 def newest_tool(session_id: uuid.UUID, key: str) -> MessageDraft | None:
     """Return the newest tool call with this key, of any turn; None if there is none."""
     row = _NEWEST_TOOL.values(session_id, key)
-    return MessageDraft(*row[0]) if row else None
+    if row:
+        return MessageDraft(*row[0])
+    return None
 
 
 _NEWEST_TOOL = PreparedQuery(
@@ -275,7 +279,9 @@ _NEWEST_TOOL = PreparedQuery(
 def newest_answer(session_id: uuid.UUID, since: int) -> MessageDraft | None:
     """Return the last message of the agent after the event ``since``; None if there is none."""
     row = _rows(session_id=session_id, role="agent", seq__gt=since).order_by("-seq").first()
-    return MessageDraft(*row) if row else None
+    if row:
+        return MessageDraft(*row)
+    return None
 
 
 def first_parts(message_id: uuid.UUID, limit: int) -> list[str]:

@@ -274,7 +274,9 @@ def attached_files(session: TaskSession, described: Any) -> list[dict[str, Any]]
 
 def _content_url(session: TaskSession, digest: str) -> str:
     known = _DIGEST.fullmatch(digest)
-    return reverse("attachment", args=(session.task_id, session.id, digest)) if known else ""
+    if known:
+        return reverse("attachment", args=(session.task_id, session.id, digest))
+    return ""
 
 
 def _template_name(message: Message) -> str:
@@ -284,7 +286,9 @@ def _template_name(message: Message) -> str:
     for name in ("plan", "permission", "question"):
         if name in message.payload:
             return name
-    return "error" if message.payload.get("level") == "error" else "note"
+    if message.payload.get("level") == "error":
+        return "error"
+    return "note"
 
 
 def _text_context(content: _Content, *, complete: bool) -> dict[str, Any]:

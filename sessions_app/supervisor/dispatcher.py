@@ -102,7 +102,9 @@ async def _send_command(registry: ExecutionRegistry, intent: Intent) -> bool:
 def _load_content(intent: Intent) -> Mapping[str, Any]:
     """Return the content of an accepted form; empty for any other answer."""
     asked = intent.session.permissions.filter(id=intent.payload["permission_id"]).first()
-    return {} if asked is None else undelivered_content(asked)
+    if asked is None:
+        return {}
+    return undelivered_content(asked)
 
 
 def _reason_pointless(intent: Intent) -> bool:
@@ -145,7 +147,9 @@ def outcome_without_sending(intent: Intent, is_detached: bool) -> str | None:
     change = {} if row is None else row.change_of(intent.payload["setting"])
     if change.get("id") != intent.payload["change_id"] or change.get("state") != WAITING:
         return "superseded"
-    return _WITH_THE_NEXT_START if is_detached and not session.launch_id else None
+    if is_detached and not session.launch_id:
+        return _WITH_THE_NEXT_START
+    return None
 
 
 def handle_refusal(intent: Intent, error: AgentctlRefused) -> str:
@@ -228,7 +232,9 @@ async def _request_shutdown(registry: ExecutionRegistry, intent: Intent) -> Mapp
 
 def _acquire_lease(session_id: uuid.UUID, me: str) -> Lease | None:
     execution = ExecutorRunning.objects.filter(session_id=session_id).order_by("-created_at").first()
-    return leases.acquire_lease(execution.id, me) if execution else None
+    if execution:
+        return leases.acquire_lease(execution.id, me)
+    return None
 
 
 @dataclass(slots=True)
@@ -283,7 +289,9 @@ def next_start_intent(session_id: uuid.UUID) -> uuid.UUID | None:
     ends = Q(kind__in=(IntentKind.STOP, IntentKind.CLOSE))
     rows = Intent.objects.filter(ends | due_intents() & Q(kind=IntentKind.START), session_id=session_id, done_at=None)
     found = list(rows.values_list("id", "kind"))
-    return None if any(kind != IntentKind.START for _, kind in found) else next((key for key, _ in found), None)
+    if any(kind != IntentKind.START for _, kind in found):
+        return None
+    return next((key for key, _ in found), None)
 
 
 class SessionQueue:

@@ -125,7 +125,9 @@ class ExecutionRegistry:
     def stream_of(self, session_id: uuid.UUID) -> ExecutionStream | None:
         """Return the session's stream, or None if it has none or it has ended."""
         found = self.streams.get(session_id)
-        return found if found is not None and not found.ended else None
+        if found is not None and not found.ended:
+            return found
+        return None
 
     async def open_stream(
         self, session_id: uuid.UUID, report: Mapping[str, Any] | None = None
@@ -163,7 +165,10 @@ class ExecutionRegistry:
         crash_points.reached("supervisor.attached", session_id)
         await stream.handle_notices([journal])
         stream.observed_agent = report["agent"]["state"] in ALIVE_AGENT_STATES
-        stream.observed_launch = str(report["agent"].get("launch_id") or "") if stream.observed_agent else ""
+        if stream.observed_agent:
+            stream.observed_launch = str(report["agent"].get("launch_id") or "")
+        else:
+            stream.observed_launch = ""
         if journal["last_seq"] and not await stream.wait_until_logged(
             journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT
         ):

@@ -73,7 +73,9 @@ def load_execution_facts(session_id: uuid.UUID) -> ExecutionFacts | None:
     """Load the facts of a session's present execution; None if it has none."""
     session = load_session(session_id)
     execution = load_execution(session)
-    return None if execution is None else execution_facts_of(execution, session)
+    if execution is None:
+        return None
+    return execution_facts_of(execution, session)
 
 
 def load_execution(session: TaskSession) -> ExecutorRunning | None:

@@ -170,7 +170,9 @@ def load_orphaned_sessions(me: str) -> set[tuple[uuid.UUID, str]]:
 def get_lease(session_id: uuid.UUID, me: str) -> Lease | None:
     """Return the lease of a session's newest execution if ``me`` owns it, else None."""
     row = ExecutorRunning.objects.filter(session_id=session_id, owner=me).order_by("-created_at").first()
-    return Lease(me, row.generation, str(row.id)) if row else None
+    if row:
+        return Lease(me, row.generation, str(row.id))
+    return None
 
 
 def acquire_lease(execution_id: uuid.UUID, me: str, reported: int = 0) -> Lease | None:

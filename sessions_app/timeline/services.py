@@ -66,7 +66,10 @@ def timeline_page(session: TaskSession, before: int | None = None) -> TimelinePa
     rows = story if before is None else story.filter(seq__lt=before)
     found = list(rows.order_by("-seq")[: EVENTS_PER_PAGE + 1])
     events, more = found[:EVENTS_PER_PAGE], len(found) > EVENTS_PER_PAGE
-    until = session.events.filter(seq=before).values_list("at", flat=True).first() if before is not None else None
+    if before is not None:
+        until = session.events.filter(seq=before).values_list("at", flat=True).first()
+    else:
+        until = None
     since = events[-1].at if more else None
     return TimelinePage(
         events=events,

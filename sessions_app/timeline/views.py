@@ -146,8 +146,12 @@ def _event_label(event: SessionEvent, receipt: ContinuityReceipt | None, prompt:
 def _replacement_prompts(prompt: Prompt) -> str:
     """Return how an unfinished prompt was settled, for ``settlement_label``; empty if a user dismissed it."""
     if prompt.continued_by is not None:
-        return "continued" if prompt.continued_by.by_id else "continued_by_itself"
-    return "resent" if prompt.resent_as_id else ""
+        if prompt.continued_by.by_id:
+            return "continued"
+        return "continued_by_itself"
+    if prompt.resent_as_id:
+        return "resent"
+    return ""
 
 
 def _sweep_entry(outcome: SweepOutcome) -> dict[str, Any]:

@@ -111,8 +111,10 @@ def _refusal_error(token: ResumeToken) -> TokenConsumed | TokenRevoked | TokenEx
     return TokenExpired(wait_id=token.wait_id, expired_at=_iso_time(token.expires_at))
 
 
-def _iso_time(moment: Any) -> str | None:
-    return moment.isoformat() if moment else None
+def _iso_time(moment: datetime | None) -> str | None:
+    if moment:
+        return moment.isoformat()
+    return None
 
 
 def permission_tokens(asked: Collection[PermissionRequest]) -> dict[str, ResumeToken]:

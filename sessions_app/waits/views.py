@@ -86,7 +86,10 @@ def begin_wait(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UU
         name, said = next(iter(form.errors.items()))
         return _show_refusal(request, row, "validation_error", f"{form.fields[name].label}: {said[0]}")
     asked = form.cleaned_data
-    deadline = timezone.now() + timedelta(seconds=asked["expires"]) if asked["expires"] else None
+    if asked["expires"]:
+        deadline = timezone.now() + timedelta(seconds=asked["expires"])
+    else:
+        deadline = None
     kind = WaitKind.TOOL_RESULT if asked["kind"] == "tool" else WaitKind.EXTERNAL
     begin = partial(waits.open_wait, row.id, asked["reason"], deadline, request.user, kind)
     return _show_token(request, row, asked["kind"], begin)

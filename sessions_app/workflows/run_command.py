@@ -263,7 +263,9 @@ def resolve_repository(team: Group, given: Path | None, file: Path) -> Repositor
 
 def _only_repository(team: Group) -> Repository | None:
     rows = without_scratch(Repository.objects.filter(team=team))[:2]
-    return rows[0] if len(rows) == 1 else None
+    if len(rows) == 1:
+        return rows[0]
+    return None
 
 
 def resolve_profile(name: str, team: Group) -> Any:

@@ -128,7 +128,9 @@ class ShellConsumer(AuthenticatedConsumer):
                 return CloseCode.SLOW
             self._sent += len(frame)
             await self._send_frame(bytes_data=frame)
-        return CloseCode.OVERTAKEN if shell.overtaken else CloseCode.ENDED
+        if shell.overtaken:
+            return CloseCode.OVERTAKEN
+        return CloseCode.ENDED
 
     async def _wait_for_room(self) -> bool:
         """Wait while the window is full; return False if it still is after ``ACK_TIMEOUT`` seconds.
@@ -158,7 +160,10 @@ class ShellConsumer(AuthenticatedConsumer):
         except (SessionsError, ExecutorError) as error:
             code = _close_code_of(error)
         except Exception as error:
-            code = CloseCode.FAILED if classify_error(error) is None else CloseCode.UNREACHABLE
+            if classify_error(error) is None:
+                code = CloseCode.FAILED
+            else:
+                code = CloseCode.UNREACHABLE
             if code is CloseCode.FAILED:
                 log.exception("a shell's socket failed")
         await self._end(code)
@@ -220,7 +225,9 @@ def _refusal(subscription: Subscription) -> CloseCode | None:
     if lost is not None or subscription.session_id is None:
         return lost
     user = subscription.principal.user()
-    return None if may_operate(user, find_session(user, subscription.session_id)) else CloseCode.FORBIDDEN
+    if may_operate(user, find_session(user, subscription.session_id)):
+        return None
+    return CloseCode.FORBIDDEN
 
 
 def _parse_shell_request(query: Mapping[str, str]) -> tuple[str, int, int, int]:

@@ -75,7 +75,9 @@ class StartRequest:
     @property
     def handshake_limit(self) -> float:
         """Seconds for the whole handshake: an agent may need long to load a long conversation."""
-        return max(self.timeout, self.load_timeout) if self.strategy == "native" else self.timeout
+        if self.strategy == "native":
+            return max(self.timeout, self.load_timeout)
+        return self.timeout
 
     def accepted_servers(self, transports: Collection[str]) -> list[Mapping[str, Any]]:
         """Return the programs, which every ACP agent starts, and the servers of ``transports``: *http*, *sse*."""
@@ -98,7 +100,9 @@ def _refusal(server: Mapping[str, Any], transports: Collection[str] | None) -> L
     transport = server.get("type", "http")
     if "url" not in server or transport in transports:
         return None
-    return LeftOutReason.SSE_UNSUPPORTED if transport == "sse" else LeftOutReason.HTTP_UNSUPPORTED
+    if transport == "sse":
+        return LeftOutReason.SSE_UNSUPPORTED
+    return LeftOutReason.HTTP_UNSUPPORTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,9 @@ class AcpDriver:
     def pid(self) -> int | None:
         """The agent's pid while its process is running."""
         alive = self._agent is not None and self._agent.process.is_running
-        return self._agent.process.pid if self._agent and alive else None
+        if self._agent and alive:
+            return self._agent.process.pid
+        return None
 
     # -- start
 
@@ -270,7 +272,10 @@ class AcpDriver:
             return opening.start_failure(error)
         if isinstance(error, AgentGone):
             stderr = self._agent.process.output_tail() if self._agent else ""
-            how = self._agent.process.exit_description() if self._agent else f"with code {exit_code}"
+            if self._agent:
+                how = self._agent.process.exit_description()
+            else:
+                how = f"with code {exit_code}"
             return events.agent_ended(f"the agent ended {how} before completing {self._step}", stderr)
         if isinstance(error, SpawnFailed):
             return StartFailed(error.code, str(error), permanent=error.permanent)
@@ -321,7 +326,10 @@ class AcpDriver:
 
     def _closed_sentence(self, said: str) -> str:
         restores = self._agent_info is not None and (self._agent_info.load or self._agent_info.resume)
-        then = "to restore the conversation" if restores else "but it does not offer to restore a conversation"
+        if restores:
+            then = "to restore the conversation"
+        else:
+            then = "but it does not offer to restore a conversation"
         return (
             f"The agent does not have its conversation open any more: {said.rstrip('.')}. It is restarted, {then}. "
             "Send the prompt again afterwards."
@@ -410,7 +418,9 @@ class AcpDriver:
         """Return the name of the sub-agent that asks; empty for the agent itself."""
         session_id = params.get("sessionId") if isinstance(params, dict) else None
         is_own = session_id is None or self._conversation_id in (None, session_id)
-        return "" if is_own else self._updates.name_sub_agent(session_id)
+        if is_own:
+            return ""
+        return self._updates.name_sub_agent(session_id)
 
     # -- the end
 
@@ -501,6 +511,6 @@ def _prompt_meta(kind: str) -> dict[str, Any]:
 
 def _without_session_id(params: Any) -> Any:
     """Return the params without the session id, which is a credential whichever conversation it names."""
-    return (
-        {name: value for name, value in params.items() if name != "sessionId"} if isinstance(params, dict) else params
-    )
+    if isinstance(params, dict):
+        return {name: value for name, value in params.items() if name != "sessionId"}
+    return params

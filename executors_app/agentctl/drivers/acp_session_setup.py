@@ -269,7 +269,10 @@ async def open_conversation(
                 trial.failed(CapabilityShortfall.UNIMPLEMENTED, error.text)
                 continue
             asks = peer.lists and error.code != AUTH_REQUIRED
-            listed = await is_listed(wire, request.cwd, request.resume_token) if asks else None
+            if asks:
+                listed = await is_listed(wire, request.cwd, request.resume_token)
+            else:
+                listed = None
             raise _restore_failure(error, request, trial, listed=listed) from error
         # Some agents continue the conversation under another id, which their answer names.
         named = _conversation_id_of(answer)
@@ -291,7 +294,9 @@ def start_failure(error: RpcError) -> StartFailed:
 
 def _conversation_id_of(answer: Mapping[str, Any]) -> str | None:
     conversation_id = answer.get("sessionId")
-    return conversation_id if isinstance(conversation_id, str) and conversation_id else None
+    if isinstance(conversation_id, str) and conversation_id:
+        return conversation_id
+    return None
 
 
 def _missing_id(answer: Mapping[str, Any]) -> StartFailed:
@@ -385,7 +390,9 @@ def _session_parameters(request: StartRequest, peer: AgentInfo) -> dict[str, Any
     servers = request.accepted_servers(peer.mcp_transports)
     parameters = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in servers]}
     directories = list(request.additional_directories) if peer.directories else []
-    return {**parameters, "additionalDirectories": directories} if directories else parameters
+    if directories:
+        return {**parameters, "additionalDirectories": directories}
+    return parameters
 
 
 def _mcp_server(server: Mapping[str, Any]) -> dict[str, Any]:
@@ -401,7 +408,9 @@ def _mcp_server(server: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 @contextlib.contextmanager

@@ -236,4 +236,6 @@ def _command(command: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _objects(value: Any) -> Sequence[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [item for item in value if isinstance(item, dict)]
+    return []

@@ -111,8 +111,10 @@ class UpdateRouter:
             replay = self._replay_of(named)
             if replay.user_messages >= expected:
                 limit = _QUIET
+            elif replay.messages or self._held:
+                limit = _QUIET_INCOMPLETE
             else:
-                limit = _QUIET_INCOMPLETE if replay.messages or self._held else _FIRST_UPDATE
+                limit = _FIRST_UPDATE
             try:
                 async with asyncio.timeout(limit):
                     await self._arrived.wait()
@@ -248,7 +250,9 @@ def _join_chunks(held: list[tuple[Any, Update]]) -> Iterator[tuple[Any, Update]]
         is_text = isinstance(content, dict) and content.keys() == {"type", "text"} and isinstance(content["text"], str)
         name = update.get("sessionUpdate")
         # Anything else is of no group with what follows it.
-        return (str(session_id), name, update.get("messageId")) if is_text and name in _CONTENT else (id(update),)
+        if is_text and name in _CONTENT:
+            return (str(session_id), name, update.get("messageId"))
+        return (id(update),)
 
     for _, group in groupby(held, key=part_of):
         chunks = list(group)

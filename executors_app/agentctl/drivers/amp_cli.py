@@ -21,7 +21,9 @@ def _turn(request: StartRequest, conversation_id: str | None, images: Sequence[s
     command += ["--execute", "--stream-json"]
     if request.model:
         command += ["--mode", request.model]  # Amp lets users choose a mode, such as ``rush``, but no model
-    return [*command, "--dangerously-allow-all"] if request.permission_mode == "auto_approve" else command
+    if request.permission_mode == "auto_approve":
+        return [*command, "--dangerously-allow-all"]
+    return command
 
 
 DIALECT: Final = Dialect(

@@ -71,7 +71,9 @@ class ClaudeDriver:
     @property
     def pid(self) -> int | None:
         """The agent's pid while its process is running."""
-        return self._process.pid if self._process else None
+        if self._process:
+            return self._process.pid
+        return None
 
     # -- start
 
@@ -227,7 +229,9 @@ class ClaudeDriver:
             return "cancelled"
         if reader.failed is not None:
             raise TurnFailed(failure_code(reader.failed.message), reader.failed.message)
-        return reader.ended.stop_reason if reader.ended else NO_STOP_REASON
+        if reader.ended:
+            return reader.ended.stop_reason
+        return NO_STOP_REASON
 
     async def cancel(self) -> None:
         """Interrupt the active turn; an error that it then ends with counts as *cancelled*."""

@@ -63,12 +63,16 @@ class CliProcess:
     def pid(self) -> int | None:
         """The agent's own pid while its process is running."""
         has_ended = self._keeps_descendants and self._process.has_exited
-        return self._process.pid if self._process.is_running and not has_ended else None
+        if self._process.is_running and not has_ended:
+            return self._process.pid
+        return None
 
     @property
     def guard_pid(self) -> int | None:
         """The pid of its guard; None if nothing is left of the agent and what it has started."""
-        return self._process.guard_pid if self._process.is_running else None
+        if self._process.is_running:
+            return self._process.guard_pid
+        return None
 
     async def write(self, data: bytes) -> None:
         """Write to stdin; raises PipeStuck, OSError."""
@@ -81,7 +85,9 @@ class CliProcess:
     def exit_description(self) -> str:
         """Describe the exit for a message, with the last lines of stderr."""
         tail = self.output_tail()
-        return f"{self._process.exit_description()}: {tail}" if tail else self._process.exit_description()
+        if tail:
+            return f"{self._process.exit_description()}: {tail}"
+        return self._process.exit_description()
 
     def output_tail(self) -> str:
         """Return the last lines of stderr."""

@@ -72,7 +72,9 @@ def sub_agent_line(update: Mapping[str, Any]) -> LineParts | None:
     kind, body = update_to_journal_line(update)
     if kind == JournalKind.MESSAGE_AGENT:
         return JournalKind.MESSAGE_SUB_AGENT, body
-    return (kind, body) if kind in (JournalKind.TOOL_CALL, JournalKind.TOOL_UPDATE) else None
+    if kind in (JournalKind.TOOL_CALL, JournalKind.TOOL_UPDATE):
+        return (kind, body)
+    return None
 
 
 def acp_tool_call(update: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +92,9 @@ def _tool_call_id(update: Mapping[str, Any]) -> str | None:
     call_id = update.get("toolCallId")
     if isinstance(call_id, int) and not isinstance(call_id, bool):
         return str(call_id)
-    return call_id if isinstance(call_id, str) else None
+    if isinstance(call_id, str):
+        return call_id
+    return None
 
 
 def parse_permission_request(params: Any) -> dict[str, Any]:
@@ -129,7 +133,9 @@ def content_text(content: Any) -> str:
     if isinstance(content, list):
         return "".join(map(content_text, content))
     if not isinstance(content, dict):
-        return content if isinstance(content, str) else ""
+        if isinstance(content, str):
+            return content
+        return ""
     if isinstance(text := content.get("text"), str):
         return text
     resource = content.get("resource")
@@ -234,7 +240,9 @@ NO_STOP_REASON: Final = ""
 
 def stop_reason_text(reason: object) -> str:
     """Return a stop reason as the agent gave it; ``NO_STOP_REASON`` for null and blank texts."""
-    return NO_STOP_REASON if reason is None else str(reason).strip()
+    if reason is None:
+        return NO_STOP_REASON
+    return str(reason).strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +283,10 @@ def tool_call_event(call_id: str, title: str, tool_kind: str, raw_input: Any) ->
 
 def tool_result_event(call_id: str, text: str, *, failed: bool, **more: Any) -> JournalLine:
     """Return the result of a tool call; ``more`` are further fields of ``tool.update``."""
-    content = [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
+    if text:
+        content = [{"type": "content", "content": {"type": "text", "text": text}}]
+    else:
+        content = []
     status = "failed" if failed else "completed"
     return JournalLine(JournalKind.TOOL_UPDATE, {"tool_call_id": call_id, "status": status, "content": content, **more})
 
@@ -290,7 +301,9 @@ def joined_text(content: Any) -> str:
     """Return the text of content blocks, or of a plain string."""
     if isinstance(content, list):
         return "\n".join(filter(None, map(joined_text, content)))
-    return content if isinstance(content, str) else content_text(content)
+    if isinstance(content, str):
+        return content
+    return content_text(content)
 
 
 def matches_gone_pattern(text: str, patterns: Iterable[str]) -> bool:
@@ -300,7 +313,9 @@ def matches_gone_pattern(text: str, patterns: Iterable[str]) -> bool:
 
 def failure_code(text: str) -> str:
     """Return the code of a turn that ended with this error of the agent."""
-    return Code.AUTH_REQUIRED if LOGIN_PATTERN.search(text) else "agent_error"
+    if LOGIN_PATTERN.search(text):
+        return Code.AUTH_REQUIRED
+    return "agent_error"
 
 
 def _input_paths(raw_input: Any) -> list[str]:
@@ -387,7 +402,9 @@ def error_in_text(agent_name: str, update: Mapping[str, Any]) -> str:
     text = content.get("text")
     if not isinstance(text, str) or not text.endswith("\n\n"):
         return ""
-    return text.strip() if pattern.match(text) else ""
+    if pattern.match(text):
+        return text.strip()
+    return ""
 
 
 def agent_ended(message: str, stderr: str) -> StartFailed:
@@ -418,7 +435,10 @@ async def ask_permission(host: Host, params: Any, sub_agent: str = "") -> dict[s
         raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
     asked["tool_call"] |= {"sub_agent": sub_agent} if sub_agent else {}
     option_id = await host.ask_permission(asked)
-    outcome = {"outcome": "cancelled"} if option_id is None else {"outcome": "selected", "optionId": option_id}
+    if option_id is None:
+        outcome = {"outcome": "cancelled"}
+    else:
+        outcome = {"outcome": "selected", "optionId": option_id}
     return {"outcome": outcome}
 
 
@@ -445,7 +465,9 @@ async def ask_question(host: Host, params: Any, sub_agent: str = "") -> dict[str
     }
     action, content = await host.ask_question({"tool_call": tool_call, "question": question})
     is_form = action == questions.ACCEPT and question["mode"] == questions.FORM
-    return {"action": action, "content": dict(content)} if is_form else {"action": action}
+    if is_form:
+        return {"action": action, "content": dict(content)}
+    return {"action": action}
 
 
 def asks_in_own_form(method: str) -> bool:

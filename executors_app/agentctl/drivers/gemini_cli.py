@@ -45,7 +45,9 @@ def _turn(request: StartRequest, conversation_id: str | None, images: Sequence[s
         command.append(f"--model={request.model}")
     if request.permission_mode == "auto_approve":
         command.append("--approval-mode=yolo")
-    return [*command, f"--resume={conversation_id}"] if conversation_id is not None else command
+    if conversation_id is not None:
+        return [*command, f"--resume={conversation_id}"]
+    return command
 
 
 class GeminiEventReader:

@@ -58,14 +58,18 @@ class RpcError(Exception):
         rest = {name: value for name, value in self.data.items() if name != "authMethods"}
         text = f"{self.message} ({encode_message(rest).decode()})" if rest else self.message
         ways = "; ".join(map(_describe_login, parse_auth_methods(self.data["authMethods"])))
-        return f"{text}. The agent offers: {ways}" if ways else text
+        if ways:
+            return f"{text}. The agent offers: {ways}"
+        return text
 
 
 def _describe_login(method: Mapping[str, Any]) -> str:
     """Return the name of a way to log in, with its description and the variables that it needs."""
     told = [method["description"]] if method["description"] else []
     told += [f"needs {', '.join(method['variables'])}"] if method["variables"] else []
-    return f"{method['name']} ({'; '.join(told)})" if told else str(method["name"])
+    if told:
+        return f"{method['name']} ({'; '.join(told)})"
+    return str(method["name"])
 
 
 _BEGINNING: Final = rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"[^"]*"\s*,\s*)?'
@@ -110,7 +114,9 @@ def describe_unread(line: bytes) -> UnreadMessage | None:
     if kind is None or found is None:
         return None
     message_id = decode_message(found["id"])
-    return UnreadMessage(message_id, kind["next"] == b"method") if isinstance(message_id, int | str) else None
+    if isinstance(message_id, int | str):
+        return UnreadMessage(message_id, kind["next"] == b"method")
+    return None
 
 
 class AgentGone(Exception):
@@ -287,7 +293,9 @@ class JsonRpcConnection:
         if value is None:
             self._answer_unread(line, "it is not valid JSON, or nested too deeply")
         # ACP has no batches, but JSON-RPC has: one that is not understood may contain the end of the turn.
-        return value if isinstance(value, list) else [value]
+        if isinstance(value, list):
+            return value
+        return [value]
 
     def _handle_or_log(self, message: Any, line: bytes) -> None:
         if not isinstance(message, dict):
@@ -368,7 +376,9 @@ class JsonRpcConnection:
         if code not in (PARSE_ERROR, INVALID_REQUEST) or len(self._calls) != 1:
             return None
         (call,) = self._calls.values()
-        return None if call.is_heard else call
+        if call.is_heard:
+            return None
+        return call
 
     async def _serve(self, request: _OpenRequest) -> None:
         """Answer a request of the agent; if it cannot be handled, with an error."""
@@ -460,7 +470,9 @@ def decode_joined(line: bytes) -> list[dict[str, Any]] | None:
             start = following.start() if following else len(text)
     except (ValueError, RecursionError):
         return None
-    return messages if all(isinstance(message, dict) for message in messages) else None
+    if all(isinstance(message, dict) for message in messages):
+        return messages
+    return None
 
 
 def strip_control(line: bytes) -> bytes:
@@ -469,7 +481,9 @@ def strip_control(line: bytes) -> bytes:
         line = line[leading.end() :]
     end = line[-_SEARCHED_BYTES:]
     trailing = _TRAILING_CONTROL.search(end)
-    return line[: len(line) - len(end) + trailing.start()] if trailing else line
+    if trailing:
+        return line[: len(line) - len(end) + trailing.start()]
+    return line
 
 
 def find_answers(line: bytes) -> list[dict[str, Any]]:

@@ -298,7 +298,9 @@ def _append_entry(chat: _OpenChat, entry: ConversationEntry) -> None:
 
 
 def _disk_error_code(error: OSError) -> Code:
-    return Code.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Code.DISK_FAILING
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Code.DISK_FULL
+    return Code.DISK_FAILING
 
 
 def _stop_reason_of(turn: _Turn) -> str:

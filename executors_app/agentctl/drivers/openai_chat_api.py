@@ -53,11 +53,15 @@ class ChatProvider:
     def headers(self) -> dict[str, str]:
         """The headers of every request."""
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Content-Type": "application/json"}
-        return {**headers, "Authorization": f"Bearer {self.key}"} if self.key else headers
+        if self.key:
+            return {**headers, "Authorization": f"Bearer {self.key}"}
+        return headers
 
     def without_key(self, text: str) -> str:
         """Return the provider's text for the journal, without the key that it may quote."""
-        return text.replace(self.key, "***") if self.key else text
+        if self.key:
+            return text.replace(self.key, "***")
+        return text
 
 
 def completion_request(model: str, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
@@ -107,7 +111,9 @@ def _proxy_for(parts: SplitResult, env: Mapping[str, str]) -> str | None:
     proxies = ((name.casefold(), value) for name, value in env.items() if value)
     named = {name.removesuffix("_proxy"): value for name, value in proxies if name.endswith("_proxy")}
     bypassed = any(_matches_no_proxy(entry.strip(), parts.hostname or "") for entry in named.get("no", "").split(","))
-    return None if bypassed else named.get(parts.scheme) or named.get("all")
+    if bypassed:
+        return None
+    return named.get(parts.scheme) or named.get("all")
 
 
 def _matches_no_proxy(entry: str, host: str) -> bool:
@@ -166,7 +172,9 @@ class ServerSentEvents:
     def _finish(self) -> list[bytes]:
         data = b"\n".join(self._data)
         self._data, self._size = [], 0
-        return [data] if data else []
+        if data:
+            return [data]
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +195,10 @@ def parse_chunk(data: bytes) -> CompletionChunk | None:
     if not isinstance(chunk, dict):
         return None
     choices = chunk.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        choice = choices[0]
+    else:
+        choice = {}
     message = choice.get("delta") or choice.get("message")
     message = message if isinstance(message, dict) else {}
     finish_reason = stop_reason_text(choice.get("finish_reason"))
@@ -215,7 +226,10 @@ def failure_of_response(status: int, headers: Mapping[str, str], body: bytes) ->
 def failure_in_stream(error: Any) -> TurnFailed:
     """Return the TurnFailed for an error in the middle of an answer."""
     code = error.get("code", error.get("status")) if isinstance(error, dict) else None
-    status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
+    if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()):
+        status = int(code)
+    else:
+        status = 0
     message = f"the provider interrupted its answer: {_error_text(error) or 'no reason given'}"
     return TurnFailed(_failure_code(status, _error_names(error)), message[:_ERROR_TEXT_LIMIT])
 
@@ -230,7 +244,9 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
         if moment is None:
             return None
         seconds = email.utils.mktime_tz(moment) - time.time()
-    return min(max(seconds, 0.0), _MAX_RETRY_AFTER) if math.isfinite(seconds) else None
+    if math.isfinite(seconds):
+        return min(max(seconds, 0.0), _MAX_RETRY_AFTER)
+    return None
 
 
 def _failure_code(status: int, names: str) -> str:
@@ -243,17 +259,25 @@ def _failure_code(status: int, names: str) -> str:
         return UNREACHABLE
     if status in _BUSY_STATUSES or "overloaded" in names or "server_error" in names:
         return OVERLOADED
-    return Code.AUTH_REQUIRED if status in (401, 403) else "agent_error"
+    if status in (401, 403):
+        return Code.AUTH_REQUIRED
+    return "agent_error"
 
 
 def _error_names(error: Any) -> str:
-    return f"{error.get('type')} {error.get('code')}".casefold() if isinstance(error, dict) else ""
+    if isinstance(error, dict):
+        return f"{error.get('type')} {error.get('code')}".casefold()
+    return ""
 
 
 def _error_text(error: Any) -> str:
     text = error.get("message") if isinstance(error, dict) else error
-    return text.strip() if isinstance(text, str) else ""
+    if isinstance(text, str):
+        return text.strip()
+    return ""
 
 
 def _text_or_empty(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value
+    return ""

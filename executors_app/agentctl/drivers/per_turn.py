@@ -69,7 +69,9 @@ class PerTurnDriver:
     @property
     def pid(self) -> int | None:
         """The pid of the open turn's process."""
-        return self._process.pid if self._process else None
+        if self._process:
+            return self._process.pid
+        return None
 
     def guard_pids(self) -> list[int]:
         """See ``KeepsProcesses``."""
@@ -118,7 +120,9 @@ class PerTurnDriver:
         output = await run_command([*request.argv, "--version"], request, self._marker, self._host)
         if output.exit_code == 0:
             found = _VERSION.search(output.text)
-            return found[0] if found else output.text[:40]
+            if found:
+                return found[0]
+            return output.text[:40]
         message = output.stderr or output.text[-1000:] or f"it ended with code {output.exit_code}"
         if request.resume_token and matches_gone_pattern(message, request.gone_patterns):
             raise StartFailed(Code.TOKEN_REJECTED, f"the agent reported: {message}", token_valid=False)

@@ -48,7 +48,9 @@ def tool_title(name: str, arguments: Any) -> str:
     """Return a one-line title of a tool call."""
     fields = arguments if isinstance(arguments, dict) else {}
     about = next((value for key in _TITLE_ARGUMENTS if isinstance(value := fields.get(key), str) and value), "")
-    return f"{name}: {about.splitlines()[0]}"[:_TITLE_LIMIT] if about.strip() else name
+    if about.strip():
+        return f"{name}: {about.splitlines()[0]}"[:_TITLE_LIMIT]
+    return name
 
 
 class StreamJsonReader:
@@ -260,7 +262,10 @@ class ControlProtocol:
             text = "the agent used the id of an open request for another one, so both were refused"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={})
         question = _OpenQuestion(request)
-        serving = self._refuse(request_id) if earlier is not None else self._serve(request_id, question)
+        if earlier is not None:
+            serving = self._refuse(request_id)
+        else:
+            serving = self._serve(request_id, question)
         question.task = asyncio.create_task(serving, name="agent's question")
         self._questions[request_id] = question
         question.task.add_done_callback(lambda _: self._forget(request_id, question))

@@ -315,6 +315,8 @@ def _with_api_errors(answer: InstanceHandler) -> Callable[[web.Request], Awaitab
         except ExecutorError as error:
             status = 409 if isinstance(error, _PERMANENT_ERRORS) else 503
             return error_response(status, error.code, error.message, {"permanent": error.permanent})
-        return found if isinstance(found, web.StreamResponse) else json_response(found)
+        if isinstance(found, web.StreamResponse):
+            return found
+        return json_response(found)
 
     return handle

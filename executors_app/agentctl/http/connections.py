@@ -57,7 +57,10 @@ class LimitedListener(socket.socket):
 
     def admit(self, request: web.BaseRequest) -> None:
         """Limit the connection of an authenticated request no longer."""
-        connection = None if request.transport is None else request.transport.get_extra_info("socket")
+        if request.transport is None:
+            connection = None
+        else:
+            connection = request.transport.get_extra_info("socket")
         if connection is not None:
             self._waiting.pop(connection.fileno(), None)
 

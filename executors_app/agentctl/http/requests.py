@@ -222,7 +222,9 @@ def parse_texts(body: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _parse_optional_text(body: Mapping[str, Any], name: str) -> str | None:
-    return None if body.get(name) is None else parse_text(body, name)
+    if body.get(name) is None:
+        return None
+    return parse_text(body, name)
 
 
 def _parse_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -350,7 +352,10 @@ class AuthMiddleware:
 
 def _is_peer_of(users: Collection[int], request: web.Request) -> bool:
     """Whether the peer of a Unix socket is a process of one of these users."""
-    connection = None if request.transport is None else request.transport.get_extra_info("socket")
+    if request.transport is None:
+        connection = None
+    else:
+        connection = request.transport.get_extra_info("socket")
     return connection is not None and sockets.peer_credentials(connection).uid in users
 
 
@@ -359,13 +364,17 @@ def host_of(authority: str) -> str:
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
     host, _, port = authority.partition(":")
-    return authority if ":" in port else host
+    if ":" in port:
+        return authority
+    return host
 
 
 def _with_brackets(name: str) -> str:
     """Return a name as in a Host header; only an IPv6 address without brackets is changed."""
     is_plain_address = ":" in name and host_of(name) == name
-    return f"[{name}]" if is_plain_address else name
+    if is_plain_address:
+        return f"[{name}]"
+    return name
 
 
 def _is_address(header: str) -> bool:

@@ -194,7 +194,10 @@ def _decode_frame(frame: bytes) -> bytes:
 
 async def _close_socket(stream: _Stream) -> None:
     """Close the socket; give up on one that does not respond."""
-    code, reason = stream.close_request.result() if stream.close_request.done() else (WSCloseCode.OK, b"")
+    if stream.close_request.done():
+        code, reason = stream.close_request.result()
+    else:
+        code, reason = (WSCloseCode.OK, b"")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_TIMEOUT):
             await stream.socket.close(code=code, message=reason)

@@ -247,4 +247,6 @@ def _expected_hash(request: web.Request) -> str | None:
     found = _HASH.fullmatch(given[0].strip()) if len(given) == 1 else None
     if found is None and given != [ANY_CONTENT]:
         raise validation_error("If-Match must be the hash of the file, or *", field="If-Match")
-    return found[1] if found else ANY_CONTENT
+    if found:
+        return found[1]
+    return ANY_CONTENT

@@ -216,7 +216,9 @@ class Journal:
     def report(self) -> JournalReport:
         """``journal`` of ``GET /status``."""
         report: JournalReport = {"epoch": self.epoch, "first_seq": self.first_seq, "last_seq": self.last_seq}
-        return {**report, "trouble": self.trouble} if self.trouble else report
+        if self.trouble:
+            return {**report, "trouble": self.trouble}
+        return report
 
     def read(self, after: int, limit_bytes: int = 64 << 10) -> list[bytes]:
         """Return readable lines after ``after`` as raw JSON, up to about the limit; empty if there are none yet.

@@ -104,7 +104,9 @@ class AgentProcess:
         code = self.exit_code
         if code == -signal.SIGKILL and identity.count_oom_kills() > self._oom_kills_before:
             return "out of memory"
-        return f"with signal {-code}" if code is not None and code < 0 else f"with code {code}"
+        if code is not None and code < 0:
+            return f"with signal {-code}"
+        return f"with code {code}"
 
     @property
     def is_running(self) -> bool:
@@ -131,7 +133,10 @@ class AgentProcess:
 
         Descendants that are kept run on; their output is discarded.
         """
-        ended = self._guard.agent_ended if self._keeps_descendants else self._guard.tree_ended
+        if self._keeps_descendants:
+            ended = self._guard.agent_ended
+        else:
+            ended = self._guard.tree_ended
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SILENT_AGENT):
                 await ended.wait()

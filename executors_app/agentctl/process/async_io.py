@@ -106,7 +106,10 @@ class PipeReader:
         if not self._is_watched:
             loop.add_reader(self._descriptor, self._handle_readable)
             self._is_watched = True
-        timer = loop.call_later(LAST_OUTPUT_TIMEOUT, self._answer, waiter, b"") if self._ending else None
+        if self._ending:
+            timer = loop.call_later(LAST_OUTPUT_TIMEOUT, self._answer, waiter, b"")
+        else:
+            timer = None
         try:
             return await waiter
         finally:

@@ -119,7 +119,9 @@ class BackgroundReports:
 def _family_of(agent_pid: int | None) -> list[tuple[int, str]]:
     """Return pid and start time of the descendants of the agent's guard, without the agent."""
     guard = _parent_of(agent_pid) if agent_pid else 0
-    return _descendants_of(guard, agent_pid) if guard > 1 else []
+    if guard > 1:
+        return _descendants_of(guard, agent_pid)
+    return []
 
 
 def orphan_commands(guard_pid: int, agent_pid: int | None) -> list[str]:
@@ -146,7 +148,9 @@ def _descendants_of(guard: int, agent_pid: int | None, *, with_agents_own: bool 
 
 def _parent_of(pid: int) -> int:
     fields = _stat_of(pid)
-    return int(fields[1]) if fields else 0
+    if fields:
+        return int(fields[1])
+    return 0
 
 
 def _stat_of(pid: int) -> list[str]:
@@ -155,4 +159,6 @@ def _stat_of(pid: int) -> list[str]:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
-    return fields if len(fields) > 19 and fields[0] != "Z" else []
+    if len(fields) > 19 and fields[0] != "Z":
+        return fields
+    return []

@@ -57,7 +57,9 @@ class ForkedProcess:
                 self._has_ended = os.waitpid(self.pid, options)[0] == self.pid
             except ChildProcessError:
                 self._has_ended = True
-        return 0 if self._has_ended else None
+        if self._has_ended:
+            return 0
+        return None
 
 
 class ForkedGuard(ForkedProcess):
@@ -95,7 +97,9 @@ class ForkedGuard(ForkedProcess):
             if not waiting.poll(_FORK_TIMEOUT * 1000):
                 self.kill()
             pid = answers.read()
-        return ForkedProcess(int(pid)) if pid else None
+        if pid:
+            return ForkedProcess(int(pid))
+        return None
 
     def _send(self, what: bytes, files: Sequence[int]) -> bool:
         if not self.is_free or self.poll() is not None:
@@ -140,13 +144,17 @@ def start(marker: Mapping[str, str], identity: ProcIdentity) -> None:
 
 def own() -> ForkedGuard | None:
     """Return the forked guard of this process if it lives."""
-    return _Own.guard if _Own.guard is not None and _Own.guard.poll() is None else None
+    if _Own.guard is not None and _Own.guard.poll() is None:
+        return _Own.guard
+    return None
 
 
 def own_pid() -> int:
     """Return its pid; 0 if there is none."""
     guard = own()
-    return guard.pid if guard else 0
+    if guard:
+        return guard.pid
+    return 0
 
 
 def stop() -> None:

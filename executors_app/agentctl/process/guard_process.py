@@ -220,7 +220,10 @@ class Guard:
 
     def wait(self) -> None:
         """Wait until a child ends, an order arrives, or the grace is over."""
-        timeout = None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
+        if self.kill_at is None:
+            timeout = None
+        else:
+            timeout = max(0.0, self.kill_at - time.monotonic())
         watched = [self.wakeup, self.control] if self.control >= 0 else [self.wakeup]
         readable, _, _ = select.select(watched, [], [], timeout)
         if self.wakeup in readable:
@@ -327,7 +330,9 @@ class Guard:
         """Whether a command line is the agent's own: some agents re-execute themselves as a child."""
         options = " ".join(" ".join(self.argv[1:]).split())[:MAX_COMMAND_LENGTH]
         same_program = os.path.basename(command.split(maxsplit=1)[0]) == os.path.basename(self.argv[0])  # noqa: PTH119
-        return command.endswith(options) if options else same_program
+        if options:
+            return command.endswith(options)
+        return same_program
 
     def pause_for_children(self) -> None:
         """Wait a moment, or until a child ends."""

@@ -151,7 +151,9 @@ def _is_unmarked(pid: int) -> bool:
 
 def _zombie_identity(pid: int) -> ProcessIdentity | None:
     found = identity.read_stat(pid)
-    return identity.identify(pid) if found and found.ended else None
+    if found and found.ended:
+        return identity.identify(pid)
+    return None
 
 
 def _is_adopted(pid: int) -> bool:

@@ -165,7 +165,9 @@ def _fill_submodules(git: WorkspaceGit, *, rebuilt: bool) -> list[Notice]:
         if copy := copies.get(path):
             fill_from_copy(git, path, copy)
     left = [os.fsdecode(each.path) for each in empty if is_empty_submodule(git.root, each)]
-    return [Notice("submodules_empty", _empty_sentence(left))] if left else []
+    if left:
+        return [Notice("submodules_empty", _empty_sentence(left))]
+    return []
 
 
 def _was_emptied(git: WorkspaceGit, copy: SubmoduleCopy | None) -> bool:

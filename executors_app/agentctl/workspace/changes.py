@@ -116,7 +116,10 @@ def create_commit(git: WorkspaceGit, message: str, author: tuple[str, str] | Non
         "--literal-pathspecs", "diff", "--cached", "--quiet", *_PLAIN_DIFF_OPTIONS, "--", *where, good=(0, 1)
     )
     if changed.exit_code == 0:
-        inside = "" if not list_submodule_changes(git) else ": changes inside a submodule are committed there first"
+        if not list_submodule_changes(git):
+            inside = ""
+        else:
+            inside = ": changes inside a submodule are committed there first"
         raise ApiError(Code.CONFLICT, f"there is nothing to commit{inside}")
     _write_commit(git, message, where, identity)
     log = git.text("log", "-1", "--format=%H%n%s")

@@ -206,7 +206,10 @@ def _resolve_links(real_root: Path, path: str) -> Path:
     if not Path(path).name:
         raise validation_error("the path does not name a file", path=path)
     path_below_root = (real_root / path).parent.resolve(strict=True) / Path(path).name
-    real = path_below_root.resolve(strict=True) if path_below_root.is_symlink() else path_below_root
+    if path_below_root.is_symlink():
+        real = path_below_root.resolve(strict=True)
+    else:
+        real = path_below_root
     if not real.is_relative_to(real_root):
         raise validation_error("the path leads out of the workspace", path=path)
     return real

@@ -77,7 +77,9 @@ class _Checkout:
     @property
     def ref(self) -> str:
         """The full name of the branch; empty for a detached HEAD."""
-        return f"{BRANCH_PREFIX}{self.branch}" if self.branch else ""
+        if self.branch:
+            return f"{BRANCH_PREFIX}{self.branch}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,10 @@ class _SnapshotAttempt:
     def _read_objects(self, head: str) -> _Objects:
         """Read what git has; delete a damaged snapshot, which would block every later one."""
         # Before the first commit: the empty tree, which git hashes from empty input.
-        committed = f"{head}^{{tree}}" if head else self.text("hash-object", "-t", "tree", "--stdin")
+        if head:
+            committed = f"{head}^{{tree}}"
+        else:
+            committed = self.text("hash-object", "-t", "tree", "--stdin")
         try:
             if found := recovery_snapshots.find_recovery(self.text, self._ref):
                 commits = (found.commit, found.index, *([found.submodules] if found.submodules else []))
@@ -172,7 +177,10 @@ class _SnapshotAttempt:
         if earlier and earlier.head and earlier.head != head and earlier.ref != checkout.ref:
             self._keep_left_branch(earlier, head)
         index = self._commit(index_tree, [head], f"Index of {self._session_id}")
-        submodules = self._commit(submodules_tree, [], f"Submodules of {self._session_id}") if submodules_tree else ""
+        if submodules_tree:
+            submodules = self._commit(submodules_tree, [], f"Submodules of {self._session_id}")
+        else:
+            submodules = ""
         place = (checkout.ref, checkout.operation)
         converted = self._tree.converts_line_ends
         recovery = RecoverySnapshot("", head, index, self._session_id, *place, submodules, converted)
@@ -329,9 +337,13 @@ class SnapshotService:
         if workspace.git.has_repository:
             self._had_repository = True
             is_own = (workspace.root / ".git").is_dir()
-            return _REPLACED_REPOSITORY if workspace.preparation is not None and is_own else ""
+            if workspace.preparation is not None and is_own:
+                return _REPLACED_REPOSITORY
+            return ""
         # A directory that is gone as a whole is reported by the status of the workspace.
-        return _NO_REPOSITORY if self._had_repository and workspace.root.is_dir() else ""
+        if self._had_repository and workspace.root.is_dir():
+            return _NO_REPOSITORY
+        return ""
 
     async def _take_or_warn(self, reason: str) -> None:
         try:
@@ -431,4 +443,6 @@ class SnapshotService:
 
 def _scratch_directory(state_dir: Path) -> Path:
     """Return a directory that git can write to: as another user it cannot enter the state directory."""
-    return Path(tempfile.mkdtemp(prefix="agentctl-")) if spawning.child_user_arguments() else state_dir
+    if spawning.child_user_arguments():
+        return Path(tempfile.mkdtemp(prefix="agentctl-"))
+    return state_dir

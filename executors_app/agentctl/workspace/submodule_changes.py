@@ -117,7 +117,9 @@ def _submodule_on_the_way(git: WorkspaceGit, path: str) -> str:
     parts = path.split("/")
     folders = ["/".join(parts[:length]) for length in range(1, len(parts))]
     present = [folder for folder in folders if os.path.lexists(git.root / folder / ".git")]
-    return next((folder for folder in present if _is_submodule(git, folder)), "") if present else ""
+    if present:
+        return next((folder for folder in present if _is_submodule(git, folder)), "")
+    return ""
 
 
 def _is_submodule(git: WorkspaceGit, path: str) -> bool:

@@ -196,7 +196,9 @@ class SubmoduleSaver:
             counted = self._git.run(*arguments, all_settings=True, timeout=seconds, good=(0, 128))
         except GitError:
             return 0
-        return int(counted.text) if counted.exit_code == 0 else 0
+        if counted.exit_code == 0:
+            return int(counted.text)
+        return 0
 
     def _next_deadline(self) -> float:
         """Return when the next step must have ended: one that hangs leaves time for others. Raises _CannotSaveError."""
@@ -387,4 +389,6 @@ def _name_changed_files(paths: Sequence[bytes], count: int, reason: str) -> dict
     rest = count - len(named)
     if not paths:
         return {b"": reason}
-    return {**named, b"": f"{reason} ({rest} more)"} if rest > 0 else named
+    if rest > 0:
+        return {**named, b"": f"{reason} ({rest} more)"}
+    return named

@@ -97,8 +97,13 @@ def _path_to_add(entry: bytes) -> bytes:
     if entry.startswith(b"?"):
         return path
     modes = entry.split(b" ")
-    index, now = (modes[3:6], modes[6]) if entry.startswith(b"u") else (modes[4:5], modes[5])
-    return path + b"/" if now == _GITLINK and _GITLINK not in index else path
+    if entry.startswith(b"u"):
+        index, now = (modes[3:6], modes[6])
+    else:
+        index, now = (modes[4:5], modes[5])
+    if now == _GITLINK and _GITLINK not in index:
+        return path + b"/"
+    return path
 
 
 class WorkingTree:

@@ -53,7 +53,9 @@ class WorkspacePreparation:
     def repository(self) -> Path:
         """The workspace's own repository, or the work tree if it is linked to one outside."""
         own = workspace_root.sandbox_repository_path(self.root)
-        return own if own.is_dir() else self.workspace
+        if own.is_dir():
+            return own
+        return self.workspace
 
     def branch(self) -> str:
         """Return the branch of the workspace; raises OSError, ValueError."""
@@ -67,15 +69,19 @@ class WorkspacePreparation:
         configuration names, and neither these nor a symbolic link may reach agentctl's own files.
         """
         with self.seed_file.open("rb") as file:
-            answer = (
-                _run_in_child(partial(self._create, file)) if spawning.child_user_arguments() else self._create(file)
-            )
+            if spawning.child_user_arguments():
+                answer = _run_in_child(partial(self._create, file))
+            else:
+                answer = self._create(file)
         self._finish(answer)
 
     def recreate(self) -> None:
         """Create missing parts of the workspace while agentctl serves. Blocks; raises as ``create_at_start``."""
         with self.seed_file.open("rb") as file:
-            answer = self._create_in_process(file) if spawning.child_user_arguments() else self._create(file)
+            if spawning.child_user_arguments():
+                answer = self._create_in_process(file)
+            else:
+                answer = self._create(file)
         self._finish(answer)
 
     def _create(self, file: IO[bytes]) -> dict[str, Any]:

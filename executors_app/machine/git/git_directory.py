@@ -30,7 +30,9 @@ class InvalidPointer(ValueError):
 def read_git_file(path: Path) -> bytes | None:
     """Return the content of a small regular file; None if there is none, or if it is longer than a pointer can be."""
     said = read_file_end(path, POINTER_LIMIT + 1)
-    return said if said is not None and len(said) <= POINTER_LIMIT else None
+    if said is not None and len(said) <= POINTER_LIMIT:
+        return said
+    return None
 
 
 def read_file_end(path: Path, limit: int) -> bytes | None:
@@ -78,7 +80,9 @@ def linked_git_directory(worktree: Path) -> Path | None:
 def git_directory_of(worktree: Path) -> Path | None:
     """Return the git directory with the HEAD of a worktree, linked or not; None if it has none."""
     dot_git = worktree / ".git"
-    return dot_git if dot_git.is_dir() else linked_git_directory(worktree)
+    if dot_git.is_dir():
+        return dot_git
+    return linked_git_directory(worktree)
 
 
 def worktree_of_record(record: Path) -> Path | None:
@@ -101,7 +105,9 @@ class Head:
     @property
     def branch(self) -> str:
         """The branch without ``refs/heads/``; empty for a detached HEAD, or one that names another kind of ref."""
-        return self.ref.removeprefix(BRANCH_PREFIX) if is_branch_ref(self.ref) else ""
+        if is_branch_ref(self.ref):
+            return self.ref.removeprefix(BRANCH_PREFIX)
+        return ""
 
 
 def is_branch_ref(ref: str) -> bool:
@@ -120,7 +126,9 @@ def parse_head(said: bytes | None) -> Head:
     name = text.removeprefix("ref:").strip()
     if is_ref(name):
         return Head(ref=name)
-    return Head(commit=text) if _OBJECT_ID.fullmatch(text) else Head()
+    if _OBJECT_ID.fullmatch(text):
+        return Head(commit=text)
+    return Head()
 
 
 def read_head(git_directory: Path, name: str = "HEAD") -> Head:
@@ -177,4 +185,6 @@ def revisions_for(name: str) -> list[str]:
     places = (BRANCH_PREFIX, "refs/remotes/origin/", "refs/remotes/", "refs/tags/")
     refs = [f"{place}{plain}{suffix}" for place in places if is_ref(f"{place}{plain}")]
     is_id = re.fullmatch(r"[0-9a-f]{7,64}", plain) is not None
-    return [*refs, name] if is_id else refs
+    if is_id:
+        return [*refs, name]
+    return refs

@@ -231,4 +231,6 @@ _ERRNO_MESSAGES: Final[Mapping[int, str]] = {
 def explain_os_error(error: OSError) -> GitFailure | None:
     """Return the known cause of an operating system's error; None for one that may pass by itself."""
     message = _ERRNO_MESSAGES.get(error.errno or 0)
-    return explain_failure(message) if message else None
+    if message:
+        return explain_failure(message)
+    return None

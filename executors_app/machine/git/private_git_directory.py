@@ -206,7 +206,9 @@ def _setting_here(key: str, setting: str, *, lenient: bool) -> str:
     """Return what a setting of the repository becomes in our directory; an empty command means no filter."""
     if lenient and _REQUIRED.fullmatch(key):
         return "false"
-    return _FOR_FILTERS + setting if setting and _FILTER_PROGRAM.fullmatch(key) else setting
+    if setting and _FILTER_PROGRAM.fullmatch(key):
+        return _FOR_FILTERS + setting
+    return setting
 
 
 def _split_setting(entry: bytes) -> tuple[str, str]:

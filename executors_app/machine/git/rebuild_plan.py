@@ -117,7 +117,9 @@ def _plan_without_head(repository: RepositoryLookup, own: str, found: RecoverySn
         return RebuildPlan(own, tip, found)
     renamed = _renamed_to(repository, own)
     tip = repository.commit_of(renamed) if renamed else None
-    return RebuildPlan(renamed, tip, found) if tip else None
+    if tip:
+        return RebuildPlan(renamed, tip, found)
+    return None
 
 
 def _plan_for_missing_branch(

@@ -129,12 +129,16 @@ def _parse_ref(body: str) -> str | None:
     ref = str(found[-1])
     if ref == NO_INDEX:
         return ""
-    return ref if git_directory.is_branch_ref(ref) else None
+    if git_directory.is_branch_ref(ref):
+        return ref
+    return None
 
 
 def _parse_operation(body: str) -> str:
     found = _OPERATION_LINE.findall(body)
-    return str(found[-1]) if found and found[-1] in git_directory.OPERATION_NAMES else ""
+    if found and found[-1] in git_directory.OPERATION_NAMES:
+        return str(found[-1])
+    return ""
 
 
 def restore_recovery(git: RunGit, recovery: RecoverySnapshot) -> None:
@@ -208,7 +212,9 @@ def find_session_recovery(run: RunGit, session_id: str) -> RecoverySnapshot | No
             raise
         logger.warning("session %s: its last snapshot is damaged and was not restored: %s", session_id, error)
         return None
-    return found if found is not None and found.session_id == session_id else None
+    if found is not None and found.session_id == session_id:
+        return found
+    return None
 
 
 def uncommitted_work_on(run: RunGit, found: RecoverySnapshot | None, head: str) -> tuple[RecoverySnapshot | None, str]:

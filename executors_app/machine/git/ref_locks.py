@@ -52,7 +52,9 @@ def place_of_moved_ref(root: Path, arguments: Sequence[str]) -> RefPlace | None:
         return None
     names = [word for word in arguments[1:] if not word.startswith("-")]
     is_moved = bool(names) and (arguments[0] == "update-ref" or len(names) == 2)
-    return place_of_ref(root, names[0]) if is_moved else None
+    if is_moved:
+        return place_of_ref(root, names[0])
+    return None
 
 
 def place_of_ref(root: Path, ref: str) -> RefPlace | None:

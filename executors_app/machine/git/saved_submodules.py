@@ -378,10 +378,10 @@ class SubmoduleRestorer:
         run = partial(_run, inner)
         if is_new:
             # No agent has written the settings of this repository.
-            head = (
-                ("symbolic-ref", "HEAD", saved.ref) if saved.ref else ("update-ref", "--no-deref", "HEAD", saved.head)
-            )
-            inner.run(*head, all_settings=True)
+            if saved.ref:
+                inner.run("symbolic-ref", "HEAD", saved.ref, all_settings=True)
+            else:
+                inner.run("update-ref", "--no-deref", "HEAD", saved.head, all_settings=True)
             recovery_snapshots.restore_recovery(run, recovery)
             return
         head_now = inner.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", good=(0, 1, 128)).text

@@ -231,7 +231,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--into", type=Path, help="for bundle: the file to write")
     answer = run_and_answer(lambda: _run_command(parser.parse_args(argv)))
     sys.stdout.write(orjson.dumps(answer).decode() + "\n")
-    return 1 if "error" in answer else 0
+    if "error" in answer:
+        return 1
+    return 0
 
 
 def _run_command(asked: argparse.Namespace) -> dict[str, Any]:
@@ -258,7 +260,10 @@ def run_and_answer(work: Callable[[], Mapping[str, Any] | None]) -> dict[str, An
     try:
         return dict(work() or {})
     except ExecutorError as error:
-        permanent = {} if error.permanent or not isinstance(error, RepositoryUnusable) else {"permanent": False}
+        if error.permanent or not isinstance(error, RepositoryUnusable):
+            permanent = {}
+        else:
+            permanent = {"permanent": False}
         return {"error": error.code, "message": error.message, **permanent}
     except OSError as error:
         known = git_failures.explain_os_error(error)
@@ -287,7 +292,9 @@ def parse_error(answer: Mapping[str, Any]) -> ExecutorError:
     if answer.get("error") == WorkspaceGone.code:
         return WorkspaceGone(message)
     if answer.get("error") == RepositoryUnusable.code:
-        return RepositoryGitFailed(message) if answer.get("permanent") is False else RepositoryUnusable(message)
+        if answer.get("permanent") is False:
+            return RepositoryGitFailed(message)
+        return RepositoryUnusable(message)
     return LaunchFailed(message)
 
 
@@ -297,7 +304,9 @@ def parse_answer(output: str | bytes) -> dict[str, Any] | None:
         answer = orjson.loads(output.splitlines()[-1])
     except (ValueError, IndexError):
         return None
-    return answer if isinstance(answer, dict) else None
+    if isinstance(answer, dict):
+        return answer
+    return None
 
 
 def checked_answer(output: str | bytes, problem: str) -> dict[str, Any]:

@@ -210,7 +210,9 @@ def worktree_state(worktree: Worktree, open_repository: Callable[[], RepositoryL
         if not error.permanent:
             raise
         reason = f"The worktree {worktree.path} was deleted, and {_lowercase_first(error.message)}"
-    return (WorkspaceState.GONE, reason) if reason else (WorkspaceState.REBUILDABLE, "")
+    if reason:
+        return (WorkspaceState.GONE, reason)
+    return (WorkspaceState.REBUILDABLE, "")
 
 
 def _loss_reason(worktree: Worktree, repository: RepositoryLookup) -> str:
@@ -225,7 +227,9 @@ def _loss_reason(worktree: Worktree, repository: RepositoryLookup) -> str:
     if _is_occupied(worktree.path):
         return f"The directory {worktree.path} is no longer a worktree of its repository."
     plan = plan_rebuild(repository, worktree.branch, session_id, owns_repository=False)
-    return "" if plan else nothing_found(worktree)
+    if plan:
+        return ""
+    return nothing_found(worktree)
 
 
 def nothing_found(worktree: Worktree) -> str:
@@ -269,7 +273,9 @@ class _Making:
         if record and is_restorable_head(self.repository, read_head(record), own, found):
             is_lost = not _is_occupied(path)
             note = _restore_directory(self.repository, record, path, found, held)
-            return _join(self._note_about_snapshot(found), note) if is_lost else ""
+            if is_lost:
+                return _join(self._note_about_snapshot(found), note)
+            return ""
         if _is_occupied(path):
             raise WorkspaceGone(f"The directory {path} is no longer a worktree of {self.repository.path}.")
         force = ("--force", "--force") if record else ()
@@ -328,9 +334,14 @@ class _Making:
         A repository without other users was filled just now, so that ``existed`` says nothing about its worktree.
         """
         if found:
-            line_ends = recovery_snapshots.LINE_ENDS_NOTE if found.converts_line_ends else ""
+            if found.converts_line_ends:
+                line_ends = recovery_snapshots.LINE_ENDS_NOTE
+            else:
+                line_ends = ""
             return _join(recovery_snapshots.IGNORED_FILES_NOTE, line_ends)
-        return recovery_snapshots.NO_SNAPSHOT_NOTE if self.existed and not self.owns_repository else ""
+        if self.existed and not self.owns_repository:
+            return recovery_snapshots.NO_SNAPSHOT_NOTE
+        return ""
 
     def _remove_stale_lock(self, ref: str) -> None:
         """Let ``git worktree add`` create a branch whose lock file a killed git has left behind."""
@@ -432,7 +443,10 @@ def _restore_directory(
         )
     (temporary / ".git").write_text(f"gitdir: {record}\n")
     # What submodules contain has a HEAD of its own, whatever happened to the one of the worktree.
-    note = restore_submodules(repository, temporary, found, held, draft=True) if found else ""
+    if found:
+        note = restore_submodules(repository, temporary, found, held, draft=True)
+    else:
+        note = ""
     # The rename comes last: a crash before it leaves only a draft, which the next call deletes.
     (record / "gitdir").write_text(f"{path.parent.resolve() / path.name / '.git'}\n")
     temporary.rename(path)
@@ -498,7 +512,9 @@ def _find_record(common: Path, path: Path) -> Path | None:
         if place is not None and _is_same_place(place, path):
             return record
     named = common / "worktrees" / path.name
-    return named if named.is_dir() and worktree_of_record(named) is not None else None
+    if named.is_dir() and worktree_of_record(named) is not None:
+        return named
+    return None
 
 
 def _is_same_place(one: Path, other: Path) -> bool:

@@ -54,7 +54,9 @@ def leave_group(execution_id: str) -> None:
 def execution_of_process(pid: int) -> str:
     """Return the execution whose group a process is in; empty if it is in none."""
     name = _group_path(pid).removesuffix(" (deleted)").rpartition("/")[2]
-    return name.removeprefix(_GROUP_PREFIX) if name.startswith(_GROUP_PREFIX) else ""
+    if name.startswith(_GROUP_PREFIX):
+        return name.removeprefix(_GROUP_PREFIX)
+    return ""
 
 
 def kill_group(pid: int) -> bool:
@@ -294,7 +296,9 @@ def owner_of(pid: int) -> int | None:
     except OSError:
         return None
     users = {int(number) for number in text.partition("\nUid:")[2].partition("\n")[0].split()}
-    return users.pop() if len(users) == 1 else None
+    if len(users) == 1:
+        return users.pop()
+    return None
 
 
 def list_pids() -> list[int]:
@@ -320,7 +324,9 @@ def _read_after_exec(pid: int) -> bytes:
     until = time.monotonic() + _EXEC_TIMEOUT
     while (found := read_stat(pid)) and found.in_exec and time.monotonic() < until:
         time.sleep(_EXEC_POLL)
-    return _read_proc(pid, "environ") if found and found.memory else b""
+    if found and found.memory:
+        return _read_proc(pid, "environ")
+    return b""
 
 
 def kill_all(identities: Iterable[ProcessIdentity], deadline: float) -> list[ProcessIdentity]:

@@ -83,7 +83,9 @@ def read_small_file(engine: Engine, container: str, path: str) -> bytes | None:
             return None
         with tarfile.open(fileobj=packed, mode="r:") as tar:
             file = _first_file(tar)
-            return file.read(_SMALL_FILE_LIMIT) if file is not None else None
+            if file is not None:
+                return file.read(_SMALL_FILE_LIMIT)
+            return None
 
 
 def fetch_files(engine: Engine, container: str, path: str, into: Path) -> bool:
@@ -120,7 +122,9 @@ def _content_of(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes] | Non
 
     A sparse file is none: it could claim a size far beyond the bytes that were sent.
     """
-    return tar.extractfile(entry) if entry.isreg() and not entry.issparse() else None
+    if entry.isreg() and not entry.issparse():
+        return tar.extractfile(entry)
+    return None
 
 
 def fetch_file(engine: Engine, container: str, path: str, into: IO[bytes]) -> None:
@@ -137,7 +141,9 @@ def fetch_file(engine: Engine, container: str, path: str, into: IO[bytes]) -> No
 def _first_file(tar: tarfile.TarFile) -> IO[bytes] | None:
     """Return the content of an archive's first entry, if that is a regular file."""
     first = tar.next()
-    return None if first is None else _content_of(tar, first)
+    if first is None:
+        return None
+    return _content_of(tar, first)
 
 
 @contextmanager

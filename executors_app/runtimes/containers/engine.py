@@ -131,7 +131,9 @@ class Engine:
     def now(self) -> float:
         """Return the engine's clock in seconds since 1970, which may differ from ours."""
         told = str(_call_engine(self._client.info).get("SystemTime", ""))
-        return datetime.fromisoformat(told).timestamp() if told else time.time()
+        if told:
+            return datetime.fromisoformat(told).timestamp()
+        return time.time()
 
     def containers(self, labels: Mapping[str, str]) -> list[Container]:
         """List all containers with these labels, running or not, in one call."""
@@ -144,7 +146,9 @@ class Engine:
     def find(self, name: str) -> Container | None:
         """Inspect the container of that name or id; None if there is none."""
         found = self.find_any(lambda client: client.inspect_container(name))
-        return container_from_inspect(found) if found is not None else None
+        if found is not None:
+            return container_from_inspect(found)
+        return None
 
     def image_id(self, image: str) -> str:
         """Return the id of a local image; images are never pulled."""
@@ -190,7 +194,10 @@ class Engine:
 
     def make_network(self, name: str, labels: Mapping[str, str], subnet: str) -> str:
         """Create a bridge network; an empty ``subnet`` uses the engine's pools. Raises EngineRefused if it is taken."""
-        ipam = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet=subnet)]) if subnet else None
+        if subnet:
+            ipam = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet=subnet)])
+        else:
+            ipam = None
         # Older engines allow several networks of one name, unless told to check.
         made = _call_engine(
             lambda: self._client.create_network(

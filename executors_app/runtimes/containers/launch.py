@@ -42,7 +42,9 @@ class RunningContainer:
 def container_url(container: Container | None, host: str) -> str | None:
     """Return the URL of the container's agentctl; None if it does not run or has no published port yet."""
     port = container.ports.get(AGENTCTL_PORT) if container else None
-    return f"http://{host}:{port}" if container and port and container.status == "running" else None
+    if container and port and container.status == "running":
+        return f"http://{host}:{port}"
+    return None
 
 
 def image_name(config: DockerConfig) -> str:

@@ -44,7 +44,10 @@ def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> Con
         if container is None or not sites.is_owned(container.labels, execution.id, execution.session_id):
             continue
         # A list does not show how a container ended, so it is inspected; it may have been removed meanwhile.
-        closely = engine.find(container.id) if container.status in ENDED_STATUSES else container
+        if container.status in ENDED_STATUSES:
+            closely = engine.find(container.id)
+        else:
+            closely = container
         if closely is not None:
             found[execution.id] = closely
     absent = len(found) < len(executions)
@@ -85,7 +88,9 @@ def _unknown_reason(container: Container, answer: ExecutorError | None) -> str:
         return f"container_{container.status}"
     if isinstance(answer, AgentctlForeign):
         return "foreign"
-    return "no_answer" if answer is None else str(answer.details.get("reason", answer.code))
+    if answer is None:
+        return "no_answer"
+    return str(answer.details.get("reason", answer.code))
 
 
 _GRACE: Final = 10.0
@@ -94,7 +99,10 @@ _GRACE: Final = 10.0
 def list_orphans(engine: Engine, known: Collection[str]) -> list[Orphan]:
     """List our containers whose execution is not in ``known``, and abandoned helpers. Blocks."""
     found = engine.containers(deployment_labels())
-    oldest = engine.now() - MAX_HELPER_SECONDS if any(sites.is_helper(one.labels) for one in found) else 0.0
+    if any(sites.is_helper(one.labels) for one in found):
+        oldest = engine.now() - MAX_HELPER_SECONDS
+    else:
+        oldest = 0.0
     listed = []
     for one in found:
         left = sites.is_helper(one.labels) and one.created < oldest
@@ -216,8 +224,13 @@ class _EventStream:
         self._delivered = {one for one in self._delivered if one[0] == at} | {mark}
         self._since = f"{at // 10**9}.{at % 10**9:09d}"
         labels = about.get("Attributes") or {}
-        session_id = labels.get(sites.SESSION_LABEL) if labels.get(sites.EXECUTION_LABEL) else ""
-        return ExitEvent(session_id, mark[2], ended=mark[1] != "oom") if session_id else None
+        if labels.get(sites.EXECUTION_LABEL):
+            session_id = labels.get(sites.SESSION_LABEL)
+        else:
+            session_id = ""
+        if session_id:
+            return ExitEvent(session_id, mark[2], ended=mark[1] != "oom")
+        return None
 
 
 def _events(engine: Engine, since: str, until: str) -> Iterator[dict[str, Any]]:

@@ -343,6 +343,9 @@ def _still_running(engine: Engine, site: Site, spec: LaunchSpec) -> str | None:
         said = engine.output_tail(container.id)
         if "error" in (answer := workspace_root.parse_answer(said) or {}):
             raise workspace_root.parse_error(answer)
-        why = "out of memory" if container.out_of_memory else f"exit code {container.exit_code}"
+        if container.out_of_memory:
+            why = "out of memory"
+        else:
+            why = f"exit code {container.exit_code}"
         raise LaunchFailed(f"The container exited on startup ({why}): {said}")
     return container_url(container, site.host)

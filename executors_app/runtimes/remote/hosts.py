@@ -165,7 +165,9 @@ class HostClient:
     async def resume_token(self, execution_id: str) -> str | None:
         """Return the agent's conversation id that a dead agentctl left."""
         token = (await self._wire.get(f"/left/{execution_id}")).get("resume_token")
-        return token if isinstance(token, str) and token else None
+        if isinstance(token, str) and token:
+            return token
+        return None
 
     async def unread_journal(self, execution_id: str, after: int, epoch: str) -> list[dict[str, Any]]:
         """Return the journal lines after a cursor, fetched page by page."""
@@ -202,7 +204,9 @@ def _launch_error(error: AgentctlRefused) -> Exception:
 
 def _details_of(error: AgentctlRefused) -> Mapping[str, Any]:
     details = error.details.get("answer", {}).get("details", {})
-    return details if isinstance(details, dict) else {}
+    if isinstance(details, dict):
+        return details
+    return {}
 
 
 def judge_execution(
@@ -237,7 +241,9 @@ def error_reason(error: Exception) -> str:
     if not isinstance(error, ExecutorError):
         return "foreign"
     reason = str(error.details.get("reason", error.code))
-    return "foreign" if isinstance(error, AgentctlForeign) and reason != "certificate" else reason
+    if isinstance(error, AgentctlForeign) and reason != "certificate":
+        return "foreign"
+    return reason
 
 
 _WATCH_INTERVAL: Final = 0.15

@@ -90,7 +90,10 @@ class RemoteSite(Site):
 
     def helper(self, execution: ExecutionFacts | LaunchSpec, *mounts: Mapping[str, Any]) -> HelperContainer:
         """Return a helper container for an execution's volumes."""
-        execution_id = execution.execution_id if isinstance(execution, LaunchSpec) else execution.id
+        if isinstance(execution, LaunchSpec):
+            execution_id = execution.execution_id
+        else:
+            execution_id = execution.id
         return HelperContainer(execution_id, execution.session_id, self.config, self.user, mounts)
 
     @contextmanager
@@ -227,7 +230,9 @@ def _address_of(value: str) -> str:
 
 def _in_url(host: str) -> str:
     try:
-        return f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
+        if ipaddress.ip_address(host).version == 6:
+            return f"[{host}]"
+        return host
     except ValueError:
         pass
     if not _NAME.fullmatch(host):

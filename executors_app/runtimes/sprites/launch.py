@@ -89,7 +89,10 @@ class SpriteLayout:
     """The name of one session's sprite, and the paths in it."""
 
     def __init__(self, execution: LaunchSpec | ExecutionFacts, config: SpritesConfig):
-        self.execution_id = execution.execution_id if isinstance(execution, LaunchSpec) else execution.id
+        if isinstance(execution, LaunchSpec):
+            self.execution_id = execution.execution_id
+        else:
+            self.execution_id = execution.id
         self.session_id = execution.session_id
         self.name = organisation.sprite_name(self.execution_id)
         self.root = organisation.sprite_root(self.execution_id)
@@ -187,7 +190,9 @@ async def _run_workspace_command(api: Organisation, layout: SpriteLayout, what: 
 async def read_token(api: Organisation, layout: SpriteLayout) -> str:
     """Read the token of the last launch in the sprite; empty if there was none."""
     ran = await api.run(layout.name, "cat", str(layout.token))
-    return "" if ran.exit_code else ran.output.decode(errors="replace")
+    if ran.exit_code:
+        return ""
+    return ran.output.decode(errors="replace")
 
 
 async def start_service(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> str:

@@ -194,7 +194,9 @@ class Organisation:
                 found = await self._client.sprite(name).get_service(service)
         except _NotFound:
             return ""
-        return found.state.status if found.state else "stopped"
+        if found.state:
+            return found.state.status
+        return "stopped"
 
     async def define_service(
         self, name: str, service: str, argv: Sequence[str], env: Mapping[str, str], directory: str

@@ -123,7 +123,10 @@ async def judge_execution(
         return Observation.unknown("foreign")
     if sprite.status == "cold":
         # The disk outlives pauses, and a launch would notice a loss.
-        presumed = WorkspaceState.PRESENT if execution.worktree_path else WorkspaceState.REBUILDABLE
+        if execution.worktree_path:
+            presumed = WorkspaceState.PRESENT
+        else:
+            presumed = WorkspaceState.REBUILDABLE
         return Observation.dead("sprite_cold", presumed)
     try:
         report, token = await _poll_status(api, execution, layout, timeout)
@@ -143,7 +146,10 @@ async def _poll_status(
         return await status_client(execution.id, token).status(timeout), token
     except AgentctlForeign as error:
         async with asyncio.timeout(timeout):
-            there = await read_token(api, layout) if error.details.get("reason") == NOT_OURS else ""
+            if error.details.get("reason") == NOT_OURS:
+                there = await read_token(api, layout)
+            else:
+                there = ""
         if there == token or not is_token_of(there, execution.auth_token):
             raise
         return await status_client(execution.id, there).status(timeout), there
@@ -152,7 +158,10 @@ async def _poll_status(
 async def _judge_silent_agent(
     api: Organisation, execution: ExecutionFacts, layout: SpriteLayout, error: ExecutorError, timeout: float
 ) -> Observation:
-    reason = "foreign" if isinstance(error, AgentctlForeign) else str(error.details.get("reason", error.code))
+    if isinstance(error, AgentctlForeign):
+        reason = "foreign"
+    else:
+        reason = str(error.details.get("reason", error.code))
     if reason not in _NOT_THERE:
         return Observation.unknown(reason)
     try:
@@ -324,7 +333,9 @@ class Sprites:
         with tempfile.TemporaryDirectory(prefix="kandev-left-") as directory:
             disk = ExecutionStorage(Path(directory))
             into = disk.state_directory_of(execution.id).path
-            return read(disk) if run_blocking(fetch_state(execution.id, into)) else None
+            if run_blocking(fetch_state(execution.id, into)):
+                return read(disk)
+            return None
 
 
 RUNTIME: Final = Sprites()

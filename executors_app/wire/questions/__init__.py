@@ -135,7 +135,9 @@ def problem_of(field: Mapping[str, Any], value: Any) -> Problem | None:
     """Return why a value is not a valid answer to a field; None if it is."""
     match field["type"]:
         case "boolean":
-            return None if isinstance(value, bool) else Problem(ProblemCode.WRONG_TYPE, "Expected true or false.")
+            if isinstance(value, bool):
+                return None
+            return Problem(ProblemCode.WRONG_TYPE, "Expected true or false.")
         case "array":
             return _problem_of_list(field, value)
         case "string":
@@ -166,7 +168,9 @@ def _problem_of_text(field: Mapping[str, Any], value: Any) -> Problem | None:
         return Problem(ProblemCode.WRONG_TYPE, "Expected text.")
     if choices := choices_of(field):
         is_offered = value in {choice.value for choice in choices}
-        return None if is_offered else Problem(ProblemCode.NOT_OFFERED, "Choose one of the offered options.")
+        if is_offered:
+            return None
+        return Problem(ProblemCode.NOT_OFFERED, "Choose one of the offered options.")
     if len(value) > ANSWER_LIMIT:
         return Problem(ProblemCode.TOO_LONG, f"Expected at most {ANSWER_LIMIT} characters.")
     short, long = "at least {} characters", "at most {} characters"

@@ -165,7 +165,10 @@ def _parse_choice(name: str, option: Any) -> dict[str, str]:
     value = _text(asked.get("const"), f"{name}: const", VALUE_LIMIT)
     title = _text(asked.get("title"), f"{name}: title", TEXT_LIMIT)
     description = asked.get("description")
-    more = {"description": _text(description, f"{name}: description", TEXT_LIMIT)} if description else {}
+    if description:
+        more = {"description": _text(description, f"{name}: description", TEXT_LIMIT)}
+    else:
+        more = {}
     return {"const": value, "title": title, **more}
 
 

@@ -57,7 +57,9 @@ class LoginView(auth_views.LoginView):
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         """Report a wrong password, or that there were too many."""
-        return _too_many_attempts(self.request) if self.attempt.is_last else super().form_invalid(form)
+        if self.attempt.is_last:
+            return _too_many_attempts(self.request)
+        return super().form_invalid(form)
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """Log in, and apply the user's theme and time zone."""
@@ -102,11 +104,9 @@ def confirm_login_link(request: HttpRequest, secret: str) -> HttpResponse:
     """Ask for confirmation, and log in on POST. Only the POST uses up the secret, so link previews cannot."""
     if request.method != "POST":
         link = LoginLink.live(secret)
-        return (
-            render(request, "login_confirm.html", {"link": link, "invited": link.user})
-            if link
-            else _invalid_link(request)
-        )
+        if link:
+            return render(request, "login_confirm.html", {"link": link, "invited": link.user})
+        return _invalid_link(request)
     link = LoginLink.consume(secret)
     if link is None:
         return _invalid_link(request)

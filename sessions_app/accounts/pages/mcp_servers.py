@@ -119,7 +119,10 @@ def _rows(team: Group, repository: Repository | None) -> list[dict[str, Any]]:
     rows = []
     for server in mcp_servers.server_list_json(team, repository)["servers"]:
         program = is_program(server)
-        target = shlex.join([server["command"], *server.get("args", [])]) if program else server["url"]
+        if program:
+            target = shlex.join([server["command"], *server.get("args", [])])
+        else:
+            target = server["url"]
         values = [f"{name}={value}" for name, value in named_values(server)]
         rows.append({"name": server["name"], "is_program": program, "target": target, "values": values})
     return rows

@@ -99,7 +99,10 @@ class ProfileForm(forms.Form):
         self.user.first_name, self.user.last_name, self.user.email = told["name"], "", told["email"]
         self.user.save(update_fields=("first_name", "last_name", "email"))
         self.chosen.theme = told["theme"]
-        self.chosen.time_zone = BROWSER_TIME_ZONE if told["time_zone"] == BROWSER_CHOICE else told["time_zone"]
+        if told["time_zone"] == BROWSER_CHOICE:
+            self.chosen.time_zone = BROWSER_TIME_ZONE
+        else:
+            self.chosen.time_zone = told["time_zone"]
         self.chosen.save()
         return self.chosen
 
@@ -160,7 +163,9 @@ def current_theme(request: HttpRequest) -> str:
 
 
 def _known_or_default(value: str, known: Any, default: str) -> str:
-    return value if value in known else default
+    if value in known:
+        return value
+    return default
 
 
 def remember_appearance(response: HttpResponse, user: User) -> None:

@@ -142,7 +142,9 @@ def _redirect_to_team(request: UserHttpRequest, found: Group, act: Callable[[], 
         raise Http404 from None
     messages.success(request, f"{user.get_username()} {said}.")
     still = teams.visible_teams(request.user).filter(id=found.pk).exists()
-    return redirect("settings-team", found.pk) if still else redirect("settings-teams")
+    if still:
+        return redirect("settings-team", found.pk)
+    return redirect("settings-teams")
 
 
 MAX_ACCOUNTS_SHOWN: Final = 100
@@ -185,7 +187,10 @@ def show_login_link(request: UserHttpRequest, user_id: int) -> HttpResponse:
     user = get_object_or_404(get_user_model(), pk=user_id, is_active=True)
     if not teams.may_manage_account(request.user, user):
         raise PermissionDenied
-    purpose = LoginLink.Purpose.PASSWORD if request.POST.get("purpose") == "password" else LoginLink.Purpose.LOGIN
+    if request.POST.get("purpose") == "password":
+        purpose = LoginLink.Purpose.PASSWORD
+    else:
+        purpose = LoginLink.Purpose.LOGIN
     secret = teams.create_login_link(user, purpose, request.user)
     more = {"given_to": user, "link": login_link_url(request, secret), "purpose": purpose.value}
     return _render_accounts(request, AccountForm(), 201, **more)

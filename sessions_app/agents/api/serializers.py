@@ -281,7 +281,9 @@ class AgentTypeSerializer(serializers.Serializer[Any]):
 
     def get_installed(self, kind: Any) -> bool | None:
         """Return whether its programs are on PATH; null if the profile names them."""
-        return not missing_programs(kind) if kind.argv else None
+        if kind.argv:
+            return not missing_programs(kind)
+        return None
 
     def get_offers(self, kind: Any) -> dict[str, Any] | None:
         """Return what it offers, and how that is known."""

@@ -105,7 +105,9 @@ def login_state(session: TaskSession) -> dict[str, Any] | None:
         return None
     known = {"code": "", "reason": "", "ended_at": None, **login}
     intent_id = known.pop("intent", None)
-    return known if "state" in known else {**known, "state": _unsettled_state(intent_id)}
+    if "state" in known:
+        return known
+    return {**known, "state": _unsettled_state(intent_id)}
 
 
 def _unsettled_state(intent_id: Any) -> str:
@@ -113,7 +115,9 @@ def _unsettled_state(intent_id: Any) -> str:
     intent = Intent.objects.filter(id=intent_id).first()
     if intent is None or intent.done_at is not None or not intent.payload.get("login"):
         return WITHDRAWN
-    return WAITING if intent.claimed_generation is None else RUNNING
+    if intent.claimed_generation is None:
+        return WAITING
+    return RUNNING
 
 
 def reported_at(team_id: int, executor_id: uuid.UUID, kind: str) -> ReportedAgent | None:
@@ -233,7 +237,9 @@ def _request_at(
 
 def profile_argv(profile: AgentProfile | None, kind: AgentType, runtime: str) -> Sequence[str]:
     """Return the command by which the agent runs: the profile's, or the type's if there is no profile yet."""
-    return profile.argv(runtime) if profile is not None else kind.argv_on(runtime)
+    if profile is not None:
+        return profile.argv(runtime)
+    return kind.argv_on(runtime)
 
 
 LOGIN_SHARE: Final = 2 / 3
@@ -260,7 +266,9 @@ def login_field(login: Mapping[str, Any]) -> dict[str, Any]:
 
 def login_limit(login: Mapping[str, Any]) -> float:
     """Return the seconds that the login of a start may take, in addition to the start itself; 0 without one."""
-    return float(min(_MAX_LOGIN, settings.KANDEV_START_TIMEOUT * LOGIN_SHARE)) if login else 0.0
+    if login:
+        return float(min(_MAX_LOGIN, settings.KANDEV_START_TIMEOUT * LOGIN_SHARE))
+    return 0.0
 
 
 def settle_login(transaction: SessionTransaction, intent_id: uuid.UUID, told: Mapping[str, Any], reason: str) -> None:

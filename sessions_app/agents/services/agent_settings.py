@@ -42,7 +42,10 @@ def request_setting(session_id: uuid.UUID, by: User, setting_id: str, value: str
         if setting is None:
             raise UnknownSetting(known=[each["id"] for each in row.settings])
         if not accepts_value(setting, value):
-            wanted_type = "true or false" if setting["type"] == "boolean" else "one of the choices of this setting"
+            if setting["type"] == "boolean":
+                wanted_type = "true or false"
+            else:
+                wanted_type = "one of the choices of this setting"
             raise Invalid(f"value must be {wanted_type}.", field="value")
         change = row.change_of(setting_id)
         wanted = change["value"] if change.get("state") == WAITING else setting["value"]

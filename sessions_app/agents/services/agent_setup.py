@@ -99,7 +99,9 @@ class AgentPlace:
     def needs_version(self) -> str:
         """The required version, if the one that was last started is older; empty: it is not, or not known."""
         known = self.reported
-        return self.kind.required_version(known.name, known.version) if known else ""
+        if known:
+            return self.kind.required_version(known.name, known.version)
+        return ""
 
 
 def agent_places(
@@ -132,7 +134,10 @@ def _place(
     if problem is not None and worked_at is not None and worked_at > problem.at:
         problem = None
     program = _program_state(kind, executor, problem, worked_at)
-    logged_out = problem if problem is not None and problem.code == Code.AUTH_REQUIRED else None
+    if problem is not None and problem.code == Code.AUTH_REQUIRED:
+        logged_out = problem
+    else:
+        logged_out = None
     return AgentPlace(kind, executor, program, logged_out, worked_at, reported)
 
 
@@ -140,12 +145,18 @@ def _program_state(
     kind: AgentType, executor: Executor, problem: Problem | None, worked_at: datetime | None
 ) -> ProgramState:
     if not kind.needs:
-        return ProgramState.INCLUDED if kind.argv else ProgramState.BY_PROFILE
+        if kind.argv:
+            return ProgramState.INCLUDED
+        return ProgramState.BY_PROFILE
     if executor.runtime == LOCAL:
-        return ProgramState.MISSING if missing_programs(kind) else ProgramState.INSTALLED
+        if missing_programs(kind):
+            return ProgramState.MISSING
+        return ProgramState.INSTALLED
     if problem is not None and problem.code == Code.PROGRAM_MISSING:
         return ProgramState.MISSING
-    return ProgramState.INSTALLED if worked_at is not None or problem is not None else ProgramState.UNKNOWN
+    if worked_at is not None or problem is not None:
+        return ProgramState.INSTALLED
+    return ProgramState.UNKNOWN
 
 
 def _problems(user: User) -> Mapping[tuple[str, uuid.UUID], Problem]:
@@ -297,7 +308,10 @@ class TestResult:
 def test_result(session: TaskSession) -> TestResult:
     """Return the result of a test, from what its session has recorded."""
     run = newest_run(session)
-    seconds = (run.ended_at - run.started_at).total_seconds() if run and run.ended_at else None
+    if run and run.ended_at:
+        seconds = (run.ended_at - run.started_at).total_seconds()
+    else:
+        seconds = None
     if run is not None and run.state == RunState.COMPLETED:
         return TestResult(session, "passed", _reply(run), seconds)
     failed = session.state in (SessionState.ERROR, SessionState.FAILED) or (run is not None and run.ended_at)
@@ -319,7 +333,9 @@ def _last_error(session: TaskSession) -> str:
 
 def _exit(session: TaskSession) -> str:
     code = _newest_payload(session, AgentExited.name).get("exit_code")
-    return describe_exit(code) if isinstance(code, int) else ""
+    if isinstance(code, int):
+        return describe_exit(code)
+    return ""
 
 
 def _newest_payload(session: TaskSession, name: str) -> Mapping[str, Any]:

@@ -19,7 +19,10 @@ _MAX_COMMAND: Final = 200
 def record_processes(transaction: SessionTransaction, line: Mapping[str, Any]) -> None:
     """Store the processes in a journal line of kind ``agent.processes``, whose texts an agent can write."""
     reported = line.get("processes")
-    processes = [_parse_process(each) for each in reported[:_MAX_LISTED]] if isinstance(reported, list) else []
+    if isinstance(reported, list):
+        processes = [_parse_process(each) for each in reported[:_MAX_LISTED]]
+    else:
+        processes = []
     listed = [process for process in processes if process is not None]
     count = line.get("count")
     if isinstance(count, bool) or not isinstance(count, int) or count < len(listed):
@@ -54,4 +57,6 @@ def _parse_process(reported: Any) -> dict[str, str] | None:
         at = started_at.astimezone(UTC).isoformat() if started_at.tzinfo else ""
     except (ValueError, OverflowError):
         return None
-    return {"command": visible, "since": at} if visible and at else None
+    if visible and at:
+        return {"command": visible, "since": at}
+    return None

@@ -147,7 +147,9 @@ def _looks_secret(text: str) -> bool:
 def _query_of(text: str) -> str:
     """Return the query of an address; empty for any other text, whatever it contains."""
     try:
-        return urlsplit(text).query if "://" in text else ""
+        if "://" in text:
+            return urlsplit(text).query
+        return ""
     except ValueError:
         return ""
 
@@ -186,7 +188,10 @@ def choose_servers(
     told: list[dict[str, Any]] = []
     for level, server in merge_servers((Level.PROFILE, profile.mcp_servers), *levels):
         resolved, missing = resolve_secrets(server, profile.env)
-        withheld = [] if level == Level.PROFILE else withheld_secrets(server, profile.secret_hosts)
+        if level == Level.PROFILE:
+            withheld = []
+        else:
+            withheld = withheld_secrets(server, profile.secret_hosts)
         reason = ""
         if missing:
             reason = SECRET_MISSING
@@ -237,4 +242,6 @@ def _left_out(stored: Mapping[str, Any] | None, present: Mapping[str, Any] | Non
 def given_servers(session: TaskSession) -> list[dict[str, Any]]:
     """Return the servers of the last start, ``{"name", "from", "reason", "variables"}``; an empty reason: given."""
     known = session.metadata.get(METADATA_KEY)
-    return list(known["servers"]) if isinstance(known, dict) else []
+    if isinstance(known, dict):
+        return list(known["servers"])
+    return []

@@ -21,7 +21,9 @@ from sessions_app.models import TaskSession
 
 def parse_posted_setting(kind: str, value: str) -> str | bool:
     """Return the value of a posted form, which knows only text."""
-    return value == "true" if kind == "boolean" else value
+    if kind == "boolean":
+        return value == "true"
+    return value
 
 
 def agent_settings_context(session: TaskSession) -> dict[str, Any]:
@@ -93,7 +95,9 @@ def _setting_context(setting: dict[str, Any], session: TaskSession) -> dict[str,
 def _waiting_note(setting: dict[str, Any], session: TaskSession) -> str:
     when = "Waiting for the agent" if session.launch_id else "Applied when the agent starts"
     present = _value_name(setting, setting["value"])
-    return f"{when}. Now: {present}." if present else f"{when}."
+    if present:
+        return f"{when}. Now: {present}."
+    return f"{when}."
 
 
 def _refusal(setting: dict[str, Any], change: dict[str, Any]) -> str:
@@ -103,7 +107,9 @@ def _refusal(setting: dict[str, Any], change: dict[str, Any]) -> str:
 
 def _value_name(setting: dict[str, Any], value: Any) -> str:
     if isinstance(value, bool):
-        return "On" if value else "Off"
+        if value:
+            return "On"
+        return "Off"
     return next((each["name"] for each in setting["choices"] if each["value"] == value), str(value or ""))
 
 
@@ -140,14 +146,16 @@ def login_progress(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return what to show of the last login: a sentence, its time, and whether it runs; None if there was none."""
     if state is None:
         return None
-    what = "The logout" if state["action"] == LoginAction.LOGOUT else f"The login by “{state['name']}”"
+    if state["action"] == LoginAction.LOGOUT:
+        what = "The logout"
+    else:
+        what = f"The login by “{state['name']}”"
     ended = _ENDINGS.get(state["state"])
     if ended is None:
-        text = (
-            f"{what} waits for the agent’s start."
-            if state["state"] == agent_login.WAITING
-            else f"{what} is running. The agent may ask you to do something, in a browser or in a question here."
-        )
+        if state["state"] == agent_login.WAITING:
+            text = f"{what} waits for the agent’s start."
+        else:
+            text = f"{what} is running. The agent may ask you to do something, in a browser or in a question here."
     else:
         text = f"{what} {ended}{': ' if state['reason'] else '.'}{state['reason']}"
     at = datetime.fromisoformat(state["ended_at"] or state["at"])

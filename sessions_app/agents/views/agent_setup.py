@@ -61,7 +61,9 @@ def place_label(place: AgentPlace) -> Label:
         return _LOGGED_OUT_LABEL
     if place.needs_version and place.reported is not None:
         return Label(f"Outdated: {place.reported.version}, needs {place.needs_version}", "ask")
-    return _WORKS_LABEL if place.worked_at else _PROGRAM_LABELS[place.program]
+    if place.worked_at:
+        return _WORKS_LABEL
+    return _PROGRAM_LABELS[place.program]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,9 @@ def _chosen(request: UserHttpRequest, name: str) -> _Setup | None:
     executor = executors.filter(pk=parse_uuid(executor_id)).first() if executor_id else executors.first()  # type: ignore[misc]
     if (team_id and team is None) or (executor_id and executor is None):
         raise Http404("no such team or executor")
-    return _Setup(kind, team, executor) if team and executor else None
+    if team and executor:
+        return _Setup(kind, team, executor)
+    return None
 
 
 @never_cache

@@ -119,10 +119,14 @@ def _profile_context(row: AgentProfile, sessions: int, own_name: str) -> dict[st
         kind = agent_type(row.agent_type)
     except UnknownPlugin:
         return {"row": row, "title": row.agent_type, "resume": Label("Unknown type", "bad"), "sessions": sessions}
-    resumes = kind.supports_session_resume if row.supports_session_resume is None else row.supports_session_resume
-    gets_history = (
-        kind.history_context_injection if row.history_context_injection is None else row.history_context_injection
-    )
+    if row.supports_session_resume is None:
+        resumes = kind.supports_session_resume
+    else:
+        resumes = row.supports_session_resume
+    if row.history_context_injection is None:
+        gets_history = kind.history_context_injection
+    else:
+        gets_history = row.history_context_injection
     return {
         "row": row,
         "title": agent_capabilities.own_title(kind.name, own_name),
@@ -135,7 +139,9 @@ def _profile_context(row: AgentProfile, sessions: int, own_name: str) -> dict[st
 def _resume_label(*, resumes: bool, gets_history: bool) -> Label:
     if resumes:
         return _RESUMES_LABEL
-    return _HISTORY_LABEL if gets_history else _NEW_CONVERSATION_LABEL
+    if gets_history:
+        return _HISTORY_LABEL
+    return _NEW_CONVERSATION_LABEL
 
 
 def _agent_type_context(
@@ -169,9 +175,10 @@ def _resume_summary(kind: AgentType) -> str:
     if kind.supports_session_resume:
         first = "The agent restores its own conversation"
         first += ", and Kandev compares what it replays with the log." if kind.replays_on_load else "."
-        then = (
-            "your next prompt includes the history" if kind.history_context_injection else "you choose how to continue"
-        )
+        if kind.history_context_injection:
+            then = "your next prompt includes the history"
+        else:
+            then = "you choose how to continue"
         return f"{first} If it cannot, {then}."
     if kind.history_context_injection:
         return "The agent cannot restore conversations. Your next prompt includes the history."
@@ -225,9 +232,9 @@ def probe_and_redirect(request: UserHttpRequest, executor_id: uuid.UUID) -> Http
 
 def _probe_result_text(told: Mapping[str, Any]) -> str:
     counts = [f"{told['observed'][kind]} {kind}" for kind in _COUNTED_STATUSES if told["observed"].get(kind)]
-    return (
-        f"Agents that should be running there: {', '.join(counts)}." if counts else "No agent should be running there."
-    )
+    if counts:
+        return f"Agents that should be running there: {', '.join(counts)}."
+    return "No agent should be running there."
 
 
 def executors_context(user: User) -> dict[str, Any]:
@@ -239,7 +246,10 @@ def executors_context(user: User) -> dict[str, Any]:
     writable = set(writable_teams(user).values_list("id", flat=True))
     holders = _LeaseHolders()
     # The executors that the last search for orphans could not reach, with the reasons.
-    failed = Chore.objects.filter(name="orphans", failed_at__isnull=False).first() if user.is_staff else None
+    if user.is_staff:
+        failed = Chore.objects.filter(name="orphans", failed_at__isnull=False).first()
+    else:
+        failed = None
     executions = [
         _execution_context(row, writable, holders) for row in rows.defer(*_DEFERRED_FIELDS)[:MAX_EXECUTIONS_SHOWN]
     ]
@@ -275,7 +285,9 @@ class _LeaseHolders:
         """Return the machine with this id in words; empty without an id, as for a runtime that is not local."""
         if not host_id:
             return ""
-        return "this machine" if host_id == self._here else f"another machine ({host_id[:8]})"
+        if host_id == self._here:
+            return "this machine"
+        return f"another machine ({host_id[:8]})"
 
     def lease(self, row: ExecutorRunning) -> dict[str, Any]:
         """Return who holds the lease of an execution, and until when."""

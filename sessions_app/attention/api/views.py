@@ -44,7 +44,9 @@ def _attention_items(user: User, asked: dict[str, Any]) -> QuerySet[AttentionIte
     }[asked["state"]](user)
     named = {"kind": "kind", "task": "task_id", "session": "session_id"}
     rows = rows.filter(**{column: asked[name] for name, column in named.items() if name in asked})
-    return rows.filter(attention.own_items(user)) if asked["mine"] else rows
+    if asked["mine"]:
+        return rows.filter(attention.own_items(user))
+    return rows
 
 
 class _AttentionItemView(ApiView):

@@ -168,7 +168,9 @@ def question_notice(permission_id: str, question: Mapping[str, Any]) -> Notice:
 
 def request_notice(permission_id: str, tool_call: Mapping[str, Any], question: Mapping[str, Any] | None) -> Notice:
     """Return the notice of what an agent asks: a question, or a permission."""
-    return question_notice(permission_id, question) if question else permission_notice(permission_id, tool_call)
+    if question:
+        return question_notice(permission_id, question)
+    return permission_notice(permission_id, tool_call)
 
 
 def _describe_tool_call(tool_call: Mapping[str, Any]) -> Text:
@@ -195,7 +197,9 @@ def _first_paths(tool_call: Mapping[str, Any]) -> list[str]:
 
 def _string(value: Any) -> str:
     """Return a text as it is, and nothing of a value that is no text: an agent decides how long that would be."""
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value
+    return ""
 
 
 def held_notice(session_id: str, message_id: str, prompt: str) -> Notice:
@@ -397,7 +401,9 @@ def _evidence(error: str, log_tail: str) -> Text:
     log_tail = log_tail[-(DETAIL_LIMIT - ERROR_CHARS) :]
     if not quoted:
         return text(log_tail)
-    return text(quoted, "\n\n", log_tail) if log_tail else text(quoted)
+    if log_tail:
+        return text(quoted, "\n\n", log_tail)
+    return text(quoted)
 
 
 def tail(log: str) -> str:

@@ -105,7 +105,9 @@ def quote_lines(text: str, limit: int) -> Quotation:
 def shorten(text: str) -> str:
     """Return the beginning of a text that has no secrets, on one line, and with invisible characters made visible."""
     plain = make_visible(_on_one_line(text[:_READ]))
-    return plain if len(plain) <= EXCERPT_LIMIT else f"{plain[: EXCERPT_LIMIT - 1].rstrip()}…"
+    if len(plain) <= EXCERPT_LIMIT:
+        return plain
+    return f"{plain[: EXCERPT_LIMIT - 1].rstrip()}…"
 
 
 def _quote_ends(text: str, same_or_end: str, gap: str) -> Quotation:
@@ -123,7 +125,9 @@ def _without_cut_line(text: str) -> str:
     The rest of a line may be a value without its name.
     """
     line_end = text.find("\n", 0, len(text) // 4)
-    return without_cut_beginning(text) if line_end < 0 else text[line_end + 1 :]
+    if line_end < 0:
+        return without_cut_beginning(text)
+    return text[line_end + 1 :]
 
 
 def _left_out(length: int) -> str:
@@ -229,7 +233,9 @@ def encode_quotations(texts: Mapping[str, str | Text]) -> str:
     """Return the quotations of texts by name, as they are stored; empty if there are none."""
     places = {name: words.places() for name, words in texts.items() if isinstance(words, Text)}
     quoted = {name: found for name, found in places.items() if found}
-    return json.dumps(quoted) if quoted else ""
+    if quoted:
+        return json.dumps(quoted)
+    return ""
 
 
 def show_quotations(quoted: str, secrets: Sequence[str]) -> list[str]:

@@ -346,7 +346,9 @@ def default_choice(user: User) -> DefaultChoice:
     """Return what the user chose last, among what they can still see; one query."""
     rows = TaskSession.objects.visible_to(user).filter(owner=user).order_by("-created_at")
     last = rows.values_list("agent_profile_id", "executor_id", "task__repository_id").first()
-    return DefaultChoice(*last) if last else DefaultChoice()
+    if last:
+        return DefaultChoice(*last)
+    return DefaultChoice()
 
 
 def usual_choice(user: User, task: Task) -> tuple[AgentProfile, Executor]:

@@ -76,7 +76,9 @@ class _FilesInput(forms.FileInput):
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[Any]:
         """Return all files."""
-        return list(files.getlist(name)) if hasattr(files, "getlist") else []
+        if hasattr(files, "getlist"):
+            return list(files.getlist(name))
+        return []
 
 
 class _FilesField(forms.FileField):
@@ -231,7 +233,9 @@ def _session_to_take_over(request: UserHttpRequest, row: Task) -> dict[str, Any]
     Only that executor has the worktree.
     """
     wanted = row.sessions.filter(id=parse_uuid(request.GET.get("worktree_of", ""))).first()  # type: ignore[misc]
-    return {"worktree_of": wanted.worktree_owner_id, "executor": wanted.executor_id} if wanted else {}
+    if wanted:
+        return {"worktree_of": wanted.worktree_owner_id, "executor": wanted.executor_id}
+    return {}
 
 
 def sessions_context(row: Task, user: User, number: int | None = None) -> dict[str, Any]:

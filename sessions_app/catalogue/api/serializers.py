@@ -44,7 +44,9 @@ class ExecutorSerializer(StrictModelSerializer):
 
     def get_config(self, executor: Executor) -> dict[str, Any] | None:
         """Return the configuration; null for users who are not staff."""
-        return dict(executor.config) if self.context["request"].user.is_staff else None
+        if self.context["request"].user.is_staff:
+            return dict(executor.config)
+        return None
 
 
 class NewExecutorSerializer(StrictModelSerializer):

@@ -223,4 +223,6 @@ def unknown_event_label(name: str) -> Label:
 
 def with_reason(words: str, reason: object) -> str:
     """Return the words, followed by the reason if there is one."""
-    return f"{words}: {reason}" if reason else words
+    if reason:
+        return f"{words}: {reason}"
+    return words

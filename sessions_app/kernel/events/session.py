@@ -44,7 +44,9 @@ class StateChanged(
 
     def log_level(self) -> int:
         """Return WARNING for a session that was given up."""
-        return logging.WARNING if self.to == SessionState.FAILED else logging.INFO
+        if self.to == SessionState.FAILED:
+            return logging.WARNING
+        return logging.INFO
 
     @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:

@@ -249,7 +249,10 @@ class OutsideWorkInterrupted(
 
     def timeline_label(self) -> Label:
         """Say what was cut off, and by what."""
-        what = "Work outside a turn was cut off" if self.was_working else "Processes that the agent had left ended"
+        if self.was_working:
+            what = "Work outside a turn was cut off"
+        else:
+            what = "Processes that the agent had left ended"
         return Label(with_reason(what, _END_CAUSES.get(self.reason) or humanize_code(self.reason)), "bad")
 
 

@@ -93,7 +93,9 @@ def append_events(session_id: uuid.UUID | str, events: Sequence[NewEvent]) -> in
     Other processes are woken after the commit.
     """
     append_all_events({session_key(session_id): events})
-    return events[-1].seq if events else 0
+    if events:
+        return events[-1].seq
+    return 0
 
 
 def append_all_events(events_by_session: Mapping[uuid.UUID, Sequence[NewEvent]]) -> None:

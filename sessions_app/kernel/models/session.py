@@ -184,4 +184,6 @@ class TaskSession(TeamModel):
 
 def session_key(session_id: uuid.UUID | str) -> uuid.UUID:
     """Return a session's id as a UUID; raises ValueError for text that is none."""
-    return session_id if isinstance(session_id, uuid.UUID) else uuid.UUID(session_id)
+    if isinstance(session_id, uuid.UUID):
+        return session_id
+    return uuid.UUID(session_id)

@@ -102,7 +102,9 @@ _UNASKED_PROMPT_KINDS: Final = frozenset({PromptKind.CONTINUE, PromptKind.RETRY,
 
 def turn_origin(kind: str, *, by_user: bool) -> TurnOrigin:
     """Return who begins the turn of a prompt of this kind; ``by_user``: a user asked for it, such as to continue."""
-    return TurnOrigin.KANDEV if kind in _UNASKED_PROMPT_KINDS and not by_user else TurnOrigin.PROMPT
+    if kind in _UNASKED_PROMPT_KINDS and not by_user:
+        return TurnOrigin.KANDEV
+    return TurnOrigin.PROMPT
 
 
 class RequestKind(StrEnum):
@@ -331,4 +333,6 @@ def derive_status(run: RunFacts | None) -> DerivedStatus:
         return DerivedStatus.INTERRUPTED_WAITING
     if run.state == RunState.WAITING:
         return DerivedStatus.WAITING
-    return DerivedStatus.RUNNING if is_open else DerivedStatus.IDLE
+    if is_open:
+        return DerivedStatus.RUNNING
+    return DerivedStatus.IDLE

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 def plural(number: int, one: str, many: str) -> str:
     """Return ``one`` for 1, otherwise ``many`` with the number filled in."""
-    return one if number == 1 else many.format(number)
+    if number == 1:
+        return one
+    return many.format(number)
 
 
 def describe_exit(exit_code: object) -> str:
     """Return how a process ended; a negative code is the signal that ended it, anything but a number is unknown."""
     if not isinstance(exit_code, int):
         return "exit code unknown"
-    return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+    if exit_code < 0:
+        return f"signal {-exit_code}"
+    return f"exit code {exit_code}"
 
 
 def as_sentence(text: str) -> str:

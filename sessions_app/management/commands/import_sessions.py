@@ -61,7 +61,9 @@ class Command(VisibleCommand):
 def _record_folder(directory: Path) -> Path:
     """Return the record's directory, given it or a data directory."""
     inner = directory / "sessions"
-    return inner if inner.is_dir() and not list_records(directory) else directory
+    if inner.is_dir() and not list_records(directory):
+        return inner
+    return directory
 
 
 def print_results(console: VisibleConsole, results: Sequence[ImportResult], *, dry_run: bool) -> None:

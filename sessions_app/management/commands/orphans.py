@@ -74,7 +74,10 @@ class Command(VisibleCommand):
         there = {one.id: (name, one) for name, report in reports.items() for one in report.found}
         for wanted in names:
             if wanted not in there:
-                hint = f" It may be on {not_asked}, which could not be reached." if not_asked else ""
+                if not_asked:
+                    hint = f" It may be on {not_asked}, which could not be reached."
+                else:
+                    hint = ""
                 raise CommandError(f"{wanted} is not an orphan of this installation; nothing was changed.{hint}")
             name, one = there[wanted]
             try:

@@ -179,7 +179,10 @@ def reserve_ipv6(port: int) -> socket.socket | None:
     Otherwise another user of this machine could serve there in our name. The socket never listens, so browsers are
     refused at once and fall back to the IPv4 address.
     """
-    reserved = socket.socket(socket.AF_INET6, socket.SOCK_STREAM) if socket.has_ipv6 else socket.socket()
+    if socket.has_ipv6:
+        reserved = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    else:
+        reserved = socket.socket()
     try:
         reserved.bind(("::1", port))
     except OSError as error:
@@ -191,7 +194,9 @@ def reserve_ipv6(port: int) -> socket.socket | None:
 
 
 def _error_reason(error: Exception) -> str:
-    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else str(error)
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error)
 
 
 def prepare_database() -> None:

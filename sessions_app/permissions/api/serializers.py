@@ -66,17 +66,23 @@ class PermissionSerializer(StrictModelSerializer):
 
     def get_resume_token(self, asked: PermissionRequest) -> str | None:
         """Return the key to answer with, if the user may answer and the key is still valid; else null."""
-        return shown_secret(self._token(asked)) if self.context["may_answer"] else None
+        if self.context["may_answer"]:
+            return shown_secret(self._token(asked))
+        return None
 
     def get_expires_at(self, asked: PermissionRequest) -> datetime | None:
         """Return when the request expires unanswered; null if it never does."""
         token = self._token(asked)
-        return token.expires_at if token else None
+        if token:
+            return token.expires_at
+        return None
 
     def get_answered_by(self, asked: PermissionRequest) -> str | None:
         """Return the name of the user whose answer was used; null if there is none."""
         token = self._token(asked)
-        return token.consumed_by.get_username() if token and token.consumed_by else None
+        if token and token.consumed_by:
+            return token.consumed_by.get_username()
+        return None
 
 
 class PermissionAnswerSerializer(serializers.Serializer[Any]):

@@ -123,7 +123,9 @@ def _kind_of(event: LogEvent) -> str:
 def _name_of(kind: str) -> str:
     if kind in _OTHER_KINDS:
         return _OTHER_KINDS[kind]
-    return MESSAGE_ADDED if _is_message(kind) else PREFIX + kind
+    if _is_message(kind):
+        return MESSAGE_ADDED
+    return PREFIX + kind
 
 
 def _is_message(kind: str) -> bool:

@@ -136,4 +136,6 @@ class SessionRebuild:
 def text_value(values: Mapping[str, Any], name: str) -> str:
     """Return a string from ``values``; empty if it is missing or not a string."""
     value = values.get(name)
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value
+    return ""

@@ -51,7 +51,9 @@ def taken_files_sentence(taken: Collection[str] | None) -> str:
     kinds = [what for block, what in CAPABILITY_BY_BLOCK.items() if block in taken and block != "resource"]
     if "resource" in taken:
         return f"This agent accepts {', '.join([*kinds, 'text files'])} and PDF."
-    return f"This agent accepts {', '.join(kinds)} and text files." if kinds else "This agent accepts text files only."
+    if kinds:
+        return f"This agent accepts {', '.join(kinds)} and text files."
+    return "This agent accepts text files only."
 
 
 def media_type_of(content: bytes) -> str | None:
@@ -64,7 +66,9 @@ def media_type_of(content: bytes) -> str | None:
         content.decode()
     except UnicodeDecodeError:
         return None
-    return None if b"\0" in content else TEXT
+    if b"\0" in content:
+        return None
+    return TEXT
 
 
 def block_of(media_type: str) -> str:
@@ -72,7 +76,9 @@ def block_of(media_type: str) -> str:
     main = media_type.partition("/")[0]
     if media_type == TEXT:
         return "text"
-    return main if main in ("image", "audio") else "resource"
+    if main in ("image", "audio"):
+        return main
+    return "resource"
 
 
 def clean_name(name: str) -> str:
@@ -102,7 +108,10 @@ def content_block(described: Mapping[str, Any], content: bytes) -> dict[str, Any
     if kind in ("image", "audio"):
         return {"type": kind, "mimeType": media_type, "data": base64.b64encode(content).decode()}
     resource = {"uri": f"attachment:///{quote(described['name'])}", "mimeType": media_type}
-    body = {"text": content.decode()} if kind == "text" else {"blob": base64.b64encode(content).decode()}
+    if kind == "text":
+        body = {"text": content.decode()}
+    else:
+        body = {"blob": base64.b64encode(content).decode()}
     return {"type": "resource", "resource": {**resource, **body}}
 
 
@@ -116,6 +125,11 @@ def first_untaken(described: Collection[Mapping[str, Any]], taken: Collection[st
 
 def names_sentence(described: Any) -> str:
     """Return one line that names the files, for an agent that does not get them; empty if there are none."""
-    listed = [each for each in described if isinstance(each, Mapping)] if isinstance(described, list) else []
+    if isinstance(described, list):
+        listed = [each for each in described if isinstance(each, Mapping)]
+    else:
+        listed = []
     names = ", ".join(f"{each.get('name', 'file')} ({each.get('media_type', 'unknown type')})" for each in listed)
-    return f"[Attached: {names}]" if names else ""
+    if names:
+        return f"[Attached: {names}]"
+    return ""

@@ -125,7 +125,10 @@ def _what_was_interrupted(facts: Interruption) -> list[str]:
 
 def cut_off_sentence(facts: Interruption, process_count: int) -> str:
     """Tell people what ended with an agent that had no turn open; ``process_count`` includes those not listed."""
-    sentences = ["The agent was working outside a turn, and that work was cut off."] if facts.was_working else []
+    if facts.was_working:
+        sentences = ["The agent was working outside a turn, and that work was cut off."]
+    else:
+        sentences = []
     if facts.unfinished_tools:
         sentences.append(f"Without a result: {_enumerated(facts.unfinished_tools, len(facts.unfinished_tools))}.")
     if process_count:

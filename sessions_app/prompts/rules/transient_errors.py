@@ -157,7 +157,9 @@ def transient_trouble(code: str, message: str) -> ProviderTrouble | None:
         return None
     if _QUOTA.search(message):
         hint = retry_after_hint(message)
-        return ProviderTrouble.RATE_LIMITED if hint is not None and hint <= MAX_RETRY_AFTER else None
+        if hint is not None and hint <= MAX_RETRY_AFTER:
+            return ProviderTrouble.RATE_LIMITED
+        return None
     return next((trouble for trouble, pattern in _TRANSIENT.items() if pattern.search(message)), None)
 
 
@@ -178,4 +180,6 @@ def retry_delay(attempt: int, message: str) -> timedelta:
     """
     planned = RETRY_DELAYS[min(max(attempt, 1), len(RETRY_DELAYS)) - 1]
     hint = retry_after_hint(message)
-    return planned if hint is None or hint > MAX_RETRY_AFTER else max(planned, hint)
+    if hint is None or hint > MAX_RETRY_AFTER:
+        return planned
+    return max(planned, hint)

@@ -82,13 +82,18 @@ def refuse_untaken(session: TaskSession, described: Sequence[Mapping[str, Any]])
 def accepted_blocks(session: TaskSession) -> list[str] | None:
     """Return what the agent accepts in a prompt beside text: ``image``, ``audio``, ``resource``; None if unknown."""
     known = session.metadata.get(BLOCKS_KEY)
-    return [str(each) for each in known] if isinstance(known, list) else None
+    if isinstance(known, list):
+        return [str(each) for each in known]
+    return None
 
 
 def remember_blocks(transaction: SessionTransaction, capabilities: Any) -> None:
     """Store what an agent that has just started accepts in a prompt."""
     told = capabilities.get("prompt") if isinstance(capabilities, dict) else None
-    known = sorted(set(map(str, told)) & set(rules.CAPABILITY_BY_BLOCK)) if isinstance(told, list) else None
+    if isinstance(told, list):
+        known = sorted(set(map(str, told)) & set(rules.CAPABILITY_BY_BLOCK))
+    else:
+        known = None
     metadata = {name: value for name, value in transaction.session.metadata.items() if name != BLOCKS_KEY}
     transaction.set_fields(metadata=metadata if known is None else {**metadata, BLOCKS_KEY: known})
 

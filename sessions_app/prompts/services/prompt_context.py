@@ -56,19 +56,25 @@ def note_outside_work(
 def outside_work_evidence(session: TaskSession) -> dict[str, Any]:
     """Return, for a receipt, what ended outside a turn and the agent does not know of yet."""
     known = unfinished_of(session)
-    return {"work_outside_turn": str(known["sentence"])} if known and known.get("sentence") else {}
+    if known and known.get("sentence"):
+        return {"work_outside_turn": str(known["sentence"])}
+    return {}
 
 
 def unfinished_of(session: TaskSession) -> Mapping[str, Any] | None:
     """Return the unfinished work; None if there is none."""
     found = session.metadata.get(INTERRUPTION_KEY)
-    return found if isinstance(found, dict) and found else None
+    if isinstance(found, dict) and found:
+        return found
+    return None
 
 
 def snapshot_to_compare(session: TaskSession) -> str | None:
     """Return the snapshot to compare with (empty: none); None if nothing is unfinished or the changes are known."""
     known = unfinished_of(session)
-    return None if known is None or "changed" in known else str(known.get("since", ""))
+    if known is None or "changed" in known:
+        return None
+    return str(known.get("since", ""))
 
 
 def add_workspace_findings(transaction: SessionTransaction, changed: Sequence[str], processes: Sequence[str]) -> None:
@@ -117,7 +123,10 @@ def context_before(session: TaskSession, row: Prompt) -> str:
     if row.kind == PromptKind.CHECK:
         return ""
     known, wait = unfinished_of(session), wait_of(session)
-    notes = [interruption_note(to_interruption(session, known))] if known and row.kind != PromptKind.CONTINUE else []
+    if known and row.kind != PromptKind.CONTINUE:
+        notes = [interruption_note(to_interruption(session, known))]
+    else:
+        notes = []
     if wait and not row.message_id.startswith(continue_prompt_prefix(wait)):
         notes.append(interrupted_wait_note(to_interrupted_wait(wait)))
     if about_workspace := workspace_notes.notes_for_agent(session):
@@ -128,7 +137,9 @@ def context_before(session: TaskSession, row: Prompt) -> str:
 def wait_of(session: TaskSession) -> Mapping[str, Any] | None:
     """Return the wait that ended without an answer and that the agent does not know of yet; None if there is none."""
     found = session.metadata.get(INTERRUPTED_WAIT)
-    return found if isinstance(found, dict) and found else None
+    if isinstance(found, dict) and found:
+        return found
+    return None
 
 
 def continue_prompt_prefix(wait: Mapping[str, Any]) -> str:

@@ -112,7 +112,9 @@ def _create_continue_prompt(transaction: SessionTransaction, old: Prompt, by: Us
 def _unfinished_tools(transaction: SessionTransaction, run: Turn) -> list[str]:
     """Return the tools that were unfinished when the run was interrupted, from the log."""
     event = transaction.session.events.filter(once=f"run.interrupted:{run.id}").first()
-    return [str(title) for title in event.payload.get("unfinished_tools", ())] if event else []
+    if event:
+        return [str(title) for title in event.payload.get("unfinished_tools", ())]
+    return []
 
 
 def resend_after_login(session_id: uuid.UUID, by: User | None) -> bool:

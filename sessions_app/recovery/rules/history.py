@@ -202,13 +202,18 @@ def _cut(text: str, limit: int, secrets: frozenset[str]) -> _EntryText:
 
 def _result(payload: Mapping[str, Any]) -> str:
     parts = payload.get("content")
-    texts = [_part(part) for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    if isinstance(parts, list):
+        texts = [_part(part) for part in parts if isinstance(part, dict)]
+    else:
+        texts = []
     if any(texts):
         return "\n".join(filter(None, texts))
     given = payload.get("raw_output")
     if isinstance(given, str):
         return given
-    return _as_json(given) if given else ""
+    if given:
+        return _as_json(given)
+    return ""
 
 
 def _part(part: Mapping[str, Any]) -> str:
@@ -218,7 +223,9 @@ def _part(part: Mapping[str, Any]) -> str:
     if block.get("type") == "diff":
         changed = block.get("newText") or block.get("new_text") or ""
         return f"changed {block.get('path', '')}: {changed}"
-    return str(block["text"]) if isinstance(block.get("text"), str) else ""
+    if isinstance(block.get("text"), str):
+        return str(block["text"])
+    return ""
 
 
 def _as_json(value: Any) -> str:

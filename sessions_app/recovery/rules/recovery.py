@@ -266,13 +266,17 @@ def postpone_start(facts: SweepFacts, observation: Observation, now: datetime, *
 def _task_state(facts: SweepFacts) -> str:
     if facts.task_archived:
         return "archived"
-    return "closed" if facts.task_closed else "open"
+    if facts.task_closed:
+        return "closed"
+    return "open"
 
 
 def _lease_state(facts: SweepFacts) -> str:
     if facts.foreign_lease:
         return "another supervisor's"
-    return "attached" if facts.attached else "free"
+    if facts.attached:
+        return "attached"
+    return "free"
 
 
 def explain_decision(facts: SweepFacts, observation: Observation, decision: Decision) -> list[tuple[str, str]]:
@@ -305,11 +309,15 @@ def explain_decision(facts: SweepFacts, observation: Observation, decision: Deci
 def _turn_text(facts: SweepFacts, decision: Decision) -> str:
     waits = decision.start_rank is not None or (facts.start_rank is not None and not facts.admitted)
     why = f" ({decision.wait_reason})" if decision.wait_reason else ""
-    return f"waits for its turn: {facts.before} before it{why}" if waits else "at once"
+    if waits:
+        return f"waits for its turn: {facts.before} before it{why}"
+    return "at once"
 
 
 def _yes_or_no(value: bool) -> str:
-    return "yes" if value else "no"
+    if value:
+        return "yes"
+    return "no"
 
 
 def _decision_summary(decision: Decision) -> str:

@@ -29,30 +29,40 @@ def _executor_ready(case: Case) -> str | None:
     status = case.facts.executor_status
     if status == E.READY:
         return None
-    return "launch" if status in (None, E.STOPPED) else "ready"
+    if status in (None, E.STOPPED):
+        return "launch"
+    return "ready"
 
 
 def _executor_stop(case: Case) -> str | None:
     """Return ``stop`` if the row claims to run. Any error but *unreachable* stays, so that it can be read."""
     claims = case.facts.executor_status in (E.STARTING, E.READY) or case.is_unreachable
-    return "stop" if claims else None
+    if claims:
+        return "stop"
+    return None
 
 
 def _executor_fail(case: Case, code: str) -> str | None:
     known = case.facts.executor_status == E.ERROR and case.facts.executor_error_code == code
-    return None if known or case.facts.executor_status is None else "fail"
+    if known or case.facts.executor_status is None:
+        return None
+    return "fail"
 
 
 def _session_settle(case: Case) -> str | None:
     """Return the move that lets a session wait for its user if it claims an agent."""
     claims = case.facts.session_state in (S.STARTING, S.RUNNING)
-    return "interrupt" if claims or (case.facts.session_state == S.ERROR and case.is_unreachable) else None
+    if claims or (case.facts.session_state == S.ERROR and case.is_unreachable):
+        return "interrupt"
+    return None
 
 
 def _session_fail(case: Case, *, anew: bool) -> str | None:
     """Return ``fail`` if the session may get this error; ``anew`` replaces the error of a session in ERROR."""
     state = case.facts.session_state
-    return "fail" if SESSION.allows(state, "fail") and (anew or state != S.ERROR) else None
+    if SESSION.allows(state, "fail") and (anew or state != S.ERROR):
+        return "fail"
+    return None
 
 
 def _session_as_reported(case: Case) -> str | None:
@@ -70,7 +80,9 @@ def _session_as_reported(case: Case) -> str | None:
         move, target = "start", S.STARTING
     else:
         move, target = "ready", S.WAITING_FOR_INPUT
-    return move if state not in (target, S.FAILED) and SESSION.allows(state, move) else None
+    if state not in (target, S.FAILED) and SESSION.allows(state, move):
+        return move
+    return None
 
 
 # --- decisions ---
@@ -118,7 +130,9 @@ def _who_answers(case: Case) -> str:
     report, known = case.observation.report, case.facts.known_launch_id
     launch_id = report["agent"].get("launch_id") if report else None
     is_later = known and launch_id not in (None, known)
-    return "the agent of a later launch is running" if is_later else "the agent is running"
+    if is_later:
+        return "the agent of a later launch is running"
+    return "the agent is running"
 
 
 def leave_for_later(case: Case) -> Fields:
@@ -181,7 +195,10 @@ def start_workspace(case: Case) -> Fields:
 
 def start_workspace_not_resumable(case: Case) -> Fields:
     """Start the workspace, and report that the agent cannot be resumed."""
-    gone = {} if case.is_alive else {"executor_move": "launch", "agent_action": "start_workspace"}
+    if case.is_alive:
+        gone = {}
+    else:
+        gone = {"executor_move": "launch", "agent_action": "start_workspace"}
     return mark_not_resumable(case) | gone
 
 

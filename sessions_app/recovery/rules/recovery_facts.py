@@ -161,7 +161,9 @@ class Case:
     def agent_state(self) -> str | None:
         """``agent.state`` of the report; None without a report."""
         report = self.observation.report
-        return str(report["agent"]["state"]) if report else None
+        if report:
+            return str(report["agent"]["state"])
+        return None
 
     @property
     def is_agent_alive(self) -> bool:

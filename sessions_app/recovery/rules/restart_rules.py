@@ -30,7 +30,9 @@ def restart_delay_after_death(attempts: int, random: float, first: timedelta = F
 
     The first restart is immediate, because most agents die once, from a cause that has passed.
     """
-    return restart_delay(attempts, random, first) if attempts else timedelta()
+    if attempts:
+        return restart_delay(attempts, random, first)
+    return timedelta()
 
 
 def stable_after(attempts: int) -> timedelta:
@@ -131,4 +133,6 @@ def count_before(rank: int, mine: int, others: Mapping[int, int], urgent: int) -
     """
     # The teams alternate, so each other team gets about as many turns before this one as its own team.
     ahead = mine + sum(min(number, mine) for number in others.values())
-    return ahead if rank < 0 else ahead + urgent
+    if rank < 0:
+        return ahead
+    return ahead + urgent

@@ -136,12 +136,16 @@ class Assessment:
     @property
     def cause(self) -> Assessment:
         """The answer that decides what a start would meet, under all rows that hide it."""
-        return self.below.cause if self.below else self
+        if self.below:
+            return self.below.cause
+        return self
 
     @property
     def without_live_agent(self) -> Assessment:
         """The answer as if no agent had been seen, without rows 1 and 2."""
-        return self.below if self.below and self.row in _SEEN_ROWS else self
+        if self.below and self.row in _SEEN_ROWS:
+            return self.below
+        return self
 
     @property
     def is_running(self) -> bool:
@@ -330,7 +334,9 @@ def _with_conversation(cause: Assessment, mode: Mode) -> ModeVerdict:
     if mode is Mode.ACCEPT_MISMATCH and cause.has_mismatch:
         return ModeVerdict(Strategy.NATIVE)
     if mode is Mode.RESUME and token_was_rejected(cause):
-        return ModeVerdict(refusal="strange_token") if cause.token_strange else ModeVerdict(Strategy.NATIVE)
+        if cause.token_strange:
+            return ModeVerdict(refusal="strange_token")
+        return ModeVerdict(Strategy.NATIVE)
     if cause.row in _REFUSALS:
         return ModeVerdict(refusal=_REFUSALS[cause.row])
     return ModeVerdict(cause.strategy)

@@ -122,7 +122,9 @@ class Requests:
     @property
     def last_text(self) -> str | None:
         """The text of the last completed turn; None if it is not known."""
-        return self.completed[-1].text if self.completed else None
+        if self.completed:
+            return self.completed[-1].text
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,9 @@ class Comparison:
             f"{self.found} of {self.compared} completed requests were replayed, in order ({self.exact} word for word)"
         )
         more = self.completed - self.compared
-        return f"{told}; {more} others could not be compared" if more else told
+        if more:
+            return f"{told}; {more} others could not be compared"
+        return told
 
 
 SAME_ID: Final = "the agent named the earlier conversation when it was asked for a new one"
@@ -209,7 +213,9 @@ class _BackwardSearch:
         """Return the last index of a digest that is still to be searched; -1 if there is none."""
         places = self._places.get(digest or "", [])
         before = bisect_right(places, self._last)
-        return places[before - 1] if before else -1
+        if before:
+            return places[before - 1]
+        return -1
 
 
 def verify_resume(
@@ -242,7 +248,10 @@ def verify_resume(
     contradiction = contradicts(replay, requests, known_to_replay)
     if contradiction is None and listed is False and not replay.messages and requests.completed_turns:
         contradiction = "The agent reports success, but it replayed nothing and does not list the conversation."
-    comparison = compare_requests(requests.completed, replay) if replay.texts and requests.completed else None
+    if replay.texts and requests.completed:
+        comparison = compare_requests(requests.completed, replay)
+    else:
+        comparison = None
     if contradiction:
         return Verdict(ReceiptKind.FAILED, Verified.NONE, contradiction, comparison)
     return Verdict(ReceiptKind(outcome), _proof(replay, requests, comparison, names_conversation), None, comparison)
@@ -254,7 +263,9 @@ def _proof(replay: Replay, requests: Requests, comparison: Comparison | None, na
     first = requests.interrupted if not requests.completed_turns else None
     if first is not None and first.text is not None and any(shows_text(text, first.text) for text in replay.texts):
         return Verified.REPLAY
-    return Verified.PENDING if names_conversation else Verified.UNPROVEN
+    if names_conversation:
+        return Verified.PENDING
+    return Verified.UNPROVEN
 
 
 def _verdict_of_new(strategy: str, injected: bool, replay: Replay, requests: Requests, *, same_id: bool) -> Verdict:
@@ -263,7 +274,10 @@ def _verdict_of_new(strategy: str, injected: bool, replay: Replay, requests: Req
     Some agents continue the conversation of the directory instead. Then the history would be a second copy of what
     the agent knows. A replay decides whether it does, and without one, the id.
     """
-    comparison = compare_requests(requests.completed, replay) if replay.texts and requests.completed else None
+    if replay.texts and requests.completed:
+        comparison = compare_requests(requests.completed, replay)
+    else:
+        comparison = None
     if comparison is not None and comparison.is_complete:
         return Verdict(ReceiptKind.RESUMED, Verified.REPLAY, None, comparison)
     if same_id and contradicts(replay, requests, known_to_replay=False) is None:
@@ -334,7 +348,9 @@ def after_first_turn(
         return Verified.FIRST_TURN
     if not expected_fingerprint or expected_fingerprint != seen_fingerprint:
         return Verified.NONE
-    return Verified.FIRST_TURN if names_conversation else Verified.UNPROVEN
+    if names_conversation:
+        return Verified.FIRST_TURN
+    return Verified.UNPROVEN
 
 
 ANSWER_LIMIT: Final = 256 * 1024
@@ -343,7 +359,9 @@ ANSWER_LIMIT: Final = 256 * 1024
 
 def answer_digest(text: str) -> str | None:
     """Return the digest of an agent's answer; None if it is too long."""
-    return text_digest(text) if len(text) <= ANSWER_LIMIT else None
+    if len(text) <= ANSWER_LIMIT:
+        return text_digest(text)
+    return None
 
 
 MEMORY_CHECK_PREFIX: Final = "check:"
@@ -362,7 +380,9 @@ def quotes_request(answer: str, request: str) -> bool:
     wanted, said = _words(request), _words(answer)
     if not wanted or not said:
         return False
-    return said == wanted if len(wanted) < _TOO_SHORT else shows_text(answer, request)
+    if len(wanted) < _TOO_SHORT:
+        return said == wanted
+    return shows_text(answer, request)
 
 
 def _words(text: str) -> str:

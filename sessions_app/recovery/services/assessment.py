@@ -65,7 +65,9 @@ def find_flaws(values: Mapping[str, Any], agent_type: str) -> list[str]:
 
 def flaws_sentence(found: Collection[str]) -> str:
     """Return the flaws as one sentence for people; empty if there are none."""
-    return f"This session’s record is damaged, so Kandev leaves it alone: {'; '.join(found)}." if found else ""
+    if found:
+        return f"This session’s record is damaged, so Kandev leaves it alone: {'; '.join(found)}."
+    return ""
 
 
 def session_flaws(session: TaskSession, execution: ExecutorRunning | None) -> list[str]:
@@ -104,7 +106,9 @@ def execution_facts_of(execution: ExecutorRunning, session: TaskSession) -> Exec
 def history_allowed(profile: AgentProfile) -> bool:
     """Return whether a new agent may get the history, by the profile's setting or else the type's."""
     allowed = profile.history_context_injection
-    return agent_type(profile.agent_type).history_context_injection if allowed is None else allowed
+    if allowed is None:
+        return agent_type(profile.agent_type).history_context_injection
+    return allowed
 
 
 def is_running(session: TaskSession, execution: ExecutorRunning | None) -> bool:
@@ -263,7 +267,9 @@ def _end_loss(session_id: uuid.UUID) -> None:
 def worktree_loss_reason(session: TaskSession) -> str:
     """Return why the session's worktree is lost; empty if it is not, or if that cannot be checked from here."""
     state, reason = _check_worktree(session)
-    return reason if state is WorkspaceState.GONE else ""
+    if state is WorkspaceState.GONE:
+        return reason
+    return ""
 
 
 def _check_worktree(session: TaskSession) -> tuple[WorkspaceState | None, str]:

@@ -65,7 +65,9 @@ def current_history(session: TaskSession) -> Injection | None:
     if version is None:
         return Injection("", 0)
     row = PreparedHistory.objects.filter(session=session, version=version).first()
-    return None if row is None else row.to_injection()
+    if row is None:
+        return None
+    return row.to_injection()
 
 
 def load_request(session: TaskSession) -> HistoryRequest | None:

@@ -111,7 +111,9 @@ def _read(name: str) -> dict[str, Any]:
         told = json.loads(_path(name).read_text())
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    if isinstance(told, dict):
+        return told
+    return {}
 
 
 def _write(name: str, document: dict[str, Any]) -> None:

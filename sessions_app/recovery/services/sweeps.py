@@ -56,7 +56,9 @@ def row_result(row: Mapping[str, Any]) -> str:
         return SKIPPED
     if row.get("agent_action") == "reattach":
         return REATTACHED
-    return UNDER_WAY if row.get("agent_action") in STARTING_ACTIONS else SKIPPED
+    if row.get("agent_action") in STARTING_ACTIONS:
+        return UNDER_WAY
+    return SKIPPED
 
 
 def planned_row_result(row: Mapping[str, Any]) -> str:

@@ -268,7 +268,9 @@ def _load_told_takeovers(transactions: Collection[SessionTransaction]) -> set[uu
 def _why_interrupted(seen: Observation) -> str:
     if seen.observed is not Observed.DEAD:
         return "agent_gone"
-    return seen.reason if seen.reason in PIPE_LOST_REASONS else AGENTCTL_GONE
+    if seen.reason in PIPE_LOST_REASONS:
+        return seen.reason
+    return AGENTCTL_GONE
 
 
 def _agent_is_gone(seen: Observation) -> bool:
@@ -339,7 +341,9 @@ def _move_session(transaction: SessionTransaction, decision: Decision) -> None:
 def _create_intents(transaction: SessionTransaction, decision: Decision) -> uuid.UUID | None:
     """Create the intent that the decision needs, the same as a user's click would; return that of a start."""
     if is_start_decision(decision):
-        return _create_start_intent(transaction, decision) if _is_still_wanted(transaction) else None
+        if _is_still_wanted(transaction):
+            return _create_start_intent(transaction, decision)
+        return None
     if decision.agent_action == "stop" and not _is_being_stopped(transaction):
         asleep = {"reason": IDLE_REASON} if decision.rule == "asleep_but_alive" else {}
         intents.create_intent(transaction.session, IntentKind.STOP, None, asleep)

@@ -119,7 +119,10 @@ def load_stored_executions(
     """Load the rows that ``select_executions`` selects; also return, by session, the errors of unreadable rows."""
     few = 0 < len(sessions) <= FEW and not runtime
     try:
-        rows = _OF_FEW.values(sorted(sessions)) if few else _stored_columns(sessions, runtime)
+        if few:
+            rows = _OF_FEW.values(sorted(sessions))
+        else:
+            rows = _stored_columns(sessions, runtime)
         return list(map(StoredExecution._make, rows)), {}
     except DECODE_ERRORS:
         return _load_one_by_one(_stored_columns(sessions, runtime))
@@ -205,7 +208,10 @@ _DANGLING_OF_FEW: Final = KeyedQuery(_dangling)
 
 def find_dangling_sessions(sessions: Collection[uuid.UUID], runtime: str) -> list[CorruptRow]:
     """Return the sessions that should run but name an execution that does not exist."""
-    rows = _dangling(sessions, runtime) if runtime or not sessions else _DANGLING_OF_FEW.values(sessions)
+    if runtime or not sessions:
+        rows = _dangling(sessions, runtime)
+    else:
+        rows = _DANGLING_OF_FEW.values(sessions)
     return [
         CorruptRow(
             session_id,

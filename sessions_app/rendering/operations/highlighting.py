@@ -45,7 +45,9 @@ def highlight_file(code: str, path: str) -> str:
 
 def _lexer_by_name(language: str) -> Lexer | None:
     try:
-        return get_lexer_by_name(language, stripnl=False, ensurenl=False) if language else None
+        if language:
+            return get_lexer_by_name(language, stripnl=False, ensurenl=False)
+        return None
     except ClassNotFound:
         return None
 

@@ -27,7 +27,9 @@ def _to_entry(stored: StoredEntry) -> HistoryEntry:
     role, text, raw_payload = stored
     payload = _to_object(raw_payload)
     if role == "tool":
-        return tool_entry(payload) if raw_payload else HistoryEntry("tool", "(too long to be told)", name="tool")
+        if raw_payload:
+            return tool_entry(payload)
+        return HistoryEntry("tool", "(too long to be told)", name="tool")
     # The user's files are only named, because a history is text.
     files = names_sentence(payload.get("attachments")) if role == "user" else ""
     return HistoryEntry(role, f"{files} {text}" if files else text)
@@ -38,4 +40,6 @@ def _to_object(raw: str) -> Mapping[str, Any]:
         found = json.loads(raw or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    if isinstance(found, dict):
+        return found
+    return {}

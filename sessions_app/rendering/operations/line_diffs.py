@@ -32,7 +32,9 @@ def shown_lines(lines: list[str], limit: int = MAX_SHOWN_LINES) -> dict[str, Any
 
 
 def _split_lines(text: str) -> list[str]:
-    return text.split("\n") if text else []
+    if text:
+        return text.split("\n")
+    return []
 
 
 def _diff_lines(before: list[str], after: list[str]) -> list[str]:
@@ -60,7 +62,10 @@ def _common_prefix_and_suffix(before: list[str], after: list[str]) -> tuple[int,
 
 def _escape_invisible(line: str) -> str:
     """Return the line with invisible characters, and those that change the text direction, written out."""
-    cut = line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}… ({len(line) - LINE_LIMIT} more characters)"
+    if len(line) <= LINE_LIMIT:
+        cut = line
+    else:
+        cut = f"{line[:LINE_LIMIT]}… ({len(line) - LINE_LIMIT} more characters)"
     return "".join(
         character if character.isprintable() or character == "\t" else _character_name(character) for character in cut
     )
@@ -68,4 +73,6 @@ def _escape_invisible(line: str) -> str:
 
 def _character_name(character: str) -> str:
     shown = make_visible(character)
-    return shown if shown not in (character, "\n") else f"⟦{ord(character):X}⟧"
+    if shown not in (character, "\n"):
+        return shown
+    return f"⟦{ord(character):X}⟧"

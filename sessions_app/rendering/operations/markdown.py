@@ -28,7 +28,9 @@ _HOST: Final = "host"
 
 
 def _highlight_code(code: str, language: str, attributes: str) -> str:
-    return highlight_code(code, language) if len(code) <= CODE_LIMIT else escape(code)
+    if len(code) <= CODE_LIMIT:
+        return highlight_code(code, language)
+    return escape(code)
 
 
 def _render_link_close(renderer: Any, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
@@ -57,7 +59,9 @@ _PARSER.add_render_rule("link_close", _render_link_close)
 def _filter_attribute(tag: str, name: str, value: str) -> str | None:
     """Remove links into this site: clicked, they would be requests with the reader's rights."""
     is_ours = tag == "a" and name == "href" and not value.lower().startswith(("http://", "https://", "mailto:"))
-    return None if is_ours else value
+    if is_ours:
+        return None
+    return value
 
 
 def render_markdown(text: str) -> str:

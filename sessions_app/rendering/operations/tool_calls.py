@@ -79,7 +79,9 @@ def tool_status(payload: Mapping[str, Any]) -> str:
 
 def only_dicts(value: Any) -> list[dict[str, Any]]:
     """Return the objects in a list that an agent sent. Agents can send anything, so other values are dropped."""
-    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [part for part in value if isinstance(part, dict)]
+    return []
 
 
 def shorten(text: str, limit: int) -> str:
@@ -93,7 +95,9 @@ def shorten(text: str, limit: int) -> str:
 
 
 def _text_of(value: Any) -> str:
-    return str(value) if isinstance(value, str | int | float) else ""
+    if isinstance(value, str | int | float):
+        return str(value)
+    return ""
 
 
 IMAGE_LIMIT: Final = 256 * 1024
@@ -124,12 +128,16 @@ def _part_text(part: Mapping[str, Any]) -> str:
         return str(resource["text"])
     names = [inner[name] for name in ("mimeType", "uri", "name", "terminalId") if isinstance(inner.get(name), str)]
     kind = _text_of(inner.get("type"))
-    return f"[{' '.join([kind, *names])}]" if kind else ""
+    if kind:
+        return f"[{' '.join([kind, *names])}]"
+    return ""
 
 
 def _inner_block(part: Mapping[str, Any]) -> Mapping[str, Any]:
     content = part.get("content")
-    return content if isinstance(content, dict) else part
+    if isinstance(content, dict):
+        return content
+    return part
 
 
 def _image_of(part: Mapping[str, Any]) -> str:
@@ -139,7 +147,9 @@ def _image_of(part: Mapping[str, Any]) -> str:
     if inner.get("type") != "image" or not isinstance(media_type, str) or media_type not in _IMAGE_TYPES:
         return ""
     is_small = isinstance(data, str) and len(data) <= IMAGE_LIMIT * 4 // 3
-    return f"data:{media_type};base64,{data}" if is_small and _BASE64.fullmatch(str(data)) else ""
+    if is_small and _BASE64.fullmatch(str(data)):
+        return f"data:{media_type};base64,{data}"
+    return ""
 
 
 def _describe_diff(part: Mapping[str, Any], extent: Extent) -> dict[str, Any]:
@@ -167,4 +177,6 @@ def _describe_diff(part: Mapping[str, Any], extent: Extent) -> dict[str, Any]:
 def _as_text(value: Any) -> str:
     if value is None or value in ("", {}, []):
         return ""
-    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -89,7 +89,9 @@ class TaskProfileField(serializers.PrimaryKeyRelatedField[AgentProfile]):
 
     def get_queryset(self) -> Any:
         """Return the shared profiles and those of the task's team."""
-        return profiles_for(self.context["task"]) if "task" in self.context else AgentProfile.objects.none()
+        if "task" in self.context:
+            return profiles_for(self.context["task"])
+        return AgentProfile.objects.none()
 
 
 class TaskSessionField(serializers.PrimaryKeyRelatedField[TaskSession]):
@@ -98,7 +100,9 @@ class TaskSessionField(serializers.PrimaryKeyRelatedField[TaskSession]):
     def get_queryset(self) -> Any:
         """Return the task's sessions."""
         rows = TaskSession.objects.select_related("shares_worktree_of")
-        return rows.filter(task=self.context["task"]) if "task" in self.context else rows.none()
+        if "task" in self.context:
+            return rows.filter(task=self.context["task"])
+        return rows.none()
 
 
 class NewSessionSerializer(serializers.Serializer[Any]):
@@ -130,7 +134,9 @@ class NewSessionSerializer(serializers.Serializer[Any]):
 
     def validate_prompt(self, value: str) -> str:
         """Return the prompt; an empty one if it has only whitespace."""
-        return value if value.strip() else ""
+        if value.strip():
+            return value
+        return ""
 
 
 class ResumeRequestSerializer(serializers.Serializer[Any]):

@@ -135,7 +135,9 @@ def gave_up(f: Facts) -> Situation:
 def _with_load_hint(step: str, f: Facts) -> str:
     """Add what *Try again* does, if it would restore the conversation."""
     loads = f.assessment is not None and f.assessment.cause.strategy is Strategy.NATIVE
-    return f"{step} {LOADS_AGAIN}" if loads else step
+    if loads:
+        return f"{step} {LOADS_AGAIN}"
+    return step
 
 
 def in_start_queue(code: Code, text: str, reason: IdleReason) -> Describe:

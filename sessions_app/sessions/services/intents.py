@@ -116,7 +116,9 @@ def request_resume(session_id: uuid.UUID, by: User | None, mode: str = "auto") -
 def assess_for_start(transaction: SessionTransaction) -> Assessment:
     """Assess the session for a start; an agent that is about to be stopped counts as gone."""
     assessment = assess_session(transaction.session)
-    return assessment if transaction.session.desired_state == DesiredState.RUNNING else assessment.without_live_agent
+    if transaction.session.desired_state == DesiredState.RUNNING:
+        return assessment
+    return assessment.without_live_agent
 
 
 def require_mode(assessment: Assessment, mode: str) -> None:

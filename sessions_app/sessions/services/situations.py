@@ -109,7 +109,10 @@ def with_situation(
     """Return the status with ``stillness`` and ``choices``: why nothing is happening, and the ways to continue."""
     facts = situation_facts(session, status, assessment, open_kinds, run=run)
     offers = situation(facts).action in OFFERING_ACTIONS
-    choices = recovery_choices(assessment, shares_worktree=can_be_taken_over(session)) if offers else []
+    if offers:
+        choices = recovery_choices(assessment, shares_worktree=can_be_taken_over(session))
+    else:
+        choices = []
     return replace(
         status,
         stillness=_idle_reason_json(facts),
@@ -200,7 +203,9 @@ def _parse_retry(retry: RetryStatus | None) -> Retry | None:
 
 
 def _parse_time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    if text:
+        return datetime.fromisoformat(text)
+    return None
 
 
 def load_facts(session: TaskSession, status: SessionStatus, assessment: Assessment) -> SituationFacts:

@@ -224,7 +224,9 @@ def _interrupted_wait(session: TaskSession, run: Turn | None) -> InterruptedWait
 def _cancel_ignored_since(session: TaskSession, run: Turn | None) -> str | None:
     """Return since when the agent has continued a turn that it was asked to cancel."""
     ignored: Mapping[str, Any] = session.metadata.get(CANCEL_IGNORED) or {}
-    return str(ignored["since"]) if run is not None and ignored.get("run_id") == str(run.id) else None
+    if run is not None and ignored.get("run_id") == str(run.id):
+        return str(ignored["since"])
+    return None
 
 
 def _history(session: TaskSession, assessment: Assessment) -> Mapping[str, int | None] | None:
@@ -232,7 +234,9 @@ def _history(session: TaskSession, assessment: Assessment) -> Mapping[str, int |
     if not tells_history(session, assessment):
         return None
     history = current_history(session)
-    return UNKNOWN_FACTS if history is None else history.facts()
+    if history is None:
+        return UNKNOWN_FACTS
+    return history.facts()
 
 
 def tells_history(session: TaskSession, assessment: Assessment) -> bool:

@@ -112,7 +112,10 @@ def _review_contexts(
 def _permission_context(asked: PermissionRequest, token: ResumeToken | None, call: dict[str, Any]) -> dict[str, Any]:
     """Return one request: its question, key and options, the given answer, or why it is closed."""
     state = token.state(timezone.now()) if token else None
-    given = str((token.first_answer or {}).get("option_id", "")) if token and state is TokenState.CONSUMED else ""
+    if token and state is TokenState.CONSUMED:
+        given = str((token.first_answer or {}).get("option_id", ""))
+    else:
+        given = ""
     is_unknown = asked.is_unknown_action
     options = sorted((_option_context(asked, option, given) for option in asked.offered_options), key=_breadth)
     if is_unknown:
@@ -185,7 +188,9 @@ def _breadth(option: Mapping[str, Any]) -> int:
 def _closed_reason(asked: PermissionRequest, state: TokenState | None) -> str:
     if asked.state == PermissionState.EXPIRED:
         return AGENT_ENDED_TEXT
-    return {TokenState.EXPIRED: EXPIRED_TEXT, TokenState.REVOKED: OVERRULED_TEXT}.get(state, "") if state else ""
+    if state:
+        return {TokenState.EXPIRED: EXPIRED_TEXT, TokenState.REVOKED: OVERRULED_TEXT}.get(state, "")
+    return ""
 
 
 def without_keys(permissions: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -222,7 +227,9 @@ VIEWER_REFUSAL = "You are a viewer of this team: you can read this conversation,
 def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, Any]:
     """Return the context of all ``SESSION_PARTS``, without buttons and keys unless ``writes``. Never writes."""
     context = _context(session)
-    return context if writes else context | _without_buttons(context)
+    if writes:
+        return context
+    return context | _without_buttons(context)
 
 
 def hide_login(user: User, session: TaskSession, context: dict[str, Any]) -> None:
@@ -361,7 +368,9 @@ def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
     if assessment.is_running:
         return ""
     verdict = assess_mode(assessment, Mode.AUTO)
-    return "" if verdict.allowed else str(refusal_error(assessment, verdict.refusal))
+    if verdict.allowed:
+        return ""
+    return str(refusal_error(assessment, verdict.refusal))
 
 
 def _is_over(session: TaskSession) -> bool:
@@ -391,7 +400,9 @@ def _can_stop(session: TaskSession, execution: ExecutorRunning | None) -> bool:
 
 def _workspace_button(execution: ExecutorRunning | None, assessment: Assessment) -> Any:
     ready = execution is not None and execution.status in (ExecutorStatus.READY, ExecutorStatus.STARTING)
-    return WORKSPACE if not ready and assess_mode(assessment, Mode.WORKSPACE_ONLY).allowed else None
+    if not ready and assess_mode(assessment, Mode.WORKSPACE_ONLY).allowed:
+        return WORKSPACE
+    return None
 
 
 def _prompt_contexts(session: TaskSession) -> dict[str, Any]:
@@ -417,4 +428,6 @@ def _plain_value(value: Any) -> str:
         return ", ".join(f"{humanize_code(str(name))} {_plain_value(inner)}" for name, inner in value.items())
     if isinstance(value, list):
         return ", ".join(map(_plain_value, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

@@ -64,14 +64,19 @@ def session_chips(row: SessionRow) -> dict[str, Any]:
 def _status_chips(row: SessionRow) -> list[Label]:
     if row.facts.recovering:  # nothing is claimed before a supervisor has checked
         return []
-    chips = [DERIVED_STATUS_LABELS[DerivedStatus(row.derived)]] if row.derived in _INTERRUPTED else []
+    if row.derived in _INTERRUPTED:
+        chips = [DERIVED_STATUS_LABELS[DerivedStatus(row.derived)]]
+    else:
+        chips = []
     if row.session.work_state == WorkState.DONE and row.session.state != SessionState.COMPLETED:
         chips.append(WORK_STATE_LABELS[WorkState.DONE])
     return chips
 
 
 def _work_state_label(state: str) -> Label:
-    return WORK_STATE_LABELS[WorkState(state)] if state in list(WorkState) else Label(state, "bad")
+    if state in list(WorkState):
+        return WORK_STATE_LABELS[WorkState(state)]
+    return Label(state, "bad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,9 @@ def _beside_prompts(assessment: Assessment, choices: Sequence[BannerButton]) -> 
     if not assessment.is_at_rest or assessment.resume_reason is Reason.TERMINAL_STATE:
         return ()
     is_lost = assessment.has_mismatch or token_was_rejected(assessment)
-    return choices if is_lost or not assessment.is_resumable else ()
+    if is_lost or not assessment.is_resumable:
+        return choices
+    return ()
 
 
 def retry_buttons(execution: ExecutorRunning | None, assessment: Assessment) -> BannerButton | None:

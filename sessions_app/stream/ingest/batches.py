@@ -279,7 +279,9 @@ class Batch:
     @property
     def first_cost(self) -> int:
         """Bytes that the first line of the next transaction counts for."""
-        return self._costs[self.written] if self.written < len(self._costs) else 0
+        if self.written < len(self._costs):
+            return self._costs[self.written]
+        return 0
 
     def take_arrived(self) -> None:
         """Add the output that has arrived since the batch was passed, so that it need not wait for another commit."""

@@ -92,7 +92,9 @@ def _kind_of_text(line: JournalLine) -> str | None:
     """Return the kind of a line that is a piece of text; None for any other and for a malformed one."""
     kind: str = line["kind"]
     is_piece = kind in TEXT_KINDS and isinstance(line.get("text"), str) and line.keys() <= _TEXT_FIELDS
-    return kind if is_piece else None
+    if is_piece:
+        return kind
+    return None
 
 
 @dataclass

@@ -141,7 +141,9 @@ class LineApplier:
     def _requests_about(self, key: str) -> Collection[OpenRequest]:
         """Return the open requests that show a tool call: each of them may be written with an update of the call."""
         run = self.transaction.open_turn
-        return self.open_requests.of_tool(key) if run is not None and run.state == RunState.WAITING else ()
+        if run is not None and run.state == RunState.WAITING:
+            return self.open_requests.of_tool(key)
+        return ()
 
     def apply(self, line: JournalLine) -> None:
         """Apply one line; an unknown kind changes nothing. Raises TypeError or KeyError if the line is malformed."""
@@ -279,7 +281,9 @@ def _tool_key_of_request(line: JournalLine) -> str:
     if kind in TOOL_KINDS:
         return key_of_tool(line)
     requested = line.get("tool_call") if kind == JournalKind.PERMISSION_REQUESTED else None
-    return key_of_tool(requested) if isinstance(requested, dict) else ""
+    if isinstance(requested, dict):
+        return key_of_tool(requested)
+    return ""
 
 
 def _on_usage(applier: LineApplier, line: JournalLine) -> None:
@@ -430,7 +434,9 @@ def _failure_of(applier: LineApplier, line: JournalLine) -> tuple[str, str] | No
     if not isinstance(text, str):
         return None
     failure = turn_ends.find_failure_message(text, _failure_messages())
-    return (failure.code, text.strip()) if failure else None
+    if failure:
+        return (failure.code, text.strip())
+    return None
 
 
 @cache
@@ -442,12 +448,16 @@ def _failure_messages() -> Sequence[FailureMessage]:
 def _agent_stop_reason(line: JournalLine) -> str | None:
     """Return why the agent ended its turn, as it said; None if it did not end it itself."""
     reason = line.get("agent_stop_reason", line.get("stop_reason"))
-    return None if reason is None else str(reason)[:64]
+    if reason is None:
+        return None
+    return str(reason)[:64]
 
 
 def _text(value: object) -> str | None:
     """Return a value of a line as text; None if the line lacks it."""
-    return None if value is None else str(value)
+    if value is None:
+        return None
+    return str(value)
 
 
 def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]:

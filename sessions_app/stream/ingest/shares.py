@@ -41,7 +41,9 @@ def line_cost(line: Mapping[str, Any]) -> int:
 def statements_cost(line: Mapping[str, Any]) -> int:
     """Return the bytes that the statements of a journal line count for, apart from its content."""
     has_statements = line.get("kind") in STATEMENT_KINDS or bool(line.get("may_be_replayed"))
-    return STATEMENTS_COST if has_statements else 0
+    if has_statements:
+        return STATEMENTS_COST
+    return 0
 
 
 def line_bytes(line: Mapping[str, Any]) -> int:

@@ -175,7 +175,9 @@ def _authenticate_token(given: list[str]) -> Principal | None:
     if len(words) != 2 or words[0].lower() != "token":
         return None
     found = credentials.authenticate_token(words[1])
-    return Principal.of_token(found[1]) if found else None
+    if found:
+        return Principal.of_token(found[1])
+    return None
 
 
 def has_allowed_host(scope: Scope) -> bool:

@@ -123,7 +123,9 @@ def _statement(cursors: Mapping[SessionLog, int]) -> tuple[str, list[Any]]:
 
 def _key(log: SessionLog) -> Any:
     """Return a session's id as a raw query returns it."""
-    return log.session_id.hex if connection.vendor == "sqlite" else log.session_id
+    if connection.vendor == "sqlite":
+        return log.session_id.hex
+    return log.session_id
 
 
 def _line(log: SessionLog, seq: int, name: str, payload: str, at: datetime) -> LogLine:

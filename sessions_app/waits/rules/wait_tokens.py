@@ -69,7 +69,9 @@ def token_state(facts: TokenFacts, now: datetime) -> TokenState:
     if facts.revoked_at is not None:
         return TokenState.REVOKED
     too_old = facts.expires_at is not None and facts.expires_at <= now
-    return TokenState.EXPIRED if too_old or facts.expired_at is not None else TokenState.ACTIVE
+    if too_old or facts.expired_at is not None:
+        return TokenState.EXPIRED
+    return TokenState.ACTIVE
 
 
 _BEST_FIRST: Final = (TokenState.ACTIVE, TokenState.CONSUMED, TokenState.EXPIRED, TokenState.REVOKED)

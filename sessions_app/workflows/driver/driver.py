@@ -152,7 +152,9 @@ class WorkflowDriver:
             crash_points.reached("workflow.jobs_ended")
 
     def _client(self, snapshot: RunSnapshot) -> AgentctlClient | None:
-        return AgentctlClient.of(snapshot.workspace, self._registry.http) if snapshot.workspace else None
+        if snapshot.workspace:
+            return AgentctlClient.of(snapshot.workspace, self._registry.http)
+        return None
 
     async def _check_work(self, lease: RunLease, snapshot: RunSnapshot, work: NodeWork) -> NodeUpdate | None:
         """Return what is new about the work of one node; None if nothing is."""
@@ -194,7 +196,9 @@ class WorkflowDriver:
         changes = {"waiting_for": ""} if work.waiting_for else {}
         changes |= {"output_tail": status.tail} if status.tail != work.output_tail else {}
         has_changed = bool(changes) or not work.is_asked
-        return NodeUpdate(work.path, work.attempt, is_confirmed=True, changes=changes) if has_changed else None
+        if has_changed:
+            return NodeUpdate(work.path, work.attempt, is_confirmed=True, changes=changes)
+        return None
 
     async def _completed_update(
         self, lease: RunLease, snapshot: RunSnapshot, work: NodeWork, result: dict[str, Any]

@@ -67,7 +67,10 @@ async def start_or_poll_job(
     A script whose start agentctl has confirmed is never started again: if agentctl has lost it, it may have run.
     """
     order = {name: request[name] for name in ("script", "environment", "cwd", "timeout")}
-    ask = partial(client.job, job_id) if is_confirmed else partial(client.start_job, job_id, order)
+    if is_confirmed:
+        ask = partial(client.job, job_id)
+    else:
+        ask = partial(client.start_job, job_id, order)
     try:
         found = await ask(wait=POLL_WAIT_SECONDS, tail=OUTPUT_TAIL_BYTES)
         if found["state"] == JobState.RUNNING:
@@ -79,7 +82,10 @@ async def start_or_poll_job(
         if error.refusal in _TRANSIENT_CODES:
             return JobStatus()
         lost = error.refusal == Code.JOB_UNKNOWN
-        message = _JOB_ERROR_TEXTS[JobError.LOST] if lost else f"the workspace refused the script: {error.message}"
+        if lost:
+            message = _JOB_ERROR_TEXTS[JobError.LOST]
+        else:
+            message = f"the workspace refused the script: {error.message}"
         return JobStatus(result=_job_failure(message))
     except ExecutorError:
         return JobStatus()  # an agentctl that does not answer now may answer the next time
@@ -93,11 +99,10 @@ async def cancel_job(client: AgentctlClient, job_id: str) -> None:
 
 def _result(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
     error = JobError.LOST if job["state"] == JobState.LOST else job["error"]
-    message = (
-        _JOB_ERROR_TEXTS.get(cast("JobError", error), str(error)).format(timeout=request.get("timeout"))
-        if error
-        else ""
-    )
+    if error:
+        message = _JOB_ERROR_TEXTS.get(cast("JobError", error), str(error)).format(timeout=request.get("timeout"))
+    else:
+        message = ""
     stderr = (TRUNCATION_MARK if job["truncated"] else "") + job["stderr"]
     return {"stdout": job["stdout"], "stderr": stderr, "exitCode": job["exit_code"], "error": message}
 
@@ -225,7 +230,10 @@ def send_node_prompt(run: WorkflowRun, row: NodeRun, prompt: str) -> None:
 def _find_session(run: WorkflowRun, wanted: str) -> TaskSession:
     """Return a session of the run, or a session of its team that was passed in the inputs of the run."""
     key = parse_uuid(wanted)
-    session = TaskSession.objects.select_related("task").filter(id=key).first() if key else None
+    if key:
+        session = TaskSession.objects.select_related("task").filter(id=key).first()
+    else:
+        session = None
     own = session is not None and session.task_id == run.task_id and session.id != run.workspace_id
     given = session is not None and session.task.team_id == run.team_id and wanted in _texts_in(run.inputs)
     if session is None or not (own or given):

@@ -84,7 +84,9 @@ def _acquire_lease(run_id: uuid.UUID, owner: str, generation: int, me: str) -> R
     won = WorkflowRun.objects.filter(Q(owner=owner), id=run_id, generation=generation, state__in=ACTIVE_STATES).update(
         owner=me, generation=generation + 1, lease_expires_at=database_now() + lease_ttl()
     )
-    return RunLease(run_id, me, generation + 1) if won else None
+    if won:
+        return RunLease(run_id, me, generation + 1)
+    return None
 
 
 def renew_leases(me: str) -> None:
@@ -137,7 +139,10 @@ class NodeTurn:
 
 def follow_prompt(session: TaskSession | None, message_id: str) -> NodeTurn:
     """Return the progress of the prompt ``message_id``; reads only."""
-    row = session.prompts.filter(message_id=message_id).first() if session is not None else None
+    if session is not None:
+        row = session.prompts.filter(message_id=message_id).first()
+    else:
+        row = None
     if session is None or row is None:
         return NodeTurn(result=_failed(session, "its session was deleted"))
     row = last_prompt_of_chain(row)
@@ -162,7 +167,9 @@ def _waits_for(session: TaskSession, row: Prompt) -> str:
         return WAITS_FOR_USER
     if session.runs.filter(message_id=row.message_id, state=RunState.WAITING).exists():
         return WAITS_FOR_USER
-    return WAITS_FOR_AGENT if row.state == PromptState.QUEUED else ""
+    if row.state == PromptState.QUEUED:
+        return WAITS_FOR_AGENT
+    return ""
 
 
 def _failed(session: TaskSession | None, error: str) -> dict[str, Any]:
@@ -256,11 +263,10 @@ def snapshot_of_rows(run: WorkflowRun, at_work: Iterable[NodeRun], known: Execut
     it is still that one.
     """
     work = tuple(_work_of_row(row) for row in at_work)
-    facts, problem = (
-        _workspace_execution(run.workspace, known)
-        if any(_needs_workspace(node_work) for node_work in work)
-        else (None, "")
-    )
+    if any(_needs_workspace(node_work) for node_work in work):
+        facts, problem = _workspace_execution(run.workspace, known)
+    else:
+        facts, problem = (None, "")
     must_end = run.cancel_requested_at is not None or run.task.is_over
     return RunSnapshot(run.team_id, run.state == "queued", must_end, work, facts, problem)
 
@@ -272,7 +278,10 @@ def _needs_workspace(work: NodeWork) -> bool:
 def _work_of_row(row: NodeRun) -> NodeWork:
     kind = row.request.get("kind")
     is_asked = bool(row.message_id) if kind == "agent" else row.deadline_at is not None
-    turn = follow_prompt(row.session, row.message_id) if kind == "agent" and is_asked else NodeTurn()
+    if kind == "agent" and is_asked:
+        turn = follow_prompt(row.session, row.message_id)
+    else:
+        turn = NodeTurn()
     return NodeWork(
         path=row.path,
         attempt=row.attempt,
@@ -301,4 +310,6 @@ def _workspace_execution(
         return known, ""
     facts = load_execution_facts(session.id)
     is_up = facts is not None and bool(facts.agentctl_url) and facts.status == ExecutorStatus.READY
-    return (facts, "") if is_up else (None, "")
+    if is_up:
+        return (facts, "")
+    return (None, "")

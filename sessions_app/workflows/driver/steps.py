@@ -75,7 +75,9 @@ def write_step(
         more = writer.take(updates, jobs_ended=jobs_ended)
         crash_points.reached("workflow.step_written", run.id)
     crash_points.reached("workflow.step_committed", run.id)
-    return run_snapshot.snapshot_of_rows(run, writer.rows_at_work(), workspace) if more else None
+    if more:
+        return run_snapshot.snapshot_of_rows(run, writer.rows_at_work(), workspace)
+    return None
 
 
 def sanitize_for_database(value: Any) -> Any:
@@ -84,13 +86,18 @@ def sanitize_for_database(value: Any) -> Any:
         return UNSTORABLE_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, Mapping):
         return {sanitize_for_database(name): sanitize_for_database(one) for name, one in value.items()}
-    return [sanitize_for_database(part) for part in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [sanitize_for_database(part) for part in value]
+    return value
 
 
 def failed_record(record: NodeRecord, error: str, **outputs: Any) -> NodeRecord:
     """Return the record of work that could not be done, or not be requested."""
     session = record.request.get("sessionId")
-    told = {"sessionId": session, "exitCode": 1} if record.request.get("kind") == "agent" else {}
+    if record.request.get("kind") == "agent":
+        told = {"sessionId": session, "exitCode": 1}
+    else:
+        told = {}
     return replace(record, state=NodeState.FAILED, error=error, outputs={**told, **outputs})
 
 
@@ -247,7 +254,10 @@ class _StepWriter:
                 node_work.withdraw_prompt(row)
         for record in transitions.cancel_records(records_from_rows(self._rows.values())):
             self._store(record)
-        why = "a user cancelled it" if self._run.cancel_requested_at is not None else "its task is over"
+        if self._run.cancel_requested_at is not None:
+            why = "a user cancelled it"
+        else:
+            why = "its task is over"
         self._end(transitions.RunOutcome(succeeded=False, error=why), "cancelled")
 
     def _end(self, outcome: transitions.RunOutcome, state: str = "") -> None:

@@ -65,7 +65,10 @@ class _ResumePlan:
             return
         prefix = _prefix(path)
         gate = node_of_path(self._workflow, path).settings
-        first = self._latest(prefix, gate.retry_target) if isinstance(gate, GateSettings) else None
+        if isinstance(gate, GateSettings):
+            first = self._latest(prefix, gate.retry_target)
+        else:
+            first = None
         self._drop(first or path)
         self._reopen(prefix)
 
@@ -77,7 +80,10 @@ class _ResumePlan:
         return [path for path, record in self.kept.items() if _prefix(path) == prefix and record.kind != ITERATION]
 
     def _scope(self, prefix: str) -> Scope:
-        body = node_of_path(self._workflow, prefix[:-1]).body if prefix else self._workflow.root
+        if prefix:
+            body = node_of_path(self._workflow, prefix[:-1]).body
+        else:
+            body = self._workflow.root
         assert body is not None  # noqa: S101  (a record exists inside it)
         return body
 
@@ -122,7 +128,10 @@ class _ResumePlan:
 
     def _drop_later_iterations(self, loop: str, number: int) -> None:
         for path in list(self.kept):
-            match = _ITERATION.match(path.removeprefix(loop).partition("/")[0]) if path.startswith(f"{loop}[") else None
+            if path.startswith(f"{loop}["):
+                match = _ITERATION.match(path.removeprefix(loop).partition("/")[0])
+            else:
+                match = None
             if match and int(match["number"]) > number:
                 del self.kept[path]
 

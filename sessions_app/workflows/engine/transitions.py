@@ -370,4 +370,6 @@ def _size_of(record: NodeRecord) -> int:
 def _first_error(frame: Frame, failed: list[NodeRecord]) -> str:
     stopping = (record for record in failed if not frame.scope.nodes[record.node].settings.continue_on_failure)
     first = next(stopping, None)
-    return f"“{frame.scope.nodes[first.node].label}” failed: {first.error}" if first else "it was cancelled"
+    if first:
+        return f"“{frame.scope.nodes[first.node].label}” failed: {first.error}"
+    return "it was cancelled"

@@ -161,7 +161,9 @@ class DiagnosticCollector:
         for index in range(len(place) - 1):
             if place[index] == "nodes" and isinstance(place[index + 1], int):
                 node = value_at(self.source.data, place[: index + 2])
-                return str(node.get("id", "")) if isinstance(node, dict) else ""
+                if isinstance(node, dict):
+                    return str(node.get("id", ""))
+                return ""
         return ""
 
 
@@ -176,7 +178,9 @@ def value_at(data: Any, place: PathInFile) -> Any:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_TEXT_LENGTH else f"{text[:MAX_TEXT_LENGTH]}…"
+    if len(text) <= MAX_TEXT_LENGTH:
+        return text
+    return f"{text[:MAX_TEXT_LENGTH]}…"
 
 
 def _lowercase_first(text: str) -> str:
@@ -224,7 +228,10 @@ def _remove_part(body: dict[str, Any], place: PathInFile) -> bool:
     key, index = str(place[0]), place[1]
     if not isinstance(body.get(key), list) or index >= len(body[key]):
         return False
-    body[key][index] = _placeholder_node(body[key][index], index) if key == "nodes" else _NO_EDGE
+    if key == "nodes":
+        body[key][index] = _placeholder_node(body[key][index], index)
+    else:
+        body[key][index] = _NO_EDGE
     return True
 
 

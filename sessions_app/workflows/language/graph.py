@@ -85,7 +85,10 @@ class Scope:
     @property
     def leaves(self) -> tuple[str, ...]:
         """The nodes that no other node waits for, in order."""
-        awaited = frozenset().union(*self.waits_for.values()) if self.waits_for else frozenset()
+        if self.waits_for:
+            awaited = frozenset().union(*self.waits_for.values())
+        else:
+            awaited = frozenset()
         return tuple(name for name in self.order if name not in awaited)
 
     def into(self, kind: str) -> tuple[Wire, ...]:

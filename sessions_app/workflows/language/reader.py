@@ -35,7 +35,9 @@ _STANDARD_TAGS: Final = ("!", "tag:yaml.org,2002:str")
 def read_text(text: str | bytes, name: str) -> ParsedText:
     """Read YAML, or JSON if the text begins with a brace. Raises InvalidWorkflow with one diagnostic."""
     plain = decode_text(text, name)
-    return _read_json(plain, name) if plain.lstrip().startswith("{") else _YamlBuilder(plain, name).source()
+    if plain.lstrip().startswith("{"):
+        return _read_json(plain, name)
+    return _YamlBuilder(plain, name).source()
 
 
 def decode_text(text: str | bytes, name: str) -> str:
@@ -261,7 +263,9 @@ class _YamlBuilder:
 
 
 def _line_of_event(event: yaml.Event) -> int:
-    return event.start_mark.line + 1 if event.start_mark else 0
+    if event.start_mark:
+        return event.start_mark.line + 1
+    return 0
 
 
 def _too_deep(name: str, line: int) -> InvalidWorkflow:

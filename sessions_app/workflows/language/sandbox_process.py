@@ -86,7 +86,9 @@ def regex(pattern: str, text: str) -> str | None:
         raise RequestError(f"the regular expression {pattern!r} is invalid: {error}") from error
     if found is None:
         return None
-    return found.group(1) if found.re.groups else found.group()
+    if found.re.groups:
+        return found.group(1)
+    return found.group()
 
 
 def schema(schema: dict[str, Any], value: Any) -> list[str]:

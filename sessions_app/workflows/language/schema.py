@@ -141,7 +141,9 @@ def port_named(ports: Iterable[Port], name: str) -> Port | None:
 def array_element_of(name: str) -> tuple[str, int] | None:
     """Return the array and index of an element port, as ("values", 2) for ``values[2]``; None for a plain name."""
     found = _ELEMENT.match(name)
-    return (found["parent"], int(found["index"])) if found else None
+    if found:
+        return (found["parent"], int(found["index"]))
+    return None
 
 
 def merge_array_ports(ports: Iterable[Port], values: Mapping[str, Any]) -> dict[str, Any]:

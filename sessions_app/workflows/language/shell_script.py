@@ -116,7 +116,9 @@ def quoted_variable(name: str, around: QuotingContext) -> str:
     if around in {QuotingContext.PLAIN, QuotingContext.COMMAND, QuotingContext.BRACE}:
         return f'"${{{name}}}"'
     # Within single quotes nothing is expanded: end them, add the variable in double quotes, and begin them again.
-    return f"'\"${{{name}}}\"'" if around == QuotingContext.SINGLE else f"${{{name}}}"
+    if around == QuotingContext.SINGLE:
+        return f"'\"${{{name}}}\"'"
+    return f"${{{name}}}"
 
 
 def environment_value(value: object, what: str) -> str:
@@ -143,12 +145,16 @@ def find_script_problems(script: str) -> list[tuple[int, str]]:
 
 def _escape_dollar(text: str, around: QuotingContext) -> str:
     """Escape the dollar of ``${{ x }}``, as other template languages write it, so that it stays a dollar."""
-    return f"{text[:-1]}\\$" if text.endswith("$") and around != QuotingContext.SINGLE else text
+    if text.endswith("$") and around != QuotingContext.SINGLE:
+        return f"{text[:-1]}\\$"
+    return text
 
 
 def find_template_sites(script: str) -> list[TemplateSite]:
     """Return every template outside comments."""
-    return _ShellScanner(script).scan() if "{{" in script else []
+    if "{{" in script:
+        return _ShellScanner(script).scan()
+    return []
 
 
 class _ShellScanner:

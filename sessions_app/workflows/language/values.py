@@ -28,7 +28,9 @@ def to_text(value: Any) -> str:
     """Return a value as templates and shells see it: text unchanged, None as “”, anything else as JSON."""
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def convert_value(value: Any, kind: ValueType) -> Any:
@@ -42,7 +44,9 @@ def convert_value(value: Any, kind: ValueType) -> Any:
     if kind == "boolean":
         return _boolean(value)
     if kind == "files":
-        return [to_text(part) for part in value] if isinstance(value, list) else to_text(value).split("\n")
+        if isinstance(value, list):
+            return [to_text(part) for part in value]
+        return to_text(value).split("\n")
     return _parse_json(value)
 
 
@@ -107,8 +111,12 @@ def value_at_path(text: str, path: str) -> Any:
 def _follow_step(found: Any, step: re.Match[str]) -> Any:
     word, index, quoted = step.groups()
     if index is not None:
-        return found[int(index)] if isinstance(found, list) and int(index) < len(found) else None
-    return found.get(word or quoted) if isinstance(found, dict) else None
+        if isinstance(found, list) and int(index) < len(found):
+            return found[int(index)]
+        return None
+    if isinstance(found, dict):
+        return found.get(word or quoted)
+    return None
 
 
 TEMPLATE: Final = re.compile(r"\{\{\s*(?P<node>[A-Za-z0-9_-]+)(?:\.(?P<port>[A-Za-z0-9_-]+))?\s*\}\}")
@@ -122,7 +130,9 @@ def parse_reference(found: re.Match[str]) -> tuple[str, str] | None:
     """Return the (node, port) that a match refers to; None if the braces contain no reference."""
     if found["port"] is not None:
         return found["node"], found["port"]
-    return (INPUTS_NAME, "input") if found["node"] == "input" else None
+    if found["node"] == "input":
+        return (INPUTS_NAME, "input")
+    return None
 
 
 class LineCounter:

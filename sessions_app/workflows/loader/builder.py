@@ -96,7 +96,9 @@ class ScopeBuilder:
         self._set_resets()
         scope = self._scope("", kind)
         self._diagnostics.only_errors = False
-        return None if self._dropped or self._diagnostics.errors > before else scope
+        if self._dropped or self._diagnostics.errors > before:
+            return None
+        return scope
 
     def _drop(self, names: set[str]) -> None:
         """Leave out nodes, with everything inside them."""
@@ -138,7 +140,10 @@ class ScopeBuilder:
 
     def _unknown_type(self, word: str, place: PathInFile, node: str) -> None:
         near = difflib.get_close_matches(word[:MAX_TYPE_NAME], node_types(), 1)
-        fix = f"Did you mean “{near[0]}”?" if near else f"Use one of {', '.join(sorted(node_types()))}."
+        if near:
+            fix = f"Did you mean “{near[0]}”?"
+        else:
+            fix = f"Use one of {', '.join(sorted(node_types()))}."
         self._diagnostics.error(
             "node_type", f"“{word}” is not a node type" if word else "the node has no type", fix, place, node
         )
@@ -280,7 +285,10 @@ class ScopeBuilder:
         for key, text in self._types[name].texts(self._nodes[name].settings):
             place, first = (*self._places[name], "data", *key), int("\n" in text)
             for name_used, port, line in find_references(text):
-                target = names.resolve(name, name_used) if name_used != INPUTS_NAME else None
+                if name_used != INPUTS_NAME:
+                    target = names.resolve(name, name_used)
+                else:
+                    target = None
                 yield TemplateUse(name, name_used, port, place, first + line, target)
 
     def _warn_unknown_input(self, one: TemplateUse) -> None:
@@ -311,9 +319,10 @@ class ScopeBuilder:
             target, scope = node.settings.retry_target, self._scope_of(name)
             reset = self._after(target, after.get(scope, {}))
             if name not in reset and scope not in self._partial:
-                message = (
-                    f"retryTarget “{target}” does not lead to this gate" if target else "the gate has no retryTarget"
-                )
+                if target:
+                    message = f"retryTarget “{target}” does not lead to this gate"
+                else:
+                    message = "the gate has no retryTarget"
                 fix = "Name an earlier node in the same loop or component."
                 self._diagnostics.error("gate", message, fix, (*self._places[name], "data"), name)
             # Nodes after the gate have not begun while it is not passed, so a retry does not reset them.
@@ -348,11 +357,10 @@ class ScopeBuilder:
             order = topological_order(names, waits_for)
         except CycleError as cycle:
             order = tuple(names)
-            shown = (
-                cycle.nodes
-                if len(cycle.nodes) <= MAX_CYCLE_SHOWN
-                else (*cycle.nodes[: MAX_CYCLE_SHOWN - 1], "…", cycle.nodes[-1])
-            )
+            if len(cycle.nodes) <= MAX_CYCLE_SHOWN:
+                shown = cycle.nodes
+            else:
+                shown = (*cycle.nodes[: MAX_CYCLE_SHOWN - 1], "…", cycle.nodes[-1])
             fix = "Remove one of these edges, or use a loop with a feedback slot to pass values back."
             self._diagnostics.error(
                 "cycle", f"{' → '.join(shown)} wait for each other", fix, self._places[cycle.nodes[0]]

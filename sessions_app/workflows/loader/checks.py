@@ -142,7 +142,10 @@ def _report_duplicate_wire(
     scope: Scope, target: TargetRef, taken: Port | None, diagnostics: DiagnosticCollector, place: PathInFile
 ) -> None:
     """Report several edges to one target: texts are joined by lines, of other values only one can be meant."""
-    where = f"the input “{target.port}”" if target.node else f"“{target.port or 'continue'}” of the {scope.kind}"
+    if target.node:
+        where = f"the input “{target.port}”"
+    else:
+        where = f"“{target.port or 'continue'}” of the {scope.kind}"
     fix = "Give each edge its own targetHandle, or combine the values in a function node."
     if taken is not None and taken.type in {"any", "string"}:
         message = f"several edges end at {where}, so their values are joined, one per line"

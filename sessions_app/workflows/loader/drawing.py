@@ -207,13 +207,17 @@ def _line_start(ref: SourceRef, boxes: Mapping[str, NodeBox], around: NodeBox | 
     if ref.kind == "node":
         box = boxes[ref.node]
         return box.x + box.width, box.y + min(box.height, HEIGHT) / 2
-    return None if around is None else (around.x, around.y + HEAD)
+    if around is None:
+        return None
+    return (around.x, around.y + HEAD)
 
 
 def _line_end(target: TargetRef, boxes: Mapping[str, NodeBox], around: NodeBox | None) -> Point | None:
     if target.kind == "node":
         return boxes[target.node].x, boxes[target.node].y + min(boxes[target.node].height, HEIGHT) / 2
-    return None if around is None else (around.x + around.width, around.y + HEAD)
+    if around is None:
+        return None
+    return (around.x + around.width, around.y + HEAD)
 
 
 def _line_title(wires: Sequence[Wire]) -> str:
@@ -223,6 +227,12 @@ def _line_title(wires: Sequence[Wire]) -> str:
 
 
 def _wire_title(wire: Wire) -> str:
-    source = f"{wire.source.node}.{wire.source.port}" if wire.source.node else f"{wire.source.kind} {wire.source.port}"
-    target = f"{wire.target.node}.{wire.target.port}" if wire.target.node else f"{wire.target.kind} {wire.target.port}"
+    if wire.source.node:
+        source = f"{wire.source.node}.{wire.source.port}"
+    else:
+        source = f"{wire.source.kind} {wire.source.port}"
+    if wire.target.node:
+        target = f"{wire.target.node}.{wire.target.port}"
+    else:
+        target = f"{wire.target.kind} {wire.target.port}"
     return f"{source} → {target}".replace(HIDDEN_PORT, "")

@@ -71,7 +71,9 @@ def apply_settings(text: str, node: str, changes: Mapping[str, Any]) -> str:
 def apply_changes(text: str, node: str, settings: Mapping[str, Any], *, session_kept: bool | None = None) -> str:
     """Apply ``apply_settings``, and ``set_session_kept`` unless that is None. Raises EditNotPossible."""
     text = apply_settings(text, node, settings)
-    return text if session_kept is None else set_session_kept(text, node, kept=session_kept)
+    if session_kept is None:
+        return text
+    return set_session_kept(text, node, kept=session_kept)
 
 
 def set_session_kept(text: str, node: str, *, kept: bool) -> str:
@@ -91,7 +93,9 @@ def set_session_kept(text: str, node: str, *, kept: bool) -> str:
     wanted = SESSION_PORTS if isinstance(ports, list) else (*SESSION_PORTS, "prompt", "sessionId")
     added = [{"name": name, "type": "string"} for name in wanted if name not in names]
     given = ports if isinstance(ports, list) else []
-    return apply_settings(text, node, {"inputs": [*given, *added]}) if added else text
+    if added:
+        return apply_settings(text, node, {"inputs": [*given, *added]})
+    return text
 
 
 def _without_port(text: str, node: str, name: str) -> str:
@@ -99,7 +103,9 @@ def _without_port(text: str, node: str, name: str) -> str:
     if not isinstance(ports, list):
         return text
     left = [port for port in ports if not (isinstance(port, dict) and port.get("name") == name)]
-    return text if left == ports else apply_settings(text, node, {"inputs": left})
+    if left == ports:
+        return text
+    return apply_settings(text, node, {"inputs": left})
 
 
 def _node_path(text: str, node: str) -> PathInFile:
@@ -155,9 +161,9 @@ def _edit_candidates_in_mapping(text: str, owner: Any, key: str, value: Any, *, 
     pair = next(((known, old) for known, old in owner.value if known.value == key), None)
     column = None if owner.flow_style else owner.value[0][0].start_mark.column
     if pair is None:
-        return (
-            [text] if value is None else _add_pair(text, owner, key, _dump_value(value, column, strict), strict=strict)
-        )
+        if value is None:
+            return [text]
+        return _add_pair(text, owner, key, _dump_value(value, column, strict), strict=strict)
     if value is None:
         return [_remove_pair(text, owner, pair[0])]
     column = None if getattr(pair[1], "flow_style", False) is True else column
@@ -194,7 +200,9 @@ def _replace_value(text: str, old: Any, written: str) -> str:
     begin = len(text[: old.start_mark.index].rstrip())
     space = "" if written.startswith("\n") else " "
     made = f"{text[:begin]}{space}{written}{text[end:]}"
-    return made if made.endswith("\n") or not text.endswith("\n") else f"{made}\n"
+    if made.endswith("\n") or not text.endswith("\n"):
+        return made
+    return f"{made}\n"
 
 
 def _add_pair(text: str, owner: Any, key: str, written: str, *, strict: bool) -> Iterable[str]:

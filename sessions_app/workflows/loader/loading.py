@@ -79,7 +79,10 @@ class _Loader:
         diagnostics = DiagnosticCollector(source)
         parsed = _parse_file(diagnostics)
         try:
-            root = _FileLoader(parsed, diagnostics, self).root("workflow") if parsed else None
+            if parsed:
+                root = _FileLoader(parsed, diagnostics, self).root("workflow")
+            else:
+                root = None
         except BudgetExceeded as error:
             diagnostics.error("too_many", str(error), "Make the workflow smaller.", ())
             root = None
@@ -216,7 +219,9 @@ class _FileLoader:
         root = ScopeBuilder(body, ("components", name), self._diagnostics, self._find, self._loader.budget).build(
             "component"
         )
-        return (root, *_interface_ports(body.interface, root)) if root else None
+        if root:
+            return (root, *_interface_ports(body.interface, root))
+        return None
 
     def _read_code(self, body: Body, place: PathInFile) -> None:
         """Read the code of functions that is in separate files."""

@@ -76,7 +76,9 @@ class NodeContext:
             return self.inputs.get(hidden, MISSING)
         if port in self.inputs:
             return self.inputs[port]
-        return MISSING if port_named(self.node.inputs, port) is None else None
+        if port_named(self.node.inputs, port) is None:
+            return MISSING
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,10 @@ def convert_ports(ports: Iterable[Port], values: Mapping[str, Any]) -> dict[str,
     found = {}
     for name, value in values.items():
         try:
-            found[name] = convert_value(value, by_name[name].type) if name in by_name else value
+            if name in by_name:
+                found[name] = convert_value(value, by_name[name].type)
+            else:
+                found[name] = value
         except ConversionError as error:
             raise ConversionError(f"“{name}”: {error}") from error
     return found

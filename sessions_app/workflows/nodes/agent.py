@@ -176,7 +176,10 @@ def end_node(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandbox) 
     plain: dict[str, Any] = dict.fromkeys(("output", "response"), text)
     plain |= {"sessionId": result.get("sessionId"), "exitCode": int(bool(error))}
     schema = settings.parsed_schema
-    structured, problem = parse_structured_answer(text, schema, run_in_sandbox) if schema is not None else (None, "")
+    if schema is not None:
+        structured, problem = parse_structured_answer(text, schema, run_in_sandbox)
+    else:
+        structured, problem = (None, "")
     if problem and not error and result.get("sessionId") and not done.request.get("isRepair"):
         prompt = REPAIR_PROMPT.format(problem=problem, schema=json.dumps(schema, ensure_ascii=False))
         return WorkRequest(
@@ -187,7 +190,9 @@ def end_node(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandbox) 
     plain |= {name: value for name, value in structured.items() if name in properties} if structured else {}
     outputs, extraction_problem = extract_outputs(node.outputs, plain, text, run_in_sandbox)
     reason = error or problem or extraction_problem
-    return NodeFailed(reason, outputs) if reason else NodeFinished(outputs)
+    if reason:
+        return NodeFailed(reason, outputs)
+    return NodeFinished(outputs)
 
 
 def parse_structured_answer(text: str, schema: Mapping[str, Any], run_in_sandbox: RunInSandbox) -> tuple[Any, str]:

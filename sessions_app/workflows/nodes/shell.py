@@ -111,8 +111,13 @@ def build_script(settings: ShellSettings) -> str:
     """Return one script. Each of several commands runs in a subshell, and the first failure ends the script."""
     if settings.script is not None:
         return settings.script
-    parts = [*(settings.commands or ()), *(f"sh ./{_quote_path(path)}" for path in settings.script_files or ())]
-    return parts[0] if len(parts) == 1 else "\n".join(f"(\n{part}\n) || exit $?" for part in parts)
+    parts: list[str] = [
+        *(settings.commands or ()),
+        *(f"sh ./{_quote_path(path)}" for path in settings.script_files or ()),
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return "\n".join(f"(\n{part}\n) || exit $?" for part in parts)
 
 
 def _quote_path(path: str) -> str:
@@ -144,7 +149,9 @@ def end_node(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandbox) 
         is_signal = isinstance(code, int) and code < 0
         end = f"signal {abs(code)}" if is_signal else f"exit code {code}"
         return NodeFailed(f"the script ended with {end}", outputs)
-    return NodeFailed(problem, outputs) if problem else NodeFinished(outputs)
+    if problem:
+        return NodeFailed(problem, outputs)
+    return NodeFinished(outputs)
 
 
 TYPES: Final = (

@@ -88,7 +88,10 @@ def _parse_field(word: str, name: str, lowest: int, highest: int) -> frozenset[i
         if match is None:
             raise CronError(f"“{part}” is not a valid {name}")
         low = lowest if match["all"] else int(match["low"])
-        last = highest if match["all"] or (match["step"] and not match["high"]) else int(match["high"] or low)
+        if match["all"] or (match["step"] and not match["high"]):
+            last = highest
+        else:
+            last = int(match["high"] or low)
         step = int(match["step"] or 1)
         if not (lowest <= low <= last <= highest and step):
             raise CronError(f"“{part}” is not a {name} between {lowest} and {highest}")

@@ -94,7 +94,9 @@ def begin_workdir(context: NodeContext) -> BeginResult:
         path = render_template(settings.path, context.look_up)
     except TooLong as error:
         return NodeFailed(f"the path is too long: {error}")
-    return NodeFinished({"path": path}) if is_relative_below(path) else NodeFailed(f"“{path}” is outside the workspace")
+    if is_relative_below(path):
+        return NodeFinished({"path": path})
+    return NodeFailed(f"“{path}” is outside the workspace")
 
 
 _WORKDIR: Final = NodeType(

@@ -156,7 +156,9 @@ def _handle_post(request: UserHttpRequest, row: Workflow | None, form: WorkflowF
         draft = _handle_button(request)
         return _render_editor(request, row, form, draft, 422 if draft.errors else 200)
     draft = EditorDraft(_posted_text(request))
-    return _save(request, row, form, draft) if form.is_valid() else _render_editor(request, row, form, draft, 422)
+    if form.is_valid():
+        return _save(request, row, form, draft)
+    return _render_editor(request, row, form, draft, 422)
 
 
 def _handle_button(request: UserHttpRequest) -> EditorDraft:
@@ -181,11 +183,10 @@ def _apply_node_settings(request: UserHttpRequest, draft: EditorDraft) -> None:
     except EditNotPossible as error:
         draft.error = str(error)
         return
-    draft.notice = (
-        "The text is changed. Save it to keep the change."
-        if text != draft.text
-        else "The text already has these settings."
-    )
+    if text != draft.text:
+        draft.notice = "The text is changed. Save it to keep the change."
+    else:
+        draft.notice = "The text already has these settings."
     draft.text, draft.form = text, build_node_form(text, draft.node)
 
 
@@ -230,7 +231,10 @@ def _render_editor(
     is_checked: bool = True,
 ) -> HttpResponse:
     rows = Workflow.objects.visible_to(request.user)
-    newest = rows.values("revision", "text").get(id=row.id) if row and status == 409 else None
+    if row and status == 409:
+        newest = rows.values("revision", "text").get(id=row.id)
+    else:
+        newest = None
     context = {
         "workflow": row,
         "form": form,
@@ -254,7 +258,9 @@ def _checked(row: Workflow | None, form: WorkflowForm, text: str) -> dict[str, A
 def _declared_inputs(row: Workflow | None) -> tuple[Port, ...]:
     """Return the inputs that the saved text declares."""
     graph = graph_of(row.text, row.files) if row is not None and row.is_valid else None
-    return graph.inputs if graph else ()
+    if graph:
+        return graph.inputs
+    return ()
 
 
 @never_cache

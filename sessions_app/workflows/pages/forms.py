@@ -51,7 +51,10 @@ class WorkflowForm(forms.Form):
 
     def __init__(self, user: User, workflow: Workflow | None, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        teams = writable_teams(user) if workflow is None else Group.objects.filter(id=workflow.team_id)
+        if workflow is None:
+            teams = writable_teams(user)
+        else:
+            teams = Group.objects.filter(id=workflow.team_id)
         repositories = without_scratch(
             Repository.objects.visible_to(user).filter(team__in=teams).select_related("team"),
             keep=workflow.repository_id if workflow else None,
@@ -209,9 +212,10 @@ class NodeSettingsForm(forms.Form):
 
     def _initial(self) -> dict[str, Any]:
         ports = self.written.get("inputs")
-        names = (
-            {str(port.get("name")) for port in ports if isinstance(port, dict)} if isinstance(ports, list) else set()
-        )
+        if isinstance(ports, list):
+            names = {str(port.get("name")) for port in ports if isinstance(port, dict)}
+        else:
+            names = set()
         kept = self.written.get("resumable") is True or names >= set(SESSION_PORTS)
         return {"triggerType": "manual", **self.written, KEEP_SESSION_FIELD: kept}
 
@@ -222,7 +226,10 @@ class NodeSettingsForm(forms.Form):
             value, before = self._submitted_value(name), self.initial.get(name)
             if value == (before if before is not None else self._empty_value(name)):
                 continue
-            changes[name] = value if name == KEEP_SESSION_FIELD or value not in ("", None) else None
+            if name == KEEP_SESSION_FIELD or value not in ("", None):
+                changes[name] = value
+            else:
+                changes[name] = None
         kept = changes.pop(KEEP_SESSION_FIELD, None)
         if not changes and kept is None:
             return self.text
@@ -236,15 +243,21 @@ class NodeSettingsForm(forms.Form):
         value = value.replace("\r\n", "\n")
         before = self.initial.get(name)
         keeps_end = isinstance(before, str) and before.endswith("\n") and value and not value.endswith("\n")
-        return f"{value}\n" if keeps_end else value
+        if keeps_end:
+            return f"{value}\n"
+        return value
 
     def _empty_value(self, name: str) -> Any:
-        return None if isinstance(self.fields[name], forms.IntegerField) else ""
+        if isinstance(self.fields[name], forms.IntegerField):
+            return None
+        return ""
 
 
 def build_node_form(text: str, node: str, data: Any = None) -> NodeSettingsForm | None:
     """Return the form of a node; None if the text has no such node. Raises ChecksUnavailable."""
     try:
-        return NodeSettingsForm(text, node, data) if node else None
+        if node:
+            return NodeSettingsForm(text, node, data)
+        return None
     except EditNotPossible:
         return None

@@ -154,7 +154,10 @@ def _node_mark(path_in_graph: str, newest: NodeRun) -> NodeMark:
 
 def _record_context(row: WorkflowRun, one: NodeRun, titles: Mapping[str, str]) -> dict[str, Any]:
     path_in_graph = _REPETITION_SUFFIX.sub("", one.path)
-    session = reverse("session", args=(row.task_id, one.session_id)) if one.session_id else ""
+    if one.session_id:
+        session = reverse("session", args=(row.task_id, one.session_id))
+    else:
+        session = ""
     query = urlencode({"node": path_in_graph, "at": one.path})
     title = titles.get(path_in_graph) or one.node
     return {"row": one, "title": title, "label": node_run_label(one), "query": query, "session": session}
@@ -173,7 +176,9 @@ def _selected_record(
     )
     if not node_runs:
         title = titles.get(path_in_graph) or path_in_graph
-        return {"path_in_graph": path_in_graph, "title": title} if path_in_graph else None
+        if path_in_graph:
+            return {"path_in_graph": path_in_graph, "title": title}
+        return None
     index = next((number for number, one in enumerate(node_runs) if one.path == at), len(node_runs) - 1)
     one = row.node_runs.get(pk=node_runs[index].pk)
     return {
@@ -203,7 +208,9 @@ def _value_texts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _value_text(value: Any) -> str:
-    return value if isinstance(value, str) else readable_json(value, MAX_VALUE_LENGTH)
+    if isinstance(value, str):
+        return value
+    return readable_json(value, MAX_VALUE_LENGTH)
 
 
 @require_POST
@@ -219,7 +226,10 @@ def act_on_run(request: UserHttpRequest, run_id: uuid.UUID, action: str) -> Http
         else:
             with user_load_slot(request.user, counted=False):
                 node = request.POST.get("node", "")
-                shown = rerun(request.user, row) if action == "again" else workflows.retry_run(request.user, row, node)
+                if action == "again":
+                    shown = rerun(request.user, row)
+                else:
+                    shown = workflows.retry_run(request.user, row, node)
     except SessionsError as error:
         messages.error(request, error.message)
     return redirect("workflow-run", shown.id)

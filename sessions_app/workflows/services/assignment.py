@@ -146,7 +146,9 @@ def _profiles_for_runner(profiles: Sequence[AgentProfile], own: AgentProfile | N
     if not runner:
         if own is None:
             # Without a name, a team's only profile is meant; among several, nobody has chosen one.
-            return list(profiles) if len(profiles) == 1 else []
+            if len(profiles) == 1:
+                return list(profiles)
+            return []
         rest = [profile for profile in profiles if profile.agent_type == own.agent_type and profile.id != own.id]
         return [own, *rest]
     types = _agent_types_for_runner(runner)
@@ -169,8 +171,12 @@ def _demo_profile(profiles: Sequence[AgentProfile], own: AgentProfile | None, ru
     if not any(agent_type in agent_types() for agent_type in _agent_types_for_runner(runner)):
         return None  # an unknown runner is probably a typing mistake, which the demo agent must not hide
     if own is not None:
-        return own if own.agent_type == DEMO_AGENT_TYPE else None
-    return profiles[0] if profiles and all(profile.agent_type == DEMO_AGENT_TYPE for profile in profiles) else None
+        if own.agent_type == DEMO_AGENT_TYPE:
+            return own
+        return None
+    if profiles and all(profile.agent_type == DEMO_AGENT_TYPE for profile in profiles):
+        return profiles[0]
+    return None
 
 
 def _no_match_message(profiles: Sequence[AgentProfile], runner: str) -> str:

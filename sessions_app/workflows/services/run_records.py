@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from sessions_app.attention.rules import attention
@@ -108,15 +109,21 @@ def _shortened(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shorten_value(value: Any) -> Any:
-    return f"{value[:MAX_SHOWN_TEXT]}…" if isinstance(value, str) and len(value) > MAX_SHOWN_TEXT else value
+    if isinstance(value, str) and len(value) > MAX_SHOWN_TEXT:
+        return f"{value[:MAX_SHOWN_TEXT]}…"
+    return value
 
 
 def _optional_id(key: Any) -> str | None:
-    return None if key is None else str(key)
+    if key is None:
+        return None
+    return str(key)
 
 
-def _optional_time(at: Any) -> str | None:
-    return None if at is None else at.isoformat()
+def _optional_time(at: datetime | None) -> str | None:
+    if at is None:
+        return None
+    return at.isoformat()
 
 
 _RAISED_BY_SESSION = (

@@ -102,7 +102,9 @@ def part_name(part: str) -> str:
     if part.startswith(AGENT_PART):
         runner, model = json.loads(part.removeprefix(AGENT_PART))
         label = f"agent for “{runner}”" if runner else "agent for nodes without a runner"
-        return f"{label} with the model “{model}”" if model else label
+        if model:
+            return f"{label} with the model “{model}”"
+        return label
     return _PART_NAMES.get(part, part)
 
 
@@ -144,7 +146,9 @@ def _inherited_servers(row: Workflow) -> ConfirmedParts:
     """Return the MCP servers that repository and team give to all agents; they contain no secret."""
     found = inherited_servers(row.team_id, row.repository_id)
     lines = [f"{level}: {json.dumps(server, sort_keys=True)}" for level, servers in found.items() for server in servers]
-    return {"MCP servers": "\n".join(sorted(lines))} if lines else {}
+    if lines:
+        return {"MCP servers": "\n".join(sorted(lines))}
+    return {}
 
 
 def _agents(row: Workflow, graph: Graph, digester: _SecretDigester) -> ConfirmedParts:
@@ -186,8 +190,13 @@ def _secret(row: AgentProfile, field: str, digester: _SecretDigester) -> str:
         value = getattr(row, field)
     except SecretUnreadable:
         return "cannot be read"
-    names = sorted(value) if isinstance(value, dict) else [str(server.get("name")) for server in value]
-    return f"{', '.join(names)} ({digester.digest(value)})" if value else ""
+    if isinstance(value, dict):
+        names = sorted(value)
+    else:
+        names = [str(server.get("name")) for server in value]
+    if value:
+        return f"{', '.join(names)} ({digester.digest(value)})"
+    return ""
 
 
 def _triggers(graph: Graph) -> str:

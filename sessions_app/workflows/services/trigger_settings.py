@@ -62,7 +62,10 @@ def update_triggers(user: User, row: Workflow, graph: Graph | None, enable: bool
         else:
             _enable_triggers(user, row, graph)
     row.trigger_error = ""
-    row.next_run_at = find_triggers(graph).next_after(timezone.now()) if row.triggers_enabled else None
+    if row.triggers_enabled:
+        row.next_run_at = find_triggers(graph).next_after(timezone.now())
+    else:
+        row.next_run_at = None
 
 
 def pause_triggers(row: Workflow, why: str) -> None:
@@ -196,4 +199,6 @@ def _format_parts(parts: Sequence[str]) -> str:
     names = [f"the {part_name(part)}" for part in parts[:MAX_NAMED_PARTS]]
     if len(parts) > MAX_NAMED_PARTS:
         names.append(f"{len(parts) - MAX_NAMED_PARTS} more")
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -105,7 +105,10 @@ def save_workflow(
     # Before the transaction, which then finds the result in the cache: no row stays locked while a text is loaded.
     load_text(text or "", files or {})
     with transaction.atomic():
-        row = _lock_workflow(workflow, revision) if workflow is not None else Workflow(team=team, created_by=user)
+        if workflow is not None:
+            row = _lock_workflow(workflow, revision)
+        else:
+            row = Workflow(team=team, created_by=user)
         loaded = _assign_values(row, values, is_new=workflow is None)
         _check_workplace(row, row.repository, row.agent_profile)
         trigger_settings.update_triggers(user, row, loaded.workflow, values.get("triggers_enabled"))

@@ -52,7 +52,9 @@ def _split_lines(text: str) -> list[str]:
     """Split at line feeds alone. Other separators are part of a line, so that a change of one of them is a change."""
     lines = text.split("\n")
     ended = [f"{line}\n" for line in lines[:-1]]
-    return [*ended, lines[-1]] if lines[-1] else ended
+    if lines[-1]:
+        return [*ended, lines[-1]]
+    return ended
 
 
 def _changed_blocks(before: Sequence[str], after: Sequence[str]) -> Iterator[_Block]:

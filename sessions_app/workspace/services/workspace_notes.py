@@ -79,26 +79,35 @@ def record_snapshot(transaction: SessionTransaction, line: Mapping[str, Any]) ->
 def workspace_json(session: TaskSession) -> dict[str, Any] | None:
     """Return what the newest snapshot says about HEAD and about what it lacks; None before the first."""
     known = session.metadata.get(WORKSPACE_KEY)
-    return dict(known) if isinstance(known, dict) and known else None
+    if isinstance(known, dict) and known:
+        return dict(known)
+    return None
 
 
 def warnings_json(session: TaskSession) -> list[dict[str, Any]]:
     """Return the newest warnings first."""
     known = session.metadata.get(WARNINGS_KEY)
-    return list(reversed(known)) if isinstance(known, list) else []
+    if isinstance(known, list):
+        return list(reversed(known))
+    return []
 
 
 def left_out_sentence(left_out: Sequence[Mapping[str, str]], count: int) -> str:
     """Return the sentence about what a snapshot lacks."""
     named = "; ".join(f"{one['path']} ({one['reason']})" for one in left_out[:5])
-    more = f"; and {count - min(len(left_out), 5)} more" if count > min(len(left_out), 5) else ""
+    if count > min(len(left_out), 5):
+        more = f"; and {count - min(len(left_out), 5)} more"
+    else:
+        more = ""
     return f"The last snapshot of the workspace does not contain: {named}{more}."
 
 
 def ignored_sentence(session: TaskSession) -> str:
     """Return how much the newest snapshot lacks because ``.gitignore`` names it; empty if nothing is known."""
     count = _count((workspace_json(session) or {}).get("ignored_count"), 0)
-    return plural(count, "1 file or directory that .gitignore names", _IGNORED) if count else ""
+    if count:
+        return plural(count, "1 file or directory that .gitignore names", _IGNORED)
+    return ""
 
 
 def head_sentence(session: TaskSession) -> str:
@@ -108,7 +117,9 @@ def head_sentence(session: TaskSession) -> str:
         return ""
     head = known["head"][:12]
     if not known["branch"]:
-        return f"HEAD is detached at {head}." if head else ""
+        if head:
+            return f"HEAD is detached at {head}."
+        return ""
     return f"HEAD is on {known['branch']}" + (f" at {head}." if head else ", which has no commit yet.")
 
 
@@ -135,7 +146,9 @@ def workspace_evidence(session: TaskSession, reported: Any) -> dict[str, Any]:
 def notes_for_agent(session: TaskSession) -> str:
     """Return the note before the agent's next prompt; empty if there is nothing to say."""
     notes = _notes(session)
-    return f"[Note by the system about your workspace: {' '.join(notes)} The request follows.]" if notes else ""
+    if notes:
+        return f"[Note by the system about your workspace: {' '.join(notes)} The request follows.]"
+    return ""
 
 
 def mark_notes_sent(transaction: SessionTransaction) -> None:
@@ -153,7 +166,9 @@ def forget_sent_notes(transaction: SessionTransaction) -> None:
 
 def _notes(session: TaskSession) -> list[str]:
     known = session.metadata.get(NOTES_KEY)
-    return [str(note) for note in known] if isinstance(known, list) else []
+    if isinstance(known, list):
+        return [str(note) for note in known]
+    return []
 
 
 def _add_note(transaction: SessionTransaction, text: str) -> None:
@@ -191,11 +206,15 @@ def _left_out(line: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _plain(value: Any, limit: int) -> str:
     """Return a reported text as one line of visible characters."""
-    return " ".join(make_visible(value[: limit * 2]).split())[:limit] if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return " ".join(make_visible(value[: limit * 2]).split())[:limit]
+    return ""
 
 
 def _count(value: Any, default: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    return default
 
 
 def _set(transaction: SessionTransaction, key: str, value: Any) -> None:
