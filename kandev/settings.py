@@ -191,6 +191,7 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 
 STATIC_URL = "/static/"
+STATICFILES_DIRS = [BASE_DIR / "frontend" / "static"]
 WHITENOISE_USE_FINDERS = True  # so that no collectstatic is needed before the first start
 WHITENOISE_ALLOW_ALL_ORIGINS = False
 

@@ -15,7 +15,7 @@ from sessions_app.events import EVENT_CLASSES
 
 _ROOT: Final = Path(__file__).parents[2]
 _APP: Final = _ROOT / "sessions_app"
-_NO_TOPICS: Final = {"migrations", "static", "templatetags"}
+_NO_TOPICS: Final = {"migrations", "templatetags"}
 _BEGIN, _END = "<!-- topics -->\n", "<!-- end of topics -->"
 
 

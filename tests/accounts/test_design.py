@@ -10,7 +10,7 @@ from django.test import Client
 
 from sessions_app.pages.help_pages import COLOURS, TONES, find_colour, read_design_tokens
 
-STYLES = Path(__file__).resolve().parents[2] / "sessions_app" / "static" / "kandev"
+STYLES = Path(__file__).resolve().parents[2] / "frontend" / "static" / "kandev"
 THEMES = ("light", "dark")
 SURFACES = ("back", "sunken", "surface", "raised")
 WORDS = 4.5

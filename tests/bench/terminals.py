@@ -42,7 +42,7 @@ READ_LIMIT = 2.0
 ECHO_ALLOWANCE = 0.015
 """Seconds that an echo may take longer than that of a bare PTY."""
 KEYSTROKE_PAUSE = 0.02
-VENDOR = ROOT / "sessions_app/static/kandev/vendor"
+VENDOR = ROOT / "frontend/static/kandev/vendor"
 PREPARE = """async ([source, rows, line, lines]) => {
   const { Terminal } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
   window.term = new Terminal({ fontSize: 13, scrollback: 5000, cols: 120, rows });

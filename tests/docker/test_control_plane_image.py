@@ -182,4 +182,12 @@ print(json.dumps({
     found = json.loads(containers.run("python3", "-c", code))
     assert found["programs"] == ["git", "tini"]
     assert not found["pip"]
-    assert found["project"] == ["executors_app", "kandev", "manage.py", "packages", "sessions_app", "templates"]
+    assert found["project"] == [
+        "executors_app",
+        "frontend",
+        "kandev",
+        "manage.py",
+        "packages",
+        "sessions_app",
+        "templates",
+    ]

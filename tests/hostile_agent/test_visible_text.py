@@ -300,7 +300,7 @@ def test_api_data_stays_as_it_is(world: World, url_values: Mapping[str, Any]) ->
     assert Message.objects.exists()
 
 
-SCRIPTS: Final = SOURCES / "static/kandev"
+SCRIPTS: Final = SOURCES.parent / "frontend/static/kandev"
 SHOWN: Final = re.compile(r"""(?:\.textContent = |\.title = |appendData\(|"aria-label", |confirm\()(.*)""")
 SAFE: Final = re.compile(r"""visible\(|^[`"][^$`"]*[`"]""")
 """Text through ``visible``, and words of the script."""

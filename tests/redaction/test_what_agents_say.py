@@ -17,7 +17,7 @@ from sessions_app.stream.rules.usage import parse_usage, usage_lines
 
 ARABIC_SIGNS: Final = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
 """Format characters that have a shape."""
-PLAIN_TEXT: Final = Path(__file__).parents[2] / "sessions_app/static/kandev/plain_text.js"
+PLAIN_TEXT: Final = Path(__file__).parents[2] / "frontend/static/kandev/plain_text.js"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Draw a workflow as SVG: nodes from left to right in the order of their dependencies, loops and components as boxes.
 
 The drawing uses the text colour around it, so it fits every page. Each node and line has a title with its full text.
-Pages add states and links. Their styles are in ``static/kandev/workflows.css``, because the content security policy
-forbids styles within a page.
+Pages add states and links. Their styles are in ``frontend/static/kandev/workflows.css``, because the content security
+policy forbids styles within a page.
 """
 
 from __future__ import annotations
