@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +38,7 @@ def topic_readme(name: str) -> str:
     """Return the README of a topic: what it promises, its modules, tables, events and tests."""
     sections = [
         written_by("the docstrings of this package"),
-        f"# {name.replace('_', ' ').capitalize()}",
+        f"# {_title(name)}",
         inspect.cleandoc(_docstring(_APP / name / "__init__.py")),
         markdown_table(["module", "contents"], _modules(name)),
     ]
@@ -50,6 +51,11 @@ def topic_readme(name: str) -> str:
     if (_ROOT / "tests" / name).is_dir():
         sections += ["## Tests", f"[tests/{name}](../../tests/{name})"]
     return join_sections(sections)
+
+
+def _title(name: str) -> str:
+    words = name.replace("_", " ").capitalize()
+    return re.sub(r"\b(api|mcp)\b", lambda found: found[0].upper(), words, flags=re.IGNORECASE)
 
 
 def _modules(name: str) -> list[list[str]]:

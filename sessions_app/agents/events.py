@@ -41,7 +41,7 @@ def left_out_sentence(server: Mapping[str, Any]) -> str:
 class AgentSettingsReported(
     Event,
     name="session.agent.settings",
-    recorded_by="ingest, when the agent reports its [settings](operate/agents.md#the-agents-settings); the last "
+    recorded_by="ingest, when the agent reports its [settings](operate/agent-setup.md#the-agents-settings); the last "
     "report of a batch",
 ):
     """The agent has reported its settings."""
@@ -82,7 +82,7 @@ class ServersLeftOut(
     Event,
     name="session.mcp_servers.left_out",
     recorded_by="a start, or ingest: the agent was not given these "
-    "[MCP servers](operate/agents.md#mcp-servers-for-agents)",
+    "[MCP servers](operate/agent-setup.md#mcp-servers-for-agents)",
 ):
     """The agent was not given some MCP servers."""
 
@@ -145,7 +145,7 @@ class SettingRefused(
 class LoginRequested(
     Event,
     name="session.login.requested",
-    recorded_by="a user who [logs the agent in or out](operate/agents.md#set-up-an-agent)",
+    recorded_by="a user who [logs the agent in or out](operate/agent-setup.md#set-up-an-agent)",
 ):
     """A user logs the agent in or out."""
 

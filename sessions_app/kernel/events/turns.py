@@ -345,7 +345,7 @@ class OutputLimited(
     Event,
     name="session.output.limited",
     recorded_by="ingest, when the agent's output has reached a "
-    "[limit](operate/restarts.md#limits-of-an-agents-output); output is left out from then on",
+    "[limit](operate/work.md#limits-of-an-agents-output); output is left out from then on",
     audited=True,
     timeline=Label("The agent’s output reached its limit, and is no longer stored", "ask"),
     raises=(AttentionKind.OUTPUT_LIMIT,),
