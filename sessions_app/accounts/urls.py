@@ -5,10 +5,9 @@ from __future__ import annotations
 from django.urls import path
 
 from sessions_app.accounts.api import tokens
-from sessions_app.accounts.pages import login, mcp_servers, profile, settings, teams
+from sessions_app.accounts.pages import login, profile, settings, teams
 
 _TEAM = "settings/teams/<int:team_id>/"
-_REPOSITORY = "settings/repositories/<uuid:repository_id>/"
 
 urlpatterns = [
     path("login/", login.LoginView.as_view(), name="login"),
@@ -24,8 +23,6 @@ urlpatterns = [
     path("settings/teams/", teams.list_teams, name="settings-teams"),
     path(_TEAM, teams.show_team, name="settings-team"),
     path(_TEAM + "policy/", teams.edit_team_policy, name="settings-team-policy"),
-    path(_TEAM + "mcp-servers/", mcp_servers.edit_team_servers, name="settings-team-mcp"),
-    path(_REPOSITORY + "mcp-servers/", mcp_servers.edit_repository_servers, name="settings-repository-mcp"),
     path(_TEAM + "invite/", teams.invite_team_member, name="settings-team-invite"),
     path(_TEAM + "add/", teams.add_team_member, name="settings-team-add"),
     path(_TEAM + "members/<int:user_id>/", teams.change_team_member_role, name="settings-team-change"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from sessions_app.agents.api import views as api
-from sessions_app.agents.views import agent_setup, executors
+from sessions_app.agents.views import agent_setup, executors, mcp_servers
 from sessions_app.kernel.addresses import SESSION
 
 urlpatterns = [
@@ -16,6 +16,12 @@ urlpatterns = [
     path("agents/<slug:name>/", agent_setup.show_agent_setup, name="agent-setup"),
     path("agents/<slug:name>/live/", agent_setup.agent_test_updates, name="agent-setup-live"),
     path("agents/<slug:name>/<str:action>/", agent_setup.act_on_agent_setup, name="agent-setup-action"),
+    path("settings/teams/<int:team_id>/mcp-servers/", mcp_servers.edit_team_servers, name="settings-team-mcp"),
+    path(
+        "settings/repositories/<uuid:repository_id>/mcp-servers/",
+        mcp_servers.edit_repository_servers,
+        name="settings-repository-mcp",
+    ),
 ]
 
 api_urlpatterns = [

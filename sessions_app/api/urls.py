@@ -9,6 +9,7 @@ from rest_framework.permissions import IsAuthenticated
 from sessions_app.accounts import urls as accounts
 from sessions_app.agents import urls as agents
 from sessions_app.api.errors import NotFoundView
+from sessions_app.api.views import VersionView
 from sessions_app.attention import urls as attention
 from sessions_app.board import urls as board
 from sessions_app.catalogue import urls as catalogue
@@ -37,6 +38,7 @@ urlpatterns = [
     *waits.api_urlpatterns,
     *workflows.api_urlpatterns,
     *workspace.api_urlpatterns,
+    path("version/", VersionView.as_view()),
     path("schema/", SpectacularAPIView.as_view(permission_classes=[IsAuthenticated]), name="api-schema"),
     # All files of this page are served from this origin, and nothing is inline.
     path(

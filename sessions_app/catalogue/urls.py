@@ -12,5 +12,4 @@ api_urlpatterns = [
     path("executors/running/", api.ExecutionListView.as_view()),
     path("executors/<uuid:executor_id>/", api.ExecutorDetailView.as_view()),
     path("executors/<uuid:executor_id>/probe/", api.ExecutorProbeView.as_view()),
-    path("version/", api.VersionView.as_view()),
 ]

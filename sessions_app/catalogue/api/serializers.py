@@ -21,12 +21,6 @@ from sessions_app.board.api.serializers import BranchField
 from sessions_app.models import Repository
 
 
-class VersionSerializer(serializers.Serializer[Any]):
-    """The version of this deployment."""
-
-    version = serializers.CharField(help_text="The version of Kandev that answers.")
-
-
 class ExecutorSerializer(StrictModelSerializer):
     """An executor, where agents run; only staff see its configuration."""
 

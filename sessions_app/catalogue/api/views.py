@@ -7,7 +7,6 @@ import uuid
 from django.shortcuts import get_object_or_404
 from rest_framework.response import Response
 
-from executors_app import __version__
 from executors_app.models import Executor
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView, StaffWritePermission
@@ -21,18 +20,8 @@ from sessions_app.catalogue.api.serializers import (
     NewRepositorySerializer,
     ProbeAnswerSerializer,
     RepositorySerializer,
-    VersionSerializer,
 )
 from sessions_app.models import Repository
-
-
-class VersionView(ApiView):
-    """The version of this deployment."""
-
-    @document_responses({200: VersionSerializer})
-    def get(self, request: UserRequest) -> Response:
-        """Return the version of Kandev that answers."""
-        return self.show(VersionSerializer, {"version": __version__})
 
 
 class ExecutorListCreateView(ApiView):
