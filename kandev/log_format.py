@@ -15,7 +15,7 @@ from django.apps import apps
 from django.db import Error
 
 from sessions_app.kernel import actor_context
-from sessions_app.redaction.sanitizing import escape_invisible, make_visible
+from sessions_app.redaction.visible_text import escape_invisible, make_visible
 
 _LOGIN_SECRET: Final = re.compile(r"(/login/)[^/\s'\"?]+")
 OUTAGE_RESET_SECONDS: Final = 60.0

@@ -16,7 +16,7 @@ from sessions_app.confined.limits import Limits
 from sessions_app.kernel.services.idempotency import mark_request
 from sessions_app.models import session_transaction
 from sessions_app.recovery.rules.verification import Replay, Request, compare_requests, find_received
-from sessions_app.redaction.sanitizing import redact
+from sessions_app.redaction.redactor import redact
 from sessions_app.rendering.pool import TEXT_POOL
 from sessions_app.workflows.language.sandbox import run_in_sandbox
 from sessions_app.workflows.services.trigger_confirmation import fingerprint_of
@@ -73,7 +73,7 @@ def test_error_that_somebody_catches_is_remembered(transaction_guard: Transactio
     with transaction.atomic(), suppress(RuntimeError):
         redact("a")
     (found,) = transaction_guard.found
-    assert found.startswith("a search for secrets in a transaction: sessions_app/redaction/sanitizing.py:redact")
+    assert found.startswith("a search for secrets in a transaction: sessions_app/redaction/redactor.py:redact")
     transaction_guard.found.clear()
 
 

@@ -22,7 +22,7 @@ from executors_app.wire.errors import AgentctlRefused, ExecutorError
 from sessions_app.kernel import database_errors
 from sessions_app.kernel.rules.states import IllegalMove
 from sessions_app.kernel.services.errors import Invalid, SessionsError, Throttled
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 
 log = logging.getLogger(__name__)
 

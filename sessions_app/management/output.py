@@ -7,7 +7,7 @@ from typing import Any, TextIO
 from django.core.management.base import BaseCommand
 
 from executors_app import __version__
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 
 
 class VisibleStream:

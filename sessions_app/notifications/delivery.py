@@ -37,7 +37,7 @@ from sessions_app.models import AttentionItem, TaskSession
 from sessions_app.notifications import webhooks
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.notifications.round_lock import round_lock
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 
 EMAIL_FOOTER = "You get this e-mail because you enabled notifications. To change this, go to {link}"
 LINK_FALLBACK = "your notification settings"

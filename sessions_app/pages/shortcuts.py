@@ -14,8 +14,8 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from sessions_app.accounts.authorization import may_write
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.catalogue.services import visible_sessions, visible_tasks
+from sessions_app.kernel.rules.parsers import parse_number
 from sessions_app.models import Task, TaskSession
-from sessions_app.redaction.sanitizing import parse_number
 
 READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 

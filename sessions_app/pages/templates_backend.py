@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.template.backends.django import DjangoTemplates, Template
 from django.utils.safestring import SafeString, mark_safe
 
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 
 
 class VisibleTemplate(Template):

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from executors_app.wire.executions import ExecutorStatus, Observed
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.catalogue.services import visible_executions
+from sessions_app.kernel.rules.parsers import parse_number
 from sessions_app.models import ContinuityReceipt, RecoverySweep, Supervisor, SweepOutcome, SweepRequest
 from sessions_app.pages.labels import (
     OUTCOME_LABELS,
@@ -31,7 +32,6 @@ from sessions_app.pages.shortcuts import READ_METHODS, part_response
 from sessions_app.recovery.services import restarts
 from sessions_app.recovery.services import sweeps as service
 from sessions_app.recovery.services.sweeps import row_result
-from sessions_app.redaction.sanitizing import parse_number
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
 from sessions_app.timeline.views import rule_sentence
 

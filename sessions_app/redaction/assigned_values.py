@@ -193,19 +193,28 @@ class _QuotedText:
     def end_of_value(self, begin: int, quote: str, escapes: int) -> int:
         """Return where a value ends: before the quote that closes it, or else with its line."""
         depth = min(escapes, _DEEPEST + 1)
-        closing = self._closing.get((quote, depth))
-        if closing is None:
-            closing = self._closing[quote, depth] = [
-                (start + max(0, run - depth), start + run)
-                for start, run, kind in self._quotes
-                if kind == quote and _closes(run, depth)
-            ]
-        line = bisect_left(self._line_ends, begin)
-        end = self._line_ends[line] if line < len(self._line_ends) else self._length
+        if (quote, depth) not in self._closing:
+            self._closing[quote, depth] = self._find_closing(quote, depth)
+        closing = self._closing[quote, depth]
+        end = self._end_of_line(begin)
         number = bisect_left(closing, begin, key=lambda each: each[1])
         if number < len(closing):
             return min(end, closing[number][0])
         return end
+
+    def _find_closing(self, quote: str, depth: int) -> list[tuple[int, int]]:
+        """Return begin and end of each quote that closes a value at this depth, with its backslashes."""
+        found = []
+        for start, run, kind in self._quotes:
+            if kind == quote and _closes(run, depth):
+                found.append((start + max(0, run - depth), start + run))
+        return found
+
+    def _end_of_line(self, begin: int) -> int:
+        number = bisect_left(self._line_ends, begin)
+        if number < len(self._line_ends):
+            return self._line_ends[number]
+        return self._length
 
 
 def _closes(run: int, depth: int) -> bool:

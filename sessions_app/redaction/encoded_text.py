@@ -89,7 +89,8 @@ def _unescape(escape: re.Match[str]) -> str:
     value = escape[kind].lower()
     if kind in _SPECIAL:
         return _SPECIAL[kind](value)
-    code = int(value, 16 if kind in _HEXADECIMAL else 10)
+    base = 16 if kind in _HEXADECIMAL else 10
+    code = int(value, base)
     if code == _BACKSLASH or code > sys.maxunicode:
         return ""
     return chr(code)

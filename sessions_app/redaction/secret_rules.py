@@ -227,6 +227,6 @@ def _hide_useless_backquotes(line: str) -> str:
 
 def _hide_backquotes_at_the_end(match: re.Match[str]) -> str:
     text = match[0]
-    end = _LAST_SEMICOLON.match(text)
-    kept = end.end() if end else 0
-    return text[:kept] + text[kept:].replace("`", ",")
+    kept = _LAST_SEMICOLON.match(text)
+    end = kept.end() if kept else 0
+    return text[:end] + text[end:].replace("`", ",")

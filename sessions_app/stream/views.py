@@ -23,7 +23,7 @@ from executors_app.orm import ObjectField
 from sessions_app.confined.client import Failure
 from sessions_app.models import PART_LIMIT, Message, MessagePart, TaskSession
 from sessions_app.pages.labels import tool_status_label
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 from sessions_app.rendering.operations.tool_calls import TITLE_LIMIT, only_dicts, shorten, tool_status, tool_title
 from sessions_app.rendering.services import Text, render_texts
 from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT

@@ -28,7 +28,7 @@ from executors_app.wire.line_format import TEXT_LIMIT
 from executors_app.wire.protocol import ALIVE_AGENT_STATES, JournalKind
 from sessions_app.attention.rules import attention
 from sessions_app.kernel.database_threads import BatchExecutor, DatabaseThread
-from sessions_app.redaction.sanitizing import without_cut_word
+from sessions_app.redaction.redactor import without_cut_word
 from sessions_app.starts.admission import StartGate, StartSlots
 from sessions_app.stream.ingest.writer import TROUBLE_MESSAGES, JournalWriter
 from sessions_app.stream.stream_news import News

@@ -10,7 +10,7 @@ from django import template
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-from sessions_app.redaction import sanitizing
+from sessions_app.redaction.visible_text import make_visible, refer_to_invisible
 
 register = template.Library()
 
@@ -22,7 +22,7 @@ _CLOCK: Final = re.compile(r"\b([0-2]\d:[0-5]\d:[0-5]\d) UTC\b")
 @register.filter(needs_autoescape=True)
 def sentence(value: Any, at: datetime | None = None, *, autoescape: bool = True) -> SafeString:
     """Render a sentence as HTML: commands in backquotes as code, and the time of day of ``at`` in the reader's zone."""
-    html: str = escape(sanitizing.make_visible(str(value)))
+    html: str = escape(make_visible(str(value)))
     html = _COMMAND.sub(r"<code>\1</code>", html)
     if at is not None:
         html = _CLOCK.sub(rf'<time datetime="{at.isoformat()}" data-clock>\1 UTC</time>', html)
@@ -32,13 +32,13 @@ def sentence(value: Any, at: datetime | None = None, *, autoescape: bool = True)
 @register.filter
 def exact(value: Any) -> SafeString:
     """Return a value that a form sends back unchanged: its invisible characters become references of HTML."""
-    return mark_safe(sanitizing.refer_to_invisible(escape(str(value))))  # noqa: S308 - escaped
+    return mark_safe(refer_to_invisible(escape(str(value))))  # noqa: S308 - escaped
 
 
 @register.filter(is_safe=True)
 def visible(value: Any) -> str:
     """Return the value with invisible characters made visible; Django escapes it as usual."""
-    return sanitizing.make_visible(str(value))
+    return make_visible(str(value))
 
 
 @register.filter(is_safe=True)
@@ -48,4 +48,6 @@ def beginning(value: Any, limit: int) -> str:
     Django’s ``truncatechars`` normalizes the whole text first, which takes minutes for some texts.
     """
     text = str(value)
-    return sanitizing.make_visible(text if len(text) <= limit else f"{text[: limit - 1]}…")
+    if len(text) > limit:
+        text = f"{text[: limit - 1]}…"
+    return make_visible(text)

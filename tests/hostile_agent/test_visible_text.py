@@ -47,7 +47,7 @@ from sessions_app.models import (
 )
 from sessions_app.notifications import delivery
 from sessions_app.recovery.recovery_pass import print_result
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from tests.attention.reading import as_read
 from tests.pages.conftest import world  # noqa: F401 - fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Dialog, expect
 
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, asks, ingest_lines, make_world, path_of, supervise
 

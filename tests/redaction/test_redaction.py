@@ -15,14 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessions_app.redaction.encoded_text import decoded
-from sessions_app.redaction.sanitizing import (
-    CONTEXT,
-    MIN_SECRET_LENGTH,
-    REDACTION_MARK,
-    redact,
-    redact_part,
-    without_cut_word,
-)
+from sessions_app.redaction.redactor import CONTEXT, redact, redact_part, without_cut_word
+from sessions_app.redaction.secret_spans import MIN_SECRET_LENGTH, REDACTION_MARK
 
 SECRETS = [
     ("export AWS_ACCESS_KEY_ID={}", "AKIAIOSFODNN7EXAMPLE"),

@@ -13,8 +13,9 @@ from detect_secrets.plugins.keyword import KeywordDetector
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sessions_app.redaction import sanitizing, secret_rules
-from sessions_app.redaction.sanitizing import REDACTION_MARK, redact
+from sessions_app.redaction import secret_rules, secret_spans
+from sessions_app.redaction.redactor import redact
+from sessions_app.redaction.secret_spans import REDACTION_MARK
 from tests.growth import FLOOR_OF_CALLS, assert_costs_at_most, measure_growth
 
 _REPOSITORY: Final = Path(__file__).parents[2]
@@ -54,7 +55,7 @@ def missed_by_us(text: str) -> list[str]:
     compared in one direction, by the places in the text. What it may find beyond that is bounded by the
     texts in ``tests/redaction/test_redaction.py`` that have to stay as they are.
     """
-    ours = {place for span in sanitizing.find_secret_spans(text) for place in range(*span)}
+    ours = {place for span in secret_spans.find_secret_spans(text) for place in range(*span)}
     return [text[slice(*span)] for span in _find_with_maintained_rules(text) if not ours.issuperset(range(*span))]
 
 
@@ -63,7 +64,7 @@ def _find_with_maintained_rules(text: str) -> Iterator[tuple[int, int]]:
         yield from (match.span() for match in rule.finditer(text))
     at = 0
     for line in text.splitlines(keepends=True):
-        for start, stop in sanitizing._named_spans(line, _find_named_by_maintained_rules):
+        for start, stop in secret_spans._named_spans(line, _find_named_by_maintained_rules):
             yield at + start, at + stop
         at += len(line)
 
@@ -265,7 +266,7 @@ def test_no_rule_is_slow_on_any_attack(rule: re.Pattern[str]) -> None:
 def test_many_known_values_cost_no_more_than_one() -> None:
     text = "some words about a deployment " * 1000
     growth = measure_growth(
-        lambda values: list(sanitizing.find_known_values(text, values)),
+        lambda values: list(secret_spans.find_known_values(text, values)),
         lambda count: [f"correct-horse-{number}" for number in range(count)],
         sizes=(1, 100, 10_000),
         pools=(),

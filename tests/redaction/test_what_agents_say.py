@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from sessions_app.redaction.sanitizing import escape_invisible, make_visible, refer_to_invisible
+from sessions_app.redaction.visible_text import escape_invisible, make_visible, refer_to_invisible
 from sessions_app.stream.rules.usage import parse_usage, usage_lines
 
 ARABIC_SIGNS: Final = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"

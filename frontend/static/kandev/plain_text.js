@@ -1,4 +1,4 @@
-// Make foreign text safe to show, as the server does (sessions_app/domain/sanitizing.py): characters that change the
+// Make foreign text safe to show, as the server does (sessions_app/redaction/visible_text.py): characters that change the
 // text direction, are invisible, or control a terminal become visible.
 
 const NAMES = {

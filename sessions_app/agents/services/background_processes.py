@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sessions_app.agents.events import ProcessesReported
 from sessions_app.models import SessionTransaction, TaskSession
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 
 _KEY: Final = "background_processes"
 """Metadata key: ``{launch_id, processes: [{command, since}], count}``."""

@@ -31,7 +31,7 @@ from sessions_app.accounts.teams import visible_teams
 from sessions_app.agents.events import SECRET_MISSING, SECRET_WITHHELD, ServersLeftOut
 from sessions_app.kernel.services.errors import Invalid, ReadOnly
 from sessions_app.models import McpServerList, Repository, SessionTransaction, TaskSession
-from sessions_app.redaction.sanitizing import redact
+from sessions_app.redaction.redactor import redact
 
 log = logging.getLogger(__name__)
 

@@ -27,10 +27,10 @@ from sessions_app.agents.services.agent_setup import AgentPlace, ProgramState
 from sessions_app.agents.views.agent_settings import login_progress
 from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.catalogue.services import add_repository, without_scratch
+from sessions_app.kernel.rules.parsers import parse_number, parse_uuid
 from sessions_app.kernel.services.errors import Invalid, ReadOnly, SessionsError
 from sessions_app.models import Repository
 from sessions_app.pages.shortcuts import part_response
-from sessions_app.redaction.sanitizing import parse_number, parse_uuid
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.sessions.services.intents import validate_prompt_text
 

@@ -13,7 +13,8 @@ from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from sessions_app.kernel.rules.wording import plural
-from sessions_app.redaction.sanitizing import CUT_WORD, make_visible, redact, without_cut_beginning, without_cut_word
+from sessions_app.redaction.redactor import CUT_WORD, redact, without_cut_beginning, without_cut_word
+from sessions_app.redaction.visible_text import make_visible
 
 PLACEHOLDER: Final = "[…]"
 """Stands in a stored sentence where a quotation belongs."""

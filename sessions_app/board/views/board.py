@@ -22,13 +22,13 @@ from sessions_app.board.services.board import BoardFilter
 from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.board.views.tasks import TaskCreateForm
 from sessions_app.catalogue.services import visible_profiles
+from sessions_app.kernel.rules.parsers import parse_number, parse_uuid
 from sessions_app.kernel.rules.states import TaskState
 from sessions_app.kernel.services.errors import Invalid, SessionsError
 from sessions_app.models import Task
 from sessions_app.pages.labels import OUTCOME_LABELS, TASK_STATE_LABELS
 from sessions_app.pages.shortcuts import READ_METHODS, part_response
 from sessions_app.recovery.services.restarts import LastRestart, load_first_steps, load_last_restart
-from sessions_app.redaction.sanitizing import parse_number, parse_uuid
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.sessions.services.intents import request_many
 from sessions_app.sessions.views.session_summary import attention_label, session_chips

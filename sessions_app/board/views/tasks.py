@@ -23,13 +23,13 @@ from sessions_app.board.services import tasks
 from sessions_app.board.services.board import annotate_needs, session_rows
 from sessions_app.board.services.tasks import create_session_with_defaults, default_choice
 from sessions_app.catalogue.services import SECRET_FIELDS, profiles_for, visible_profiles, without_scratch
+from sessions_app.kernel.rules.parsers import parse_uuid
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.pages.labels import TASK_STATE_LABELS
 from sessions_app.pages.shortcuts import find_task, part_response, queried_number
 from sessions_app.prompts.rules.attachments import MAX_FILES, MAX_TOTAL_BYTES, AttachedFile
 from sessions_app.prompts.services.attachments import check_files
-from sessions_app.redaction.sanitizing import parse_uuid
 from sessions_app.sessions.rules.situation_facts import TASK_ENDS
 from sessions_app.sessions.services.intents import TEXT_LIMIT
 from sessions_app.sessions.views.session_summary import session_chips

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sessions_app.kernel.rules.wording import plural
-from sessions_app.redaction.sanitizing import redact_part
+from sessions_app.redaction.redactor import redact_part
 
 BUDGET_CHARS: Final = 60_000
 MESSAGE_CHARS: Final = 2000
@@ -26,8 +26,7 @@ SCANNED_CHARS: Final = 8000
 SCAN_BUDGET: Final = 500_000
 """How much of all texts is searched: at 11 µs for each character, less than 6 s of processor time."""
 RULES_VERSION: Final = 4
-"""To be raised when a change of this module, of ``sanitizing`` or of ``secret_rules`` changes what stored histories
-would contain."""
+"""To be raised when a change of this module or of ``sessions_app.redaction`` changes what stored histories contain."""
 _NAME_CHARS: Final = 120
 _LABELS: Final = {"user": "USER", "agent": "ASSISTANT"}
 _BYTES_PER_TOKEN: Final = 4

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sessions_app.attention.rules.quotations import show_quotations
 from sessions_app.confined.link import ClientLink
-from sessions_app.redaction.sanitizing import redact
+from sessions_app.redaction.redactor import redact
 from sessions_app.rendering.operations.highlighting import LANGUAGES, highlight_code, highlight_file
 from sessions_app.rendering.operations.histories import build_history
 from sessions_app.rendering.operations.line_diffs import compare_texts

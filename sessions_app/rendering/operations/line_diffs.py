@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from typing import Any, Final
 
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 
 CONTEXT: Final = 3
 """Unchanged lines that are shown around a change."""

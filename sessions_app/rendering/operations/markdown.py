@@ -12,7 +12,7 @@ import nh3
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 from sessions_app.rendering.operations.highlighting import CLASSES, highlight_code
 
 CODE_LIMIT: Final = 20_000

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from sessions_app.kernel.rules.wording import plural
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT
 from sessions_app.workspace.rules.file_diffs import compare_files
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sessions_app.redaction.sanitizing import is_blank
+from sessions_app.redaction.visible_text import is_blank
 
 KEY_LIMIT: Final = 200
 """Characters of ``Message.key``."""

@@ -20,12 +20,12 @@ from executors_app.wire.protocol import Code, Job, JobError, JobState
 from sessions_app.board.services import tasks
 from sessions_app.catalogue.services import profiles_for
 from sessions_app.confined.admission import Admission
+from sessions_app.kernel.rules.parsers import parse_uuid
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, PromptState
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import TaskSession
 from sessions_app.prompts.services import prompts
 from sessions_app.recovery.rules.resumability import Mode
-from sessions_app.redaction.sanitizing import parse_uuid
 from sessions_app.sessions.services import intents
 from sessions_app.workflows.driver import run_snapshot
 from sessions_app.workflows.language import sandbox

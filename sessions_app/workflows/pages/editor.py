@@ -17,9 +17,9 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from sessions_app.accounts.authorization import may_write, may_write_somewhere
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.kernel.rules.parsers import parse_uuid
 from sessions_app.kernel.services.errors import ChecksUnavailable, Conflict, Invalid, SessionsError, Throttled
 from sessions_app.pages.shortcuts import part_response
-from sessions_app.redaction.sanitizing import parse_uuid
 from sessions_app.workflows.language.diagnostics import Diagnostic
 from sessions_app.workflows.language.limits import MAX_BYTES
 from sessions_app.workflows.language.schema import Port

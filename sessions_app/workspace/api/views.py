@@ -23,7 +23,7 @@ from sessions_app.api.serializers.common import (
     PathQuerySerializer,
     document_responses,
 )
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 from sessions_app.rendering.services import highlight_workspace_file
 from sessions_app.workspace.api.serializers import (
     CommitRequestSerializer,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.models import SessionTransaction, TaskSession
-from sessions_app.redaction.sanitizing import make_visible
+from sessions_app.redaction.visible_text import make_visible
 from sessions_app.stream.events.journal import WarningReported
 
 WARNINGS_KEY: Final = "warnings"
