@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sessions_app.agents import events as agents
-from sessions_app.kernel.events import session, turns
+from sessions_app.kernel.events import session
 from sessions_app.kernel.events.base import EVENT_CLASSES, Event, Inbox, unknown_event_label
 from sessions_app.permissions import events as permissions
 from sessions_app.portable.rules.portable_lines import LogEvent, stable_id
@@ -19,6 +19,7 @@ from sessions_app.prompts import events as prompts
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.starts import events as execution
 from sessions_app.stream.events import conversation, journal
+from sessions_app.turns import events as turns
 from sessions_app.waits import events as waits
 from sessions_app.workspace import events as workspace
 

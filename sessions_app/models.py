@@ -26,7 +26,6 @@ from sessions_app.kernel.models.intent import (
     IntentKind,
 )
 from sessions_app.kernel.models.session import CANCEL_IGNORED, INTERRUPTED_WAIT, Task, TaskSession
-from sessions_app.kernel.models.turns import Run, Turn, newest_turn_of
 from sessions_app.kernel.side_effects import SIDE_EFFECTS
 from sessions_app.kernel.transactions import (
     Lease,
@@ -74,6 +73,7 @@ from sessions_app.stream.models import (
     write_messages,
 )
 from sessions_app.supervisor.models import Supervisor
+from sessions_app.turns.models import Run, Turn, newest_turn_of
 from sessions_app.waits.models import ResumeToken
 
 register_side_effects(SIDE_EFFECTS)

@@ -17,7 +17,7 @@ _CONTINUES: Final = re.compile(
     r"^(?:Your process was restarted|Your last turn)\b.*?^The last request was:\s+((?:^>.*\n?)+)",
     re.MULTILINE | re.DOTALL,
 )
-"""The prompt by which Kandev has an interrupted turn continued (``sessions_app.prompts.rules.continuation``)."""
+"""The prompt by which Kandev has an interrupted turn continued (``sessions_app.turns.rules.continuation``)."""
 _WORD: Final = re.compile(r"\bremember\s+(?:the word\s+)?([^\s.,;:!?\"']+)", re.IGNORECASE)
 
 

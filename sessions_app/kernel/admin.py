@@ -1,4 +1,4 @@
-"""Admin pages of intents, turns and the log, and what the pages of session rows share."""
+"""Admin pages of intents and the log, and what the pages of session rows share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from executors_app.staff_admin import ReadOnlyModelAdmin
 from sessions_app.models import (
     Intent,
     SessionEvent,
-    Turn,
 )
 
 EXCERPT_LENGTH: Final = 100
@@ -46,17 +45,6 @@ class IntentAdmin(SessionRowAdmin):
     search_fields = ("=id", *SessionRowAdmin.search_fields, "by__username")
     date_hierarchy = "created_at"
     ordering = ("-created_at",)
-
-
-@admin.register(Turn)
-class TurnAdmin(SessionRowAdmin):
-    """Turns and waits."""
-
-    list_display = ("started_at", "session", "task", "origin", "state", "wait_kind", "waited", "reason", "ended_at")
-    list_filter = ("state", "origin", "wait_kind", "waited", "reason")
-    search_fields = ("=id", "message_id", *SessionRowAdmin.search_fields)
-    date_hierarchy = "started_at"
-    ordering = ("-started_at",)
 
 
 @admin.register(SessionEvent)

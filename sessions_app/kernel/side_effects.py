@@ -31,7 +31,6 @@ from sessions_app.kernel import actor_context
 from sessions_app.kernel.events.session import StatusDerived
 from sessions_app.kernel.models.event import NewEvent
 from sessions_app.kernel.models.session import TaskSession
-from sessions_app.kernel.models.turns import Turn
 from sessions_app.kernel.rules.states import (
     USER_STOP_REASONS,
     DerivedStatus,
@@ -42,6 +41,7 @@ from sessions_app.kernel.rules.states import (
 )
 from sessions_app.kernel.transactions import SessionTransaction, SideEffects
 from sessions_app.permissions.models import PermissionRequest
+from sessions_app.turns.models import Turn
 from sessions_app.waits.models import ResumeToken, end_run_of_lost_prompt, revoke_tokens_of_run
 from sessions_app.waits.rules.wait_tokens import TokenState, WaitKind, most_usable_state
 

@@ -26,11 +26,9 @@ from sessions_app.events import Event
 from sessions_app.kernel import actor_context
 from sessions_app.kernel.bulk import insert_row, update_row, update_rows
 from sessions_app.kernel.events.session import StateChanged, WorkStateChanged
-from sessions_app.kernel.events.turns import RUN_EVENTS, RunHeardAgain, RunStarted
 from sessions_app.kernel.locking import lock_session, lock_timeout
 from sessions_app.kernel.models.event import NewEvent, append_all_events
 from sessions_app.kernel.models.session import Task, TaskSession
-from sessions_app.kernel.models.turns import Turn, attach_session, newest_run
 from sessions_app.kernel.rules import states
 from sessions_app.metrics import models as metric_counts
 from sessions_app.prompts.events import PROMPT_EVENTS, PromptQueued
@@ -38,6 +36,8 @@ from sessions_app.prompts.models import Prompt
 from sessions_app.recovery.models import ContinuityReceipt
 from sessions_app.recovery.rules.verification import ReceiptKind
 from sessions_app.starts.events import AGENTCTL_EVENTS, AgentctlReady, ReceiptWritten
+from sessions_app.turns.events import RUN_EVENTS, RunHeardAgain, RunStarted
+from sessions_app.turns.models import Turn, attach_session, newest_run
 
 _EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key))
 _OPEN_RUN = PreparedQuery(lambda key: Turn.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])

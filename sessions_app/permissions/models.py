@@ -13,9 +13,9 @@ from executors_app.wire import questions
 from executors_app.wire.protocol import WITHDRAWN
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.kernel.models.session import TaskSession, choices
-from sessions_app.kernel.models.turns import Turn
 from sessions_app.kernel.rules.states import PermissionState, QuestionStatus, RequestKind
 from sessions_app.stream.rules.tool_calls import is_unknown_action, offered_options
+from sessions_app.turns.models import Turn
 
 
 class PermissionRequest(TeamModel):

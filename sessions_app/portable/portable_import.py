@@ -31,10 +31,10 @@ from sessions_app.portable.portable_rows import find_or_create_parents, find_use
 from sessions_app.portable.reading import Finding, NumberedEvent, RecordReader, SnapshotValues, list_records
 from sessions_app.portable.record import LOG_SUFFIX, SNAPSHOT_SUFFIX
 from sessions_app.portable.rules.portable_rebuild import PromptRow, SessionRebuild
-from sessions_app.prompts.interrupted_turns import interrupt_turn
 from sessions_app.prompts.rules.attachments import MAX_FILES, AttachedFile, clean_name, media_type_of
 from sessions_app.recovery.rules.verification import ReceiptKind, Verified
 from sessions_app.stream.events.journal import JournalGap
+from sessions_app.turns.interruptions import interrupt_turn
 from sessions_app.waits import models as waits
 from sessions_app.waits.rules.wait_tokens import WaitKind
 

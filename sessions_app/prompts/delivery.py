@@ -29,7 +29,6 @@ from sessions_app.models import (
     TaskSession,
     session_transaction,
 )
-from sessions_app.prompts.interrupted_turns import is_prompt_due
 from sessions_app.prompts.services import prompt_context
 from sessions_app.prompts.services.attachments import content_blocks
 from sessions_app.recovery import continuity, prepared_histories
@@ -207,7 +206,7 @@ def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
         queued,
     ]
     found = next((one for rows in first if (one := rows.order_by("id").first()) is not None), None)
-    if found is not None and is_prompt_due(found):
+    if found is not None and found.is_due:
         return found
     return None
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.db import models
+from django.utils import timezone
 
 from executors_app.orm import ListField
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.kernel.models.session import TaskSession, choices
 from sessions_app.kernel.rules.states import PromptKind, PromptState
+from sessions_app.recovery.rules.recovery_facts import MAX_CLOCK_SKEW
 
 
 class Attachment(TeamModel):
@@ -75,3 +77,9 @@ class Prompt(TeamModel):
 
     def __str__(self) -> str:
         return f"prompt {self.message_id} ({self.state})"
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it may be sent now; a time that only a wrong clock can have written counts as past."""
+        now = timezone.now()
+        return self.not_before is None or not now < self.not_before <= now + MAX_CLOCK_SKEW

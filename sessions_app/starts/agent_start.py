@@ -30,7 +30,6 @@ from sessions_app.agents.models import changes_to_start_with
 from sessions_app.agents.services import agent_login
 from sessions_app.agents.services.agent_settings import order_waiting_changes
 from sessions_app.agents.services.mcp_servers import choose_servers
-from sessions_app.kernel.models.turns import newest_run
 from sessions_app.kernel.rules.states import DesiredState, PromptState, SessionState
 from sessions_app.models import (
     AGENT_AWAITED_SINCE,
@@ -40,13 +39,6 @@ from sessions_app.models import (
     SessionTransaction,
     TaskSession,
     session_transaction,
-)
-from sessions_app.prompts.interrupted_turns import (
-    AGENTCTL_GONE,
-    PIPE_LOST_REASONS,
-    hold_unsent_prompts,
-    interrupt_turn,
-    withdraw_continuation,
 )
 from sessions_app.prompts.services import prompt_context
 from sessions_app.prompts.services.attachments import remember_blocks
@@ -68,6 +60,14 @@ from sessions_app.starts.outcomes import (
     write_start_failure,
 )
 from sessions_app.supervisor.executions import SESSION_RELATED
+from sessions_app.turns.interruptions import (
+    AGENTCTL_GONE,
+    PIPE_LOST_REASONS,
+    hold_unsent_prompts,
+    interrupt_turn,
+    withdraw_continuation,
+)
+from sessions_app.turns.models import newest_run
 from sessions_app.workspace.services.workspace_notes import workspace_evidence
 
 READY_AGENT_STATES = frozenset({"idle", "working"})

@@ -39,7 +39,6 @@ from sessions_app.models import (
     Turn,
     session_transaction,
 )
-from sessions_app.prompts.interrupted_turns import record_agent_stopped
 from sessions_app.recovery.rules.resumability import Strategy
 from sessions_app.recovery.services.assessment import assess_session, is_running
 from sessions_app.sessions.services.intents import create_intent
@@ -47,6 +46,7 @@ from sessions_app.starts.events import Asleep
 from sessions_app.stream.events.conversation import MessageEvent
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
+from sessions_app.turns.interruptions import record_agent_stopped
 
 log = logging.getLogger(__name__)
 MAX_CHECK_INTERVAL: Final = 60.0

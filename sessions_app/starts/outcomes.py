@@ -36,19 +36,19 @@ from sessions_app.attention.rules.quotations import shorten
 from sessions_app.kernel.rules.states import SESSION, DesiredState, PromptState, RunState
 from sessions_app.kernel.rules.wording import describe_exit, plural
 from sessions_app.models import IDLE_REASON, Intent, Lease, SessionTransaction, TaskSession, Turn, session_transaction
-from sessions_app.prompts.interrupted_turns import (
-    explain_failure,
-    hold_unsent_prompts,
-    interrupt_turn,
-    record_agent_stopped,
-    withdraw_continuation,
-)
 from sessions_app.recovery import continuity
 from sessions_app.recovery.rules import restart_rules
 from sessions_app.recovery.rules.recovery_facts import UNREACHABLE
 from sessions_app.recovery.rules.resumability import Reason
 from sessions_app.sessions.rules.situation_texts import REFUSALS
 from sessions_app.starts.events import AgentExited, TranscriptClosed
+from sessions_app.turns.interruptions import (
+    hold_unsent_prompts,
+    interrupt_turn,
+    record_agent_stopped,
+    withdraw_continuation,
+)
+from sessions_app.turns.retries import explain_failure
 from sessions_app.waits import models as waits
 
 PROBE_FIELDS: Final = ("supports_session_resume", "capability_note")

@@ -19,7 +19,7 @@ from executors_app.orm import ID_PLACEHOLDER, NUMBER_PLACEHOLDER, KeyedQuery, Ob
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.kernel.bulk import insert_rows, update_rows
 from sessions_app.kernel.models.session import TaskSession
-from sessions_app.kernel.models.turns import Turn
+from sessions_app.turns.models import Turn
 
 PART_LIMIT = 64 * 1024
 """Maximum characters of one part: appending to a text that grows in one row would be quadratic."""

@@ -10,9 +10,9 @@ from django.conf import settings
 from django.contrib.auth.models import User
 
 from executors_app.models import ExecutorRunning
-from sessions_app.kernel.events.turns import OutputResumed
 from sessions_app.kernel.services.errors import Conflict
 from sessions_app.models import session_transaction
+from sessions_app.turns.events import OutputResumed
 
 TURN: Final = "turn"
 SESSION: Final = "session"

@@ -12,5 +12,4 @@ api_urlpatterns = [
     path(SESSION + "messages/", api.MessageListView.as_view()),
     path(SESSION + "events/", api.EventListView.as_view()),
     path(SESSION + "events/stream", event_stream.EventStreamView.as_view()),
-    path(SESSION + "runs/", api.RunListView.as_view()),
 ]

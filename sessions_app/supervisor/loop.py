@@ -23,8 +23,6 @@ from sessions_app.metrics.counters import FLUSH_EVERY, METRICS_BUFFER
 from sessions_app.portable import database_restore
 from sessions_app.portable.exporter import ExportJob
 from sessions_app.prompts import overdue
-from sessions_app.prompts.interrupted_turns import load_due_retries
-from sessions_app.prompts.silent_turns import end_work_outside_turns, report_ignored_cancels, report_stalled_turns
 from sessions_app.recovery import sweep_reports
 from sessions_app.recovery.recheck_queue import ExitEventListener, RecheckQueue
 from sessions_app.recovery.sweep.sweep_pass import DecidedRow, SweepRun, SweepScope, run_sweep
@@ -36,6 +34,8 @@ from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_
 from sessions_app.supervisor.dispatcher import Dispatcher
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
+from sessions_app.turns.retries import load_due_retries
+from sessions_app.turns.silence import end_work_outside_turns, report_ignored_cancels, report_stalled_turns
 from sessions_app.waits import expiry
 from sessions_app.workspace.workspace_sync import WorkspaceSync
 

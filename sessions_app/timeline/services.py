@@ -13,10 +13,10 @@ from django.db.models import F, QuerySet
 from executors_app.wire.executions import Observed
 from sessions_app.events import EVENT_CLASSES
 from sessions_app.kernel.events.session import StateChanged
-from sessions_app.kernel.events.turns import RunInterrupted
 from sessions_app.kernel.rules.states import SessionState
 from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession, Turn
 from sessions_app.starts.events import AgentctlStopped, AgentExited, ReceiptWritten
+from sessions_app.turns.events import RunInterrupted
 
 
 def event_json(event: SessionEvent, session: TaskSession) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from django.views.decorators.http import require_GET, require_safe
 
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.events import EVENT_CLASSES, event_label
-from sessions_app.kernel.events.turns import RunEvent
 from sessions_app.kernel.rules.states import PromptState
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession
@@ -30,6 +29,7 @@ from sessions_app.sessions.views.session_state import (
 from sessions_app.starts.events import ReceiptWritten
 from sessions_app.timeline import services as story
 from sessions_app.timeline.activity_chart import ActivityChart, draw_activity_chart
+from sessions_app.turns.events import RunEvent
 
 RULE_SENTENCES: Final[Mapping[str, str]] = {rule.name: rule.says for rule in RULES}
 """Sentence that explains each sweep rule, by the name of the rule."""

@@ -14,10 +14,10 @@ from django.utils import timezone
 
 from sessions_app.accounts.team_scope import TeamModel, TeamQuerySet
 from sessions_app.kernel.models.session import INTERRUPTED_WAIT, TaskSession, choices
-from sessions_app.kernel.models.turns import Turn
 from sessions_app.kernel.rules.states import PromptState, RunState
 from sessions_app.kernel.transactions import SessionTransaction
 from sessions_app.prompts.models import Prompt
+from sessions_app.turns.models import Turn
 from sessions_app.waits.events import TokenConsumed, TokenExpired, TokenMinted, TokenRevoked
 from sessions_app.waits.rules.wait_tokens import (
     TokenFacts,

@@ -45,9 +45,9 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.permissions.services import answer_key, checked_content
-from sessions_app.prompts.rules.continuation import interrupted_wait_prompt
 from sessions_app.prompts.services.prompt_context import continue_prompt_prefix, to_interrupted_wait, wait_of
 from sessions_app.sessions.services.intents import TEXT_LIMIT, create_intent, prepare_for_prompt, validate_prompt_text
+from sessions_app.turns.rules.continuation import interrupted_wait_prompt
 from sessions_app.waits import models as writes
 from sessions_app.waits.models import consume_token
 from sessions_app.waits.rules.wait_tokens import TokenScope, TokenState, WaitKind

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sessions_app.prompts.rules.continuation import Interruption, continue_prompt
+from sessions_app.turns.rules.continuation import Interruption, continue_prompt
 from tests.agents.conftest import ROOT
 from tests.waiting import PATIENCE
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from executors_app.agentctl.drivers import StartFailed, StartRequest, StartResult, TurnFailed, openai_chat
 from executors_app.agentctl.drivers.openai_chat import ChatDriver
-from sessions_app.prompts.rules.transient_errors import retry_after_hint, transient_trouble
+from sessions_app.turns.rules.transient_errors import retry_after_hint, transient_trouble
 from tests.agents.chat_server import DONE, KEY, ChatServer, Handler, answer_of, chat_server, event, refuses, says
 from tests.agents.hosts import RecordingHost
 from tests.waiting import PATIENCE, eventually_async, pass_time

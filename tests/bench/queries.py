@@ -12,11 +12,11 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from executors_app.orm import Key, PreparedQuery
 from sessions_app.kernel import locking, transactions
-from sessions_app.kernel.models import turns
 from sessions_app.models import Message, MessagePart, TaskSession, Turn
 from sessions_app.recovery.sweep import candidates, selection
 from sessions_app.stream import conversation
 from sessions_app.stream import models as message
+from sessions_app.turns import models as turns
 from tests.bench.figures import Figure
 from tests.bench.world import World
 from tests.support.fake_agentctl import plan_fleet

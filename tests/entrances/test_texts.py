@@ -13,10 +13,10 @@ import pytest
 from kandev.log_format import JsonFormatter
 from sessions_app.accounts.teams import name_skeleton
 from sessions_app.portable.reading import RecordReader
-from sessions_app.prompts.rules.transient_errors import retry_after_hint, transient_trouble
 from sessions_app.recovery.rules.history import HistoryEntry, build_injection, prepend_history
 from sessions_app.redaction.redactor import redact
 from sessions_app.redaction.visible_text import make_visible
+from sessions_app.turns.rules.transient_errors import retry_after_hint, transient_trouble
 from sessions_app.workflows.loader.loading import load_workflow
 from tests.entrances.shapes import SIZES, TEXTS, mixture, nested
 from tests.growth import measure_growth

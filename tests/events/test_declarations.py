@@ -17,7 +17,6 @@ from sessions_app.attention.rules.attention import AttentionKind, Notice
 from sessions_app.events import EVENT_CLASSES, Event, event_label, rebuild_rows
 from sessions_app.kernel.events.base import ALL_KINDS, Inbox
 from sessions_app.kernel.events.session import StateChanged
-from sessions_app.kernel.events.turns import RUN_EVENTS, OutputLimited
 from sessions_app.kernel.rules.states import EXECUTOR, PROMPT, RUN
 from sessions_app.portable.rules.portable_lines import LogEvent
 from sessions_app.portable.rules.portable_rebuild import SessionRebuild
@@ -26,6 +25,7 @@ from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.starts.events import AGENTCTL_EVENTS, AgentctlReady, ReceiptWritten
 from sessions_app.stream.events.conversation import MessageUpdated
 from sessions_app.stream.events.journal import JournalGap
+from sessions_app.turns.events import RUN_EVENTS, OutputLimited
 
 EVENTS = sorted(EVENT_CLASSES.values(), key=lambda event: event.name)
 NAMES = [event.name for event in EVENTS]

@@ -10,9 +10,9 @@ import pytest
 from sessions_app.board.services import tasks
 from sessions_app.catalogue.services import visible_tasks
 from sessions_app.models import Prompt, Task, TaskSession, session_transaction
-from sessions_app.prompts.interrupted_turns import interrupt_turn, record_agent_stopped
 from sessions_app.sessions.services import intents
 from sessions_app.starts.outcomes import write_stopped
+from sessions_app.turns.interruptions import interrupt_turn, record_agent_stopped
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, sweep_once
 from tests.supervisor.rows import change, execution_of, fresh, make_session, make_user, running_session

@@ -15,11 +15,11 @@ from django.utils import timezone
 from sessions_app.events import EVENT_CLASSES
 from sessions_app.kernel import actor_context
 from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction
-from sessions_app.prompts.interrupted_turns import interrupt_turn
 from sessions_app.prompts.overdue import report_overdue_prompts
-from sessions_app.prompts.silent_turns import report_stalled_turns
 from sessions_app.sessions.services import intents
 from sessions_app.starts.outcomes import StartFailure, write_start_failure, write_stopped
+from sessions_app.turns.interruptions import interrupt_turn
+from sessions_app.turns.silence import report_stalled_turns
 from sessions_app.waits import expiry
 from sessions_app.waits import models as waits
 from sessions_app.waits.rules.wait_tokens import WaitKind

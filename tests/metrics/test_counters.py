@@ -20,8 +20,8 @@ from sessions_app.metrics import counters as metric_counters
 from sessions_app.metrics import models as metric_counts
 from sessions_app.metrics.counters import MetricsBuffer
 from sessions_app.models import MetricCount, Prompt, TaskSession, session_transaction
-from sessions_app.prompts.interrupted_turns import interrupt_turn
 from sessions_app.starts.outcomes import StartFailure, write_start_failure
+from sessions_app.turns.interruptions import interrupt_turn
 from sessions_app.waits import models as waits
 from sessions_app.waits.rules.wait_tokens import WaitKind
 from tests.supervisor.rows import MINE, change, execution_of, make_session, running_session

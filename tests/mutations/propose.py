@@ -25,9 +25,9 @@ MODULES: Final = {
     "sessions_app/recovery/rules/recovery_facts.py": 3,
     "sessions_app/recovery/rules/restart_rules.py": 2,
     "sessions_app/recovery/rules/resumability.py": 5,
-    "sessions_app/prompts/rules/continuation.py": 3,
-    "sessions_app/prompts/rules/turn_ends.py": 1,
-    "sessions_app/prompts/rules/transient_errors.py": 1,
+    "sessions_app/turns/rules/continuation.py": 3,
+    "sessions_app/turns/rules/turn_ends.py": 1,
+    "sessions_app/turns/rules/transient_errors.py": 1,
     # States and the transaction that moves them.
     "sessions_app/kernel/rules/states.py": 6,
     "sessions_app/kernel/transactions.py": 6,
@@ -37,7 +37,8 @@ MODULES: Final = {
     # Prompts, and what becomes of the turns that ended without a result.
     "sessions_app/prompts/delivery.py": 4,
     "sessions_app/starts/outcomes.py": 4,
-    "sessions_app/prompts/interrupted_turns.py": 3,
+    "sessions_app/turns/interruptions.py": 1,
+    "sessions_app/turns/retries.py": 2,
     # From the agent to the log: agentctl's turns and journal, and ingest.
     "executors_app/agentctl/turns.py": 3,
     "executors_app/agentctl/journal/journal.py": 3,

@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from executors_app.models import AgentCapability, AgentProfile
 from sessions_app.models import AgentSettings, TaskSession
-from sessions_app.prompts.interrupted_turns import explain_failure
 from sessions_app.sessions.services.status import session_status
+from sessions_app.turns.retries import explain_failure
 from tests.pages.world import World, asks, ingest_lines, path_of
 
 pytestmark = pytest.mark.any_database

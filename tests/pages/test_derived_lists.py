@@ -9,11 +9,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from sessions_app.kernel.models.turns import newest_run
 from sessions_app.kernel.side_effects import derived_status
 from sessions_app.models import ResumeToken, TaskSession, Turn
 from sessions_app.recovery.services.assessment import execution_of
 from sessions_app.sessions.services.status import load_run_states
+from sessions_app.turns.models import newest_run
 from tests.pages.world import World, asks, ingest_lines
 
 

@@ -13,7 +13,6 @@ from django.db import transaction
 from executors_app.wire.line_format import TEXT_LIMIT
 from sessions_app.confined.client import ConfinedPool, PoolUnavailable
 from sessions_app.confined.limits import Limits
-from sessions_app.kernel.events.turns import RunHeardAgain
 from sessions_app.models import Message, MessagePart, PreparedHistory, TaskSession, session_transaction
 from sessions_app.prompts.delivery import HistoryOutdated, claim_next_prompt, send_next_prompt
 from sessions_app.recovery import prepared_histories
@@ -24,6 +23,7 @@ from sessions_app.sessions.services.status import session_status
 from sessions_app.supervisor import execution_registry
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import load_execution_facts
+from sessions_app.turns.events import RunHeardAgain
 from tests.prompts.test_delivery import queue_prompts, send_prompts
 from tests.starts.test_start_modes import session_with_history
 from tests.supervisor.histories import prepare_history

@@ -14,10 +14,10 @@ from scripts.documents.examples import NOW, RESUME
 from sessions_app.attention.rules.attention import AttentionKind
 from sessions_app.kernel.rules.states import DesiredState, SessionState
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS
-from sessions_app.prompts.rules.transient_errors import Retry
 from sessions_app.recovery.rules.resumability import assess
 from sessions_app.sessions.rules.situation_facts import LABELS, Code, IdleReason, SituationFacts
 from sessions_app.sessions.rules.situations import idle_situation, situation, status_label
+from sessions_app.turns.rules.transient_errors import Retry
 
 S = SessionState
 AT = datetime(2026, 1, 31, 12, tzinfo=UTC)

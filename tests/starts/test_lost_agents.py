@@ -9,11 +9,11 @@ import pytest
 from executors_app.models import AgentProfile
 from executors_app.wire.executions import Observation, Observed
 from sessions_app.models import Prompt, TaskSession, session_transaction
-from sessions_app.prompts.interrupted_turns import withdraw_continuation
 from sessions_app.recovery.sweep.sweep_pass import SweepScope
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
 from sessions_app.starts import agent_start, claims
+from sessions_app.turns.interruptions import withdraw_continuation
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, sweep_once
 from tests.supervisor.rows import (

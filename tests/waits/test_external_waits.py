@@ -22,11 +22,11 @@ from sessions_app.kernel.services.errors import (
     TokenRevoked,
 )
 from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction
-from sessions_app.prompts.interrupted_turns import interrupt_turn
 from sessions_app.prompts.services import prompts
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
 from sessions_app.starts.outcomes import write_stopped
+from sessions_app.turns.interruptions import interrupt_turn
 from sessions_app.waits import services as waits
 from sessions_app.waits.expiry import expire_waits
 from sessions_app.waits.services import OpenWait

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sessions_app.kernel.rules.states import PromptKind, PromptState
 from sessions_app.models import INTERRUPTED_WAIT, Prompt, SessionTransaction, TaskSession, Turn
-from sessions_app.prompts.rules.continuation import (
+from sessions_app.turns.rules.continuation import (
     InterruptedWait,
     Interruption,
     continue_prompt,

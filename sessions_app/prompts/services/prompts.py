@@ -10,10 +10,10 @@ from sessions_app.agents.rules.agent_programs import LOGGED_OUT
 from sessions_app.kernel.rules.states import DesiredState, PromptKind, PromptState, RunState, SessionState
 from sessions_app.kernel.services.errors import Conflict, NotFound
 from sessions_app.models import Prompt, SessionTransaction, Turn, session_transaction
-from sessions_app.prompts.rules.continuation import Interruption, continue_prompt, retry_prompt
 from sessions_app.prompts.services import attachments, prompt_context
 from sessions_app.sessions.services.intents import end_work_after_retry, prepare_for_prompt
 from sessions_app.stream.models import has_called_tools_since
+from sessions_app.turns.rules.continuation import Interruption, continue_prompt, retry_prompt
 
 
 def _lock_prompt(transaction: SessionTransaction, message_id: str, *wanted: str) -> Prompt:

@@ -28,15 +28,6 @@ from sessions_app.models import (
     session_transaction,
     session_transactions,
 )
-from sessions_app.prompts.interrupted_turns import (
-    AGENTCTL_GONE,
-    PIPE_LOST_REASONS,
-    hold_unsent_prompts,
-    interrupt_turn,
-    record_agent_death,
-    reset_attempts_if_stable,
-    withdraw_continuation,
-)
 from sessions_app.recovery.rules.recovery import is_start_decision
 from sessions_app.recovery.rules.recovery_facts import UNREACHABLE, WORKTREE_MISSING, Decision
 from sessions_app.recovery.rules.resumability import Mode, Reason
@@ -51,6 +42,15 @@ from sessions_app.supervisor import execution_registry, leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import address_columns
 from sessions_app.supervisor.place_threads import in_place_thread
+from sessions_app.turns.interruptions import (
+    AGENTCTL_GONE,
+    PIPE_LOST_REASONS,
+    hold_unsent_prompts,
+    interrupt_turn,
+    record_agent_death,
+    reset_attempts_if_stable,
+    withdraw_continuation,
+)
 
 log = logging.getLogger(__name__)
 DRAIN_BATCH = 500

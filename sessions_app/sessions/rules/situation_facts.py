@@ -10,8 +10,8 @@ from typing import Final, Literal
 
 from sessions_app.agents.rules.agent_programs import LOGGED_OUT
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, RunState, SessionState, TaskEnd, WorkState
-from sessions_app.prompts.rules.transient_errors import Retry
 from sessions_app.recovery.rules.resumability import Assessment
+from sessions_app.turns.rules.transient_errors import Retry
 
 Level = Literal["", "info", "warning", "error"]
 """How a page shows a situation: as a banner of this level, or (empty) as one plain line."""

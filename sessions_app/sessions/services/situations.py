@@ -16,7 +16,6 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.rules.attention import AttentionKind
 from sessions_app.attention.rules.quotations import shorten
 from sessions_app.attention.services.attention import open_kinds
-from sessions_app.kernel.models.turns import newest_run
 from sessions_app.kernel.rules.states import PromptState
 from sessions_app.models import (
     AGENT_AWAITED_SINCE,
@@ -27,7 +26,6 @@ from sessions_app.models import (
     TaskSession,
     Turn,
 )
-from sessions_app.prompts.rules.transient_errors import Retry
 from sessions_app.recovery.rules import restart_rules
 from sessions_app.recovery.rules.recovery_choices import OFFERING_ACTIONS, recovery_choices
 from sessions_app.recovery.rules.restart_rules import WaitReason
@@ -36,6 +34,8 @@ from sessions_app.recovery.services.assessment import can_be_taken_over, executi
 from sessions_app.sessions.rules.session_status import IdleStatus, RetryStatus, SessionStatus, StartWaitStatus
 from sessions_app.sessions.rules.situation_facts import SituationFacts
 from sessions_app.sessions.rules.situations import idle_situation, situation
+from sessions_app.turns.models import newest_run
+from sessions_app.turns.rules.transient_errors import Retry
 from sessions_app.waits.rules.wait_tokens import WaitKind
 
 

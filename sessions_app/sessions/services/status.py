@@ -19,7 +19,6 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.agents.services.background_processes import processes_json
 from sessions_app.agents.services.mcp_servers import given_servers
 from sessions_app.attention.services.attention import open_kinds, overdue_filter
-from sessions_app.kernel.models.turns import newest_run, newest_runs
 from sessions_app.kernel.rules.states import (
     OPEN_PROMPT_STATES,
     DerivedStatus,
@@ -42,7 +41,6 @@ from sessions_app.models import (
     TaskSession,
     Turn,
 )
-from sessions_app.prompts.rules.transient_errors import TROUBLE_SENTENCES
 from sessions_app.prompts.services.prompt_context import wait_of
 from sessions_app.recovery.rules.history import UNKNOWN_FACTS
 from sessions_app.recovery.rules.resumability import Assessment, Reason, Strategy
@@ -65,6 +63,8 @@ from sessions_app.sessions.rules.session_status import (
 )
 from sessions_app.sessions.services.intents import open_start_intent, waiting_retry
 from sessions_app.sessions.services.situations import start_wait_json, with_situation
+from sessions_app.turns.models import newest_run, newest_runs
+from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
 from sessions_app.waits.rules.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.workspace.services.workspace import transfer_json
 from sessions_app.workspace.services.workspace_notes import warnings_json, workspace_json

@@ -17,7 +17,6 @@ from sessions_app.accounts.authorization import is_isolated, may_operate
 from sessions_app.agents.services.agent_setup import agent_fix
 from sessions_app.agents.views.agent_settings import agent_settings_context, login_context, wants_login
 from sessions_app.confined.client import Failure
-from sessions_app.kernel.models.turns import newest_run
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
     TERMINAL_STATES,
@@ -52,6 +51,7 @@ from sessions_app.sessions.views.session_summary import WORKSPACE, banner_button
 from sessions_app.stream.rules import usage
 from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION, is_rejection
 from sessions_app.stream.views import attached_files, review_context
+from sessions_app.turns.models import newest_run
 from sessions_app.waits import services as waits
 from sessions_app.waits.rules.wait_tokens import TokenState
 from sessions_app.waits.services import option_name, permission_tokens, shown_secret

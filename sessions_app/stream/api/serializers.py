@@ -1,8 +1,8 @@
-"""Serializers of messages, events and turns."""
+"""Serializers of messages and events."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from rest_framework import serializers
 
@@ -10,7 +10,7 @@ from sessions_app.api.pagination import MAX_SEQ
 from sessions_app.api.serializers.common import (
     StrictModelSerializer,
 )
-from sessions_app.models import Message, SessionEvent, Turn
+from sessions_app.models import Message, SessionEvent
 from sessions_app.timeline.services import event_json
 
 
@@ -59,50 +59,3 @@ class EventSerializer(serializers.Serializer[Any]):
     def to_representation(self, instance: SessionEvent) -> dict[str, Any]:
         """Return the object that the WebSocket sends."""
         return event_json(instance, self.context["session"])
-
-
-class RunSerializer(StrictModelSerializer):
-    """A turn or a wait. What is null is not known, or not yet."""
-
-    usage = serializers.SerializerMethodField(
-        help_text="The figures that the agent reported in this turn: `input_tokens`, `output_tokens`, `cached_tokens`, "
-        "`total_tokens`, `context_used`, `context_size`, `cost` and `currency`. Some agents count the whole "
-        "conversation."
-    )
-
-    class Meta:
-        model = Turn
-        fields = (
-            "id",
-            "message_id",
-            "state",
-            "wait_kind",
-            "wait_id",
-            "wait_reason",
-            "since_seq",
-            "deadline_at",
-            "waited",
-            "reason",
-            "started_at",
-            "ended_at",
-            "origin",
-            "first_seq",
-            "last_seq",
-            "stop_reason",
-            "usage",
-            "snapshot_before",
-            "snapshot_after",
-        )
-        read_only_fields = fields
-        extra_kwargs: ClassVar = {
-            "origin": {"help_text": "Who began the turn: a prompt, Kandev itself, or the agent."},
-            "first_seq": {"help_text": "The line of the log that recorded its beginning."},
-            "last_seq": {"help_text": "The line of the log that recorded its end."},
-            "stop_reason": {"help_text": "Why the agent stopped, in its own words."},
-            "snapshot_before": {"help_text": "The newest snapshot of the workspace when the agent got the prompt."},
-            "snapshot_after": {"help_text": "The snapshot that was taken at its end, if anything had changed."},
-        }
-
-    def get_usage(self, turn: Turn) -> dict[str, Any] | None:
-        """Return the figures; None if there are none."""
-        return dict(turn.usage or {}) or None

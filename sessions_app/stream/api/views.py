@@ -1,4 +1,4 @@
-"""API views of messages, events and turns."""
+"""API views of messages and events."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from sessions_app.api.base_views import SessionApiView
 from sessions_app.api.pagination import SequencePagination, paginate
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.models import MessagePart, text_pieces, texts_of
-from sessions_app.stream.api.serializers import (
-    EventSerializer,
-    MessageQuerySerializer,
-    MessageSerializer,
-    RunSerializer,
-)
+from sessions_app.stream.api.serializers import EventSerializer, MessageQuerySerializer, MessageSerializer
 
 MAX_TEXT: Final = 4 << 20
 """Characters of one text that a response contains."""
@@ -77,12 +72,3 @@ class EventListView(SessionApiView):
     def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List the events after ``after``."""
         return self.list(EventSerializer, self.session.events.all(), session=self.session)
-
-
-class RunListView(SessionApiView):
-    """The session's turns and waits."""
-
-    @document_responses({200: RunSerializer(many=True)}, 404)
-    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """List the runs, oldest first."""
-        return self.list(RunSerializer, self.session.runs.all())

@@ -26,7 +26,6 @@ from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from sessions_app.kernel import actor_context
 from sessions_app.kernel.locking import LockTimer, is_too_long, lock_on_first_write
-from sessions_app.kernel.models.turns import attach_session, newest_runs
 from sessions_app.kernel.rules.states import WorkState
 from sessions_app.models import (
     Lease,
@@ -46,6 +45,7 @@ from sessions_app.stream.ingest.handlers import UNSTORABLE, LineApplier
 from sessions_app.stream.ingest.line_buffer import LineBuffer
 from sessions_app.stream.ingest.quotas import QUOTA_FIELDS, OutputQuota
 from sessions_app.stream.ingest.shares import TRANSACTION_BUDGET, line_cost
+from sessions_app.turns.models import attach_session, newest_runs
 
 log = logging.getLogger(__name__)
 

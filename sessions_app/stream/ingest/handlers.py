@@ -33,15 +33,6 @@ from sessions_app.kernel.rules.states import (
 from sessions_app.models import MessageDraft, PermissionRequest, Prompt, SessionTransaction
 from sessions_app.permissions.events import PermissionRequested, PermissionResolved
 from sessions_app.permissions.services import undelivered_content
-from sessions_app.prompts.interrupted_turns import (
-    interrupt_turn,
-    plan_retry,
-    record_agent_death,
-    record_agent_stopped,
-    record_turn_failure,
-    reset_attempts_if_stable,
-)
-from sessions_app.prompts.rules import turn_ends
 from sessions_app.recovery import continuity
 from sessions_app.recovery.rules import verification
 from sessions_app.starts.events import AgentctlAbandoned, AgentExited
@@ -61,6 +52,14 @@ from sessions_app.stream.ingest.folding import TEXT_KINDS, AgentSettingsUpdate, 
 from sessions_app.stream.ingest.shares import LINE_COST, line_bytes, statements_cost
 from sessions_app.stream.rules.tool_calls import key_of_tool
 from sessions_app.stream.rules.usage import parse_usage
+from sessions_app.turns.interruptions import (
+    interrupt_turn,
+    record_agent_death,
+    record_agent_stopped,
+    reset_attempts_if_stable,
+)
+from sessions_app.turns.retries import plan_retry, record_turn_failure
+from sessions_app.turns.rules import turn_ends
 from sessions_app.waits import models as waits
 from sessions_app.workspace.events import AFTER_TURN, WorkspaceChanged
 from sessions_app.workspace.services import workspace_notes

@@ -19,7 +19,6 @@ from django.template.defaultfilters import filesizeformat
 
 from executors_app.models import ExecutorRunning
 from executors_app.wire.protocol import TURN_ENDS, JournalKind
-from sessions_app.kernel.events.turns import OutputLeftOut, OutputLimited, OutputResumed
 from sessions_app.kernel.rules.states import DesiredState
 from sessions_app.models import IntentKind, SessionTransaction
 from sessions_app.sessions.services.intents import create_intent
@@ -34,6 +33,7 @@ from sessions_app.stream.conversation import (
 from sessions_app.stream.ingest.folding import OUTPUT_KINDS
 from sessions_app.stream.ingest.shares import LINE_COST
 from sessions_app.stream.services import LIMIT_SETTINGS, SESSION, STOP_REASON, TURN, allowed_bytes
+from sessions_app.turns.events import OutputLeftOut, OutputLimited, OutputResumed
 
 LIMITED_KINDS: Final = (OUTPUT_KINDS - {JournalKind.USAGE.value}) | {JournalKind.MESSAGE_USER.value}
 """Lines that are left out beyond a limit."""

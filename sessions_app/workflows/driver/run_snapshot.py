@@ -25,9 +25,9 @@ from sessions_app.models import (
     newest_turn_of,
     texts_of,
 )
-from sessions_app.prompts.rules import turn_ends
 from sessions_app.supervisor.executions import load_execution_facts
 from sessions_app.supervisor.leases import database_now, is_local_execution, lease_ttl, leased_by_others
+from sessions_app.turns.rules import turn_ends
 from sessions_app.workflows.engine.records import NodeRecord
 from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services.run_records import record_from_row

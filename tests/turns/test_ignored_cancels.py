@@ -10,13 +10,13 @@ from django.utils import timezone
 
 from sessions_app.attention.rules.attention import AttentionKind
 from sessions_app.models import AttentionItem, Intent, Prompt, TaskSession
-from sessions_app.prompts.silent_turns import report_ignored_cancels
 from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.situations import situation
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.situations import load_facts
 from sessions_app.sessions.services.status import load_status, session_status
 from sessions_app.sessions.views.session_summary import banner_buttons
+from sessions_app.turns.silence import report_ignored_cancels
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session, runs
 

@@ -16,7 +16,6 @@ from django.db.models import Exists, OuterRef, Q, Subquery
 from django.utils import timezone
 
 from sessions_app.events import names_of
-from sessions_app.kernel.events.turns import RunCancelIgnored, RunEvent, RunStalled
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import (
     OPEN_PROMPT_STATES,
@@ -40,6 +39,7 @@ from sessions_app.models import (
 from sessions_app.permissions.events import PermissionEvent
 from sessions_app.stream.conversation import ConversationUpdate, schedule_writes
 from sessions_app.stream.events.conversation import MessageEvent
+from sessions_app.turns.events import RunCancelIgnored, RunEvent, RunStalled
 
 log = logging.getLogger(__name__)
 IGNORED_AFTER: Final = timedelta(seconds=30)

@@ -11,13 +11,13 @@ from django.utils import timezone
 
 from executors_app.wire.protocol import JournalKind
 from sessions_app.events import event_label
-from sessions_app.kernel.events.turns import OutsideWorkInterrupted
 from sessions_app.kernel.rules.states import WorkState
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.prompts.services.prompt_context import context_before, outside_work_evidence, snapshot_to_compare
-from sessions_app.prompts.silent_turns import OUTSIDE_QUIET, OUTSIDE_TOOL_QUIET, end_work_outside_turns
 from sessions_app.starts.outcomes import write_stopped
 from sessions_app.stream.models import texts_of
+from sessions_app.turns.events import OutsideWorkInterrupted
+from sessions_app.turns.silence import OUTSIDE_QUIET, OUTSIDE_TOOL_QUIET, end_work_outside_turns
 from tests.stream.test_tool_calls_of_turns import session_with_prompts
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import MINE, change, fresh, last_payload, names

@@ -9,10 +9,10 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.models import Prompt, SessionEvent, TaskSession, session_transaction
-from sessions_app.prompts.interrupted_turns import interrupt_turn
-from sessions_app.prompts.silent_turns import report_stalled_turns
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
+from sessions_app.turns.interruptions import interrupt_turn
+from sessions_app.turns.silence import report_stalled_turns
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import (
     MINE,

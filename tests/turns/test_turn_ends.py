@@ -6,7 +6,7 @@ import pytest
 
 from executors_app.agents import COMMON_FAILURE_MESSAGES, FailureMessage
 from executors_app.plugins import agent_types
-from sessions_app.prompts.rules.turn_ends import (
+from sessions_app.turns.rules.turn_ends import (
     NO_STOP_REASON,
     TEXT_LIMIT,
     early_stop_sentence,

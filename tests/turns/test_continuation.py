@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sessions_app.kernel.rules.states import WorkState
-from sessions_app.prompts.rules.continuation import (
+from sessions_app.recovery.rules.recovery_facts import Policy
+from sessions_app.turns.rules.continuation import (
     ContinueFacts,
     Interruption,
     continue_prompt,
@@ -16,7 +17,6 @@ from sessions_app.prompts.rules.continuation import (
     should_continue,
     was_interrupted,
 )
-from sessions_app.recovery.rules.recovery_facts import Policy
 
 CUT = ContinueFacts(
     work_state=WorkState.WORKING,

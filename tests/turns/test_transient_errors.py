@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from sessions_app.prompts.rules.transient_errors import (
+from sessions_app.turns.rules.transient_errors import (
     NON_PROVIDER_CODES,
     RETRY_DELAYS,
     TROUBLE_SENTENCES,

@@ -1,22 +1,14 @@
-"""Turns that ended without a result: interrupted by the agent's death, or retried after a transient provider error."""
+"""Turns that an agent's death interrupted, and whether the agent is restarted and asked to continue."""
 
 from __future__ import annotations
 
 import random
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 
-from executors_app.agent_capabilities import own_title_in_team
-from executors_app.plugins import UnknownPlugin, agent_type
-from sessions_app.agents.rules.agent_programs import EXPLAINED_CODES, explain_program_error
 from sessions_app.agents.services.background_processes import processes_json
-from sessions_app.kernel.events.turns import OutsideWorkInterrupted, RunRetrying
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
     OPEN_PROMPT_STATES,
@@ -36,20 +28,19 @@ from sessions_app.models import (
     PermissionRequest,
     Prompt,
     SessionTransaction,
-    TaskSession,
     Turn,
-    newest_turn_of,
 )
 from sessions_app.permissions.events import PermissionExpired
-from sessions_app.prompts.rules import continuation, transient_errors
-from sessions_app.prompts.rules.continuation import Interruption, retry_prompt
 from sessions_app.prompts.services import prompt_context
 from sessions_app.recovery import continuity
 from sessions_app.recovery.rules import restart_rules
-from sessions_app.recovery.rules.recovery_facts import MAX_CLOCK_SKEW, Policy, policy_wants_agent
+from sessions_app.recovery.rules.recovery_facts import Policy, policy_wants_agent
 from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.recovery.services.policies import effective_policy_of
 from sessions_app.stream.conversation import ConversationUpdate, add_question_message, schedule_writes
+from sessions_app.turns.events import OutsideWorkInterrupted
+from sessions_app.turns.rules import continuation
+from sessions_app.turns.rules.continuation import Interruption
 from sessions_app.waits import models as waits
 
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
@@ -234,7 +225,7 @@ def _plan_continuation(
         policy=Policy(policy.policy),
         setting=policy.continues if policy.continues_source else None,
         prompt_held=interrupted is None,
-        cancelled_by_user=_was_cancelled(transaction, run),
+        cancelled_by_user=was_cancelled(transaction, run),
         stopped_by_user=session.stopped_by_user,
         user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind=PromptKind.USER).exists(),
     )
@@ -259,7 +250,7 @@ def _restarts_unasked(transaction: SessionTransaction) -> bool:
     return execution is not None and assess_session(transaction.session).without_live_agent.needs_resume
 
 
-def _was_cancelled(transaction: SessionTransaction, run: Turn) -> bool:
+def was_cancelled(transaction: SessionTransaction, run: Turn) -> bool:
     """Whether a user asked to cancel this turn, even if the agent never received the cancel."""
     return transaction.session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
 
@@ -295,117 +286,3 @@ def _put_continue_prompt(transaction: SessionTransaction, run: Turn, interrupted
     if made:
         transaction.move_prompt(interrupted, "dismiss", continued_by=row)  # the continue prompt settles it
         transaction.record_queued(row)
-
-
-MESSAGE_CHARS = 4000
-"""Characters of the provider's error message that are stored."""
-
-
-def plan_retry(
-    transaction: SessionTransaction,
-    run: Turn,
-    failed: Prompt | None,
-    line: Mapping[str, Any],
-    *,
-    conversation: ConversationUpdate,
-    tools: Sequence[str],
-) -> Prompt | None:
-    """Queue a retry of the turn that ``line`` has ended, if its error is transient; return it, or None.
-
-    ``tools`` are the titles of the turn's tool calls without a result. There is no retry after a user's cancel or
-    stop, nor when all ``KANDEV_TURN_RETRIES`` are used up.
-    """
-    message = str(line.get("message") or "")[:MESSAGE_CHARS]
-    trouble = transient_errors.transient_trouble(str(line.get("code") or ""), message)
-    if trouble is None or failed is None or not _may_retry(transaction, run, failed):
-        return None
-    attempt, first = failed.attempt + 1, _first_attempt(failed)
-    began = run if first is failed else newest_turn_of(transaction.session.id, first.message_id)
-    has_worked = began is None or conversation.has_called_tools_since(began)
-    text = _retry_text(transaction, first, trouble, tools) if has_worked else first.text
-    row = transaction.queue_prompt(
-        f"retry:{run.id}",
-        text,
-        kind=PromptKind.RETRY,
-        attachments=first.attachments if text == first.text else [],
-        attempt=attempt,
-        not_before=timezone.now() + transient_errors.retry_delay(attempt, message),
-        trouble=trouble,
-        trouble_message=message,
-    )
-    failed.resent_as = row
-    failed.save(update_fields=["resent_as", "updated_at"])
-    return row
-
-
-def explain_failure(session: TaskSession, code: str, message: str) -> str:
-    """Explain to people a start or turn that failed with ``code``; ``message`` if there is nothing to add."""
-    if code not in EXPLAINED_CODES:
-        return message
-    profile = session.agent_profile
-    try:
-        kind = agent_type(profile.agent_type)
-    except UnknownPlugin:
-        return message
-    place = session.executor
-    program = next(iter(profile.argv(place.runtime)), "")
-    kind = replace(kind, title=own_title_in_team(profile, session.task.team_id))
-    return explain_program_error(code, message, kind=kind, program=program, profile=profile.name, executor=place.name)
-
-
-def record_turn_failure(
-    transaction: SessionTransaction, conversation: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
-) -> None:
-    """Add a message to the conversation about why a turn failed, and when it is retried."""
-    reported = str(line.get("message") or "The turn failed.")
-    message = explain_failure(transaction.session, str(line.get("code") or ""), reported)
-    if retry is None:
-        conversation.add_message("status", message, level="error")
-    else:
-        conversation.add_message("status", f"{message}\n{_record_retry_time(transaction, retry)}", level="warning")
-
-
-def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
-    of = settings.KANDEV_TURN_RETRIES
-    transaction.record_event(
-        RunRetrying(
-            message_id=row.message_id,
-            attempt=row.attempt,
-            of=of,
-            at=row.not_before.isoformat() if row.not_before else None,
-            error_code=row.trouble,
-            error_message=row.trouble_message,
-        )
-    )
-    return transient_errors.Retry(row.trouble, row.trouble_message, row.attempt, of, row.not_before).said
-
-
-def _may_retry(transaction: SessionTransaction, run: Turn, failed: Prompt) -> bool:
-    session = transaction.session
-    wanted = session.desired_state == DesiredState.RUNNING and SESSION.allows(session.state, "turn_ended")
-    return wanted and not _was_cancelled(transaction, run) and failed.attempt < settings.KANDEV_TURN_RETRIES
-
-
-def _retry_text(transaction: SessionTransaction, first: Prompt, trouble: str, tools: Sequence[str]) -> str:
-    """Return the continuation of a request, for an agent that has begun to use tools."""
-    interruption = Interruption(transaction.session.task.title, first.text, tools)
-    return retry_prompt(interruption, transient_errors.TROUBLE_SENTENCES[trouble])
-
-
-def _first_attempt(row: Prompt) -> Prompt:
-    """Return the prompt that a chain of retries began with."""
-    while row.kind == PromptKind.RETRY and (earlier := Prompt.objects.filter(resent_as=row).first()) is not None:
-        row = earlier
-    return row
-
-
-def is_prompt_due(row: Prompt) -> bool:
-    """Whether a prompt may be sent now; a time that only a wrong clock can have written counts as past."""
-    now = timezone.now()
-    return row.not_before is None or not now < row.not_before <= now + MAX_CLOCK_SKEW
-
-
-def load_due_retries() -> frozenset[uuid.UUID]:
-    """Return the sessions with a queued retry whose time has come."""
-    waiting = Prompt.objects.filter(state=PromptState.QUEUED, not_before__isnull=False).only("session_id", "not_before")
-    return frozenset(row.session_id for row in waiting if is_prompt_due(row))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession, session_transaction
-from sessions_app.prompts.interrupted_turns import interrupt_turn
 from sessions_app.prompts.services import prompt_context
 from sessions_app.sessions.services import intents
+from sessions_app.turns.interruptions import interrupt_turn
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     change,

@@ -1,0 +1,140 @@
+"""Turns that failed: why, and when a turn is tried again that a passing error of a model's provider has ended."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from executors_app.agent_capabilities import own_title_in_team
+from executors_app.plugins import UnknownPlugin, agent_type
+from sessions_app.agents.rules.agent_programs import EXPLAINED_CODES, explain_program_error
+from sessions_app.kernel.rules.states import (
+    SESSION,
+    DesiredState,
+    PromptKind,
+    PromptState,
+)
+from sessions_app.models import (
+    Prompt,
+    SessionTransaction,
+    TaskSession,
+    Turn,
+    newest_turn_of,
+)
+from sessions_app.stream.conversation import ConversationUpdate
+from sessions_app.turns.events import RunRetrying
+from sessions_app.turns.interruptions import was_cancelled
+from sessions_app.turns.rules import transient_errors
+from sessions_app.turns.rules.continuation import Interruption, retry_prompt
+
+MESSAGE_CHARS = 4000
+"""Characters of the provider's error message that are stored."""
+
+
+def plan_retry(
+    transaction: SessionTransaction,
+    run: Turn,
+    failed: Prompt | None,
+    line: Mapping[str, Any],
+    *,
+    conversation: ConversationUpdate,
+    tools: Sequence[str],
+) -> Prompt | None:
+    """Queue a retry of the turn that ``line`` has ended, if its error is transient; return it, or None.
+
+    ``tools`` are the titles of the turn's tool calls without a result. There is no retry after a user's cancel or
+    stop, nor when all ``KANDEV_TURN_RETRIES`` are used up.
+    """
+    message = str(line.get("message") or "")[:MESSAGE_CHARS]
+    trouble = transient_errors.transient_trouble(str(line.get("code") or ""), message)
+    if trouble is None or failed is None or not _may_retry(transaction, run, failed):
+        return None
+    attempt, first = failed.attempt + 1, _first_attempt(failed)
+    began = run if first is failed else newest_turn_of(transaction.session.id, first.message_id)
+    has_worked = began is None or conversation.has_called_tools_since(began)
+    text = _retry_text(transaction, first, trouble, tools) if has_worked else first.text
+    row = transaction.queue_prompt(
+        f"retry:{run.id}",
+        text,
+        kind=PromptKind.RETRY,
+        attachments=first.attachments if text == first.text else [],
+        attempt=attempt,
+        not_before=timezone.now() + transient_errors.retry_delay(attempt, message),
+        trouble=trouble,
+        trouble_message=message,
+    )
+    failed.resent_as = row
+    failed.save(update_fields=["resent_as", "updated_at"])
+    return row
+
+
+def explain_failure(session: TaskSession, code: str, message: str) -> str:
+    """Explain to people a start or turn that failed with ``code``; ``message`` if there is nothing to add."""
+    if code not in EXPLAINED_CODES:
+        return message
+    profile = session.agent_profile
+    try:
+        kind = agent_type(profile.agent_type)
+    except UnknownPlugin:
+        return message
+    place = session.executor
+    program = next(iter(profile.argv(place.runtime)), "")
+    kind = replace(kind, title=own_title_in_team(profile, session.task.team_id))
+    return explain_program_error(code, message, kind=kind, program=program, profile=profile.name, executor=place.name)
+
+
+def record_turn_failure(
+    transaction: SessionTransaction, conversation: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
+) -> None:
+    """Add a message to the conversation about why a turn failed, and when it is retried."""
+    reported = str(line.get("message") or "The turn failed.")
+    message = explain_failure(transaction.session, str(line.get("code") or ""), reported)
+    if retry is None:
+        conversation.add_message("status", message, level="error")
+    else:
+        conversation.add_message("status", f"{message}\n{_record_retry_time(transaction, retry)}", level="warning")
+
+
+def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
+    of = settings.KANDEV_TURN_RETRIES
+    transaction.record_event(
+        RunRetrying(
+            message_id=row.message_id,
+            attempt=row.attempt,
+            of=of,
+            at=row.not_before.isoformat() if row.not_before else None,
+            error_code=row.trouble,
+            error_message=row.trouble_message,
+        )
+    )
+    return transient_errors.Retry(row.trouble, row.trouble_message, row.attempt, of, row.not_before).said
+
+
+def _may_retry(transaction: SessionTransaction, run: Turn, failed: Prompt) -> bool:
+    session = transaction.session
+    wanted = session.desired_state == DesiredState.RUNNING and SESSION.allows(session.state, "turn_ended")
+    return wanted and not was_cancelled(transaction, run) and failed.attempt < settings.KANDEV_TURN_RETRIES
+
+
+def _retry_text(transaction: SessionTransaction, first: Prompt, trouble: str, tools: Sequence[str]) -> str:
+    """Return the continuation of a request, for an agent that has begun to use tools."""
+    interruption = Interruption(transaction.session.task.title, first.text, tools)
+    return retry_prompt(interruption, transient_errors.TROUBLE_SENTENCES[trouble])
+
+
+def _first_attempt(row: Prompt) -> Prompt:
+    """Return the prompt that a chain of retries began with."""
+    while row.kind == PromptKind.RETRY and (earlier := Prompt.objects.filter(resent_as=row).first()) is not None:
+        row = earlier
+    return row
+
+
+def load_due_retries() -> frozenset[uuid.UUID]:
+    """Return the sessions with a queued retry whose time has come."""
+    waiting = Prompt.objects.filter(state=PromptState.QUEUED, not_before__isnull=False).only("session_id", "not_before")
+    return frozenset(row.session_id for row in waiting if row.is_due)
