@@ -6,7 +6,6 @@ looks only at sessions that have changed. A write that fails is logged once and 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
@@ -17,30 +16,18 @@ from typing import Final
 
 from django.db import DatabaseError, InterfaceError, connection
 
-from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.portable import export as portable_cursor
 from sessions_app.portable import record as portable_record
 from sessions_app.portable.export import ExportCursor, RecordWriter
 from sessions_app.portable.record import ExporterLock
-from sessions_app.supervisor.change_counter import ChangeCounter
 
 log = logging.getLogger(__name__)
 
-POLL_EVERY: Final = 0.5
-"""Minimum seconds between two checks for changes when there is nothing to write."""
-MIN_PAUSE: Final = 9.0
-"""The pause after a step, as a multiple of the time that the step took."""
-MAX_PAUSE: Final = 10.0
-"""Maximum seconds of a pause."""
 MAX_SESSIONS: Final = 32
 """Maximum number of sessions that one step of a shutdown exports. Any other step exports one, because ingest has to
 share the interpreter with it that long."""
 RETRY_AFTER: Final = 30.0
 """Seconds until a session whose export failed is tried again."""
-STEP_LIMIT: Final = 60.0
-"""Seconds after which a step executes no further statement; what it did not export is tried again later."""
-FINISH_WITHIN: Final = 3.0
-"""Seconds that a shutdown may spend on exports; the next start does the rest."""
 RECORD_NAME: Final = "the portable record"
 LEADER_LOCK_KEY: Final = 0x6B616E64
 """Key of the advisory lock that elects one exporter where several hosts share a database."""
@@ -163,30 +150,3 @@ class Exporter:
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [LEADER_LOCK_KEY])
         self._leader_connection = None
         self._lock.release()
-
-
-class ExportJob:
-    """Runs the exporter as a job of the supervisor, on its own database thread."""
-
-    def __init__(self, boot_id: str, changes: ChangeCounter):
-        self.exporter = Exporter(boot_id)
-        self._changes = changes
-        self.thread = DatabaseThread("export", limit=STEP_LIMIT)
-        self._has_started = False
-
-    async def run_step(self) -> None:
-        """Take one step, then pause; without work, until the database changes."""
-        self._has_started, began, seen = True, time.monotonic(), self._changes.count
-        more = await self.thread(self.exporter.step)
-        rest = min(MIN_PAUSE * (time.monotonic() - began), MAX_PAUSE)
-        await asyncio.sleep(rest if more else max(rest, POLL_EVERY))
-        if not more and self.exporter.is_idle:
-            await self._changes.rest(seen)
-
-    async def close(self) -> None:
-        """Export what is missing for up to ``FINISH_WITHIN`` seconds, then release the locks."""
-        deadline = time.monotonic() + FINISH_WITHIN
-        while self._has_started and await self.thread(self.exporter.step, final=True) and time.monotonic() < deadline:
-            pass
-        await self.thread(self.exporter.close)
-        self.thread.close()

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any, Final
 
+from executors_app.backoff import Backoff
 from executors_app.plugins import runtime
 from executors_app.runtimes import SupportsExitEvents
 from executors_app.wire.errors import ExecutorError
@@ -33,11 +34,31 @@ class RecheckQueue:
         self._not_empty = asyncio.Event()
         self._attempts: dict[uuid.UUID, int] = {}
         """How many rechecks of a session in a row have found it unknown."""
+        self._backoffs: dict[uuid.UUID, Backoff] = {}
+        """Back-off of sessions whose agents end again and again."""
 
     def add(self, sessions: Iterable[uuid.UUID]) -> None:
         """Add sessions that need a recheck."""
         self._sessions.update(sessions)
         self._not_empty.set()
+
+    def add_one(self, session_id: uuid.UUID) -> None:
+        """Add one session that needs a recheck."""
+        self.add((session_id,))
+
+    def add_lost(self, session_id: uuid.UUID) -> None:
+        """Add a session whose agent or stream ended unexpectedly: at once, with back-off if that keeps happening."""
+        backoff = self._backoffs.setdefault(session_id, Backoff())
+        pause = 0.0 if backoff.is_reset else backoff.remaining
+        backoff.record_failure()
+        if pause:
+            asyncio.get_running_loop().call_later(pause, self.add_one, session_id)
+        else:
+            self.add_one(session_id)
+
+    def reset_backoff(self, session_id: uuid.UUID) -> None:
+        """Forget the back-off of a session whose agent works."""
+        self._backoffs.pop(session_id, None)
 
     async def take(self) -> frozenset[uuid.UUID]:
         """Wait until the queue has sessions, then remove and return all of them."""
@@ -52,7 +73,7 @@ class RecheckQueue:
             attempts = self._attempts.pop(session_id, 0)
             if session_id in unknown and attempts < len(RETRY_UNKNOWN_AFTER):
                 self._attempts[session_id] = attempts + 1
-                asyncio.get_running_loop().call_later(RETRY_UNKNOWN_AFTER[attempts], self.add, (session_id,))
+                asyncio.get_running_loop().call_later(RETRY_UNKNOWN_AFTER[attempts], self.add_one, session_id)
 
 
 log = logging.getLogger(__name__)

@@ -27,6 +27,7 @@ from sessions_app.recovery.rules.recovery import explain_decision
 from sessions_app.recovery.services.assessment import DAMAGED_ROW
 from sessions_app.recovery.services.sweeps import SKIPPED, UNDER_WAY
 from sessions_app.recovery.sweep.sweep_pass import ProgressCallback, SweepRun, SweepScope
+from sessions_app.starts.jobs import start_queued_sessions
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.leases import SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
@@ -187,7 +188,7 @@ async def _wait_for_starts(supervisor: SupervisorLoop, result: SweepRun, deadlin
 
 async def _admit_waiting(supervisor: SupervisorLoop, result: SweepRun) -> None:
     """Start sessions that can start now, and replace their *waiting* with the new decision in the result."""
-    later = await supervisor.start_queued_sessions()
+    later = await start_queued_sessions(supervisor)
     again = {item.facts.session_id: item for item in later.decided} if later else {}
     result.decided = [again.get(item.facts.session_id, item) for item in result.decided]
     result.outcomes.update(later.outcomes if later else {})

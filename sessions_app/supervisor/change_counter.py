@@ -1,4 +1,4 @@
-"""Pauses periodic checks while nothing changes in the database."""
+"""Pauses periodic checks while nothing changes in the database, and wakes those who wait for a change."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class ChangeCounter:
         for waiter in self._waiters:
             waiter.set()
 
-    async def rest(self, seen: int, longest: float = REST) -> None:
-        """Wait until there are more changes than ``seen``, at most ``longest`` seconds, and nothing is urgent."""
-        if self.count == seen:
+    async def rest(self, count: int, longest: float = REST) -> None:
+        """Wait until there are more changes than ``count``, at most ``longest`` seconds, and nothing is urgent."""
+        if self.count == count:
             await self._wait_for_change(longest)
         try:
             async with asyncio.timeout(POSTPONED):
@@ -65,6 +65,23 @@ class ChangeCounter:
             pass
         finally:
             self._waiters.discard(waiter)
+
+
+class Signal:
+    """Wakes the one job that waits for it; one that is sent while nobody waits is kept."""
+
+    def __init__(self) -> None:
+        self._sent = asyncio.Event()
+
+    def send(self) -> None:
+        """Wake the job that waits, or let its next wait return at once."""
+        self._sent.set()
+
+    async def wait(self) -> None:
+        """Wait until it has been sent since the last wait."""
+        await self._sent.wait()
+        # Cleared before the caller reads rows, so that no change after that read is missed.
+        self._sent.clear()
 
 
 def seconds_until(due: datetime | None) -> float:

@@ -343,6 +343,18 @@ class Dispatcher:
         self._queues: dict[uuid.UUID, tuple[SessionQueue, SessionQueue]] = {}
         self._starts: dict[uuid.UUID, uuid.UUID] = {}
         """Start intents that were read while their queue was idle, so that it need not query for them again."""
+        self._has_work = asyncio.Event()
+
+    def announce_work(self) -> None:
+        """Let ``dispatch_pending`` read the rows again: intents or prompts may have become due."""
+        self._has_work.set()
+
+    async def dispatch_pending(self) -> None:
+        """Wake the queues of every session that has open work, and wait until more is announced."""
+        # Cleared before the rows are read: what is written during the read sets it again, and is read next time.
+        self._has_work.clear()
+        await self.wake_pending()
+        await self._has_work.wait()
 
     def wake(self, session_id: uuid.UUID, *, overtakes: bool = True, start: uuid.UUID | None = None) -> None:
         """Run a session's open work; pass ``overtakes=False`` if no open intent overtakes.

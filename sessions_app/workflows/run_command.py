@@ -29,7 +29,6 @@ from sessions_app.management.startup import EXIT_COULD_NOT_RUN
 from sessions_app.models import Intent, Repository
 from sessions_app.supervisor.leases import SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
-from sessions_app.workflows.driver.driver import WorkflowDriver
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader import client
 from sessions_app.workflows.models import NodeRun, WorkflowRun
@@ -52,7 +51,7 @@ async def follow_run(run: WorkflowRun, report: ReportProgress) -> WorkflowRun:
         try:
             while True:
                 if supervisor is None and lock.take():
-                    supervisor = asyncio.create_task(SupervisorLoop([WorkflowDriver]).run(stop, first_sweep=False))
+                    supervisor = asyncio.create_task(SupervisorLoop().run(stop, first_sweep=False))
                 if supervisor is not None and supervisor.done():
                     supervisor.result()  # raises the error that ended it
                 row, nodes = await sync_to_async(_read_run)(run.id)

@@ -21,6 +21,7 @@ from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
 from sessions_app.starts import admission, claims
 from sessions_app.starts.admission import StartSlots
+from sessions_app.starts.jobs import start_queued_sessions
 from sessions_app.supervisor.execution_registry import ExecutionRegistry, GracePeriod, IgnoreNews
 from sessions_app.supervisor.loop import SupervisorLoop
 from tests.supervisor import database_dump
@@ -88,7 +89,7 @@ def admit(boot_id: str = "") -> SweepRun | None:
         supervisor.registry.boot_id = boot_id or supervisor.registry.boot_id
         supervisor.registry.listener = IgnoreNews()  # ordered starts are not carried out here
         try:
-            return await supervisor.start_queued_sessions()
+            return await start_queued_sessions(supervisor)
         finally:
             await supervisor.close()
 

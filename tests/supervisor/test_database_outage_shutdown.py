@@ -11,7 +11,6 @@ from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.workflows.driver import run_snapshot as run_leases
-from sessions_app.workflows.driver.driver import WorkflowDriver
 from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.rows import execution_of, running_session
 from tests.waiting import eventually_async
@@ -30,7 +29,7 @@ def test_shutdown_without_the_database_completes_and_leaves_its_leases(
     session = running_session(execution={"owner": "", "lease_expires_at": None})
 
     async def supervise() -> SupervisorLoop:
-        supervisor, stop = SupervisorLoop([WorkflowDriver]), asyncio.Event()
+        supervisor, stop = SupervisorLoop(), asyncio.Event()
         running = asyncio.create_task(supervisor.run(stop))
         await eventually_async(lambda: supervisor.registry.stream_of(session.id), describe="the stream is attached")
         for place, name in (

@@ -3,41 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import uuid
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+import sessions_app
+from sessions_app.jobs import JOBS
 from sessions_app.stream.stream_news import News
-from sessions_app.supervisor import leases, loop
+from sessions_app.supervisor import leases
 from sessions_app.supervisor.execution_stream import ExecutionStream
+from sessions_app.supervisor.job import Job
+from sessions_app.supervisor.jobs import DispatchJob
 from sessions_app.supervisor.loop import SupervisorLoop
-from sessions_app.workflows.driver.driver import WorkflowDriver
+from sessions_app.turns import jobs as turns_jobs
+from sessions_app.turns.jobs import StallsJob
 from tests.waiting import PATIENCE
-
-ELSEWHERE = {"exit events", "export", "workflows"}
-"""Jobs whose steps are methods of other classes."""
 
 
 async def new_supervisor() -> SupervisorLoop:
-    return SupervisorLoop([WorkflowDriver])
+    return SupervisorLoop()
 
 
 async def close_unstarted(supervisor: SupervisorLoop) -> None:
     """Close the thread pools of a supervisor that never ran."""
-    for extension in supervisor.extensions:
-        await extension.close()
-    await supervisor.exporter.close()
+    for job in supervisor.jobs:
+        await job.stop()
+        await job.finish()
     await supervisor.registry.close()
+
+
+def declared_jobs() -> Iterator[type[Job]]:
+    """Yield every job that a topic declares in its ``jobs``."""
+    for path in Path(str(sessions_app.__file__)).parent.glob("*/jobs.py"):
+        module = import_module(f"sessions_app.{path.parent.name}.jobs")
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, Job) and value.__module__ == module.__name__:
+                yield value
 
 
 @pytest.mark.django_db(transaction=True)
 async def test_every_job_of_the_supervisor_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(declared_jobs()) == set(JOBS), "a job is not in the list of all jobs"
     monkeypatch.setattr(leases, "is_shared_database", lambda: True)
     supervisor = await new_supervisor()
-    spawned: dict[str, Any] = {}
-    monkeypatch.setattr(supervisor, "_spawn", spawned.__setitem__)
+    spawned: list[str] = []
+    monkeypatch.setattr(supervisor, "_spawn", lambda name, step: spawned.append(name))
     monkeypatch.setattr(supervisor, "close", lambda: asyncio.sleep(0))
     stop = asyncio.Event()
     stop.set()
@@ -45,24 +59,22 @@ async def test_every_job_of_the_supervisor_is_started(monkeypatch: pytest.Monkey
         await supervisor.run(stop, first_sweep=False)
     finally:
         await close_unstarted(supervisor)
-    steps = {
-        name
-        for name, method in inspect.getmembers(SupervisorLoop, inspect.iscoroutinefunction)
-        if name.startswith("_") and list(inspect.signature(method).parameters) == ["self"]
-    }
-    started = {job.__name__ for job in spawned.values() if job.__name__ in steps}
-    assert started == steps, "a step of the loop is never started"
-    assert spawned.keys() >= ELSEWHERE
-    assert len(spawned) == len(steps) + len(ELSEWHERE)
+    assert spawned == ["renew leases", *(job.name for job in JOBS)]
+    assert len(set(spawned)) == len(spawned), "two jobs share a name"
+
+
+def enabled_jobs(supervisor: SupervisorLoop) -> set[str]:
+    """Return the names of the jobs that would run."""
+    return {job.name for job in supervisor.jobs if job.is_enabled()}
 
 
 @pytest.mark.django_db(transaction=True)
 async def test_disabled_job_is_not_started(settings: Any) -> None:
     supervisor = await new_supervisor()
     try:
-        assert "idle sleep" in supervisor.jobs()
+        assert "idle sleep" in enabled_jobs(supervisor)
         settings.KANDEV_IDLE_SLEEP = 0
-        assert "idle sleep" not in supervisor.jobs()
+        assert "idle sleep" not in enabled_jobs(supervisor)
     finally:
         await close_unstarted(supervisor)
 
@@ -80,11 +92,11 @@ async def test_without_stall_notice_the_check_pauses_for_the_longest_interval(
     supervisor = await new_supervisor()
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(loop.asyncio, "sleep", note)  # type: ignore[attr-defined]
-            await supervisor._report_stalls()
+            patched.setattr(turns_jobs.asyncio, "sleep", note)  # type: ignore[attr-defined]
+            await StallsJob(supervisor).run_step()
     finally:
         await close_unstarted(supervisor)
-    assert pauses == [loop.STALLS_EVERY]
+    assert pauses == [turns_jobs.STALLS_EVERY]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -92,11 +104,11 @@ async def test_work_that_arrives_during_a_dispatch_is_dispatched_next(monkeypatc
     supervisor = await new_supervisor()
 
     async def wake_pending() -> None:
-        supervisor._work_available.set()
+        supervisor.dispatcher.announce_work()
 
     monkeypatch.setattr(supervisor.dispatcher, "wake_pending", wake_pending)
     try:
-        await asyncio.wait_for(supervisor._dispatch_pending_work(), PATIENCE)
+        await asyncio.wait_for(DispatchJob(supervisor).run_step(), PATIENCE)
     finally:
         await close_unstarted(supervisor)
 
@@ -113,9 +125,9 @@ async def test_only_an_agent_dying_again_without_a_turn_is_checked_later() -> No
     supervisor, stream = await new_supervisor(), cast("ExecutionStream", Stream())
 
     def is_rechecked_at_once(*news: News) -> bool:
-        supervisor._recheck_queue._sessions.clear()
+        supervisor.rechecks._sessions.clear()
         supervisor.handle_news(stream, [*news, News.AGENT_GONE])
-        return stream.session_id in supervisor._recheck_queue._sessions
+        return stream.session_id in supervisor.rechecks._sessions
 
     try:
         assert is_rechecked_at_once()

@@ -21,7 +21,6 @@ from sessions_app.management.startup import (
 )
 from sessions_app.supervisor.leases import LockUnusable, SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
-from sessions_app.workflows.driver.driver import WorkflowDriver
 
 log = logging.getLogger(__name__)
 LOCK_POLL_SECONDS = 0.5
@@ -60,7 +59,7 @@ async def _supervise(*, first_sweep: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     with SupervisorLock("supervise") as lock:
         if await _wait_for_lock(lock, stop):
-            await SupervisorLoop([WorkflowDriver]).run(stop, first_sweep=first_sweep)
+            await SupervisorLoop().run(stop, first_sweep=first_sweep)
 
 
 async def _wait_for_lock(lock: SupervisorLock, stop: asyncio.Event) -> bool:

@@ -41,6 +41,12 @@ log = logging.getLogger(__name__)
 Trigger = Literal["boot", "reconcile", "command"]
 ProgressCallback = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
+
+
+def ignore_progress(done: int, total: int) -> None:
+    """Report no progress."""
+
+
 NEVER = datetime.min.replace(tzinfo=UTC)
 MAX_CONCURRENT_ACTIONS = 16
 MAX_CONCURRENT_ATTACHES = 3 * MAX_BATCH
@@ -95,7 +101,7 @@ async def run_sweep(
     registry: ExecutionRegistry,
     scope: SweepScope,
     unknown: set[str],
-    progress: ProgressCallback = lambda done, total: None,
+    progress: ProgressCallback = ignore_progress,
 ) -> SweepRun:
     """Observe every execution that claims to run or should run, decide, and act unless it is a dry run.
 

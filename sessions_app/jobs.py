@@ -1,0 +1,37 @@
+"""The jobs of the supervisor, in the order in which they start; each is declared in the ``jobs`` of its topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sessions_app.agents.jobs import AgentSetupJob
+from sessions_app.metrics.jobs import MetricsJob
+from sessions_app.portable.jobs import ExportJob
+from sessions_app.recovery.jobs import ExitEventsJob, RecheckJob, ReconcileJob, RequestedSweepsJob
+from sessions_app.starts.jobs import IdleSleepJob, StartQueueJob
+from sessions_app.supervisor.job import Job
+from sessions_app.supervisor.jobs import DispatchJob, OrphansJob, WatchDatabaseJob
+from sessions_app.turns.jobs import StallsJob
+from sessions_app.waits.jobs import DeadlinesJob
+from sessions_app.workflows.jobs import WorkflowsJob
+from sessions_app.workspace.jobs import TransfersJob
+
+JOBS: Final[Sequence[type[Job]]] = (
+    DispatchJob,
+    WatchDatabaseJob,
+    ReconcileJob,
+    TransfersJob,
+    StartQueueJob,
+    RecheckJob,
+    RequestedSweepsJob,
+    DeadlinesJob,
+    StallsJob,
+    ExitEventsJob,
+    AgentSetupJob,
+    MetricsJob,
+    ExportJob,
+    WorkflowsJob,
+    OrphansJob,
+    IdleSleepJob,
+)
