@@ -12,9 +12,9 @@ from typing import Any
 from sessions_app.agents import events as agents
 from sessions_app.kernel.events import session
 from sessions_app.kernel.events.base import EVENT_CLASSES, Event, Inbox, unknown_event_label
+from sessions_app.kernel.rules.log_event import LogEvent, stable_id
+from sessions_app.kernel.rules.rebuild import SessionRebuild
 from sessions_app.permissions import events as permissions
-from sessions_app.portable.rules.portable_lines import LogEvent, stable_id
-from sessions_app.portable.rules.portable_rebuild import SessionRebuild
 from sessions_app.prompts import events as prompts
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.starts import events as execution

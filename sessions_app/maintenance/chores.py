@@ -22,6 +22,7 @@ from executors_app.runtimes import SupportsOrphans
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import Orphan
 from sessions_app.accounts.models import AttemptCount, LoginLink
+from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.kernel.rules.states import OPEN_RUN_STATES, PermissionState
 from sessions_app.maintenance.chore_run import ChoreRun, cutoff_before
 from sessions_app.maintenance.files import CLOSED_STATES, clean_journals, clean_recovery_refs
@@ -41,8 +42,7 @@ from sessions_app.models import (
 )
 from sessions_app.notifications.models import Delivery
 from sessions_app.portable import record as portable_record
-from sessions_app.portable.reading import RecordReader
-from sessions_app.portable.rules.portable_lines import LogEvent
+from sessions_app.portable.reader import RecordReader
 
 
 def clean_logins(work: ChoreRun) -> None:

@@ -11,9 +11,9 @@ from executors_app.wire.questions.schema import parse_stored_question
 from sessions_app.attention.rules import attention
 from sessions_app.attention.rules.attention import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox
+from sessions_app.kernel.rules.log_event import LogEvent
+from sessions_app.kernel.rules.rebuild import PermissionRow, SessionRebuild, text_value
 from sessions_app.kernel.rules.states import PermissionState
-from sessions_app.portable.rules.portable_lines import LogEvent
-from sessions_app.portable.rules.portable_rebuild import PermissionRow, SessionRebuild, text_value
 from sessions_app.sessions.rules.situation_facts import Label
 
 _END_STATES: Final = (PermissionState.RESOLVED, PermissionState.CANCELLED)

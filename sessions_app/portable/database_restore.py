@@ -20,10 +20,9 @@ from sessions_app.kernel import wakeups
 from sessions_app.kernel.models.session import new_epoch
 from sessions_app.kernel.rules.states import OPEN_PROMPT_STATES, TERMINAL_STATES, DesiredState
 from sessions_app.models import IntentKind, ResumeToken, SessionTransaction, TaskSession, session_transaction
-from sessions_app.portable import export as portable_cursor
-from sessions_app.portable import record as portable_record
-from sessions_app.portable.export import is_in_log
-from sessions_app.portable.record import LOG_SUFFIX, ExporterLock, SessionFiles, Tail
+from sessions_app.portable import export_cursor
+from sessions_app.portable.record import LOG_SUFFIX, ExporterLock, SessionFiles, Tail, record_directory
+from sessions_app.portable.writer import is_in_log
 from sessions_app.stream.events.journal import JournalGap
 from sessions_app.waits import models as waits
 
@@ -57,7 +56,7 @@ def detect_restore() -> RestoreReport | None:
     Call it before anything is supervised. While another process exports, the database cannot have been restored.
     """
     try:
-        if portable_cursor.is_database_complete(portable_cursor.read_cursor()):
+        if export_cursor.is_database_complete(export_cursor.read_cursor()):
             return None
         return _under_lock(certain=False)
     except ExporterRunning:
@@ -82,7 +81,7 @@ def _under_lock(*, certain: bool) -> RestoreReport:
             _settle_all(found)
         # The cursor is written last. Until then the record still shows the restore, and settling again does no
         # harm.
-        portable_cursor.write_cursor(replace(portable_cursor.cursor_at_end(), behind=tuple(found.behind)))
+        export_cursor.write_cursor(replace(export_cursor.cursor_at_end(), behind=tuple(found.behind)))
         return found
     finally:
         lock.release()
@@ -91,7 +90,7 @@ def _under_lock(*, certain: bool) -> RestoreReport:
 def _compare() -> RestoreReport:
     found = RestoreReport()
     for session_id in _recorded():
-        tail = SessionFiles(portable_record.record_directory(), session_id).tail()
+        tail = SessionFiles(record_directory(), session_id).tail()
         if not TaskSession.objects.filter(id=session_id).exists():
             found.missing.append(session_id)
         elif tail.event is not None and not is_in_log(session_id, tail.event):
@@ -100,7 +99,7 @@ def _compare() -> RestoreReport:
 
 
 def _recorded() -> Iterator[uuid.UUID]:
-    for path in sorted(portable_record.record_directory().glob(f"*{LOG_SUFFIX}")):
+    for path in sorted(record_directory().glob(f"*{LOG_SUFFIX}")):
         try:
             yield uuid.UUID(path.name.removesuffix(LOG_SUFFIX))
         except ValueError:
@@ -109,7 +108,7 @@ def _recorded() -> Iterator[uuid.UUID]:
 
 def _settle_all(found: RestoreReport) -> None:
     TaskSession.objects.update(epoch=new_epoch())  # open pages reload from a snapshot
-    for session_id in {*found.behind, *_sessions_in_doubt()}:
+    for session_id in found.behind.keys() | _sessions_in_doubt():
         try:
             _settle(session_id, found)
         except Exception:  # one bad session never stops the others
@@ -118,27 +117,34 @@ def _settle_all(found: RestoreReport) -> None:
     log.warning(
         "the database was restored from an older copy: %d sessions lack lines of their log, %d were stopped, "
         "%d prompts are held; %d sessions of the record are not in it",
-        *(len(found.behind), found.stopped, found.held, len(found.missing)),
+        len(found.behind),
+        found.stopped,
+        found.held,
+        len(found.missing),
     )
 
 
 def _sessions_in_doubt() -> set[uuid.UUID]:
     """Return the sessions that would continue automatically."""
-    wants = Q(desired_state=DesiredState.RUNNING) & ~Q(state__in=TERMINAL_STATES)
-    doubt = wants | Q(prompts__state__in=OPEN_PROMPT_STATES) | Q(intents__done_at=None, intents__isnull=False)
-    keys = ResumeToken.objects.unsettled().values_list("session_id", flat=True)
-    return {*TaskSession.objects.filter(doubt).values_list("id", flat=True), *keys}
+    would_run = Q(desired_state=DesiredState.RUNNING) & ~Q(state__in=TERMINAL_STATES)
+    has_prompts = Q(prompts__state__in=OPEN_PROMPT_STATES)
+    has_intents = Q(intents__done_at=None, intents__isnull=False)
+    sessions = TaskSession.objects.filter(would_run | has_prompts | has_intents)
+    session_ids = set(sessions.values_list("id", flat=True))
+    session_ids.update(ResumeToken.objects.unsettled().values_list("session_id", flat=True))
+    return session_ids
 
 
 def _settle(session_id: uuid.UUID, found: RestoreReport) -> None:
     with session_transaction(session_id) as transaction:
         if session_id in found.behind:
             _record_gap(transaction, found.behind[session_id])
-        found.stopped += transaction.session.desired_state == DesiredState.RUNNING
+        if transaction.session.desired_state == DesiredState.RUNNING:
+            found.stopped += 1
         transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=True, next_restart_at=None)
         found.held += hold_doubtful(transaction)
-        open_orders = transaction.session.intents.filter(done_at=None, kind__in=_DROPPED_INTENTS)
-        open_orders.update(done_at=timezone.now(), outcome=RESTORE_REASON)
+        dropped = transaction.session.intents.filter(done_at=None, kind__in=_DROPPED_INTENTS)
+        dropped.update(done_at=timezone.now(), outcome=RESTORE_REASON)
         waits.interrupt_external_wait(transaction, RESTORE_REASON)
         waits.revoke_tokens(transaction, RESTORE_REASON)
 

@@ -16,10 +16,10 @@ from typing import Final
 
 from django.db import DatabaseError, InterfaceError, connection
 
-from sessions_app.portable import export as portable_cursor
-from sessions_app.portable import record as portable_record
-from sessions_app.portable.export import ExportCursor, RecordWriter
-from sessions_app.portable.record import ExporterLock
+from sessions_app.portable import export_cursor
+from sessions_app.portable.export_cursor import ExportCursor
+from sessions_app.portable.record import ExporterLock, record_directory
+from sessions_app.portable.writer import RecordWriter
 
 log = logging.getLogger(__name__)
 
@@ -67,32 +67,34 @@ class Exporter:
             return False
         writer = self._writer
         if writer is None:
-            writer = self._writer = RecordWriter(portable_record.record_directory(), self.boot_id)
-            self._cursor = self._saved_cursor = portable_cursor.read_cursor()
+            writer = self._writer = RecordWriter(record_directory(), self.boot_id)
+            self._cursor = self._saved_cursor = export_cursor.read_cursor()
             self._pending = dict.fromkeys(self._cursor.behind, 0.0)
         more = self._find_changed_sessions(writer)
-        due, most = self._due_sessions(final=final), MAX_SESSIONS if final else 1
-        for session_id in due[:most]:
+        due = self._due_sessions(final=final)
+        limit = MAX_SESSIONS if final else 1
+        for session_id in due[:limit]:
             self._export(writer, session_id, final=final)
         # After the exports: after a crash in between, the next exporter compares these sessions with their files again.
         self._save_cursor()
-        return more or len(due) > most or bool(self._due_sessions())
+        return more or len(due) > limit or bool(self._due_sessions())
 
     def _find_changed_sessions(self, writer: RecordWriter) -> bool:
         """Mark sessions whose log has grown as due; return whether there may be more of them."""
         before = self._cursor
-        changed, self._cursor = portable_cursor.sessions_behind(before, writer.seq_of)
+        changed, self._cursor = export_cursor.sessions_behind(before, writer.seq_of)
         for session_id in changed - self._reported_failures:
             self._pending[session_id] = 0.0
-        return self._cursor.number - before.number >= portable_cursor.CURSOR_BATCH
+        return self._cursor.number - before.number >= export_cursor.CURSOR_BATCH
 
     def _due_sessions(self, *, final: bool = False) -> list[uuid.UUID]:
         now = time.monotonic()
-        return [
-            session_id
-            for session_id, at in self._pending.items()
-            if at <= now or (final and session_id not in self._reported_failures)
-        ]
+        due = []
+        for session_id, at in self._pending.items():
+            may_be_early = final and session_id not in self._reported_failures
+            if at <= now or may_be_early:
+                due.append(session_id)
+        return due
 
     def _export(self, writer: RecordWriter, session_id: uuid.UUID, *, final: bool) -> None:
         del self._pending[session_id]  # to the end of the queue: a session that goes on writing must not keep its place
@@ -107,7 +109,7 @@ class Exporter:
     def _save_cursor(self) -> None:
         cursor = replace(self._cursor, behind=tuple(self._pending))
         if cursor != self._saved_cursor:
-            portable_cursor.write_cursor(cursor)
+            export_cursor.write_cursor(cursor)
             self._saved_cursor = cursor
 
     def _is_leader(self) -> bool:
@@ -121,8 +123,8 @@ class Exporter:
         if self._leader_connection is not connection.connection:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_try_advisory_lock(%s)", [LEADER_LOCK_KEY])
-                (ours,) = cursor.fetchone()
-            self._leader_connection = connection.connection if ours else None
+                (is_ours,) = cursor.fetchone()
+            self._leader_connection = connection.connection if is_ours else None
             self._writer = None  # another exporter may have written since, so the files are read again
         return self._leader_connection is not None
 

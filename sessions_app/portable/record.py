@@ -21,7 +21,8 @@ import orjson
 from django.conf import settings
 
 from executors_app.machine import crash_points
-from sessions_app.portable.rules.portable_lines import BadLine, LogEvent, event_to_line, line_to_event
+from sessions_app.kernel.rules.log_event import LogEvent
+from sessions_app.portable.rules.lines import BadLine, event_to_line, line_to_event
 
 LOG_SUFFIX: Final = ".messages.jsonl"
 SNAPSHOT_SUFFIX: Final = ".json"

@@ -12,23 +12,35 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from django.contrib.auth.models import User
 from django.db import models
 from django.utils import timezone
 
-from executors_app.models import ExecutorRunning
+from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.agents.models import KEPT, changes_to_start_with
 from sessions_app.agents.services.mcp_servers import inherited_servers
 from sessions_app.kernel.rules.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
 from sessions_app.models import Prompt, ResumeToken, Task, TaskSession, Turn
-from sessions_app.portable.rules.portable_lines import format_time
+from sessions_app.portable.rules.lines import format_time
 
 FORMAT: Final = "kandev/1"
 MAX_ROWS: Final = 50
 """Maximum number each of runs, prompts, receipts and keys of a session in a snapshot."""
 UNFINISHED_STATES: Final = (PromptState.QUEUED, PromptState.HELD, PromptState.INTERRUPTED, *UNSETTLED_PROMPT_STATES)
 RUN_FIELDS: Final = (
-    *("id", "message_id", "state", "has_process", "wait_kind", "wait_id", "wait_reason", "deadline_at"),
-    *("waited", "reason", "since_seq", "started_at", "ended_at"),
+    "id",
+    "message_id",
+    "state",
+    "has_process",
+    "wait_kind",
+    "wait_id",
+    "wait_reason",
+    "deadline_at",
+    "waited",
+    "reason",
+    "since_seq",
+    "started_at",
+    "ended_at",
 )
 PROMPT_FIELDS: Final = ("message_id", "text", "attachments", "kind", "state", "created_at")
 RECEIPT_FIELDS: Final = (
@@ -43,8 +55,42 @@ RECEIPT_FIELDS: Final = (
     "created_at",
 )
 TOKEN_FIELDS: Final = (
-    *("id", "run_id", "wait_kind", "wait_id", "secret_hash", "expires_at"),
-    *("consumed_at", "revoked_at", "expired_at", "reason", "created_at"),
+    "id",
+    "run_id",
+    "wait_kind",
+    "wait_id",
+    "secret_hash",
+    "expires_at",
+    "consumed_at",
+    "revoked_at",
+    "expired_at",
+    "reason",
+    "created_at",
+)
+SESSION_FIELDS: Final = (
+    "state",
+    "desired_state",
+    "work_state",
+    "policy",
+    "continue_prompts",
+    "stopped_by_user",
+    "error_code",
+    "error_message",
+    "worktree_id",
+    "worktree_path",
+    "worktree_branch",
+    "has_agent",
+    "model",
+)
+TASK_FIELDS: Final = ("id", "title", "description", "base_branch", "state", "archived_at", "created_at")
+PROFILE_FIELDS: Final = (
+    "id",
+    "name",
+    "agent_type",
+    "model",
+    "permission_mode",
+    "supports_session_resume",
+    "history_context_injection",
 )
 
 
@@ -55,116 +101,138 @@ def build_snapshot(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None
     if session is None:
         return None
     execution = ExecutorRunning.objects.filter(id__in=[session.agent_execution_id]).first()
-    runs = list(session.runs.order_by("-started_at", "-id")[:MAX_ROWS])
-    receipts = session.receipts.all()[:MAX_ROWS]
-    profile, task = session.agent_profile, session.task
-    return {
+    newest_runs = list(session.runs.order_by("-started_at", "-id")[:MAX_ROWS])
+    newest_receipts = session.receipts.all()[:MAX_ROWS]
+    profile = session.agent_profile
+    snapshot: dict[str, Any] = {
         "format": FORMAT,
         "id": str(session.id),
-        "title": task.title,
-        "working_dir": session.worktree_path or (task.repository.path if task.repository else ""),
+        "title": session.task.title,
+        "working_dir": _working_dir(session),
         "provider": {"type": profile.agent_type, "model": profile.model},
         "created_at": format_time(session.created_at),
         "updated_at": format_time(timezone.now()),
         "last_seq": session.last_seq,
-        "run": _newest_run(runs, execution),
-        "recovery": {"last_boot_seen": boot_id, "interruption": _interruption(runs)},
+        "run": _newest_run(newest_runs, execution),
+        "recovery": {"last_boot_seen": boot_id, "interruption": _interruption(newest_runs)},
         "epoch": session.epoch,
-        **_plain(session, ("state", "desired_state", "work_state", "policy", "continue_prompts", "stopped_by_user")),
-        **_plain(session, ("error_code", "error_message", "worktree_id", "worktree_path", "worktree_branch")),
-        **_plain(session, ("has_agent", "model")),
+    }
+    snapshot |= _field_values(session, SESSION_FIELDS)
+    snapshot |= {
         "shares_worktree_of": _json(session.shares_worktree_of_id),
         "agent_execution_id": _json(session.agent_execution_id),
-        "owner": session.owner.get_username() if session.owner else None,
-        "task": _task(task),
-        "agent_profile": {
-            **_plain(profile, ("id", "name", "agent_type", "model", "permission_mode")),
-            **_plain(profile, ("supports_session_resume", "history_context_injection")),
-            "team": profile.team.name if profile.team else None,
-        },
-        "executor": _plain(session.executor, ("name", "runtime")),
-        "runs": [_plain(run, RUN_FIELDS) for run in reversed(runs)],
+        "owner": _username(session.owner),
+        "task": _task(session.task),
+        "agent_profile": _profile(profile),
+        "executor": _field_values(session.executor, ("name", "runtime")),
+        "runs": [_field_values(run, RUN_FIELDS) for run in reversed(newest_runs)],
         "prompts": _prompts(session),
         "chosen_settings": _chosen_settings(session),
-        "receipts": [_plain(one, RECEIPT_FIELDS) for one in reversed(receipts)],
+        "receipts": [_field_values(receipt, RECEIPT_FIELDS) for receipt in reversed(newest_receipts)],
     }
+    return snapshot
 
 
 def token_rows(session_id: uuid.UUID) -> dict[str, Any]:
     """Return the keys of a session's waits, newest last: ids, kinds, times and hashes, never secrets."""
-    rows = ResumeToken.objects.filter(session_id=session_id).order_by("-created_at", "-id")[:MAX_ROWS]
+    newest = ResumeToken.objects.filter(session_id=session_id).order_by("-created_at", "-id")[:MAX_ROWS]
     now = timezone.now()
-    return {
-        "format": FORMAT,
-        "session_id": str(session_id),
-        "tokens": [{**_plain(one, TOKEN_FIELDS), "state": str(one.state(now))} for one in reversed(rows)],
-    }
+    tokens = []
+    for token in reversed(newest):
+        values = _field_values(token, TOKEN_FIELDS)
+        values["state"] = str(token.state(now))
+        tokens.append(values)
+    return {"format": FORMAT, "session_id": str(session_id), "tokens": tokens}
+
+
+def _working_dir(session: TaskSession) -> str:
+    if session.worktree_path:
+        return session.worktree_path
+    if session.task.repository:
+        return session.task.repository.path
+    return ""
+
+
+def _username(user: User | None) -> str | None:
+    if user is None:
+        return None
+    return user.get_username()
 
 
 def _task(task: Task) -> dict[str, Any]:
-    repository = task.repository
-    return {
-        **_plain(task, ("id", "title", "description", "base_branch", "state", "archived_at", "created_at")),
-        "team": task.team.name,
-        "repository": _plain(repository, ("name", "path")) if repository else None,
-        "created_by": task.created_by.get_username() if task.created_by else None,
-        "mcp_servers": inherited_servers(task.team_id, task.repository_id),
-    }
+    values = _field_values(task, TASK_FIELDS)
+    values["team"] = task.team.name
+    values["repository"] = _field_values(task.repository, ("name", "path")) if task.repository else None
+    values["created_by"] = _username(task.created_by)
+    values["mcp_servers"] = inherited_servers(task.team_id, task.repository_id)
+    return values
 
 
-def _newest_run(runs: Sequence[Turn], execution: ExecutorRunning | None) -> dict[str, Any] | None:
-    if not runs:
+def _profile(profile: AgentProfile) -> dict[str, Any]:
+    values = _field_values(profile, PROFILE_FIELDS)
+    values["team"] = profile.team.name if profile.team else None
+    return values
+
+
+def _newest_run(newest_runs: Sequence[Turn], execution: ExecutorRunning | None) -> dict[str, Any] | None:
+    if not newest_runs:
         return None
-    run, wait = runs[0], None
-    if run.state == RunState.WAITING:
-        token = ResumeToken.objects.filter(run=run, wait_id=run.wait_id).order_by("-created_at").first()
-        wait = {
-            "kind": run.wait_kind,
-            "since_seq": run.since_seq,
-            "resume_token_id": str(token.id) if token else None,
-            "deadline_at": _json(run.deadline_at),
-        }
+    run = newest_runs[0]
     return {
         "run_id": str(run.id),
         "boot_id": execution.boot_id if execution else "",
         "started_at": _json(run.started_at),
         "ended_at": _json(run.ended_at),
-        "wait": wait,
+        "wait": _wait(run),
     }
 
 
-def _interruption(runs: Iterable[Turn]) -> dict[str, Any] | None:
-    newest = next(iter(runs), None)
-    if newest is None or newest.state != RunState.INTERRUPTED:
+def _wait(run: Turn) -> dict[str, Any] | None:
+    if run.state != RunState.WAITING:
         return None
-    return {"run_id": str(newest.id), "reason": newest.reason, "at": _json(newest.ended_at)}
+    token = ResumeToken.objects.filter(run=run, wait_id=run.wait_id).order_by("-created_at").first()
+    return {
+        "kind": run.wait_kind,
+        "since_seq": run.since_seq,
+        "resume_token_id": str(token.id) if token else None,
+        "deadline_at": _json(run.deadline_at),
+    }
+
+
+def _interruption(newest_runs: Sequence[Turn]) -> dict[str, Any] | None:
+    if not newest_runs or newest_runs[0].state != RunState.INTERRUPTED:
+        return None
+    run = newest_runs[0]
+    return {"run_id": str(run.id), "reason": run.reason, "at": _json(run.ended_at)}
 
 
 def _prompts(session: TaskSession) -> list[dict[str, Any]]:
     """Return all unfinished prompts and the newest of the others."""
     rows = Prompt.objects.filter(session=session).select_related("by", "resent_as", "continued_by")
-    newest = list(rows.exclude(state__in=UNFINISHED_STATES).order_by("-id")[:MAX_ROWS])
-    found = sorted([*rows.filter(state__in=UNFINISHED_STATES), *newest], key=lambda row: int(row.pk))
-    return [
-        {
-            **_plain(row, PROMPT_FIELDS),
-            "by": row.by.get_username() if row.by else None,
-            "resent_as": row.resent_as.message_id if row.resent_as else None,
-            "continued_by": row.continued_by.message_id if row.continued_by else None,
-        }
-        for row in found
-    ]
+    unfinished = rows.filter(state__in=UNFINISHED_STATES)
+    others = rows.exclude(state__in=UNFINISHED_STATES).order_by("-id")[:MAX_ROWS]
+    shown = sorted([*others, *unfinished], key=lambda row: int(row.pk))
+    return [_prompt(row) for row in shown]
+
+
+def _prompt(row: Prompt) -> dict[str, Any]:
+    values = _field_values(row, PROMPT_FIELDS)
+    values["by"] = _username(row.by)
+    values["resent_as"] = row.resent_as.message_id if row.resent_as else None
+    values["continued_by"] = row.continued_by.message_id if row.continued_by else None
+    return values
 
 
 def _chosen_settings(session: TaskSession) -> list[dict[str, Any]]:
     """Return the settings of the agent that users chose: those that it accepted, and the pending changes."""
-    return [
-        {"setting": change["setting"], "value": change["value"], "accepted": str(change["change_id"]).startswith(KEPT)}
-        for change in changes_to_start_with(session)
-    ]
+    chosen = []
+    for change in changes_to_start_with(session):
+        is_accepted = str(change["change_id"]).startswith(KEPT)
+        chosen.append({"setting": change["setting"], "value": change["value"], "accepted": is_accepted})
+    return chosen
 
 
-def _plain(row: models.Model, names: Iterable[str]) -> dict[str, Any]:
+def _field_values(row: models.Model, names: Iterable[str]) -> dict[str, Any]:
     return {name: _json(getattr(row, name)) for name in names}
 
 

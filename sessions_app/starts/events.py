@@ -13,9 +13,9 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.rules import attention
 from sessions_app.attention.rules.attention import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox, with_reason
+from sessions_app.kernel.rules.log_event import LogEvent
+from sessions_app.kernel.rules.rebuild import ReceiptRow, SessionRebuild, text_value
 from sessions_app.kernel.rules.wording import describe_exit
-from sessions_app.portable.rules.portable_lines import LogEvent
-from sessions_app.portable.rules.portable_rebuild import ReceiptRow, SessionRebuild, text_value
 from sessions_app.recovery.rules.verification import ReceiptKind, Verified
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
 

@@ -10,9 +10,9 @@ from pydantic import Field
 from sessions_app.attention.rules import attention
 from sessions_app.attention.rules.attention import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox, with_reason
+from sessions_app.kernel.rules.log_event import LogEvent
+from sessions_app.kernel.rules.rebuild import KEY_LIMIT, SessionRebuild, text_value
 from sessions_app.kernel.rules.states import CANCELLED_BY_AGENT, RunState, TurnOrigin
-from sessions_app.portable.rules.portable_lines import LogEvent
-from sessions_app.portable.rules.portable_rebuild import KEY_LIMIT, SessionRebuild, text_value
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
 from sessions_app.stream.rules.usage import parse_stored_usage
 

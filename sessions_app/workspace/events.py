@@ -7,8 +7,8 @@ from typing import Any, Final
 from pydantic import Field
 
 from sessions_app.kernel.events.base import Event, with_reason
-from sessions_app.portable.rules.portable_lines import LogEvent
-from sessions_app.portable.rules.portable_rebuild import SessionRebuild, text_value
+from sessions_app.kernel.rules.log_event import LogEvent
+from sessions_app.kernel.rules.rebuild import SessionRebuild, text_value
 from sessions_app.sessions.rules.situation_facts import Label
 
 AFTER_TURN: Final = "turn_end"

@@ -62,7 +62,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     ),
 }
 FILES: Final[Mapping[str, str]] = {
-    "sessions_app/portable/reading.py": RECORD,
+    "sessions_app/portable/reader.py": RECORD,
     "sessions_app/workflows/language/files.py": "component files of a workflow",
     **{
         f"executors_app/{name}.py": row
@@ -99,7 +99,7 @@ FILES: Final[Mapping[str, str]] = {
         f"sessions_app/{name}.py": OURS
         for name in (
             *("demo/restart_demo", "management/startup", "demo/temporary_deployment", "kernel/wakeups"),
-            *("notifications/round_lock", "pages/help_pages", "portable/export", "portable/record"),
+            *("notifications/round_lock", "pages/help_pages", "portable/export_cursor", "portable/record"),
             *("recovery/services/restarts", "supervisor/leases", "workflows/loader/client", "workflows/loader/editing"),
             *("workflows/loader/loading", "workflows/pages/listing"),
         )

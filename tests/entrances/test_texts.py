@@ -12,7 +12,7 @@ import pytest
 
 from kandev.log_format import JsonFormatter
 from sessions_app.accounts.teams import name_skeleton
-from sessions_app.portable.reading import RecordReader
+from sessions_app.portable.reader import RecordReader
 from sessions_app.recovery.rules.history import HistoryEntry, build_injection, prepend_history
 from sessions_app.redaction.redactor import redact
 from sessions_app.redaction.visible_text import make_visible

@@ -17,9 +17,9 @@ from sessions_app.attention.rules.attention import AttentionKind, Notice
 from sessions_app.events import EVENT_CLASSES, Event, event_label, rebuild_rows
 from sessions_app.kernel.events.base import ALL_KINDS, Inbox
 from sessions_app.kernel.events.session import StateChanged
+from sessions_app.kernel.rules.log_event import LogEvent
+from sessions_app.kernel.rules.rebuild import SessionRebuild
 from sessions_app.kernel.rules.states import EXECUTOR, PROMPT, RUN
-from sessions_app.portable.rules.portable_lines import LogEvent
-from sessions_app.portable.rules.portable_rebuild import SessionRebuild
 from sessions_app.prompts.events import PROMPT_EVENTS
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.starts.events import AGENTCTL_EVENTS, AgentctlReady, ReceiptWritten

@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 
 from sessions_app.events import rebuild_rows
-from sessions_app.portable.rules.portable_lines import LogEvent
-from sessions_app.portable.rules.portable_rebuild import SessionRebuild
+from sessions_app.kernel.rules.log_event import LogEvent
+from sessions_app.kernel.rules.rebuild import SessionRebuild
 from sessions_app.rendering.operations.tool_calls import IMAGE_LIMIT
 from tests.pages.world import World, asks, ingest_lines, path_of
 

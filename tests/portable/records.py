@@ -11,7 +11,7 @@ from django.core.management import call_command
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Prompt, Repository, Task, TaskSession
-from sessions_app.portable.export import RecordWriter
+from sessions_app.portable.writer import RecordWriter
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import conversation, permission_states, prompt_states, running_session, runs
 

@@ -21,7 +21,7 @@ from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.models import ResumeToken, TaskSession, session_transaction
 from sessions_app.portable.exporter import Exporter
 from sessions_app.portable.record import SessionFiles, forget_record
-from sessions_app.portable.rules.portable_lines import line_to_event
+from sessions_app.portable.rules.lines import line_to_event
 from tests.portable.records import events_of, log_of, session_with_history
 from tests.raw_events import record_raw_event
 from tests.supervisor.journals import Journal, ingest

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions_app.portable.rules.portable_lines import MESSAGE_ADDED, BadLine, LogEvent, event_to_line, line_to_event
+from sessions_app.kernel.rules.log_event import MESSAGE_ADDED, LogEvent
+from sessions_app.portable.rules.lines import BadLine, event_to_line, line_to_event
 
 AT = datetime(2026, 2, 21, 10, 1, 10, 250_001, UTC)
 FRAME = ("seq", "ts", "kind", "name", "once", "more", "content", "role", "text", "payload", "message_id")

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from sessions_app.attention.rules.attention import AttentionKind, Notice
-from sessions_app.portable.rules.portable_lines import LogEvent
-from sessions_app.portable.rules.portable_rebuild import SessionRebuild
+from sessions_app.kernel.rules.log_event import LogEvent
+from sessions_app.kernel.rules.rebuild import SessionRebuild
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
 
 ALL_KINDS: Final = frozenset(kind.value for kind in AttentionKind)

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from sessions_app.attention.rules.attention import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox, with_reason
+from sessions_app.kernel.rules.log_event import LogEvent
+from sessions_app.kernel.rules.rebuild import SessionRebuild, text_value
 from sessions_app.kernel.rules.states import SessionState, WorkState
-from sessions_app.portable.rules.portable_lines import LogEvent
-from sessions_app.portable.rules.portable_rebuild import SessionRebuild, text_value
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
 
 _END_LABELS: Final[Mapping[str, Label]] = {

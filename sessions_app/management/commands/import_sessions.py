@@ -16,9 +16,9 @@ from sessions_app.kernel.rules.wording import plural
 from sessions_app.management.console import VisibleConsole
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database, progress_bar, report_database_errors
-from sessions_app.portable.portable_import import ImportResult, import_sessions
-from sessions_app.portable.portable_rows import DEFAULT_TEAM
-from sessions_app.portable.reading import list_records
+from sessions_app.portable.importer import ImportResult, import_sessions
+from sessions_app.portable.reader import list_records
+from sessions_app.portable.rows.parents import DEFAULT_TEAM
 
 TABLE_WIDTH: Final = 200
 """Characters of a line where there is no terminal."""

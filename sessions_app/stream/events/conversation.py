@@ -9,8 +9,8 @@ from typing import Any, Final
 from pydantic import Field
 
 from sessions_app.kernel.events.base import Event
-from sessions_app.portable.rules.portable_lines import MESSAGE_ADDED, ROLES, LogEvent
-from sessions_app.portable.rules.portable_rebuild import PLAN, MessageRow, SessionRebuild
+from sessions_app.kernel.rules.log_event import MESSAGE_ADDED, ROLES, LogEvent
+from sessions_app.kernel.rules.rebuild import PLAN, MessageRow, SessionRebuild
 from sessions_app.stream.rules.tool_calls import key_of_tool
 
 _PAYLOAD: Final = (
@@ -52,7 +52,7 @@ class MessageAdded(MessageEvent, name=MESSAGE_ADDED):
             raise ValueError("a message that exists already")
         if role == "user":
             # A user's message has no prompt id. The run that has just started names the prompt that it belongs to.
-            name = rows.asked = rows.expected or str(key)
+            name = rows.newest_prompt = rows.expected or str(key)
             rows.expected = ""
             if name in rows.prompts:
                 rows.prompts[name].text = text

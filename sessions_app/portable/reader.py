@@ -1,4 +1,4 @@
-"""Read a portable record that may be damaged or hostile, and coerce the values of its snapshots."""
+"""Read the files of a portable record, which may be damaged or hostile."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import json
 import os
 import re
 import stat
-import uuid
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from executors_app.untrusted_files import Directory
+from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.portable.record import FILES_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TOKENS_SUFFIX
-from sessions_app.portable.rules.portable_lines import BadLine, LogEvent, line_to_event, parse_time
+from sessions_app.portable.rules.lines import BadLine, line_to_event
 from sessions_app.prompts.rules.attachments import MAX_FILE_BYTES, media_type_of
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
@@ -115,16 +114,16 @@ class RecordReader:
         try:
             with self._open(name) as file:
                 raw = file.read(MAX_LINE_BYTES + 1)
-            told = _json(raw)
+            document = _json(raw)
         except FileNotFoundError:
             return {}
         except (OSError, BadLine) as error:
             self.report(name, 0, _error_text(error))
             return {}
-        if not isinstance(told, dict):
+        if not isinstance(document, dict):
             self.report(name, 0, "not an object")
             return {}
-        return told
+        return document
 
     def _lines(self, name: str) -> Iterator[NumberedEvent]:
         try:
@@ -141,8 +140,10 @@ class RecordReader:
                 try:
                     yield NumberedEvent(number, line_to_event(_json(raw)))
                 except BadLine as error:
-                    whole = raw.endswith(b"\n")
-                    self.report(name, number, str(error) if whole else f"incomplete, or too long: {error}")
+                    problem = str(error)
+                    if not raw.endswith(b"\n"):
+                        problem = f"incomplete, or too long: {problem}"
+                    self.report(name, number, problem)
                 while raw and not raw.endswith(b"\n"):
                     raw = file.readline(MAX_LINE_BYTES)  # skip the rest of a line that is too long
 
@@ -171,23 +172,27 @@ def list_records(folder: Path) -> list[str]:
 
 def longest_rising(numbers: Sequence[int]) -> list[int]:
     """Return the indices of the longest strictly rising subsequence; of equal numbers the first counts."""
+    # For each length, the subsequence of that length with the smallest end: its last index and last number.
     tails: list[int] = []
     ends: list[int] = []
-    before: list[int] = []
+    before: dict[int, int] = {}
     for index, number in enumerate(numbers):
         place = bisect_left(ends, number)
-        before.append(tails[place - 1] if place else -1)
+        if place:
+            before[index] = tails[place - 1]
         if place == len(tails):
             tails.append(index)
             ends.append(number)
         elif ends[place] != number:
             tails[place], ends[place] = index, number
-    found = []
-    index = tails[-1] if tails else -1
-    while index >= 0:
-        found.append(index)
+    if not tails:
+        return []
+    index = tails[-1]
+    indices = [index]
+    while index in before:
         index = before[index]
-    return found[::-1]
+        indices.append(index)
+    return indices[::-1]
 
 
 def _json(raw: bytes) -> Any:
@@ -228,9 +233,9 @@ def _storable(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
     if isinstance(value, dict):
-        return {_storable(name, depth): _storable(one, depth + 1) for name, one in value.items()}
+        return {_storable(name, depth): _storable(inner, depth + 1) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_storable(one, depth + 1) for one in value]
+        return [_storable(inner, depth + 1) for inner in value]
     return value
 
 
@@ -238,70 +243,3 @@ def _error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error)
-
-
-class SnapshotValues:
-    """The values of one object of a snapshot, coerced to what the caller expects."""
-
-    def __init__(self, told: Any):
-        self._values: Mapping[str, Any] = told if isinstance(told, dict) else {}
-
-    def __bool__(self) -> bool:
-        return bool(self._values)
-
-    def raw(self, name: str) -> Any:
-        """Return the value unchanged."""
-        return self._values.get(name)
-
-    def text(self, name: str, longest: int = 1 << 30, default: str = "") -> str:
-        """Return the value if it is a string, truncated to ``longest`` characters; otherwise ``default``."""
-        value = self._values.get(name)
-        if isinstance(value, str):
-            return value[:longest]
-        return default
-
-    def one_of(self, name: str, allowed: Collection[str], default: str = "") -> str:
-        """Return the value if it is allowed, else ``default``."""
-        value = self._values.get(name)
-        if isinstance(value, str) and value in allowed:
-            return value
-        return default
-
-    def flag(self, name: str) -> bool | None:
-        """Return the value if it is a boolean, else None."""
-        value = self._values.get(name)
-        if isinstance(value, bool):
-            return value
-        return None
-
-    def number(self, name: str) -> int:
-        """Return the value if it is a non-negative integer, else 0."""
-        value = self._values.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53:
-            return value
-        return 0
-
-    def time(self, name: str) -> datetime | None:
-        """Return the value as a time, or None if it is not one."""
-        try:
-            return parse_time(self._values.get(name))
-        except BadLine:
-            return None
-
-    def id(self, name: str) -> uuid.UUID | None:
-        """Return the value as a UUID, or None if it is not one."""
-        try:
-            return uuid.UUID(self._values.get(name, ""))
-        except (ValueError, AttributeError, TypeError):
-            return None
-
-    def inner(self, name: str) -> SnapshotValues:
-        """Return a nested object; empty if the value is not an object."""
-        return SnapshotValues(self._values.get(name))
-
-    def rows(self, name: str) -> list[SnapshotValues]:
-        """Return a list of nested objects; empty if the value is not a list."""
-        value = self._values.get(name)
-        if isinstance(value, list):
-            return [SnapshotValues(one) for one in value if isinstance(one, dict)]
-        return []

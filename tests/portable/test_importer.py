@@ -15,9 +15,9 @@ from django.core.management.base import CommandError
 from sessions_app.kernel.rules.states import DerivedStatus
 from sessions_app.kernel.services.errors import AttachmentMissing
 from sessions_app.models import Attachment, Prompt, SessionEvent, Task, TaskSession, session_transaction
-from sessions_app.portable import reading
-from sessions_app.portable.reading import RecordReader
-from sessions_app.portable.rules.portable_lines import BadLine
+from sessions_app.portable import reader
+from sessions_app.portable.reader import RecordReader
+from sessions_app.portable.rules.lines import BadLine
 from sessions_app.prompts.rules.attachments import AttachedFile
 from sessions_app.prompts.services.attachments import store_files
 from sessions_app.prompts.services.prompts import resend_prompt
@@ -122,7 +122,7 @@ def test_folder_of_files_that_is_a_link_is_not_followed(
 def test_snapshot_with_too_many_values_is_refused_before_it_is_parsed(
     value: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_VALUES", 1000)
+    monkeypatch.setattr(reader, "MAX_VALUES", 1000)
     folder.mkdir()
     (folder / "a.json").write_text('{"id": "a", "rows": [' + ",".join([value] * 1000) + "]}")
     assert run_import(folder) == 1
@@ -130,18 +130,18 @@ def test_snapshot_with_too_many_values_is_refused_before_it_is_parsed(
 
 
 def test_commas_and_brackets_in_a_text_are_no_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_VALUES", 1000)
+    monkeypatch.setattr(reader, "MAX_VALUES", 1000)
     text = '[{,"\\' * 2000
-    assert reading._json(json.dumps({"text": text, "more": [text]}).encode()) == {"text": text, "more": [text]}
+    assert reader._json(json.dumps({"text": text, "more": [text]}).encode()) == {"text": text, "more": [text]}
     for torn in (json.dumps(text)[:-1], '"' + "[" * 2000, "[" * 2000 + '"'):
         with pytest.raises(BadLine):
-            reading._json(torn.encode())
+            reader._json(torn.encode())
 
 
 def test_problems_beyond_a_limit_are_counted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_FINDINGS", 3)
+    monkeypatch.setattr(reader, "MAX_FINDINGS", 3)
     folder.mkdir()
     (folder / "a.json").write_text(json.dumps({"id": "a", "title": "x"}))
     (folder / "a.messages.jsonl").write_text("damaged\n" * 40)

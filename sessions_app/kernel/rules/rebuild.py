@@ -1,4 +1,4 @@
-"""The rows of a session that is rebuilt from the events of its log; ``sessions_app.events`` says how."""
+"""The rows of a session that is rebuilt from its log, as an import does; ``sessions_app.events`` says how."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from sessions_app.kernel.rules.log_event import LogEvent, stable_id
 from sessions_app.kernel.rules.states import PermissionState, RunState
-from sessions_app.portable.rules.portable_lines import LogEvent, stable_id
 
 
 @dataclass(slots=True)
@@ -117,14 +117,14 @@ class SessionRebuild:
     """Message id of the prompt whose text is expected as the user's next message."""
     snapshot: str = ""
     """The newest snapshot of the workspace."""
-    asked: str = ""
+    newest_prompt: str = ""
     """Message id of the user's newest prompt in the conversation."""
 
     def run(self, event: LogEvent) -> RunRow:
         """Return the run that an event names, creating it if the log begins in the middle of it."""
         key = stable_id(self.session_id, "run", event.payload.get("run_id"))
         if key not in self.runs:
-            message_id = text_value(event.payload, "message_id") or self.asked
+            message_id = text_value(event.payload, "message_id") or self.newest_prompt
             self.runs[key] = RunRow(key, message_id[:KEY_LIMIT], event.at)
         return self.runs[key]
 

@@ -12,8 +12,7 @@ import pytest
 from django.core.management import call_command
 
 from sessions_app.models import Intent, Prompt, TaskSession, session_transaction
-from sessions_app.portable import database_restore
-from sessions_app.portable import export as portable_cursor
+from sessions_app.portable import database_restore, export_cursor
 from sessions_app.portable.exporter import Exporter
 from sessions_app.portable.record import ExporterLock
 from tests.drills.deployment import Deployment, Session
@@ -143,8 +142,8 @@ def delete_newest(session: TaskSession, count: int, monkeypatch: pytest.MonkeyPa
     newest = session.events.order_by("-seq").values_list("id", flat=True)[:count]
     session.events.filter(id__in=list(newest)).delete()
     change(session, last_seq=session.last_seq - count)
-    highest = portable_cursor.read_cursor().number - count
-    monkeypatch.setattr(portable_cursor, "_highest_number", lambda: highest)
+    highest = export_cursor.read_cursor().number - count
+    monkeypatch.setattr(export_cursor, "_highest_number", lambda: highest)
 
 
 @pytest.mark.django_db
@@ -190,10 +189,10 @@ def test_restored_work_is_held_dropped_revoked_and_stopped(data: Path, monkeypat
 def test_crash_during_the_repair_reports_the_gap_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = session_with_history()
     export_all()
-    cursor = portable_cursor.read_cursor()
+    cursor = export_cursor.read_cursor()
     delete_newest(session, 3, monkeypatch)
     database_restore.detect_restore()
-    portable_cursor.write_cursor(cursor)  # it died before that
+    export_cursor.write_cursor(cursor)  # it died before that
 
     assert database_restore.detect_restore() is not None
 
@@ -211,7 +210,7 @@ def test_deleted_sessions_are_no_proof_of_a_restored_database(data: Path, monkey
         path.unlink()
     assert database_restore.detect_restore() is None
     highest = max(TaskSession.objects.values_list("events__id", flat=True))
-    monkeypatch.setattr(portable_cursor, "_highest_number", lambda: highest)
+    monkeypatch.setattr(export_cursor, "_highest_number", lambda: highest)
     database_restore.detect_restore()
     assert change(kept).desired_state == "running"
     assert not Prompt.objects.filter(state="held").exists()

@@ -8,15 +8,12 @@ itself lie under ``more``.
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from sessions_app.kernel.rules.log_event import MESSAGE_ADDED, ROLES, LogEvent
+
 PREFIX: Final = "session."
-ROLES: Final = ("user", "agent", "thought", "tool", "status")
-MESSAGE_ADDED: Final = "session.message.added"
 HIGHEST_SEQ: Final = 2**53
 """Larger numbers cannot be a line of a log: JSON readers would lose precision."""
 
@@ -35,21 +32,11 @@ class BadLine(Exception):
     """A line that cannot be read as an event; the message says why in a few words."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogEvent:
-    """One event of a session's log."""
-
-    seq: int
-    at: datetime
-    name: str
-    payload: Mapping[str, Any]
-    once: str | None = None
-
-
 def event_to_line(event: LogEvent) -> dict[str, Any]:
     """Return the event as a line."""
     line: dict[str, Any] = {"seq": event.seq, "ts": format_time(event.at), "kind": _kind_of(event)}
-    frame = _FRAME
+    frame: frozenset[str] = _FRAME
+    implied: tuple[str, ...] = ()
     if event.once is not None:
         line["once"] = event.once
     if _name_of(line["kind"]) != event.name:
@@ -58,10 +45,13 @@ def event_to_line(event: LogEvent) -> dict[str, Any]:
     elif _is_message(line["kind"]):
         frame = _MESSAGE_FRAME
         line["content"] = event.payload["text"]
-    flat = {key: value for key, value in event.payload.items() if key not in frame}
-    implied = ("role", "text") if frame is _MESSAGE_FRAME else ()  # in the line as kind and content
-    more = {key: value for key, value in event.payload.items() if key in frame and key not in implied}
-    line |= flat
+        implied = ("role", "text")  # in the line as kind and content
+    more = {}
+    for key, value in event.payload.items():
+        if key not in frame:
+            line[key] = value
+        elif key not in implied:
+            more[key] = value
     if more:
         line["more"] = more
     return line
@@ -77,7 +67,8 @@ def line_to_event(line: Any) -> LogEvent:
     kind = line.get("kind")
     if not isinstance(kind, str) or not (_KIND.fullmatch(kind) or "name" in line):
         raise BadLine("no kind")
-    name, more = line.get("name", _name_of(kind)), line.get("more", {})
+    name = line.get("name", _name_of(kind))
+    more = line.get("more", {})
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not isinstance(more, dict):
         raise BadLine("no kind")
     is_message = _is_message(kind) and "name" not in line
@@ -87,8 +78,9 @@ def line_to_event(line: Any) -> LogEvent:
         role = kind.partition(".")[2]
         payload |= {"role": _OTHER_ROLES.get(role, role), "text": _text_of(line.get("content", ""))}
     once = line.get("once")
-    is_once = isinstance(once, str) and 0 < len(once) <= _LONGEST_ONCE
-    return LogEvent(seq, parse_time(line.get("ts")), name, payload, once if is_once else None)
+    if not isinstance(once, str) or not 0 < len(once) <= _LONGEST_ONCE:
+        once = None
+    return LogEvent(seq, parse_time(line.get("ts")), name, payload, once)
 
 
 def format_time(at: datetime) -> str:
@@ -100,17 +92,11 @@ def parse_time(text: Any) -> datetime:
     """Parse an ISO 8601 time (UTC if it names no zone); raises BadLine for anything else."""
     try:
         at = datetime.fromisoformat(text)
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+        if not at.tzinfo:
+            at = at.replace(tzinfo=UTC)
+        return at.astimezone(UTC)
     except (TypeError, ValueError, OverflowError):
         raise BadLine("no time") from None
-
-
-def stable_id(session_id: uuid.UUID, kind: str, text: Any) -> uuid.UUID:
-    """Return the UUID in ``text``, or one that is derived from any other id, the same each time."""
-    try:
-        return uuid.UUID(text)
-    except (ValueError, AttributeError, TypeError):
-        return uuid.uuid5(session_id, f"{kind}:{text}")
 
 
 def _kind_of(event: LogEvent) -> str:
