@@ -4,7 +4,6 @@ Nothing outside this package writes a session's states or its log.
 """
 
 from sessions_app.agents.models import AgentSettings, McpServerList, ReportedAgent
-from sessions_app.attention.attention_rules import raise_item, resolve_items
 from sessions_app.attention.models import (
     AttentionItem,
     AttentionMark,
@@ -14,6 +13,7 @@ from sessions_app.attention.models import (
     resolve_for_run,
     resolve_for_workflow,
 )
+from sessions_app.attention.raising import raise_item, resolve_items
 from sessions_app.catalogue.models import Repository
 from sessions_app.kernel.bulk import update_rows
 from sessions_app.kernel.models.event import NewEvent, SessionEvent, append_events, write_numbered_events

@@ -23,8 +23,9 @@ from sessions_app.accounts import authorization
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.errors import PayloadTooLarge
 from sessions_app.api.pagination import NumberedPagination, paginate
-from sessions_app.catalogue import services as catalogue
+from sessions_app.board.services.tasks import visible_tasks
 from sessions_app.models import Task, TaskSession
+from sessions_app.sessions.services.queries import visible_sessions
 
 MAX_BODY: Final = 8 * 1024 * 1024
 """Bytes. Fits the longest prompt with every character escaped."""
@@ -187,7 +188,7 @@ class TaskApiView(ApiView):
     @cached_property
     def task(self) -> Task:
         """The task in the URL. Raises Http404 unless it belongs to one of the user's teams."""
-        found: Task = get_object_or_404(catalogue.visible_tasks(self.request.user), id=self.kwargs["task_id"])
+        found: Task = get_object_or_404(visible_tasks(self.request.user), id=self.kwargs["task_id"])
         return found
 
     def team_of_address(self) -> int:
@@ -204,7 +205,7 @@ class SessionApiView(ApiView):
     @cached_property
     def session(self) -> TaskSession:
         """The session in the URL. Raises Http404 unless it is on this task, and the task in one of the user's teams."""
-        rows = catalogue.visible_sessions(self.request.user).filter(task_id=self.kwargs["task_id"])
+        rows = visible_sessions(self.request.user).filter(task_id=self.kwargs["task_id"])
         found: TaskSession = get_object_or_404(rows, id=self.kwargs["session_id"])
         return found
 

@@ -9,7 +9,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest
 
 from executors_app.staff_admin import ReadOnlyModelAdmin
-from sessions_app.attention.services.attention_wording import word_items
+from sessions_app.attention.services.wording import word_items
 from sessions_app.kernel.admin import SessionRowAdmin
 from sessions_app.models import (
     AttentionItem,

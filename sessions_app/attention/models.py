@@ -10,7 +10,7 @@ from django.db import models
 from django.utils import timezone
 
 from sessions_app.accounts.team_scope import TeamModel
-from sessions_app.attention.rules.attention import AttentionKind, Notice
+from sessions_app.attention.rules.notices import AttentionKind, Notice
 from sessions_app.kernel.models.session import Task, TaskSession, choices
 from sessions_app.workflows.models import Workflow, WorkflowRun
 
@@ -61,7 +61,7 @@ class AttentionItem(TeamModel):
         )
 
     is_worded = False
-    """Whether the texts of this instance have the quotations in them: see ``attention.services.attention_wording``."""
+    """Whether the texts of this instance have the quotations in them: see ``attention.services.wording``."""
 
     def __str__(self) -> str:
         return self.key

@@ -16,12 +16,13 @@ from django.utils.safestring import SafeString
 from executors_app.models import ExecutorRunning
 from executors_app.staff_admin import StaffModelAdmin
 from executors_app.wire.errors import ExecutorError
-from sessions_app.catalogue import services as catalogue
+from sessions_app.catalogue.services.repositories import InspectedRepository, inspect_repository
 from sessions_app.kernel.rules.states import ENDED_STATES
 from sessions_app.kernel.services.errors import Invalid, SessionsError, TerminalState
 from sessions_app.models import IntentKind, Task, TaskSession
 from sessions_app.recovery.services.sweeps import request_sweep
 from sessions_app.sessions.services import intents
+from sessions_app.sessions.services.queries import SECRET_FIELDS
 
 MAX_REASONS_SHOWN: Final = 10
 """Maximum number of refusals that are shown in detail."""
@@ -180,7 +181,7 @@ class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
         """Return the sessions with the status of their current execution, and without secrets."""
         status = ExecutorRunning.objects.filter(id=OuterRef("agent_execution_id")).values("status")
         rows: QuerySet[TaskSession] = super().get_queryset(request)
-        return rows.defer(*catalogue.SECRET_FIELDS).annotate(executor_status=Subquery(status))
+        return rows.defer(*SECRET_FIELDS).annotate(executor_status=Subquery(status))
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Return all fields, those that can be edited first."""
@@ -213,8 +214,8 @@ class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
         return format_html_join(" · ", '<a href="{}?session__id__exact={}">{}s</a>', links)
 
 
-def _inspect(path: str) -> catalogue.InspectedRepository | Invalid:
+def _inspect(path: str) -> InspectedRepository | Invalid:
     try:
-        return catalogue.inspect_repository(path)
+        return inspect_repository(path)
     except Invalid as error:
         return error

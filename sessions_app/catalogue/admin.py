@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from executors_app.staff_admin import Form, StaffModelAdmin
 from sessions_app.board.admin import _inspect
-from sessions_app.catalogue import services as catalogue
+from sessions_app.catalogue.services.repositories import InspectedRepository
 from sessions_app.kernel.services.errors import Invalid
 from sessions_app.models import Repository
 
@@ -18,7 +18,7 @@ from sessions_app.models import Repository
 class RepositoryForm(Form):
     """A repository, which has to be below ``KANDEV_REPOSITORY_ROOTS``."""
 
-    inspected: ClassVar[catalogue.InspectedRepository | Invalid | None] = None
+    inspected: ClassVar[InspectedRepository | Invalid | None] = None
     """What was found at the path of a new repository, before the transaction of the request."""
 
     class Meta:
@@ -27,7 +27,7 @@ class RepositoryForm(Form):
 
     def clean_path(self) -> str:
         """Return the resolved path of a git repository. Raises ValidationError."""
-        if not isinstance(self.inspected, catalogue.InspectedRepository):
+        if not isinstance(self.inspected, InspectedRepository):
             raise forms.ValidationError(self.inspected.message if self.inspected else "Enter the path again.")
         return self.inspected.path
 
@@ -70,6 +70,6 @@ class RepositoryAdmin(StaffModelAdmin):
 
     def save_model(self, request: HttpRequest, obj: Repository, form: Any, change: bool) -> None:
         """Save the repository; its default branch defaults to the current one."""
-        if not obj.default_branch and isinstance(form.inspected, catalogue.InspectedRepository):
+        if not obj.default_branch and isinstance(form.inspected, InspectedRepository):
             obj.default_branch = form.inspected.branch
         super().save_model(request, obj, form, change)

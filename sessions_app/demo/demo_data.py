@@ -13,7 +13,7 @@ from django.db import transaction
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.models import LoginLink
-from sessions_app.catalogue.services import make_repository
+from sessions_app.catalogue.services.repositories import make_repository
 from sessions_app.models import Repository, Task
 from sessions_app.recovery.services.restarts import DEMO_TASK
 from sessions_app.workflows.services.loading import load_text

@@ -26,7 +26,7 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.attention.attention_rules import update_attention
+from sessions_app.attention.raising import update_attention
 from sessions_app.kernel import actor_context
 from sessions_app.kernel.events.session import StatusDerived
 from sessions_app.kernel.models.event import NewEvent

@@ -21,7 +21,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.orm import PreparedQuery
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.models import AttentionItem
-from sessions_app.attention.rules.attention import cut_short_key, held_key
+from sessions_app.attention.rules.notices import cut_short_key, held_key
 from sessions_app.events import Event
 from sessions_app.kernel import actor_context
 from sessions_app.kernel.bulk import insert_row, update_row, update_rows

@@ -13,7 +13,7 @@ from rest_framework.serializers import BaseSerializer
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.board.api.serializers import NewTaskSerializer
 from sessions_app.board.services import tasks
-from sessions_app.catalogue.services import without_scratch
+from sessions_app.catalogue.services.repositories import without_scratch
 from sessions_app.kernel.services.errors import NotFound, ReadOnly
 from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.reading import view_session, visible_session

@@ -14,8 +14,10 @@ from django.utils import timezone
 
 from executors_app.models import PROFILE_SECRETS, Executor
 from sessions_app.accounts.authorization import writable_teams
+from sessions_app.agents.services.profiles import visible_profiles
 from sessions_app.board.services.board import annotate_needs, session_rows
-from sessions_app.catalogue import services as catalogue
+from sessions_app.board.services.tasks import visible_tasks
+from sessions_app.catalogue.services.repositories import without_scratch
 from sessions_app.kernel.rules.states import OPEN_PROMPT_STATES, PermissionState, PromptState
 from sessions_app.kernel.services.errors import NotFound
 from sessions_app.mcp_server import arguments, results
@@ -24,6 +26,7 @@ from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.session_status import ChoiceStatus, ReceiptStatus, SessionStatus
 from sessions_app.sessions.rules.situation_facts import Situation, SituationFacts
 from sessions_app.sessions.rules.situations import situation, status_label
+from sessions_app.sessions.services.queries import visible_sessions
 from sessions_app.sessions.services.situations import load_facts
 from sessions_app.sessions.services.status import load_status
 from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION
@@ -40,7 +43,7 @@ ROW_LIMIT: Final = 200
 
 def visible_session(user: User, session_id: UUID) -> TaskSession:
     """Return a session of the user's teams. Raises NotFound for any other."""
-    found: TaskSession | None = catalogue.visible_sessions(user).filter(id=session_id).first()
+    found: TaskSession | None = visible_sessions(user).filter(id=session_id).first()
     if found is None:
         raise NotFound("There is no such session.")
     return found
@@ -63,7 +66,7 @@ def view_session(session: TaskSession, user: User) -> SessionView:
 
 def list_sessions(user: User, asked: arguments.ListSessionsArguments) -> results.SessionPage:
     """Return a page of the sessions of the user's teams."""
-    rows = catalogue.visible_sessions(user).order_by("-created_at", "id")
+    rows = visible_sessions(user).order_by("-created_at", "id")
     if asked.task_id is not None:
         rows = rows.filter(task_id=asked.task_id)
     found, count, next_page = _page(annotate_needs(rows, user), asked)
@@ -182,7 +185,7 @@ def read_conversation(user: User, asked: arguments.ReadConversationArguments) ->
 
 def list_tasks(user: User, asked: arguments.ListTasksArguments) -> results.TaskPage:
     """Return a page of the tasks of the user's teams."""
-    rows = catalogue.visible_tasks(user).filter(archived_at__isnull=not asked.archived).order_by("-created_at", "id")
+    rows = visible_tasks(user).filter(archived_at__isnull=not asked.archived).order_by("-created_at", "id")
     found, count, next_page = _page(rows, asked)
     return results.TaskPage(count=count, next_page=next_page, tasks=[_task(row) for row in found])
 
@@ -191,9 +194,9 @@ def list_start_options(user: User, asked: arguments.Arguments) -> results.StartO
     """Return the teams the user can write in, and the repositories, agents and executors a task can use there."""
     teams = list(writable_teams(user).order_by("name")[:ROW_LIMIT])
     ids = [team.pk for team in teams]
-    profiles = catalogue.visible_profiles(user).defer(*PROFILE_SECRETS).order_by("name")
+    profiles = visible_profiles(user).defer(*PROFILE_SECRETS).order_by("name")
     opened = Repository.objects.visible_to(user).filter(team_id__in=ids).order_by("name")
-    repositories = catalogue.without_scratch(opened)
+    repositories = without_scratch(opened)
     return results.StartOptions(
         teams=[results.Team(id=team.pk, name=team.name) for team in teams],
         repositories=[_choice(row, row.path, row.team_id) for row in repositories[:ROW_LIMIT]],

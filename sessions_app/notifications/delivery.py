@@ -24,14 +24,8 @@ from django.utils import timezone
 from django_q.tasks import async_task
 
 from sessions_app.accounts.authorization import may_manage
-from sessions_app.attention.services.attention import (
-    open_items_for,
-    own_items,
-    team_items,
-    unseen_items_for,
-    visible_items,
-)
-from sessions_app.attention.services.attention_wording import word_items
+from sessions_app.attention.services.inbox import open_items_for, own_items, team_items, unseen_items_for, visible_items
+from sessions_app.attention.services.wording import word_items
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState
 from sessions_app.models import AttentionItem, TaskSession
 from sessions_app.notifications import webhooks

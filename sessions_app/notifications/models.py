@@ -14,7 +14,7 @@ from django.utils import timezone
 from executors_app.encryption import EncryptedTextField
 from executors_app.orm import ListField, ObjectField
 from sessions_app.attention.models import AttentionItem
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules.notices import AttentionKind
 
 NOTIFIED_KINDS: Final = tuple(kind.value for kind in AttentionKind)
 DIGEST_CHOICES: Final = ((5, "every 5 minutes"), (15, "every 15 minutes"), (60, "once an hour"), (1440, "once a day"))

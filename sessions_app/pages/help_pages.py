@@ -21,7 +21,7 @@ from django.views.decorators.http import require_safe
 
 from executors_app import __version__
 from sessions_app.accounts.requests import UserHttpRequest
-from sessions_app.catalogue.services import visible_tasks
+from sessions_app.board.services.tasks import visible_tasks
 from sessions_app.kernel.rules.states import DerivedStatus, SessionState, TaskState
 from sessions_app.pages.labels import DERIVED_STATUS_LABELS, OUTCOME_LABELS, TASK_STATE_LABELS
 from sessions_app.recovery.services.restarts import can_order_restart

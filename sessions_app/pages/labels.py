@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from executors_app.agent_capabilities import CapabilityStanding
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.rules.states import DerivedStatus, TaskState, WorkState
 from sessions_app.models import ContinuityReceipt
 from sessions_app.recovery.rules.recovery_facts import UNREACHABLE, Policy

@@ -13,9 +13,10 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from sessions_app.accounts.authorization import may_write
 from sessions_app.accounts.requests import UserHttpRequest
-from sessions_app.catalogue.services import visible_sessions, visible_tasks
+from sessions_app.board.services.tasks import visible_tasks
 from sessions_app.kernel.rules.parsers import parse_number
 from sessions_app.models import Task, TaskSession
+from sessions_app.sessions.services.queries import visible_sessions
 
 READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 

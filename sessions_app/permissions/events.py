@@ -8,8 +8,8 @@ from typing import Any, Final
 from pydantic import Field
 
 from executors_app.wire.questions.schema import parse_stored_question
-from sessions_app.attention.rules import attention
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules import notices
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox
 from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.kernel.rules.rebuild import PermissionRow, SessionRebuild, text_value
@@ -43,7 +43,7 @@ class PermissionRequested(
 
     def update_inbox(self, inbox: Inbox) -> None:
         """Raise an item about the request."""
-        inbox.raise_item(attention.request_notice(self.permission_id, self.tool_call, self.question))
+        inbox.raise_item(notices.request_notice(self.permission_id, self.tool_call, self.question))
 
     @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:

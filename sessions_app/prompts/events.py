@@ -7,8 +7,8 @@ from typing import Final
 
 from pydantic import Field
 
-from sessions_app.attention.rules import attention
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules import notices
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox
 from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.kernel.rules.rebuild import KEY_LIMIT, PromptRow, SessionRebuild, text_value
@@ -93,7 +93,7 @@ class PromptHeld(
     def update_inbox(self, inbox: Inbox) -> None:
         """Raise an item about the prompt."""
         text = inbox.prompt_text(self.message_id)
-        inbox.raise_item(attention.held_notice(inbox.session_id, self.message_id, text))
+        inbox.raise_item(notices.held_notice(inbox.session_id, self.message_id, text))
 
 
 class PromptInterrupted(
@@ -170,7 +170,7 @@ class PromptOverdue(
 
     def update_inbox(self, inbox: Inbox) -> None:
         """Raise an item about the prompt."""
-        inbox.raise_item(attention.overdue_notice(inbox.session_id, self.message_id, self.reason))
+        inbox.raise_item(notices.overdue_notice(inbox.session_id, self.message_id, self.reason))
 
     @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from django.db import IntegrityError
 from django.utils import timezone
 
-from sessions_app.attention.services.attention import overdue_prompts
+from sessions_app.attention.services.inbox import overdue_prompts
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import (
     SessionState,

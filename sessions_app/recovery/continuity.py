@@ -12,7 +12,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
 from executors_app.wire.replayed_texts import MAX_TEXTS
 from sessions_app.attention.models import update_wording
-from sessions_app.attention.rules import attention
+from sessions_app.attention.rules import notices
 from sessions_app.kernel.rules.states import PromptKind, RunState
 from sessions_app.kernel.transactions import ERROR_LIMIT
 from sessions_app.models import ContinuityReceipt, IntentKind, Message, Prompt, SessionTransaction, TaskSession, Turn
@@ -203,7 +203,7 @@ def judge_memory_check(transaction: SessionTransaction, receipt: ContinuityRecei
         return Verified.QUOTED
     receipt.evidence = {**receipt.evidence, "memory_check": verification.NOT_QUOTED}
     receipt.save(update_fields=["evidence"])
-    notice = attention.unproven_notice(str(receipt.id), verification.NOT_QUOTED)
+    notice = notices.unproven_notice(str(receipt.id), verification.NOT_QUOTED)
     update_wording(notice)
     return None
 

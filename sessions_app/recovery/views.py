@@ -18,7 +18,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from executors_app.wire.executions import ExecutorStatus, Observed
 from sessions_app.accounts.requests import UserHttpRequest
-from sessions_app.catalogue.services import visible_executions
+from sessions_app.catalogue.services.executors import visible_executions
 from sessions_app.kernel.rules.parsers import parse_number
 from sessions_app.models import ContinuityReceipt, RecoverySweep, Supervisor, SweepOutcome, SweepRequest
 from sessions_app.pages.labels import (

@@ -10,8 +10,8 @@ from typing import Final
 from pydantic import Field
 
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.attention.rules import attention
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules import notices
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox, with_reason
 from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.kernel.rules.rebuild import ReceiptRow, SessionRebuild, text_value
@@ -196,7 +196,7 @@ class ReceiptWritten(
         """Report a fresh start only if it lost a conversation and no user chose it; judge the agent's memory."""
         is_unwanted = self.kind == ReceiptKind.FRESH and self.reason not in (None, CHOSEN_FRESH_START)
         if is_unwanted and inbox.has_completed_turn():
-            inbox.raise_item(attention.receipt_notice(self.receipt_id))
+            inbox.raise_item(notices.receipt_notice(self.receipt_id))
         if self.kind not in (ReceiptKind.REATTACHED, ReceiptKind.WORKSPACE_ONLY):
             self._judge_memory(inbox)
 
@@ -204,7 +204,7 @@ class ReceiptWritten(
         """Raise or resolve the item about unproven memory; only the newest start counts."""
         is_unproven = self.verified == Verified.UNPROVEN and self.kind in (ReceiptKind.RESUMED, ReceiptKind.LOADED)
         if is_unproven and inbox.has_completed_turn():
-            inbox.raise_item(attention.unproven_notice(self.receipt_id))
+            inbox.raise_item(notices.unproven_notice(self.receipt_id))
         else:
             inbox.resolve("settled", kinds=(AttentionKind.UNPROVEN,))
 

@@ -22,11 +22,12 @@ from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
 from sessions_app.api.errors import PayloadTooLarge
 from sessions_app.board.api.serializers import TaskSerializer
-from sessions_app.catalogue.services import visible_sessions, visible_tasks
+from sessions_app.board.services.tasks import visible_tasks
 from sessions_app.kernel.database_threads import run_for_user
 from sessions_app.kernel.services.errors import Invalid, NotFound, SessionsError
 from sessions_app.models import TaskSession
 from sessions_app.sessions.api.serializers import SessionSerializer
+from sessions_app.sessions.services.queries import visible_sessions
 from sessions_app.sessions.services.status import session_status
 from sessions_app.stream.live import hub
 from sessions_app.stream.live.authentication import CloseCode, Principal, Subscription, authenticate, remember_user

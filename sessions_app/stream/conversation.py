@@ -15,7 +15,7 @@ from executors_app.orm import PreparedQuery
 from executors_app.wire import questions
 from executors_app.wire.questions import choices_of, fields_of, is_recorded
 from sessions_app.attention.models import update_wording
-from sessions_app.attention.rules import attention
+from sessions_app.attention.rules import notices
 from sessions_app.kernel.rules.json_size import json_size
 from sessions_app.kernel.rules.states import PermissionState, QuestionStatus
 from sessions_app.models import (
@@ -659,7 +659,7 @@ class OpenRequests:
             row.size = request_size(row)
             row.save(update_fields=["tool_call", "size"])
             self.add(row)
-            update_wording(attention.request_notice(row.id, tool_call, row.question))
+            update_wording(notices.request_notice(row.id, tool_call, row.question))
             if changed and row.id not in self._has_new_key:
                 self._has_new_key.add(row.id)  # nobody can have read the new key before the batch is committed
                 waits.replace_token(self._transaction, row.id, waits.TOOL_CALL_CHANGED)

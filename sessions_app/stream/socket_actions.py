@@ -14,7 +14,7 @@ from rest_framework.serializers import BaseSerializer
 from sessions_app.accounts.authorization import require_write
 from sessions_app.api.errors import PayloadTooLarge, exception_handler
 from sessions_app.api.serializers.common import StrictCharField
-from sessions_app.attention.services import attention
+from sessions_app.attention.services import inbox
 from sessions_app.kernel.services.errors import Invalid, NotFound
 from sessions_app.models import TaskSession
 from sessions_app.permissions.api.serializers import PermissionAnswerSerializer, PermissionSerializer
@@ -156,7 +156,7 @@ def _presence(session: TaskSession, user: User, payload: Payload) -> Answer:
     here = payload.get("here")
     if not isinstance(here, bool):
         raise Invalid("here must be true or false.", field="here")
-    (attention.mark_present if here else attention.mark_absent)(session, user)
+    (inbox.mark_present if here else inbox.mark_absent)(session, user)
     return {"here": here}
 
 

@@ -26,7 +26,7 @@ from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, StaleG
 from executors_app.wire.executions import ExecutionFacts
 from executors_app.wire.line_format import TEXT_LIMIT
 from executors_app.wire.protocol import ALIVE_AGENT_STATES, JournalKind
-from sessions_app.attention.rules import attention
+from sessions_app.attention.rules import notices
 from sessions_app.kernel.database_threads import BatchExecutor, DatabaseThread
 from sessions_app.redaction.redactor import without_cut_word
 from sessions_app.starts.admission import StartGate, StartSlots
@@ -276,7 +276,7 @@ async def read_log_tail(registry: ExecutionRegistry, session_id: uuid.UUID) -> s
         log.info("session %s: the end of its agent's log cannot be read: %s", session_id, error)
         return ""
     # Here, because what follows is a transaction, which must not search the whole of an agent's log for secrets.
-    return await asyncio.to_thread(attention.tail, found)
+    return await asyncio.to_thread(notices.tail, found)
 
 
 def _cursor(execution_id: str) -> tuple[int, str]:

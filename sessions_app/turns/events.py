@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Final
 
 from pydantic import Field
 
-from sessions_app.attention.rules import attention
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules import notices
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox, with_reason
 from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.kernel.rules.rebuild import KEY_LIMIT, SessionRebuild, text_value
@@ -230,7 +230,7 @@ class RunInterrupted(
         super().update_inbox(inbox)
         reason = inbox.interrupted_wait(self.run_id)
         if reason is not None:
-            inbox.raise_item(attention.wait_interrupted_notice(self.run_id, reason))
+            inbox.raise_item(notices.wait_interrupted_notice(self.run_id, reason))
 
 
 class OutsideWorkInterrupted(
@@ -304,7 +304,7 @@ class RunStalled(
 
     def update_inbox(self, inbox: Inbox) -> None:
         """Raise an item about the silence."""
-        inbox.raise_item(attention.stalled_notice(self.run_id, self.since))
+        inbox.raise_item(notices.stalled_notice(self.run_id, self.since))
 
 
 class RunCancelIgnored(
@@ -323,7 +323,7 @@ class RunCancelIgnored(
 
     def update_inbox(self, inbox: Inbox) -> None:
         """Raise an item about the turn."""
-        inbox.raise_item(attention.cancel_ignored_notice(self.run_id, self.since))
+        inbox.raise_item(notices.cancel_ignored_notice(self.run_id, self.since))
 
 
 class RunHeardAgain(
@@ -357,7 +357,7 @@ class OutputLimited(
 
     def update_inbox(self, inbox: Inbox) -> None:
         """Raise an item about the limit."""
-        inbox.raise_item(attention.output_limit_notice(inbox.session_id, self.limit, inbox.last_seq))
+        inbox.raise_item(notices.output_limit_notice(inbox.session_id, self.limit, inbox.last_seq))
 
 
 class OutputLeftOut(

@@ -257,7 +257,7 @@ def end_external_wait(transaction: SessionTransaction, reason: str) -> bool:
 def interrupt_external_wait(transaction: SessionTransaction, reason: str) -> bool:
     """Interrupt an external wait whose deadline has passed; return False if there is none.
 
-    ``attention_rules`` notifies people at once; the agent is informed with its next prompt.
+    ``attention.raising`` notifies people at once; the agent is informed with its next prompt.
     """
     run = transaction.open_run
     if run is None or run.has_process or run.state != RunState.WAITING:

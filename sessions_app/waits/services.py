@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from sessions_app.accounts.authorization import may_write_session
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.rules.readable_json import readable_json
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,

@@ -22,7 +22,8 @@ from rich.tree import Tree
 
 from executors_app.models import Executor
 from sessions_app.accounts.authorization import may_write
-from sessions_app.catalogue.services import add_repository, profiles_of, without_scratch
+from sessions_app.agents.services.profiles import profiles_of
+from sessions_app.catalogue.services.repositories import add_repository, without_scratch
 from sessions_app.kernel.services.errors import Invalid
 from sessions_app.management.console import VisibleConsole
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from sessions_app.attention.rules.attention import AttentionKind, Notice
+from sessions_app.attention.rules.notices import AttentionKind, Notice
 from sessions_app.models import AttentionItem, TaskSession, raise_item, resolve_items, session_transaction
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sessions_app.attention.services.attention_wording import word_items
+from sessions_app.attention.services.wording import word_items
 from sessions_app.models import AttentionItem
 
 

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from sessions_app.attention.services import attention
+from sessions_app.attention.services import inbox
 from sessions_app.board.services.tasks import create_session
 from sessions_app.models import AttentionItem, Presence, Task, TaskSession
 from tests.api.world import World, client_of
@@ -94,7 +94,7 @@ def test_staff_without_a_team_see_only_owner_left_items(world: World) -> None:
     raise_item_of(world.session, "owner_left")
     world.staff.groups.clear()
     assert keys(client_of(world.staff)) == ["owner_left:one"]
-    found = attention.visible_items(world.staff).get()
+    found = inbox.visible_items(world.staff).get()
     assert not found.may_open  # type: ignore[attr-defined]
 
 
@@ -135,21 +135,21 @@ def test_query_count_does_not_depend_on_the_number_of_items(
 def test_items_of_a_session_being_viewed_do_not_count_as_new(world: World, api: APIClient) -> None:
     raise_item_of(world.session, "permission")
     raise_item_of(world.session, "idle")
-    assert attention.count_unseen(world.member) == 2
-    attention.mark_present(world.session, world.member)
+    assert inbox.count_unseen(world.member) == 2
+    inbox.mark_present(world.session, world.member)
     raise_item_of(world.session, "held")
-    assert (attention.count_unseen(world.member), attention.count_unseen(world.staff)) == (0, 3)
-    attention.mark_absent(world.session, world.member)
+    assert (inbox.count_unseen(world.member), inbox.count_unseen(world.staff)) == (0, 3)
+    inbox.mark_absent(world.session, world.member)
     assert sorted(keys(api, "state=news")) == ["held:one", "permission:one"]
 
 
 def test_presence_expires_and_can_be_renewed(world: World) -> None:
-    attention.mark_present(world.session, world.member)
-    attention.mark_present(world.session, world.member)
+    inbox.mark_present(world.session, world.member)
+    inbox.mark_present(world.session, world.member)
     row = Presence.objects.get()
-    assert timedelta(seconds=30) < row.expires_at - timezone.now() <= attention.PRESENCE_LIFETIME
+    assert timedelta(seconds=30) < row.expires_at - timezone.now() <= inbox.PRESENCE_LIFETIME
     Presence.objects.update(expires_at=timezone.now())
-    attention.mark_present(world.session, world.member)
+    inbox.mark_present(world.session, world.member)
     assert Presence.objects.get().expires_at > timezone.now()
 
 

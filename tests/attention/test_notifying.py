@@ -14,7 +14,7 @@ from django.core import mail
 from django.utils import timezone
 from django_q.models import OrmQ
 
-from sessions_app.attention.services import attention
+from sessions_app.attention.services import inbox
 from sessions_app.board.services.tasks import create_session
 from sessions_app.kernel.services.errors import Throttled
 from sessions_app.models import AttentionItem
@@ -108,11 +108,11 @@ def test_no_email_for_an_item_the_user_does_not_need(world: World, reader: Any, 
         case "settled":
             resolve_items_of(world.session)
         case "acknowledged":
-            attention.acknowledge_item(item, world.member)
+            inbox.acknowledge_item(item, world.member)
         case "dismissed":
-            attention.dismiss_item(item, world.member)
+            inbox.dismiss_item(item, world.member)
         case "present":
-            attention.mark_present(world.session, world.member)
+            inbox.mark_present(world.session, world.member)
         case "off":
             change_settings(world.member, {"email": False})
         case "kind":
@@ -130,9 +130,9 @@ def test_no_email_for_an_item_the_user_does_not_need(world: World, reader: Any, 
 
 def test_viewer_is_notified_of_items_still_open_after_leaving(world: World, reader: Any) -> None:
     raise_item_of(world.session, "permission")
-    attention.mark_present(world.session, world.member)
+    inbox.mark_present(world.session, world.member)
     notifying.run_notifications()
-    attention.mark_absent(world.session, world.member)
+    inbox.mark_absent(world.session, world.member)
     notifying.run_notifications()
     assert len(mail.outbox) == 1
 

@@ -16,9 +16,9 @@ from django.test import Client
 
 from executors_app.models import AgentProfile
 from sessions_app.attention.models import update_wording
-from sessions_app.attention.rules import attention as notices
-from sessions_app.attention.services import attention_wording
-from sessions_app.attention.services.attention_wording import word_items
+from sessions_app.attention.rules import notices
+from sessions_app.attention.services import wording
+from sessions_app.attention.services.wording import word_items
 from sessions_app.confined.client import Failure, Outcome, PoolUnavailable
 from sessions_app.models import AttentionItem, raise_item, session_transaction
 from sessions_app.notifications import delivery
@@ -89,7 +89,7 @@ def test_item_is_searched_once(item: AttentionItem, searches: CountedSearches) -
 
 
 def change_rules(monkeypatch: pytest.MonkeyPatch, item: AttentionItem) -> None:
-    monkeypatch.setattr(attention_wording, "RULES_VERSION", 10_000)
+    monkeypatch.setattr(wording, "RULES_VERSION", 10_000)
 
 
 def change_secrets(monkeypatch: pytest.MonkeyPatch, item: AttentionItem) -> None:

@@ -21,7 +21,7 @@ from executors_app.wire.executions import ExecutorStatus
 from executors_app.wire.protocol import Code
 from kandev.environment import TEST_SWITCHES, Environment, variable_name
 from sessions_app.api import errors as api_errors
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.events import EVENT_CLASSES
 from sessions_app.kernel.rules import states
 from sessions_app.kernel.rules.states import DerivedStatus

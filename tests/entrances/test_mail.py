@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.utils import timezone
 
-from sessions_app.attention.rules.attention import permission_notice
+from sessions_app.attention.rules.notices import permission_notice
 from sessions_app.attention.rules.quotations import fill_in, show_quotations
 from sessions_app.models import AttentionItem, Task
 from sessions_app.notifications.delivery import MAX_CONCURRENT_DELIVERIES, render_email, webhook_payload

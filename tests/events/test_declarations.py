@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from pydantic import Field, ValidationError
 
 from scripts.documents.events import event_schema
-from sessions_app.attention.rules.attention import AttentionKind, Notice
+from sessions_app.attention.rules.notices import AttentionKind, Notice
 from sessions_app.events import EVENT_CLASSES, Event, event_label, rebuild_rows
 from sessions_app.kernel.events.base import ALL_KINDS, Inbox
 from sessions_app.kernel.events.session import StateChanged

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sessions_app.board.services import tasks
-from sessions_app.catalogue.services import visible_tasks
+from sessions_app.board.services.tasks import visible_tasks
 from sessions_app.models import Prompt, Task, TaskSession, session_transaction
 from sessions_app.sessions.services import intents
 from sessions_app.starts.outcomes import write_stopped

@@ -11,7 +11,7 @@ import pytest
 
 from executors_app.wire.executions import WorkspaceState
 from scripts.documents.examples import NOW, RESUME
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.rules.states import DesiredState, SessionState
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS
 from sessions_app.recovery.rules.resumability import assess

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.models import AttentionItem, Intent, Prompt, TaskSession
 from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.situations import situation

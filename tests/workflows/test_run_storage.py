@@ -10,7 +10,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
-from sessions_app.attention.services import attention
+from sessions_app.attention.services import inbox
 from sessions_app.models import AttentionItem
 from sessions_app.sessions.services import intents
 from sessions_app.workflows.driver.run_snapshot import RunLease, RunSnapshot, read_run_snapshot
@@ -81,13 +81,13 @@ def test_failed_run_without_sessions_is_in_the_inbox() -> None:
     run = world.run_to_end()
     assert (run.state, run.task.sessions.count()) == ("failed", 0)
     world.user.groups.add(run.team)
-    (item,) = attention.open_items_for(world.user)
+    (item,) = inbox.open_items_for(world.user)
     assert (item.path, item.session_id, item.run_id) == (f"/workflows/runs/{run.id}/", None, run.id)
-    assert list(attention.open_items_for(world.user).filter(attention.own_items(world.user))) == [item]
+    assert list(inbox.open_items_for(world.user).filter(inbox.own_items(world.user))) == [item]
     workflows.retry_run(world.user, run)
-    assert not attention.open_items_for(world.user).exists()
+    assert not inbox.open_items_for(world.user).exists()
     world.run_to_end()
-    assert attention.open_items_for(world.user).count() == 1
+    assert inbox.open_items_for(world.user).count() == 1
 
 
 def test_failed_run_with_sessions_links_to_the_run() -> None:

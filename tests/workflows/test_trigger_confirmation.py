@@ -14,7 +14,7 @@ from django.test.utils import override_settings
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.models import TeamRole
-from sessions_app.attention.services import attention
+from sessions_app.attention.services import inbox
 from sessions_app.confined.client import ConfinedPool
 from sessions_app.kernel.services.errors import Conflict, Invalid, ReadOnly, SessionsError
 from sessions_app.models import AttentionItem, Repository
@@ -68,7 +68,7 @@ class Office:
         return start_due_runs(NOON)
 
     def items(self) -> list[str]:
-        return [as_read(item).why for item in attention.open_items_for(self.world.member).filter(workflow=self.row)]
+        return [as_read(item).why for item in inbox.open_items_for(self.world.member).filter(workflow=self.row)]
 
 
 def scheduled(world: World, user: User, written: str = PLAIN, **values: Any) -> Office:
@@ -200,7 +200,7 @@ def test_enabling_without_the_right_waits_for_an_entitled_user(written: str, why
     office = scheduled(world, world.member, written)
     assert (office.now().triggers_enabled, why in office.now().triggers_paused) == (False, True)
     assert office.due() == 0
-    (item,) = attention.open_items_for(world.staff).filter(workflow=office.row)
+    (item,) = inbox.open_items_for(world.staff).filter(workflow=office.row)
     assert (item.kind, item.path) == ("workflow", f"/workflows/{office.row.id}/")
     assert "who is staff" in item.next_step or why == "cannot be run"
 
@@ -293,7 +293,7 @@ def test_parts_are_shown_without_a_pool(monkeypatch: pytest.MonkeyPatch) -> None
 def test_open_item_is_reopened_with_the_present_reason(office: Office) -> None:
     office.save(office.world.member, text=SHELL)
     first = AttentionItem.objects.get(workflow=office.row)
-    attention.dismiss_item(first, office.world.member)
+    inbox.dismiss_item(first, office.world.member)
     assert office.items() == []
     office.confirm(office.world.staff)
     office.save(office.world.staff, text=PLAIN)

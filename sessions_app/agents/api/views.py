@@ -29,10 +29,11 @@ from sessions_app.agents.api.serializers import (
     ProfileSerializer,
 )
 from sessions_app.agents.services import agent_login, agent_setup, mcp_servers
+from sessions_app.agents.services.profiles import visible_profiles
 from sessions_app.api.base_views import ApiView, SessionApiView, StaffWritePermission, TeamManagerWritePermission
 from sessions_app.api.serializers.common import document_responses
-from sessions_app.catalogue import services as catalogue
 from sessions_app.models import Repository, TaskSession
+from sessions_app.sessions.services.queries import visible_sessions
 
 
 def _known_type(name: str) -> AgentType:
@@ -58,7 +59,7 @@ class SessionLoginView(SessionApiView):
 
     def answer(self, status: int = 200) -> Response:
         """Return the document of the session as it is now."""
-        session: TaskSession = catalogue.visible_sessions(self.request.user).get(id=self.session.id)
+        session: TaskSession = visible_sessions(self.request.user).get(id=self.session.id)
         kind = _known_type(session.agent_profile.agent_type)
         argv = session.agent_profile.argv(session.executor.runtime)
         reported = agent_login.reported_at(session.task.team_id, session.executor_id, kind.name)
@@ -203,7 +204,7 @@ class AgentProfileListCreateView(ApiView):
     @document_responses({200: ProfileSerializer(many=True)})
     def get(self, request: UserRequest) -> Response:
         """List the agent profiles that your teams can use."""
-        return self.list(ProfileSerializer, catalogue.visible_profiles(request.user))
+        return self.list(ProfileSerializer, visible_profiles(request.user))
 
     @document_responses({201: ProfileSerializer}, 400, 403, request=NewProfileSerializer)
     def post(self, request: UserRequest) -> Response:

@@ -30,8 +30,9 @@ from executors_app.wire.protocol import Code
 from sessions_app.accounts.authorization import may_write_session, require_write
 from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.agents.rules.agent_programs import LOGGED_OUT, NEEDS_PERSON_CODES
+from sessions_app.agents.services.profiles import profiles_of
 from sessions_app.board.services.tasks import create_session, create_task
-from sessions_app.catalogue.services import SECRET_FIELDS, profiles_of, scratch_repository, scratch_root
+from sessions_app.catalogue.services.repositories import scratch_repository, scratch_root
 from sessions_app.kernel.rules.states import OPEN_PROMPT_STATES, DesiredState, RunState, SessionState
 from sessions_app.kernel.rules.wording import describe_exit
 from sessions_app.kernel.services.errors import Invalid, ReadOnly, SessionsError
@@ -39,6 +40,7 @@ from sessions_app.models import IntentKind, ReportedAgent, Repository, Task, Tas
 from sessions_app.prompts.services.prompts import resend_after_login
 from sessions_app.recovery.rules.recovery_facts import Policy
 from sessions_app.sessions.services.intents import request_resume, request_stop
+from sessions_app.sessions.services.queries import SECRET_FIELDS
 from sessions_app.starts.events import AgentExited
 from sessions_app.stream.models import answers_of, texts_of
 from sessions_app.turns.events import RunFailed

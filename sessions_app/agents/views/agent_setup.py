@@ -26,7 +26,7 @@ from sessions_app.agents.services import agent_login, agent_setup
 from sessions_app.agents.services.agent_setup import AgentPlace, ProgramState
 from sessions_app.agents.views.agent_settings import login_progress
 from sessions_app.board.services.tasks import create_session, create_task
-from sessions_app.catalogue.services import add_repository, without_scratch
+from sessions_app.catalogue.services.repositories import add_repository, without_scratch
 from sessions_app.kernel.rules.parsers import parse_number, parse_uuid
 from sessions_app.kernel.services.errors import Invalid, ReadOnly, SessionsError
 from sessions_app.models import Repository

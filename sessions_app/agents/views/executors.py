@@ -29,14 +29,9 @@ from sessions_app.accounts.authorization import is_isolated, writable_teams
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.teams import visible_teams
 from sessions_app.agents.services.agent_setup import AgentPlace, ProgramState, agent_places
+from sessions_app.agents.services.profiles import visible_profiles
 from sessions_app.agents.views.agent_setup import place_label
-from sessions_app.catalogue.services import (
-    LIVE_STATUSES,
-    SECRET_FIELDS,
-    probe_executor,
-    visible_executions,
-    visible_profiles,
-)
+from sessions_app.catalogue.services.executors import LIVE_STATUSES, probe_executor, visible_executions
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import Throttled
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
@@ -44,6 +39,7 @@ from sessions_app.pages.labels import capability_label, execution_label
 from sessions_app.pages.shortcuts import part_response
 from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.situation_facts import Label
+from sessions_app.sessions.services.queries import SECRET_FIELDS
 from sessions_app.sessions.views.session_summary import retry_buttons
 
 MAX_VERSIONS_SHOWN: Final = 60

@@ -15,7 +15,7 @@ from rest_framework import serializers
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.models import ApiToken
 from sessions_app.accounts.team_scope import teams_of
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.rules.json_size import json_size
 from sessions_app.kernel.rules.states import DesiredState, PromptState, RunState, SessionState, TaskState, WorkState
 from sessions_app.kernel.services.idempotency import KEY_LIMIT

@@ -10,8 +10,8 @@ from sessions_app.api.serializers.common import (
     StrictModelSerializer,
     choice_field,
 )
-from sessions_app.attention.rules.attention import AttentionKind
-from sessions_app.attention.services.attention_wording import word_items
+from sessions_app.attention.rules.notices import AttentionKind
+from sessions_app.attention.services.wording import word_items
 from sessions_app.models import AttentionItem
 
 ATTENTION_STATES = ("open", "news", "all")

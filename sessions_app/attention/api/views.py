@@ -14,7 +14,7 @@ from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView, SessionApiView
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.attention.api.serializers import AttentionQuerySerializer, AttentionSerializer
-from sessions_app.attention.services import attention
+from sessions_app.attention.services import inbox
 from sessions_app.board.api.serializers import (
     TaskSerializer,
 )
@@ -38,14 +38,14 @@ class AttentionListView(ApiView):
 
 def _attention_items(user: User, asked: dict[str, Any]) -> QuerySet[AttentionItem]:
     rows = {
-        "open": attention.open_items_for,
-        "news": attention.unseen_items_for,
-        "all": attention.visible_items,
+        "open": inbox.open_items_for,
+        "news": inbox.unseen_items_for,
+        "all": inbox.visible_items,
     }[asked["state"]](user)
     named = {"kind": "kind", "task": "task_id", "session": "session_id"}
     rows = rows.filter(**{column: asked[name] for name, column in named.items() if name in asked})
     if asked["mine"]:
-        return rows.filter(attention.own_items(user))
+        return rows.filter(inbox.own_items(user))
     return rows
 
 
@@ -56,7 +56,7 @@ class _AttentionItemView(ApiView):
 
     def item(self, item_id: uuid.UUID) -> AttentionItem:
         """Return the item. Raises Http404 if it belongs to another team."""
-        found: AttentionItem = get_object_or_404(attention.visible_items(self.request.user), id=item_id)
+        found: AttentionItem = get_object_or_404(inbox.visible_items(self.request.user), id=item_id)
         return found
 
 
@@ -66,7 +66,7 @@ class AttentionItemAcknowledgeView(_AttentionItemView):
     @document_responses({200: AttentionSerializer}, 404, request=None)
     def post(self, request: UserRequest, item_id: uuid.UUID) -> Response:
         """Mark an inbox item as seen; it stays in the inbox until it is resolved."""
-        attention.acknowledge_item(self.item(item_id), request.user)
+        inbox.acknowledge_item(self.item(item_id), request.user)
         return self.show(AttentionSerializer, self.item(item_id))
 
 
@@ -76,7 +76,7 @@ class AttentionItemDismissView(_AttentionItemView):
     @document_responses({200: AttentionSerializer}, 404, request=None)
     def post(self, request: UserRequest, item_id: uuid.UUID) -> Response:
         """Remove an item from your inbox; other users still see it."""
-        attention.dismiss_item(self.item(item_id), request.user)
+        inbox.dismiss_item(self.item(item_id), request.user)
         return self.show(AttentionSerializer, self.item(item_id))
 
 
@@ -88,7 +88,7 @@ class TaskAcknowledgeView(_TaskChangeView):
     @document_responses({200: TaskSerializer}, 404, request=None)
     def post(self, request: UserRequest, task_id: uuid.UUID) -> Response:
         """Mark all open inbox items of a task's sessions as seen."""
-        attention.acknowledge_task(self.task, request.user)
+        inbox.acknowledge_task(self.task, request.user)
         return self.updated_response()
 
 
@@ -100,5 +100,5 @@ class SessionAcknowledgeView(SessionApiView):
     @document_responses({200: StatusSerializer}, 404, request=None)
     def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Mark all open inbox items of a session as seen."""
-        attention.acknowledge_session(self.session, request.user)
+        inbox.acknowledge_session(self.session, request.user)
         return Response(session_status(self.session, request.user))

@@ -19,7 +19,7 @@ from sessions_app.board.api.serializers import (
     TaskSerializer,
 )
 from sessions_app.board.services import tasks
-from sessions_app.catalogue import services as catalogue
+from sessions_app.board.services.tasks import visible_tasks
 
 
 class MemberPermission(IsAuthenticated):
@@ -40,7 +40,7 @@ class TaskListCreateView(ApiView):
     def get(self, request: UserRequest) -> Response:
         """List the tasks, newest first."""
         # Prefetched: with joins, the database would sort all tasks instead of reading the newest ones from an index.
-        found = catalogue.visible_tasks(request.user).select_related(None).prefetch_related("team", "repository")
+        found = visible_tasks(request.user).select_related(None).prefetch_related("team", "repository")
         query = self.query(TaskQuerySerializer)
         if "archived" in query:
             found = found.filter(archived_at__isnull=not query["archived"])
@@ -56,7 +56,7 @@ class TaskListCreateView(ApiView):
         key = asked.pop("idempotency_key")
         mark = tasks.mark_task(asked, key)
         made, new = tasks.create_task_once(request.user, asked, mark)
-        return self.show(TaskSerializer, catalogue.visible_tasks(request.user).get(id=made.id), 201 if new else 200)
+        return self.show(TaskSerializer, visible_tasks(request.user).get(id=made.id), 201 if new else 200)
 
 
 class _TaskChangeView(TaskApiView):
@@ -64,7 +64,7 @@ class _TaskChangeView(TaskApiView):
 
     def updated_response(self) -> Response:
         """Return the task as it is after a change."""
-        return self.show(TaskSerializer, catalogue.visible_tasks(self.request.user).get(id=self.task.id))
+        return self.show(TaskSerializer, visible_tasks(self.request.user).get(id=self.task.id))
 
 
 class TaskDetailView(_TaskChangeView):

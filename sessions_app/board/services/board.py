@@ -15,15 +15,15 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery, Win
 from django.db.models.functions import RowNumber
 
 from sessions_app.agents.services.background_processes import processes_json
-from sessions_app.attention.rules.attention import AttentionKind
-from sessions_app.attention.services import attention
-from sessions_app.attention.services.attention import has_unseen
-from sessions_app.catalogue.services import SECRET_FIELDS
+from sessions_app.attention.rules.notices import AttentionKind
+from sessions_app.attention.services import inbox
+from sessions_app.attention.services.inbox import has_unseen
 from sessions_app.kernel.rules.states import PromptKind, PromptState, RequestKind, RunState, TaskState
 from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Prompt, Supervisor, Task, TaskSession
 from sessions_app.recovery.rules.restart_rules import WaitReason
 from sessions_app.recovery.services.assessment import is_running
 from sessions_app.sessions.rules.situation_facts import SituationFacts
+from sessions_app.sessions.services.queries import SECRET_FIELDS
 from sessions_app.sessions.services.status import CLAIMS_TO_RUN, SessionRunState, is_asleep, load_run_states
 from sessions_app.waits.rules.wait_tokens import WaitKind
 from sessions_app.workflows.models import WorkflowRun
@@ -98,7 +98,7 @@ def filter_tasks(user: User, wanted: BoardFilter) -> QuerySet[Task]:
     if wanted.mine:
         tasks = tasks.filter(Q(created_by=user) | Q(Exists(sessions.filter(owner=user))))
     if wanted.needs:
-        tasks = tasks.filter(Exists(sessions.filter(attention.needs_person())))
+        tasks = tasks.filter(Exists(sessions.filter(inbox.needs_person())))
     return tasks
 
 
@@ -186,12 +186,12 @@ def annotate_needs(rows: QuerySet[TaskSession], user: User) -> QuerySet[TaskSess
     """Annotate sessions with what a person has to do about them, and with open requests."""
     starts = Intent.objects.filter(session=OuterRef("pk"), kind=IntentKind.START, done_at=None)
     return rows.annotate(
-        asks=attention.awaits_answer(kind=RequestKind.PERMISSION),
-        questions=attention.awaits_answer(kind=RequestKind.QUESTION),
-        doubts=attention.has_held_prompt(),
-        cut_short=attention.has_interrupted_prompt(),
-        overdue=attention.has_overdue_prompt(),
-        raised=attention.has_open_item(),
+        asks=inbox.awaits_answer(kind=RequestKind.PERMISSION),
+        questions=inbox.awaits_answer(kind=RequestKind.QUESTION),
+        doubts=inbox.has_held_prompt(),
+        cut_short=inbox.has_interrupted_prompt(),
+        overdue=inbox.has_overdue_prompt(),
+        raised=inbox.has_open_item(),
         memory=has_unseen(user, AttentionKind.RECEIPT),
         looks=has_unseen(user, AttentionKind.IDLE),
         is_start_ordered=Exists(starts),

@@ -16,7 +16,7 @@ from django.utils import timezone
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type, runtime
 from executors_app.runtimes import SupportsSharedWorktrees
-from sessions_app.catalogue.services import profiles_for
+from sessions_app.agents.services.profiles import profiles_for
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, TaskState
 from sessions_app.kernel.services.errors import (
     Conflict,

@@ -17,11 +17,11 @@ from django.views.decorators.http import require_GET, require_POST
 from sessions_app.accounts.authorization import may_write_somewhere, writable_teams
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.team_scope import teams_of
+from sessions_app.agents.services.profiles import visible_profiles
 from sessions_app.board.services import board as board_service
 from sessions_app.board.services.board import BoardFilter
 from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.board.views.tasks import TaskCreateForm
-from sessions_app.catalogue.services import visible_profiles
 from sessions_app.kernel.rules.parsers import parse_number, parse_uuid
 from sessions_app.kernel.rules.states import TaskState
 from sessions_app.kernel.services.errors import Invalid, SessionsError

@@ -19,10 +19,11 @@ from django.views.decorators.http import require_GET, require_POST
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import may_write, writable_teams
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.agents.services.profiles import profiles_for, visible_profiles
 from sessions_app.board.services import tasks
 from sessions_app.board.services.board import annotate_needs, session_rows
 from sessions_app.board.services.tasks import create_session_with_defaults, default_choice
-from sessions_app.catalogue.services import SECRET_FIELDS, profiles_for, visible_profiles, without_scratch
+from sessions_app.catalogue.services.repositories import without_scratch
 from sessions_app.kernel.rules.parsers import parse_uuid
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import Repository, Task, TaskSession
@@ -32,6 +33,7 @@ from sessions_app.prompts.rules.attachments import MAX_FILES, MAX_TOTAL_BYTES, A
 from sessions_app.prompts.services.attachments import check_files
 from sessions_app.sessions.rules.situation_facts import TASK_ENDS
 from sessions_app.sessions.services.intents import TEXT_LIMIT
+from sessions_app.sessions.services.queries import SECRET_FIELDS
 from sessions_app.sessions.views.session_summary import session_chips
 from sessions_app.sessions.views.sessions import run_and_redirect
 from sessions_app.workflows.services.runs import run_of_task

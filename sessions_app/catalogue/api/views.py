@@ -11,7 +11,6 @@ from executors_app.models import Executor
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView, StaffWritePermission
 from sessions_app.api.serializers.common import document_responses
-from sessions_app.catalogue import services as catalogue
 from sessions_app.catalogue.api.serializers import (
     ExecutionQuerySerializer,
     ExecutionSerializer,
@@ -21,6 +20,8 @@ from sessions_app.catalogue.api.serializers import (
     ProbeAnswerSerializer,
     RepositorySerializer,
 )
+from sessions_app.catalogue.services.executors import LIVE_STATUSES, delete_executor, probe_executor, visible_executions
+from sessions_app.catalogue.services.repositories import add_repository
 from sessions_app.models import Repository
 
 
@@ -53,7 +54,7 @@ class ExecutorDetailView(ApiView):
     @document_responses({204: None}, 404, 409, request=None)
     def delete(self, request: UserRequest, executor_id: uuid.UUID) -> Response:
         """Delete an executor. Fails with ``executor_in_use`` if sessions use it. Staff only."""
-        catalogue.delete_executor(get_object_or_404(Executor, id=executor_id))
+        delete_executor(get_object_or_404(Executor, id=executor_id))
         return Response(status=204)
 
 
@@ -65,7 +66,7 @@ class ExecutorProbeView(ApiView):
     @document_responses({200: ProbeAnswerSerializer}, 404, 503, request=None)
     def post(self, request: UserRequest, executor_id: uuid.UUID) -> Response:
         """Check whether an executor is available. Changes nothing. Staff only."""
-        return Response(catalogue.probe_executor(get_object_or_404(Executor, id=executor_id), request.user))
+        return Response(probe_executor(get_object_or_404(Executor, id=executor_id), request.user))
 
 
 class ExecutionListView(ApiView):
@@ -75,8 +76,8 @@ class ExecutionListView(ApiView):
     def get(self, request: UserRequest) -> Response:
         """List the executions of your teams."""
         status = self.query(ExecutionQuerySerializer).get("status")
-        wanted = (status,) if status else catalogue.LIVE_STATUSES
-        return self.list(ExecutionSerializer, catalogue.visible_executions(request.user).filter(status__in=wanted))
+        wanted = (status,) if status else LIVE_STATUSES
+        return self.list(ExecutionSerializer, visible_executions(request.user).filter(status__in=wanted))
 
 
 class RepositoryListCreateView(ApiView):
@@ -92,5 +93,5 @@ class RepositoryListCreateView(ApiView):
     @document_responses({201: RepositorySerializer}, 400, 403, request=NewRepositorySerializer)
     def post(self, request: UserRequest) -> Response:
         """Open a git repository on this machine to a team. Staff only."""
-        made = catalogue.add_repository(self.body(NewRepositorySerializer, any_team=True))
+        made = add_repository(self.body(NewRepositorySerializer, any_team=True))
         return self.show(RepositorySerializer, made, 201)

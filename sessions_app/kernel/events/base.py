@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, get_args, g
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from sessions_app.attention.rules.attention import AttentionKind, Notice
+from sessions_app.attention.rules.notices import AttentionKind, Notice
 from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.kernel.rules.rebuild import SessionRebuild
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code

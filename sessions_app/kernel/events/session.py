@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import Field
 
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox, with_reason
 from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.kernel.rules.rebuild import SessionRebuild, text_value

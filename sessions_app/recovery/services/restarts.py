@@ -16,11 +16,11 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from executors_app.machine.process import identity
-from sessions_app.attention.services import attention
+from sessions_app.attention.services import inbox
 from sessions_app.board.services.board import annotate_needs
-from sessions_app.catalogue.services import SECRET_FIELDS
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, Task, TaskSession, Turn
 from sessions_app.recovery.services.sweeps import SKIPPED, load_results
+from sessions_app.sessions.services.queries import SECRET_FIELDS
 
 SERVE_FILE: Final = "serve.json"
 ORDER_FILE: Final = "restart-wanted.json"
@@ -157,7 +157,7 @@ def load_last_restart(user: User) -> LastRestart | None:
     if not counts:
         return None
     counts.pop(SKIPPED, None)
-    needy = TaskSession.objects.filter(attention.needs_person(), id__in=rows.values("session"), task__archived_at=None)
+    needy = TaskSession.objects.filter(inbox.needs_person(), id__in=rows.values("session"), task__archived_at=None)
     shown = annotate_needs(needy.select_related("task", "agent_profile").defer(*SECRET_FIELDS), user)[: MAX_NAMED + 1]
     found = list(shown)
     count = len(found) if len(found) <= MAX_NAMED else needy.count()

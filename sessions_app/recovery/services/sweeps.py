@@ -12,11 +12,11 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import QuerySet
 
-from sessions_app.catalogue.services import SECRET_FIELDS
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.rules.states import SessionState
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, SweepRequest, TaskSession
 from sessions_app.recovery.services.assessment import DAMAGED_ROW
+from sessions_app.sessions.services.queries import SECRET_FIELDS
 
 FAILED_RESULT: Final = "failed"
 OVERTAKEN: Final = "overtaken"

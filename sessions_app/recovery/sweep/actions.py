@@ -13,7 +13,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import Observation, Observed
-from sessions_app.attention.rules import attention
+from sessions_app.attention.rules import notices
 from sessions_app.kernel.actor_context import ActorContext, current_context
 from sessions_app.kernel.database_threads import BatchExecutor
 from sessions_app.kernel.rules.states import ENDED_STATES, EXECUTOR, SESSION, DesiredState
@@ -123,7 +123,7 @@ def _raise_owner_left(session_id: uuid.UUID) -> None:
     """Tell staff, once, that the session's owner has left the team; it is not started automatically (rule 35)."""
     with session_transaction(session_id, related=("owner",)) as transaction:
         owner = transaction.session.owner
-        raise_item(transaction, attention.owner_left_notice(str(session_id), owner.get_username() if owner else ""))
+        raise_item(transaction, notices.owner_left_notice(str(session_id), owner.get_username() if owner else ""))
 
 
 async def _take_over(

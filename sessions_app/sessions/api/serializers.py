@@ -10,6 +10,7 @@ from rest_framework import serializers
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.agents.api.serializers import GivenMcpServerSerializer
+from sessions_app.agents.services.profiles import profiles_for
 from sessions_app.api.serializers import common
 from sessions_app.api.serializers.common import (
     POLICIES,
@@ -19,7 +20,6 @@ from sessions_app.api.serializers.common import (
     StrictModelSerializer,
     choice_field,
 )
-from sessions_app.catalogue.services import profiles_for
 from sessions_app.kernel.rules.states import DerivedStatus
 from sessions_app.models import TaskSession
 from sessions_app.prompts.api.serializers import NewAttachmentSerializer

@@ -14,7 +14,6 @@ from sessions_app.agents.services.agent_settings import agent_settings_document,
 from sessions_app.api.base_views import ApiView, PromptParser, SessionApiView, TaskApiView
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.board.services import tasks
-from sessions_app.catalogue import services as catalogue
 from sessions_app.models import TaskSession
 from sessions_app.prompts.api.views import _checked_files
 from sessions_app.recovery.api.serializers import PolicyChangeSerializer
@@ -32,6 +31,7 @@ from sessions_app.sessions.api.serializers import (
 )
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.intents import request_many
+from sessions_app.sessions.services.queries import visible_sessions
 from sessions_app.sessions.services.status import session_status
 from sessions_app.stream import services as output_limits
 
@@ -44,7 +44,7 @@ class SessionListCreateView(TaskApiView):
     @document_responses({200: SessionSerializer(many=True)}, 404)
     def get(self, request: UserRequest, task_id: uuid.UUID) -> Response:
         """List the sessions, newest first."""
-        return self.list(SessionSerializer, catalogue.visible_sessions(request.user).filter(task_id=task_id))
+        return self.list(SessionSerializer, visible_sessions(request.user).filter(task_id=task_id))
 
     @document_responses(
         {201: SessionSerializer, 200: SessionSerializer}, *(400, 404, 409, 413, 415), request=NewSessionSerializer
@@ -60,7 +60,7 @@ class SessionListCreateView(TaskApiView):
             asked["files"] = files
         mark = tasks.mark_session(profile, executor, key, **asked)
         made, new = tasks.create_session_once(request.user, self.task, profile, executor, mark, **asked)
-        row = catalogue.visible_sessions(request.user).get(id=made.id)
+        row = visible_sessions(request.user).get(id=made.id)
         return self.show(SessionSerializer, row, 201 if new else 200)
 
 
@@ -76,7 +76,7 @@ class SessionDetailView(SessionApiView):
     def patch(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Change the session's own restart policy, and whether interrupted work is continued."""
         policies.set_session_policy(self.session.id, self.body(PolicyChangeSerializer))
-        row = catalogue.visible_sessions(request.user).get(id=self.session.id)
+        row = visible_sessions(request.user).get(id=self.session.id)
         return self.show(SessionSerializer, row)
 
     @document_responses({204: None}, 404, 409)
@@ -105,7 +105,7 @@ class SessionActionView(SessionApiView):
 
     def status_response(self, **more: Any) -> Response:
         """Return the current status from the database, with 202."""
-        rows = catalogue.visible_sessions(self.request.user)
+        rows = visible_sessions(self.request.user)
         session: TaskSession = rows.get(id=self.session.id)
         return Response({"status": session_status(session, self.request.user), **more}, status=202)
 

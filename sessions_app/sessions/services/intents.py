@@ -18,7 +18,6 @@ from django.utils import timezone
 from executors_app.machine import crash_points
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.agents.services.background_processes import processes_json
-from sessions_app.catalogue.services import visible_sessions
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
@@ -49,6 +48,7 @@ from sessions_app.prompts.services.attachments import store_files
 from sessions_app.recovery.rules.recovery_facts import MAX_CLOCK_SKEW
 from sessions_app.recovery.rules.resumability import Assessment, Mode, assess_mode
 from sessions_app.recovery.services.assessment import assess_session, execution_of, is_running, refuse_lost_worktree
+from sessions_app.sessions.services.queries import visible_sessions
 from sessions_app.waits import models as waits
 
 MODES = tuple(mode.value for mode in Mode)

@@ -13,9 +13,10 @@ from django.db.models import Count, Q
 from executors_app import capacity
 from executors_app.plugins import agent_type
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.rules.quotations import shorten
-from sessions_app.attention.services.attention import open_kinds
+from sessions_app.attention.services.inbox import open_kinds
+from sessions_app.kernel.models.turns import newest_run
 from sessions_app.kernel.rules.states import PromptState
 from sessions_app.models import (
     AGENT_AWAITED_SINCE,

@@ -12,10 +12,10 @@ import orjson
 from django.contrib.auth.models import User
 from django.db import connection
 
-from sessions_app.catalogue.services import visible_sessions
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.services.errors import NotFound
 from sessions_app.models import TaskSession
+from sessions_app.sessions.services.queries import visible_sessions
 from sessions_app.sessions.services.status import session_status
 
 LOG_BATCH_LINES: Final = 200

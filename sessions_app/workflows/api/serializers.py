@@ -9,6 +9,7 @@ from rest_framework import serializers
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import require_write, writable_teams
+from sessions_app.agents.services.profiles import visible_profiles
 from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.serializers.common import (
     IdempotencyKeyField,
@@ -20,7 +21,6 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.board.api.serializers import DESCRIPTION_LIMIT, validate_repository
-from sessions_app.catalogue.services import visible_profiles
 from sessions_app.workflows.language.diagnostics import Severity
 from sessions_app.workflows.language.limits import MAX_BYTES, MAX_FILLED
 from sessions_app.workflows.models import NODE_STATES, RUN_STATES, TRIGGERS, Workflow, WorkflowRun

@@ -17,8 +17,8 @@ from django.db import transaction
 from executors_app.client import AgentctlClient
 from executors_app.wire.errors import AgentctlRefused, ExecutorError
 from executors_app.wire.protocol import Code, Job, JobError, JobState
+from sessions_app.agents.services.profiles import profiles_for
 from sessions_app.board.services import tasks
-from sessions_app.catalogue.services import profiles_for
 from sessions_app.confined.admission import Admission
 from sessions_app.kernel.rules.parsers import parse_uuid
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, PromptState

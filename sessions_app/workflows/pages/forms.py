@@ -10,7 +10,8 @@ from django.contrib.auth.models import Group, User
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
-from sessions_app.catalogue.services import visible_profiles, without_scratch
+from sessions_app.agents.services.profiles import visible_profiles
+from sessions_app.catalogue.services.repositories import without_scratch
 from sessions_app.models import Repository
 from sessions_app.workflows.language.limits import MAX_BYTES, MAX_ITERATIONS, MAX_RETRIES
 from sessions_app.workflows.language.schema import Port

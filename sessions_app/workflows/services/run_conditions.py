@@ -11,7 +11,7 @@ from typing import Final
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.runtimes import SupportsSharedWorktrees
-from sessions_app.catalogue.services import profiles_of
+from sessions_app.agents.services.profiles import profiles_of
 from sessions_app.kernel.services.errors import Invalid, SessionsError, WorktreeNotShared
 from sessions_app.models import Repository
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph

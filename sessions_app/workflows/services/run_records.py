@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from sessions_app.attention.rules import attention
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules import notices
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.models import (
     AttentionItem,
     TaskSession,
@@ -142,7 +142,7 @@ def raise_node_waiting(run: WorkflowRun, row: NodeRun) -> None:
     open_items = AttentionItem.objects.filter(session=row.session_id, resolved_at=None)
     if not open_items.filter(kind__in=_RAISED_BY_SESSION).exists():
         with session_transaction(row.session_id) as transaction:
-            raise_item(transaction, attention.node_waits_notice(str(run.id), row.path, run.name, row.attempt))
+            raise_item(transaction, notices.node_waits_notice(str(run.id), row.path, run.name, row.attempt))
 
 
 def resolve_node_waiting(row: NodeRun) -> None:
@@ -160,7 +160,7 @@ def raise_run_failed(run: WorkflowRun) -> None:
 
     It belongs to the session that failed last, or else to any session of the run, or else to the run alone.
     """
-    session, notice = _session_to_notify(run), attention.run_failed_notice(str(run.id), run.name, run.error, run.round)
+    session, notice = _session_to_notify(run), notices.run_failed_notice(str(run.id), run.name, run.error, run.round)
     if session is None:
         raise_for_run(run, notice)
         return
@@ -171,7 +171,7 @@ def raise_run_failed(run: WorkflowRun) -> None:
 def resolve_run_failed(run: WorkflowRun) -> None:
     """Resolve the inbox item of a failed run, because a user has resumed it."""
     resolve_for_run(run, "goes_on")
-    prefix = attention.run_key(str(run.id))
+    prefix = notices.run_key(str(run.id))
     found = AttentionItem.objects.filter(task=run.task_id, resolved_at=None, key__startswith=prefix).first()
     if found is not None and found.session_id is not None:
         with session_transaction(found.session_id) as transaction:

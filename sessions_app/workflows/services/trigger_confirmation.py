@@ -19,7 +19,7 @@ from executors_app.machine.costly_work import begin_costly_work
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin
 from sessions_app.agents.services.mcp_servers import inherited_servers
-from sessions_app.catalogue.services import profiles_of
+from sessions_app.agents.services.profiles import profiles_of
 from sessions_app.confined.client import NOT_REACHED, PoolUnavailable
 from sessions_app.confined.limits import Limits
 from sessions_app.models import Repository

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from sessions_app.accounts.authorization import require_write
-from sessions_app.attention.rules import attention
+from sessions_app.attention.rules import notices
 from sessions_app.kernel.services.errors import Conflict, Invalid, ReadOnly
 from sessions_app.models import raise_for_workflow, resolve_for_workflow
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
@@ -78,7 +78,7 @@ def sync_attention(row: Workflow) -> None:
     if row.triggers_paused:
         graph = graph_of(row.text, row.files)
         who = describe_required_rights(row.team, default_executor(row.executor), graph)
-        raise_for_workflow(row, attention.triggers_paused_notice(str(row.id), row.name, row.triggers_paused, who))
+        raise_for_workflow(row, notices.triggers_paused_notice(str(row.id), row.name, row.triggers_paused, who))
     else:
         resolve_for_workflow(row, "confirmed" if row.triggers_enabled else "switched_off")
 

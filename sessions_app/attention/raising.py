@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.attention.models import AttentionItem, open_item
-from sessions_app.attention.rules import attention
-from sessions_app.attention.rules.attention import AT_REST_KINDS, AttentionKind, Notice
+from sessions_app.attention.rules import notices
+from sessions_app.attention.rules.notices import AT_REST_KINDS, AttentionKind, Notice
 from sessions_app.kernel.events.base import ALL_KINDS
 from sessions_app.kernel.events.session import AttentionChanged
 from sessions_app.kernel.models.session import CANCEL_IGNORED, INTERRUPTED_WAIT
@@ -188,14 +188,14 @@ def _needs_review(transaction: SessionTransaction) -> None:
     ):
         return  # a user ended it, so no notice is needed
     if (cut := _newest_interrupted_prompt(transaction)) is not None and session.work_state != WorkState.WORKING:
-        raise_item(transaction, attention.cut_short_notice(session.id, *cut))
+        raise_item(transaction, notices.cut_short_notice(session.id, *cut))
         return
     if session.state in (SessionState.FAILED, SessionState.ERROR) or session.work_state == WorkState.WORKING:
         return  # has its own item, or works again within this same transaction
     if session.node_runs.filter(run__ended_at=None).exists():
         return  # its workflow continues without a person
     if not session.prompts.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
-        raise_item(transaction, attention.idle_notice(str(run.id), run.state))
+        raise_item(transaction, notices.idle_notice(str(run.id), run.state))
 
 
 def _update_at_rest(transaction: SessionTransaction) -> None:
@@ -211,7 +211,7 @@ def _update_at_rest(transaction: SessionTransaction) -> None:
         error = session.error_message or session.error_code
         died = session.error_code == AGENT_DIED
         details = (str(session.id), session.start_attempts, error, seq, transaction.log_tail)
-        raise_item(transaction, attention.gave_up_notice(*details, died=died))
+        raise_item(transaction, notices.gave_up_notice(*details, died=died))
     elif "state" in transaction.changed_fields and session.state not in (SessionState.FAILED, SessionState.ERROR):
         resolve_items(
             transaction, "running_again", kinds=(AttentionKind.GAVE_UP, AttentionKind.ERROR, AttentionKind.OWNER_LEFT)
@@ -229,7 +229,5 @@ def _update_error(transaction: SessionTransaction, seq: int) -> None:
     if not session.attention.filter(kind=AttentionKind.ERROR, resolved_at=None).exists():
         raise_item(
             transaction,
-            attention.error_notice(
-                str(session.id), session.error_code, session.error_message, seq, transaction.log_tail
-            ),
+            notices.error_notice(str(session.id), session.error_code, session.error_message, seq, transaction.log_tail),
         )

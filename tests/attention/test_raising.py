@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from executors_app.wire.protocol import JournalKind
-from sessions_app.attention.rules.attention import DETAIL_LIMIT, AttentionKind, Notice, tail
+from sessions_app.attention.rules.notices import DETAIL_LIMIT, AttentionKind, Notice, tail
 from sessions_app.models import (
     AttentionItem,
     Prompt,

@@ -19,7 +19,7 @@ from django.utils.crypto import salted_hmac
 
 from executors_app.encryption import SecretUnreadable
 from executors_app.models import ExecutorRunning
-from sessions_app.attention.rules.attention import WHAT_LIMIT
+from sessions_app.attention.rules.notices import WHAT_LIMIT
 from sessions_app.attention.rules.quotations import WORDING_VERSION, fill_in
 from sessions_app.confined.client import Failure, Outcome, PoolUnavailable
 from sessions_app.confined.limits import Limits

@@ -15,7 +15,7 @@ from django.utils import timezone
 from executors_app.models import PROFILE_SECRETS
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
-from sessions_app.attention.rules.attention import LOOK_KINDS, PRIORITY, STAFF_KINDS
+from sessions_app.attention.rules.notices import LOOK_KINDS, PRIORITY, STAFF_KINDS
 from sessions_app.kernel.rules.states import (
     OPEN_RUN_STATES,
     DesiredState,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from sessions_app.attention.rules import attention
-from sessions_app.attention.rules.attention import PRIORITY, AttentionKind, Notice
+from sessions_app.attention.rules import notices
+from sessions_app.attention.rules.notices import PRIORITY, AttentionKind, Notice
 from sessions_app.events import EVENT_CLASSES, Event
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS
 from tests.docs.documents import text_of
@@ -16,22 +16,22 @@ from tests.docs.documents import text_of
 NOTICES: Mapping[AttentionKind, Notice] = {
     notice.kind: notice
     for notice in (
-        attention.gave_up_notice("s", 5, "No such image.", 1),
-        attention.error_notice("s", "agent_error", "It failed.", 1),
-        attention.permission_notice("p", {"title": "Run the tests"}),
-        attention.question_notice("p", {"message": "Which one?"}),
-        attention.held_notice("s", "m", "Please."),
-        attention.cut_short_notice("s", "m", "Please."),
-        attention.owner_left_notice("s", "ada"),
-        attention.wait_interrupted_notice("r", "The build"),
-        attention.overdue_notice("s", "m", "spawn_failed"),
-        attention.run_failed_notice("r", "Nightly", "It failed.", 1),
-        attention.stalled_notice("r", "12:00:00"),
-        attention.cancel_ignored_notice("r", "12:00:00"),
-        attention.output_limit_notice("s", "KANDEV_TURN_OUTPUT_LIMIT", 1),
-        attention.receipt_notice("r"),
-        attention.unproven_notice("r"),
-        attention.idle_notice("r", "completed"),
+        notices.gave_up_notice("s", 5, "No such image.", 1),
+        notices.error_notice("s", "agent_error", "It failed.", 1),
+        notices.permission_notice("p", {"title": "Run the tests"}),
+        notices.question_notice("p", {"message": "Which one?"}),
+        notices.held_notice("s", "m", "Please."),
+        notices.cut_short_notice("s", "m", "Please."),
+        notices.owner_left_notice("s", "ada"),
+        notices.wait_interrupted_notice("r", "The build"),
+        notices.overdue_notice("s", "m", "spawn_failed"),
+        notices.run_failed_notice("r", "Nightly", "It failed.", 1),
+        notices.stalled_notice("r", "12:00:00"),
+        notices.cancel_ignored_notice("r", "12:00:00"),
+        notices.output_limit_notice("s", "KANDEV_TURN_OUTPUT_LIMIT", 1),
+        notices.receipt_notice("r"),
+        notices.unproven_notice("r"),
+        notices.idle_notice("r", "completed"),
     )
 }
 TIMELINE_EVENTS: Mapping[AttentionKind, str] = {
@@ -104,5 +104,5 @@ def test_events_that_raise_items_are_audited_and_have_rules() -> None:
     ],
 )
 def test_overdue_prompt_names_what_it_waits_for(reason: str, says: str) -> None:
-    notice = attention.overdue_notice("s", "m", reason)
+    notice = notices.overdue_notice("s", "m", reason)
     assert says in str(notice.why)
