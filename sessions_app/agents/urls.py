@@ -1,18 +1,15 @@
-"""URLs of agents and executors: pages and the API."""
+"""URLs of agents: pages and the API."""
 
 from __future__ import annotations
 
 from django.urls import path
 
 from sessions_app.agents.api import views as api
-from sessions_app.agents.views import agent_setup, executors, mcp_servers
+from sessions_app.agents.views import agent_setup, agents, mcp_servers
 from sessions_app.kernel.addresses import SESSION
 
 urlpatterns = [
-    path("executors/", executors.list_executors, name="executors"),
-    path("executors/live/", executors.executor_updates, name="executors-live"),
-    path("executors/<uuid:executor_id>/look/", executors.probe_and_redirect, name="executor-look"),
-    path("agents/", executors.list_agents, name="agents"),
+    path("agents/", agents.list_agents, name="agents"),
     path("agents/<slug:name>/", agent_setup.show_agent_setup, name="agent-setup"),
     path("agents/<slug:name>/live/", agent_setup.agent_test_updates, name="agent-setup-live"),
     path("agents/<slug:name>/<str:action>/", agent_setup.act_on_agent_setup, name="agent-setup-action"),

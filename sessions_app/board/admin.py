@@ -16,9 +16,8 @@ from django.utils.safestring import SafeString
 from executors_app.models import ExecutorRunning
 from executors_app.staff_admin import StaffModelAdmin
 from executors_app.wire.errors import ExecutorError
-from sessions_app.catalogue.services.repositories import InspectedRepository, inspect_repository
 from sessions_app.kernel.rules.states import ENDED_STATES
-from sessions_app.kernel.services.errors import Invalid, SessionsError, TerminalState
+from sessions_app.kernel.services.errors import SessionsError, TerminalState
 from sessions_app.models import IntentKind, Task, TaskSession
 from sessions_app.recovery.services.sweeps import request_sweep
 from sessions_app.sessions.services import intents
@@ -212,10 +211,3 @@ class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
         """Return links to the rows that belong to the session."""
         links = [(reverse(f"admin:sessions_app_{part}_changelist"), session.id, part) for part in RELATED_MODELS]
         return format_html_join(" · ", '<a href="{}?session__id__exact={}">{}s</a>', links)
-
-
-def _inspect(path: str) -> InspectedRepository | Invalid:
-    try:
-        return inspect_repository(path)
-    except Invalid as error:
-        return error

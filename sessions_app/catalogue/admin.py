@@ -9,8 +9,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from executors_app.staff_admin import Form, StaffModelAdmin
-from sessions_app.board.admin import _inspect
-from sessions_app.catalogue.services.repositories import InspectedRepository
+from sessions_app.catalogue.services.repositories import InspectedRepository, inspect_repository
 from sessions_app.kernel.services.errors import Invalid
 from sessions_app.models import Repository
 
@@ -27,8 +26,10 @@ class RepositoryForm(Form):
 
     def clean_path(self) -> str:
         """Return the resolved path of a git repository. Raises ValidationError."""
-        if not isinstance(self.inspected, InspectedRepository):
-            raise forms.ValidationError(self.inspected.message if self.inspected else "Enter the path again.")
+        if self.inspected is None:
+            raise forms.ValidationError("Enter the path again.")
+        if isinstance(self.inspected, Invalid):
+            raise forms.ValidationError(self.inspected.message)
         return self.inspected.path
 
 
@@ -73,3 +74,11 @@ class RepositoryAdmin(StaffModelAdmin):
         if not obj.default_branch and isinstance(form.inspected, InspectedRepository):
             obj.default_branch = form.inspected.branch
         super().save_model(request, obj, form, change)
+
+
+def _inspect(path: str) -> InspectedRepository | Invalid:
+    """Return what was found at a path, or why it cannot be used."""
+    try:
+        return inspect_repository(path)
+    except Invalid as error:
+        return error

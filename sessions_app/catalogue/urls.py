@@ -1,10 +1,17 @@
-"""URLs of repositories, executors and executions: the API."""
+"""URLs of repositories, executors and executions: pages and the API."""
 
 from __future__ import annotations
 
 from django.urls import path
 
+from sessions_app.catalogue import views
 from sessions_app.catalogue.api import views as api
+
+urlpatterns = [
+    path("executors/", views.list_executors, name="executors"),
+    path("executors/live/", views.executor_updates, name="executors-live"),
+    path("executors/<uuid:executor_id>/look/", views.probe_and_redirect, name="executor-look"),
+]
 
 api_urlpatterns = [
     path("repositories/", api.RepositoryListCreateView.as_view()),

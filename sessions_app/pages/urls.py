@@ -8,6 +8,7 @@ from sessions_app.accounts import urls as accounts
 from sessions_app.agents import urls as agents
 from sessions_app.attention import urls as attention
 from sessions_app.board import urls as board
+from sessions_app.catalogue import urls as catalogue
 from sessions_app.notifications import urls as notifications
 from sessions_app.pages import health, help_pages
 from sessions_app.recovery import urls as recovery
@@ -21,6 +22,7 @@ urlpatterns = [
     *agents.urlpatterns,
     *attention.urlpatterns,
     *board.urlpatterns,
+    *catalogue.urlpatterns,
     *notifications.urlpatterns,
     *recovery.urlpatterns,
     *timeline.urlpatterns,

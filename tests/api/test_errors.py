@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from executors_app.wire import errors as places
 from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.errors import exception_handler
-from sessions_app.catalogue import services as catalogue
+from sessions_app.board.api import views as board_views
 from sessions_app.models import Prompt, Task
 from sessions_app.notifications.models import NotificationSettings
 from tests.api.world import World
@@ -195,7 +195,7 @@ def test_unexpected_error_is_logged_and_reveals_nothing(
     def fail(user: Any) -> None:
         raise RuntimeError("the secret reason")
 
-    monkeypatch.setattr(catalogue, "visible_tasks", fail)
+    monkeypatch.setattr(board_views, "visible_tasks", fail)
     answer = api.get(TASKS)
     is_error(answer, 500, "internal_error")
     assert "secret" not in answer.content.decode()

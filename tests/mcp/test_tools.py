@@ -9,10 +9,10 @@ import pytest
 from django.utils import timezone
 from pydantic import ValidationError
 from rest_framework.exceptions import ValidationError as BadRequest
-from sessions_app.catalogue.services.repositories import scratch_root
 
 from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.accounts.models import ApiToken, TeamRole
+from sessions_app.catalogue.services.repositories import scratch_root
 from sessions_app.kernel.services.errors import (
     Conflict,
     IdempotencyKeyReused,

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from executors_app.models import AgentCapability, AgentProfile
 from executors_app.plugins import agent_type, agent_types
-from sessions_app.agents.views.executors import SUGGESTED_TYPES
+from sessions_app.agents.views.agents import SUGGESTED_TYPES
 from sessions_app.models import ReportedAgent
 from tests.pages.world import World
 

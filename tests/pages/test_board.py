@@ -13,12 +13,12 @@ from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from sessions_app.catalogue.services.repositories import scratch_root
 
 from executors_app.machine.git.workspace_git import resolve_commit
 from executors_app.models import AgentProfile, Executor
 from sessions_app.board.services import board
 from sessions_app.board.services.tasks import create_session
+from sessions_app.catalogue.services.repositories import scratch_root
 from sessions_app.models import Repository, Task, TaskSession
 from tests.pages.world import World, first_prompt, path_of
 

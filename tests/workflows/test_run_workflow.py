@@ -14,11 +14,11 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from sessions_app.catalogue.services.repositories import scratch_root
 
 from executors_app.machine.process import identity
 from kandev.databases import EMBEDDED_NAME
 from sessions_app.accounts.models import TeamRole
+from sessions_app.catalogue.services.repositories import scratch_root
 from sessions_app.models import Repository
 from sessions_app.workflows import run_command
 from sessions_app.workflows.language.files import find_workflow_file

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
-from sessions_app.catalogue.services.repositories import add_repository, scratch_repository
 
 from executors_app import workspace_store
 from executors_app.models import ExecutorRunning
@@ -20,6 +19,7 @@ from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import RepositoryUnusable
 from executors_app.workspace_store import LaunchSources
 from sessions_app.board.services.tasks import create_session, create_task
+from sessions_app.catalogue.services.repositories import add_repository, scratch_repository
 from sessions_app.models import Repository, TaskSession
 from sessions_app.recovery.services.assessment import execution_facts_of
 from sessions_app.recovery.sweep.candidates import load_candidates

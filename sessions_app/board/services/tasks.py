@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
 from django.contrib.auth.models import Group, User
-from django.db.models import Q, QuerySet
+from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Value, When
 from django.db.transaction import atomic, on_commit
 from django.utils import timezone
 
@@ -17,7 +17,7 @@ from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type, runtime
 from executors_app.runtimes import SupportsSharedWorktrees
 from sessions_app.agents.services.profiles import profiles_for
-from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, TaskState
+from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, TaskState, WorkState
 from sessions_app.kernel.services.errors import (
     Conflict,
     Invalid,
@@ -36,6 +36,18 @@ from sessions_app.prompts.services.attachments import store_files
 from sessions_app.recovery.services.assessment import execution_of, is_running, worktree_loss_reason
 from sessions_app.sessions.services import intents
 from sessions_app.workflows.models import WorkflowRun
+
+
+def visible_tasks(user: User) -> QuerySet[Task]:
+    """Return the tasks of the user's teams, with the work state of the busiest session as ``agent_work_state``."""
+    sessions = TaskSession.objects.filter(task=OuterRef("pk"))
+    working, done = (
+        When(Exists(sessions.filter(work_state=state)), then=Value(state.value))
+        for state in (WorkState.WORKING, WorkState.DONE)
+    )
+    state = Case(working, done, default=Value(WorkState.IDLE.value), output_field=CharField())
+    found: QuerySet[Task] = Task.objects.visible_to(user).select_related("team", "repository")
+    return found.annotate(agent_work_state=state)
 
 
 def worktree_owner(wanted: TaskSession | None, task: Task, executor: Executor) -> TaskSession | None:

@@ -20,7 +20,12 @@ from sessions_app.catalogue.api.serializers import (
     ProbeAnswerSerializer,
     RepositorySerializer,
 )
-from sessions_app.catalogue.services.executors import LIVE_STATUSES, delete_executor, probe_executor, visible_executions
+from sessions_app.catalogue.services.executors import (
+    UNFINISHED_STATUSES,
+    delete_executor,
+    probe_executor,
+    visible_executions,
+)
 from sessions_app.catalogue.services.repositories import add_repository
 from sessions_app.models import Repository
 
@@ -76,8 +81,8 @@ class ExecutionListView(ApiView):
     def get(self, request: UserRequest) -> Response:
         """List the executions of your teams."""
         status = self.query(ExecutionQuerySerializer).get("status")
-        wanted = (status,) if status else LIVE_STATUSES
-        return self.list(ExecutionSerializer, visible_executions(request.user).filter(status__in=wanted))
+        statuses = (status,) if status else UNFINISHED_STATUSES
+        return self.list(ExecutionSerializer, visible_executions(request.user).filter(status__in=statuses))
 
 
 class RepositoryListCreateView(ApiView):

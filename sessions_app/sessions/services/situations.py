@@ -16,7 +16,6 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.rules.quotations import shorten
 from sessions_app.attention.services.inbox import open_kinds
-from sessions_app.kernel.models.turns import newest_run
 from sessions_app.kernel.rules.states import PromptState
 from sessions_app.models import (
     AGENT_AWAITED_SINCE,

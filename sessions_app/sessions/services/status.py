@@ -19,7 +19,6 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.agents.services.background_processes import processes_json
 from sessions_app.agents.services.mcp_servers import given_servers
 from sessions_app.attention.services.inbox import open_kinds, overdue_filter
-from sessions_app.kernel.models.turns import newest_run, newest_runs
 from sessions_app.kernel.rules.states import (
     OPEN_PROMPT_STATES,
     DerivedStatus,
