@@ -1,6 +1,7 @@
-"""Changes to the conversation of one session: texts, tool calls, plans and answered requests, each with its event.
+"""What journal lines change in the conversation of one session: texts, tool calls and plans, each with its event.
 
 Consecutive chunks of one message within a batch become one event. The joined text is the same byte for byte.
+``JournalUpdate`` is what the handlers of all topics get.
 """
 
 from __future__ import annotations
@@ -11,18 +12,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from executors_app.orm import PreparedQuery
-from executors_app.wire import questions
-from executors_app.wire.questions import choices_of, fields_of, is_recorded
-from sessions_app.attention.models import update_wording
-from sessions_app.attention.rules import notices
+from executors_app.wire.protocol import JournalKind
+from sessions_app.agents.services.agent_reports import AgentReports
 from sessions_app.kernel.rules.json_size import json_size
-from sessions_app.kernel.rules.states import PermissionState, QuestionStatus
+from sessions_app.kernel.rules.states import RunState
 from sessions_app.models import (
     TEXT_ROLES,
     MessageDraft,
     NewEvent,
-    PermissionRequest,
+    Prompt,
     SessionTransaction,
     Turn,
     answers_of,
@@ -39,12 +37,33 @@ from sessions_app.models import (
     unfinished_messages,
     write_messages,
 )
+from sessions_app.permissions.open_requests import OpenRequests, changed_details
 from sessions_app.recovery.rules import verification
 from sessions_app.stream.events.conversation import MessageAdded, MessageEvent, MessageUpdated
 from sessions_app.stream.models import has_called_tools_since
-from sessions_app.waits import models as waits
-from sessions_app.waits.services import option_name, permission_tokens
+from sessions_app.stream.rules.tool_calls import key_of_tool
+from sessions_app.stream.rules.usage import parse_usage
 
+JournalLine = Mapping[str, Any]
+TEXT_KINDS: Final = frozenset({JournalKind.MESSAGE_AGENT.value, JournalKind.MESSAGE_THOUGHT.value})
+TOOL_KINDS: Final = frozenset({JournalKind.TOOL_CALL.value, JournalKind.TOOL_UPDATE.value})
+OUTPUT_KINDS: Final = (
+    TEXT_KINDS | TOOL_KINDS | {JournalKind.MESSAGE_SUB_AGENT.value, JournalKind.PLAN.value, JournalKind.USAGE.value}
+)
+"""Lines that only report output of the agent: no intent and no prompt becomes due because of them."""
+TOOL_FIELDS: Final = (
+    "tool_call_id",
+    "title",
+    "tool_kind",
+    "status",
+    "content",
+    "locations",
+    "raw_input",
+    "raw_output",
+    "sub_agent",
+)
+TITLE_LIMIT: Final = 500
+"""Characters of a title or option that a message about a tool call or request repeats."""
 UNFINISHED_TOOL_STATES = ("pending", "in_progress", "")
 LEFT_OPEN: Final = "unfinished"
 """Status of a tool call whose turn ended without its result; a later update may still bring one."""
@@ -61,8 +80,6 @@ _TOO_MANY_TOOLS: Final = (
 )
 SUB_AGENT: Final = "sub_agent"
 """Key in the payload of a message: the name of the sub-agent that wrote it, or whose tool call it is."""
-
-
 RECENT_MESSAGES: Final = 500
 """Number of messages in which a replayed text is searched."""
 RECENT_CHARS: Final = 1 << 20
@@ -484,187 +501,90 @@ def _write(updates: Sequence[ConversationUpdate]) -> None:
     append_texts({message_id: "".join(pieces) for message_id, pieces in rows.texts.items()}, known=rows.old)
 
 
-TITLE_LIMIT: Final = 500
-"""Characters of a title or option that the message about an answered request repeats."""
-_TEXTS: Final = {
-    QuestionStatus.ANSWERED: "Question answered",
-    QuestionStatus.DECLINED: "Question declined",
-    QuestionStatus.CANCELLED: "Question not answered",
-    QuestionStatus.WITHDRAWN: "The agent withdrew its question",
-}
+class JournalUpdate:
+    """What a batch of journal lines changes in one session; the handlers of all topics get it."""
+
+    def __init__(
+        self,
+        transaction: SessionTransaction,
+        tool_keys: Collection[str] = (),
+        unfinished: Sequence[MessageDraft] | None = None,
+    ):
+        """``tool_keys`` and ``unfinished`` as in ``ConversationUpdate``."""
+        self.transaction = transaction
+        self.conversation = ConversationUpdate(transaction, tool_keys, unfinished)
+        self.agent_reports = AgentReports(transaction)
+        self.open_requests = OpenRequests(transaction)
+        self.agent_gone = False
+        """Whether a line reported that the agent process ended without a request."""
+
+    def find_prompt(self, line: JournalLine) -> Prompt | None:
+        """Return the prompt that a line names, or None."""
+        return self.transaction.session.prompts.filter(message_id=line.get("message_id")).first()
+
+    def finish(self) -> None:
+        """Write the agent's reports; call it once, after the last line. The conversation is written by the caller."""
+        self.agent_reports.write()
 
 
-def _answerer(request: PermissionRequest) -> str:
-    """Return the name of the user whose answer was used; empty if there is none."""
-    token = permission_tokens([request]).get(request.id)
-    if token and token.consumed_by:
-        return token.consumed_by.get_username()
-    return ""
+def add_agent_text(update: JournalUpdate, line: JournalLine) -> None:
+    """Append to the agent's answer."""
+    _append_text(update, line, "agent")
 
 
-def add_permission_message(conversation: ConversationUpdate, request: PermissionRequest) -> None:
-    """Add the message about an answered permission: the request, the chosen option and who chose it."""
-    unnamed = "Unknown action" if request.is_unknown_action else "Unnamed action"
-    title = str(request.tool_call.get("title") or unnamed)[:TITLE_LIMIT]
-    option = option_name(request, request.option_id)[:TITLE_LIMIT]
-    details = {"permission_id": request.id, "title": title, "option_id": request.option_id, "option": option}
-    conversation.finish_text()
-    message = f"Permission answered: {title} – {option}"
-    conversation.add_message("status", message, permission={**details, "by": _answerer(request)})
+def add_thought(update: JournalUpdate, line: JournalLine) -> None:
+    """Append to the agent's thoughts."""
+    _append_text(update, line, "thought")
 
 
-def add_question_message(conversation: ConversationUpdate, request: PermissionRequest) -> None:
-    """Add the message about a settled question: its status, why, who answered, and the answer as far as it is kept."""
-    title = str(request.tool_call.get("title") or "A question")[:TITLE_LIMIT]
-    status = request.question_status
-    details: dict[str, Any] = {
-        "permission_id": request.id,
-        "title": title,
-        "status": str(status),
-        "reason": request.reason,
-        "by": _answerer(request) if status in (QuestionStatus.ANSWERED, QuestionStatus.DECLINED) else "",
-        "answer": _shown_answer(request),
-        "typed": any(not is_recorded(field) for field in fields_of(request.question).values()),
-    }
-    if request.question.get("mode") == questions.URL:
-        details["url"] = request.question.get("url", "")
-    conversation.finish_text()
-    conversation.add_message("status", f"{_TEXTS.get(status, status)}: {title}", question=details)
+def _append_text(update: JournalUpdate, line: JournalLine, role: str) -> None:
+    text = str(line.get("text", ""))
+    if line.get("may_be_replayed") and update.conversation.is_known(role, text):
+        return
+    update.conversation.append_text(role, text)
 
 
-def _shown_answer(request: PermissionRequest) -> list[dict[str, str]]:
-    """Return label and words of each field of the answer that is kept, in the form's order."""
-    fields = fields_of(request.question)
-    return [
-        {
-            "field": str(field.get("title") or name)[:TITLE_LIMIT],
-            "value": _words(field, request.answer[name])[:TITLE_LIMIT],
-        }
-        for name, field in fields.items()
-        if name in request.answer
-    ]
+def add_sub_agent_text(update: JournalUpdate, line: JournalLine) -> None:
+    """Store the text of a sub-agent as a status message with its name: it is not the agent's answer."""
+    update.conversation.append_text("status", str(line.get("text", "")), str(line.get("sub_agent") or "Sub-agent"))
 
 
-def _words(field: Any, value: Any) -> str:
-    labels = {choice.value: choice.label for choice in choices_of(field)}
-    if isinstance(value, bool):
-        if value:
-            return "Yes"
-        return "No"
-    return ", ".join(labels.get(one, str(one)) for one in (value if isinstance(value, list) else [value]))
+def add_foreign_user_text(update: JournalUpdate, line: JournalLine) -> None:
+    """Store text that the agent attributes to the user as a status message, apart from the user's own (rule 14)."""
+    update.conversation.finish_text()
+    update.conversation.add_message("status", str(line.get("text", "")), attributed_to="user")
 
 
-_DETAIL_FIELDS: Final = ("title", "tool_kind", "content", "locations", "raw_input")
-"""Fields of a tool call that a person needs to see before answering a permission request."""
-_EMPTY_VALUES: Final[tuple[object, ...]] = (None, "", [], {})
-OPEN_REQUESTS = PreparedQuery(
-    lambda key: PermissionRequest.objects.filter(session_id=key, state=PermissionState.PENDING).values_list(
-        "id", "run_id", "tool_key", "size"
-    )
-)
-MAX_OPEN_REQUESTS: Final = 100
-"""Permission requests and questions that a session may have open; an agent that leaves more open is stopped."""
-MAX_OPEN_BYTES: Final = 16 << 20
-"""Size of all open requests of a session together; a single one may have the size of a line."""
+def change_tool_call(update: JournalUpdate, line: JournalLine) -> None:
+    """Add or update a tool call, and the open permission requests that show it."""
+    conversation, turn = update.conversation, update.transaction.open_turn
+    key, values = key_of_tool(line), tool_values(line)
+    if line.get("may_be_replayed") and conversation.is_known_tool(key):
+        return
+    earlier = conversation.known_tool_fields(key)
+    if line["kind"] == JournalKind.TOOL_CALL:
+        conversation.call_tool(key, values)
+    else:
+        conversation.update_tool(key, values)
+    if turn is not None and turn.state == RunState.WAITING:
+        changed = changed_details(earlier, values)
+        update.open_requests.update(turn, key, conversation.known_tool_fields(key), changed)
 
 
-def complete_tool_call(requested: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tool call of a permission request, with its empty fields filled in from what the log knows."""
-    more = {
-        name: known[name]
-        for name in _DETAIL_FIELDS
-        if known.get(name) not in _EMPTY_VALUES and requested.get(name) in _EMPTY_VALUES
-    }
-    return {**requested, **more}
+def tool_values(line: JournalLine) -> dict[str, Any]:
+    """Return the fields of a tool call that a line sets."""
+    return {name: line[name] for name in TOOL_FIELDS if line.get(name) is not None}
 
 
-def request_size(request: PermissionRequest) -> int:
-    """Return what is stored in ``PermissionRequest.size``."""
-    return json_size(request.tool_call) + json_size(request.options) + json_size(request.question)
+def replace_plan(update: JournalUpdate, line: JournalLine) -> None:
+    """Show the agent's plan instead of its last one."""
+    update.conversation.set_plan(line.get("entries", []))
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRequest:
-    """What a batch needs to know of an open request without reading it."""
-
-    id: str
-    run_id: uuid.UUID | None
-    tool_key: str
-    size: int
-
-
-def changed_details(earlier: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields that a person has to see and that replace other ones: the call is no longer the same."""
-    return {
-        name: values[name]
-        for name in _DETAIL_FIELDS
-        if values.get(name) not in _EMPTY_VALUES
-        and earlier.get(name) not in _EMPTY_VALUES
-        and values[name] != earlier[name]
-    }
-
-
-class OpenRequests:
-    """The open permission requests of a session, looked up at most once for a batch of lines.
-
-    An agent can leave long ones open, and report about another tool call in each line. So only those are read whose
-    tool call a line reports.
-    """
-
-    def __init__(self, transaction: SessionTransaction):
-        self._transaction = transaction
-        self._rows: dict[str, PermissionRequest] = {}
-        """Those that were read or made, by id."""
-        self._has_new_key: set[str] = set()
-
-    @cached_property
-    def _open(self) -> dict[str, OpenRequest]:
-        rows = OPEN_REQUESTS.values(self._transaction.session.id)
-        return {request_id: OpenRequest(request_id, *values) for request_id, *values in rows}
-
-    def of_tool(self, key: str) -> Collection[OpenRequest]:
-        """Return the requests that show a tool call of any turn."""
-        return [request for request in self._open.values() if request.tool_key == key]
-
-    def has_room_for(self, size: int) -> bool:
-        """Whether another request of ``size`` bytes may be open."""
-        if not self._open:
-            return True
-        used = sum(request.size for request in self._open.values())
-        return len(self._open) < MAX_OPEN_REQUESTS and used + size <= MAX_OPEN_BYTES
-
-    def add(self, row: PermissionRequest) -> None:
-        """Add a request that this batch has made."""
-        self._open[row.id] = OpenRequest(row.id, row.run_id, row.tool_key, row.size)
-        self._rows[row.id] = row
-
-    def remove(self, row: PermissionRequest) -> None:
-        """Remove a request that this batch has settled."""
-        self._open.pop(row.id, None)
-
-    def update(self, run: Turn, key: str, known: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
-        """Add to the requests of a turn what the agent has since reported about their tool call.
-
-        ``changed`` are the fields that it has replaced. Whoever read the earlier ones has not consented to these, so
-        the request gets another key.
-        """
-        for request in self.of_tool(key):
-            if request.run_id != run.id:
-                continue
-            row = self._read(request.id)
-            tool_call = {**complete_tool_call(row.tool_call, known), **changed}
-            if tool_call == row.tool_call:
-                continue
-            row.tool_call = tool_call
-            row.size = request_size(row)
-            row.save(update_fields=["tool_call", "size"])
-            self.add(row)
-            update_wording(notices.request_notice(row.id, tool_call, row.question))
-            if changed and row.id not in self._has_new_key:
-                self._has_new_key.add(row.id)  # nobody can have read the new key before the batch is committed
-                waits.replace_token(self._transaction, row.id, waits.TOOL_CALL_CHANGED)
-
-    def _read(self, request_id: str) -> PermissionRequest:
-        if request_id not in self._rows:
-            self._rows[request_id] = PermissionRequest.objects.get(id=request_id)
-        return self._rows[request_id]
+def add_usage(update: JournalUpdate, line: JournalLine) -> None:
+    """Merge the agent's usage figures: a figure that it no longer reports keeps its last value."""
+    transaction, figures = update.transaction, parse_usage(line.get("usage", {}))
+    transaction.set_fields(usage={**transaction.session.usage, **figures})
+    turn = transaction.open_turn
+    if turn is not None:
+        transaction.note_turn(turn, usage={**(turn.usage or {}), **figures})

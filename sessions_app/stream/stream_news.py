@@ -8,8 +8,8 @@ from typing import Any
 
 from executors_app.wire.protocol import TURN_ENDS, JournalKind
 from sessions_app.recovery.rules import verification
+from sessions_app.stream.conversation import OUTPUT_KINDS
 from sessions_app.stream.ingest.batches import IngestResult
-from sessions_app.stream.ingest.folding import OUTPUT_KINDS
 
 
 class News(Enum):
@@ -45,6 +45,6 @@ def news_of(lines: Sequence[Mapping[str, Any]], result: IngestResult) -> list[Ne
 
 
 def _completes_turn(line: Mapping[str, Any]) -> bool:
-    """Whether it ends a turn well, and not just a memory check, which proves less (``_turn_ended_handler``)."""
+    """Whether it ends a turn well, and not just a memory check, which proves less (``turns/journal.py``)."""
     is_check = str(line.get("message_id")).startswith(verification.MEMORY_CHECK_PREFIX)
     return line["kind"] == JournalKind.TURN_COMPLETED and not is_check

@@ -31,13 +31,14 @@ from sessions_app.models import (
     Turn,
 )
 from sessions_app.permissions.events import PermissionExpired
+from sessions_app.permissions.journal import add_question_message
 from sessions_app.prompts.services import prompt_context
 from sessions_app.recovery import continuity
 from sessions_app.recovery.rules import restart_rules
 from sessions_app.recovery.rules.recovery_facts import Policy, policy_wants_agent
 from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.recovery.services.policies import effective_policy_of
-from sessions_app.stream.conversation import ConversationUpdate, add_question_message, schedule_writes
+from sessions_app.stream.conversation import ConversationUpdate, schedule_writes
 from sessions_app.turns.events import OutsideWorkInterrupted
 from sessions_app.turns.rules import continuation
 from sessions_app.turns.rules.continuation import Interruption

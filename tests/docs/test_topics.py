@@ -11,7 +11,9 @@ from scripts.documents.topics import topic_readme, topics
 from tests.services import ROOT
 
 APP: Final = ROOT / "sessions_app"
-LOOSE_MODULES: Final = {"__init__.py", "admin.py", "apps.py", "events.py", "jobs.py", "models.py", "routing.py"}
+LOOSE_MODULES: Final = {
+    *("__init__.py", "admin.py", "apps.py", "events.py", "jobs.py", "journal.py", "models.py", "routing.py"),
+}
 """What brings all topics together, where Django and Channels look for it."""
 
 

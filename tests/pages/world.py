@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from sessions_app.board.services.tasks import create_session, create_task
+from sessions_app.journal import LineApplier
 from sessions_app.models import (
     Prompt,
     RecoverySweep,
@@ -22,7 +23,6 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.stream.conversation import schedule_writes
-from sessions_app.stream.ingest.handlers import LineApplier
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 

@@ -13,9 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from executors_app.wire.questions.schema import parse_question
 from sessions_app.kernel.rules.json_size import json_size
 from sessions_app.models import AttentionItem, Intent, IntentKind, PermissionRequest, TaskSession
+from sessions_app.permissions import open_requests
+from sessions_app.permissions.open_requests import MAX_OPEN_REQUESTS
 from sessions_app.sessions.views.session_state import MAX_CARDS
-from sessions_app.stream import conversation as conversations
-from sessions_app.stream.conversation import MAX_OPEN_REQUESTS
 from sessions_app.stream.ingest.shares import LINE_COST, TRANSACTION_BUDGET, line_bytes, line_cost
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import conversation, fresh, make_user, names, running_session
@@ -99,7 +99,7 @@ def test_answered_requests_leave_room_for_others() -> None:
 
 
 def test_open_requests_have_a_limited_size_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "MAX_OPEN_BYTES", 100_000)
+    monkeypatch.setattr(open_requests, "MAX_OPEN_BYTES", 100_000)
     session, journal = running_session(), Journal()
     ingest(session, [*journal.turn_begins("m1"), journal.tool("call", raw_input="x" * 60_000)])
     for number in range(3):
@@ -120,7 +120,7 @@ def test_size_of_a_request_follows_what_is_reported_of_its_call() -> None:
 
 
 def test_single_request_may_be_larger_than_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "MAX_OPEN_BYTES", 1_000)
+    monkeypatch.setattr(open_requests, "MAX_OPEN_BYTES", 1_000)
     session, journal = running_session(), Journal()
     call = {"tool_call_id": "call", "raw_input": "x" * 10_000}
     ingest(session, [*journal.turn_begins("m1"), {**journal.requests_permission("large"), "tool_call": call}])

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection
 
+from sessions_app.journal import LineApplier
 from sessions_app.kernel import actor_context, database_threads
 from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.kernel.locking import JobTooLong, LockTimer
@@ -23,7 +24,6 @@ from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.models import Message, SessionEvent, TaskSession, session_transaction
 from sessions_app.stream.ingest import writer as writers
 from sessions_app.stream.ingest.batches import Batch, Written, write_batches
-from sessions_app.stream.ingest.handlers import LineApplier
 from sessions_app.stream.ingest.shares import fair_shares
 from sessions_app.stream.ingest.writer import JournalWriter
 from tests.supervisor.journals import Journal

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from executors_app.wire.protocol import JournalKind
+from sessions_app.journal import LINE_HANDLERS, UNHANDLED_KINDS, UNSTORABLE
 from sessions_app.models import Prompt, TaskSession
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
@@ -136,6 +137,11 @@ def test_journal_line_produces_these_events_and_this_state(
 
 def test_table_covers_every_kind_of_journal_line() -> None:
     assert {line[0] for line in TABLE} == set(JournalKind)
+
+
+def test_every_kind_of_journal_line_has_one_handler_or_none() -> None:
+    assert LINE_HANDLERS.keys() - {UNSTORABLE} == set(JournalKind) - UNHANDLED_KINDS
+    assert UNHANDLED_KINDS.issubset(set(JournalKind))
 
 
 def test_unknown_kind_changes_only_the_cursor() -> None:

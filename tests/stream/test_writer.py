@@ -13,12 +13,12 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from executors_app.orm import FEW
+from sessions_app.journal import LineApplier
 from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.kernel.locking import LockTimer
 from sessions_app.models import Lease, LeaseLost, Task, TaskSession
 from sessions_app.stream.ingest import writer as writers
 from sessions_app.stream.ingest.batches import Batch, IngestResult, Written, write_batches
-from sessions_app.stream.ingest.handlers import LineApplier
 from sessions_app.stream.ingest.line_buffer import LineBuffer
 from sessions_app.stream.ingest.writer import COMMIT_INTERVAL, JournalWriter
 from tests.supervisor.journals import Journal

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,9 +24,12 @@ from django.utils import timezone
 
 from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
+from executors_app.wire.protocol import JournalKind
+from sessions_app.journal import UNSTORABLE, LineApplier
 from sessions_app.kernel import actor_context
 from sessions_app.kernel.locking import LockTimer, is_too_long, lock_on_first_write
-from sessions_app.kernel.rules.states import WorkState
+from sessions_app.kernel.rules.json_size import json_size
+from sessions_app.kernel.rules.states import RunState, WorkState
 from sessions_app.models import (
     Lease,
     LeaseLost,
@@ -37,14 +40,22 @@ from sessions_app.models import (
     unfinished_messages,
     update_rows,
 )
+from sessions_app.permissions.open_requests import OpenRequest, complete_tool_call
 from sessions_app.recovery.continuity import store_reported_token
-from sessions_app.stream.conversation import schedule_writes
+from sessions_app.stream.conversation import (
+    OUTPUT_KINDS,
+    TOOL_KINDS,
+    JournalLine,
+    JournalUpdate,
+    schedule_writes,
+    tool_values,
+)
 from sessions_app.stream.events.journal import JournalGap, JournalSkipped
-from sessions_app.stream.ingest.folding import OUTPUT_KINDS, CursorFilter, JournalLine, PreparedLines, fold_texts
-from sessions_app.stream.ingest.handlers import UNSTORABLE, LineApplier
+from sessions_app.stream.ingest.folding import CursorFilter, PreparedLines, fold_texts
 from sessions_app.stream.ingest.line_buffer import LineBuffer
 from sessions_app.stream.ingest.quotas import QUOTA_FIELDS, OutputQuota
-from sessions_app.stream.ingest.shares import TRANSACTION_BUDGET, line_cost
+from sessions_app.stream.ingest.shares import LINE_COST, TRANSACTION_BUDGET, line_bytes, line_cost, statements_cost
+from sessions_app.stream.rules.tool_calls import key_of_tool
 from sessions_app.turns.models import attach_session, newest_runs
 
 log = logging.getLogger(__name__)
@@ -167,7 +178,7 @@ class _AppliedLines:
         else:
             folded = fold_texts(new_lines.read(prepared.lines).new)
         applier = LineApplier(transaction, folded, unfinished)
-        sizes = applier.sizes_within(folded, budget)
+        sizes = _sizes_within(budget, folded, applier)
         if len(sizes) < len(folded):
             end = _index_of(folded[len(sizes)], prepared.lines)
             first = cls.of(transaction, PreparedLines.of(prepared.lines[:end]), token, unfinished, alive=alive)
@@ -193,6 +204,51 @@ class _AppliedLines:
         """The cursor, and whether the agent has ended."""
         cursor = self.execution.journal_epoch, self.execution.journal_seq
         return IngestResult(*cursor, self.applier.agent_gone, self.unwritten)
+
+
+def _sizes_within(budget: int, lines: Sequence[JournalLine], update: JournalUpdate) -> list[int]:
+    """Return the bytes that each of the first lines writes, of as many as fit into ``budget``, but at least one."""
+    known: dict[str, Mapping[str, Any]] = {}
+    sizes: list[int] = []
+    for line in lines:
+        size = _written_bytes(line, known, update)
+        budget -= size + statements_cost(line)
+        if budget < 0 and sizes:
+            break
+        sizes.append(size)
+    return sizes
+
+
+def _written_bytes(line: JournalLine, known: dict[str, Mapping[str, Any]], update: JournalUpdate) -> int:
+    """Return the bytes that a line writes; ``known`` has the tool calls as the lines before it leave them."""
+    kind = line.get("kind")
+    if kind == JournalKind.PERMISSION_REQUESTED:
+        return _requested_bytes(line, known, update)
+    if kind not in TOOL_KINDS:
+        return line_bytes(line)
+    key = key_of_tool(line)
+    before = known.get(key) or update.conversation.known_tool_fields(key)
+    known[key] = {**before, **tool_values(line)}
+    size = LINE_COST + json_size(known[key])
+    return size + sum(max(size, request.size) for request in _requests_about(key, update))
+
+
+def _requested_bytes(line: JournalLine, known: Mapping[str, Mapping[str, Any]], update: JournalUpdate) -> int:
+    """Return the bytes of a permission request with what the log adds to its tool call."""
+    requested = line.get("tool_call")
+    if not isinstance(requested, dict):
+        return line_bytes(line)
+    key = key_of_tool(requested)
+    before = known.get(key) or update.conversation.known_tool_fields(key)
+    return LINE_COST + json_size({**line, "tool_call": complete_tool_call(requested, before)})
+
+
+def _requests_about(key: str, update: JournalUpdate) -> Collection[OpenRequest]:
+    """Return the open requests that show a tool call: each of them may be written with an update of the call."""
+    turn = update.transaction.open_turn
+    if turn is not None and turn.state == RunState.WAITING:
+        return update.open_requests.of_tool(key)
+    return ()
 
 
 def _time_of(line: JournalLine) -> datetime:

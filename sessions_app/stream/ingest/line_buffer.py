@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from itertools import takewhile
 from typing import Any
 
-from sessions_app.stream.ingest.folding import OUTPUT_KINDS
+from sessions_app.stream.conversation import OUTPUT_KINDS
 from sessions_app.stream.ingest.shares import line_bytes
 
 Lines = list[dict[str, Any]]

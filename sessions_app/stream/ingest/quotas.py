@@ -21,16 +21,14 @@ from executors_app.models import ExecutorRunning
 from executors_app.wire.protocol import TURN_ENDS, JournalKind
 from sessions_app.kernel.rules.states import DesiredState
 from sessions_app.models import IntentKind, SessionTransaction
+from sessions_app.permissions.open_requests import MAX_OPEN_BYTES, MAX_OPEN_REQUESTS, OpenRequests
 from sessions_app.sessions.services.intents import create_intent
 from sessions_app.stream.conversation import (
-    MAX_OPEN_BYTES,
-    MAX_OPEN_REQUESTS,
     MAX_OPEN_TOOL_BYTES,
     MAX_OPEN_TOOLS,
+    OUTPUT_KINDS,
     ConversationUpdate,
-    OpenRequests,
 )
-from sessions_app.stream.ingest.folding import OUTPUT_KINDS
 from sessions_app.stream.ingest.shares import LINE_COST
 from sessions_app.stream.services import LIMIT_SETTINGS, SESSION, STOP_REASON, TURN, allowed_bytes
 from sessions_app.turns.events import OutputLeftOut, OutputLimited, OutputResumed

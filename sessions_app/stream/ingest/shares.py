@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from executors_app.wire.protocol import TURN_ENDS, JournalKind
 from sessions_app.kernel.rules.json_size import json_size
-from sessions_app.stream.ingest.folding import TEXT_KINDS
+from sessions_app.stream.conversation import TEXT_KINDS
 
 LINE_COST: Final = 512
 """Bytes that a line without content counts for: 2000 short lines take as long to write as 1 MiB of a tool's output."""
