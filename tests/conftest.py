@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -23,6 +24,9 @@ from tests.migrated_database import copy_migrated
 from tests.supervisor.recording_runtime import RecordingRuntime
 from tests.transaction_guard import TransactionGuard, of_the_test
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
 # Show values in failed assertions of shared test bodies, as pytest does for test modules.
 pytest.register_assert_rewrite(
     "tests.drills.restart_drills", "tests.executors.contract", "tests.executors.shared_worktrees"
@@ -31,6 +35,31 @@ pytest.register_assert_rewrite(
 # The duration of an example depends on the load of the machine.
 hypothesis.settings.register_profile("kandev", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("kandev")
+
+PICTURES = Path(__file__).resolve().parents[1] / "docs" / "screenshots"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--screenshots``, with which ``pytest -m browser`` renews the pictures in the documents."""
+    parser.addoption("--screenshots", action="store_true", help="write docs/screenshots/*.png")
+
+
+@pytest.fixture
+def picture(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
+    """Return a function that saves a screenshot of a page for the documents if ``--screenshots`` was given."""
+    wanted = request.config.getoption("--screenshots", default=False)
+
+    def take(page: Page, name: str) -> None:
+        if wanted:
+            PICTURES.mkdir(exist_ok=True)
+            page.evaluate("() => document.querySelectorAll('.worktree').forEach(element => element.hidden = true)")
+            screen = page.viewport_size or {"width": 1280, "height": 720}
+            height = page.evaluate("document.documentElement.scrollHeight")
+            page.set_viewport_size({**screen, "height": height})
+            page.screenshot(path=PICTURES / f"{name}.png")
+            page.set_viewport_size(screen)
+
+    return take
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,11 @@ MAIN_CONTAINERS: Final = (
     *("test_docker_drills.py", "test_confinement.py", "test_docker_config.py", "test_remote_engine_config.py"),
 )
 """Drills A to D in containers of one engine, and the sandbox's isolation."""
-MAIN_BROWSER: Final = ("test_browser.py", "test_browser_drills.py")
+MAIN_BROWSER: Final = (
+    "tests/pages/test_browser.py",
+    "tests/pages/test_browser_drills.py",
+    "tests/admin/test_browser.py",
+)
 """The main path of a user: a session from start to end, including killed processes."""
 ONLY_IN_ALL: Final = (
     *("tests/bench/", "tests/chaos/", "tests/deploy/", "tests/fuzz/", "tests/hostile_agent/", "tests/real_agents/"),
@@ -46,7 +50,7 @@ def is_main(nodeid: str, markers: set[str], database: str) -> bool:
         return name in MAIN_CONTAINERS
     if file.startswith("tests/drills/"):
         return name in MAIN_DRILLS
-    return "browser" not in markers or name in MAIN_BROWSER
+    return "browser" not in markers or file in MAIN_BROWSER
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

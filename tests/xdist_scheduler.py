@@ -18,9 +18,9 @@ from xdist.scheduler import LoadFileScheduling
 
 SLOW_AREAS: Final = (
     *("docker", "chaos", "drills", "deploy", "house", "workflows", "remote", "sprites", "bench", "portable", "pages"),
-    *("real_agents", "live"),
+    *("real_agents", "live", "web"),
 )
-"""Areas whose tests start many processes or wait, the slowest first."""
+"""Folders whose tests start many processes or wait, the slowest first; such a folder may be part of a topic's."""
 SLOW_SECONDS: Final = 60.0
 """Estimated duration of a unit in the first of them."""
 WITHOUT_ENGINE: Final = "tests/hostile_agent/test_sprite"
@@ -34,10 +34,10 @@ Durations = dict[str, tuple[float, int]]
 
 def estimate(unit: str) -> float:
     """Return the seconds that a unit may take, by its area."""
-    area = unit.removeprefix("tests/").partition("/")[0]
-    if area in ENGINES:
+    if unit in ENGINES:
         return 2 * SLOW_SECONDS
-    return SLOW_SECONDS - SLOW_AREAS.index(area) if area in SLOW_AREAS else 0.0
+    ranks = [SLOW_AREAS.index(folder) for folder in unit.split("/") if folder in SLOW_AREAS]
+    return SLOW_SECONDS - min(ranks, default=SLOW_SECONDS)
 
 
 def longest(units: Iterable[str], durations: Mapping[str, tuple[float, int]]) -> str:

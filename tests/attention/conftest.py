@@ -1,17 +1,5 @@
-from __future__ import annotations
+"""A team with a session, and a client of the API."""
 
-import pytest
-from rest_framework.test import APIClient
+from tests.api.fixtures import api, world
 
-from tests.api.world import World, client_of, make_world
-
-
-@pytest.fixture
-def world(db: None) -> World:
-    return make_world()
-
-
-@pytest.fixture
-def api(world: World) -> APIClient:
-    """Return a client of the team's member."""
-    return client_of(world.member)
+__all__ = ["api", "world"]

@@ -13,7 +13,7 @@ from sessions_app.mcp_server.tools import TOOLS
 from tests.api.world import PERMISSION, World, make_world
 from tests.entrances.shapes import SIZES, many_fields, mixture, nested
 from tests.growth import measure_growth
-from tests.mcp.clients import http_client, new_token
+from tests.mcp_server.clients import http_client, new_token
 
 pytestmark = pytest.mark.any_database  # only the processor time of our own processes is measured
 

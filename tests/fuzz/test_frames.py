@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sessions_app.kernel.database_threads import run_in_database
 from tests.api.world import PERMISSION, World, make_world
 from tests.fuzz.values import FEW, record, text, value
-from tests.live.sockets import Socket, connected, of_program, path_of
+from tests.stream.live.sockets import Socket, connected, of_program, path_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -16,7 +16,7 @@ from sessions_app.board.services.tasks import create_session
 from sessions_app.kernel.services.errors import Invalid
 from sessions_app.models import IntentKind, TaskSession, session_transaction
 from sessions_app.starts.outcomes import StartFailure, write_start_failure
-from tests.pages.conftest import ada, staff, world  # noqa: F401 - fixtures
+from tests.pages.fixtures import ada, staff, world  # noqa: F401 - fixtures
 from tests.pages.world import World, path_of
 
 pytestmark = pytest.mark.any_database

@@ -50,12 +50,12 @@ from sessions_app.recovery.recovery_pass import print_result
 from sessions_app.redaction.visible_text import make_visible
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from tests.attention.reading import as_read
-from tests.pages.conftest import world  # noqa: F401 - fixture
+from tests.pages.fixtures import world  # noqa: F401 - fixture
 from tests.pages.test_browser import busy_session
-from tests.pages.workflows import looped_run
 from tests.pages.world import World, asks, ingest_lines, make_sweep
 from tests.rights.admin_matrix import MODELS
 from tests.rights.matrix import PAGES
+from tests.workflows.pages.workflow_rows import looped_run
 
 pytestmark = pytest.mark.any_database
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.xdist_scheduler import ENGINES, RunDurations, longest, unit_of
 
-UNITS = ["tests/kernel/test_locking.py", "tests/drills/test_sweeps.py", "tests/live/test_served.py"]
+UNITS = ["tests/kernel/test_locking.py", "tests/drills/test_sweeps.py", "tests/stream/live/test_served.py"]
 
 
 def test_units_without_a_known_duration_are_ordered_by_area() -> None:

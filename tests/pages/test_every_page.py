@@ -19,9 +19,9 @@ from sessions_app.accounts.models import LoginLink
 from sessions_app.models import SweepRequest
 from tests.pages.browsers import NO_SOCKET, Visit
 from tests.pages.test_browser import busy_session
-from tests.pages.workflows import looped_run
 from tests.pages.world import World, make_sweep, make_world, supervise
 from tests.rights.matrix import PAGES
+from tests.workflows.pages.workflow_rows import looped_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 

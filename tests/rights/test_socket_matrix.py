@@ -10,9 +10,9 @@ import pytest
 from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.routing import websockets
 from sessions_app.stream.socket_actions import ACTIONS as KNOWN
-from tests.live.sockets import Headers, connected, of_page
 from tests.rights.socket_matrix import ACTIONS, HELLO, PAYLOADS, SOCKETS
 from tests.rights.world import ROLES, Cast, make_cast
+from tests.stream.live.sockets import Headers, connected, of_page
 
 HOW_TO = "has no row: say in tests/rights/socket_matrix.py who may use it"
 ANSWERED_AT_ONCE = {"ping"}

@@ -16,8 +16,8 @@ from sessions_app.kernel.services.errors import ChecksUnavailable, Throttled
 from sessions_app.workflows.loader import client as apart
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.services import loading, trigger_settings, workflows
-from tests.pages.workflows import PLAIN
 from tests.supervisor.rows import make_user
+from tests.workflows.pages.workflow_rows import PLAIN
 from tests.workflows.run_world import World, place, team
 from tests.workflows.test_loading_process import EXPENSIVE, SLOW, SLOW_FILES
 from tests.workflows.workflow_builder import node, workflow

@@ -20,9 +20,9 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark these tests: files, git and shells are the same on every database."""
+    """Mark the tests that are not about rows: files, git and shells are the same on every database."""
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("database") is None:
             item.add_marker("any_database")
 
 

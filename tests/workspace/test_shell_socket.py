@@ -16,7 +16,7 @@ from executors_app.agentctl.workspace.shells import MAX_UNREAD_BYTES
 from executors_app.models import ExecutorRunning
 from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.workspace import consumers as shell_consumer
-from tests.live.sockets import Headers, Socket, connected, of_page, of_program
+from tests.stream.live.sockets import Headers, Socket, connected, of_page, of_program
 from tests.waiting import PATIENCE
 from tests.workspace.served import Served
 

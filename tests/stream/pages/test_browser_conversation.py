@@ -1,0 +1,200 @@
+"""Reading a conversation: scroll position, batched updates, older messages and tabs."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from executors_app.models import ExecutorRunning
+from sessions_app.models import TaskSession
+from sessions_app.stream import views as conversation
+from tests.pages.browsers import NO_SOCKET
+from tests.pages.world import World, asks, ingest_lines, make_world, path_of, supervise
+from tests.stream.pages.test_browser_socket import ServerSide
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+TELEPHONE = {"width": 390, "height": 844}
+DRAWN = """() => {
+  window.drawn = {frames: 0, removed: 0, measured: 0};
+  new MutationObserver((all) => all.forEach((one) => {
+    window.drawn.removed += [...one.removedNodes].filter((node) => node.nodeType === 1).length;
+  })).observe(document.getElementById("messages"), {subtree: true, childList: true, characterData: true});
+  const talk = document.getElementById("talk"), measure = talk.getBoundingClientRect;
+  talk.getBoundingClientRect = () => { window.drawn.measured += 1; return measure.call(talk); };
+  const count = () => { window.drawn.frames += 1; requestAnimationFrame(count); };
+  requestAnimationFrame(count);
+}"""
+
+
+@pytest.fixture
+def world(browser: Browser) -> World:
+    supervise()
+    return make_world()
+
+
+def talk(session: TaskSession, count: int, words: str = "paragraph\n\n" * 4) -> None:
+    for number in range(count):
+        tool = {"kind": "tool.call", "tool_call_id": uuid.uuid4().hex, "title": "Look", "status": "completed"}
+        ingest_lines(session, {"kind": "message.agent", "text": f"Answer {number}. {words}"}, tool)
+
+
+def is_at_end(page: Page) -> bool:
+    return bool(page.evaluate("innerHeight + scrollY >= document.documentElement.scrollHeight - 40"))
+
+
+def test_reader_at_the_end_follows_and_others_see_a_count(visit: Any, world: World) -> None:
+    session = world.running_session()
+    talk(session, 12)
+    page = visit().open(path_of(session))
+    expect(page.get_by_text("Answer 11.")).to_be_in_viewport()
+    talk(session, 1)
+    expect(page.locator(".message.agent")).to_have_count(13)
+    eventually(lambda: is_at_end(page), describe="the page follows the output")
+
+    page.evaluate("scrollTo(0, 0)")
+    bar = page.locator("#to-end button")
+    expect(bar).to_have_text("Jump to the end ↓")
+    talk(session, 2)
+    expect(bar).to_have_text("4 new ↓")  # two answers, two tool calls
+    assert page.evaluate("scrollY") == 0, "reading elsewhere, the user is not scrolled"
+    bar.click()
+    eventually(lambda: is_at_end(page), describe="the end is shown")
+    expect(bar).to_be_hidden()
+
+
+def test_rapid_updates_are_rendered_once_per_frame(visit: Any, world: World) -> None:
+    session = world.running_session()
+    ingest_lines(session, {"kind": "message.agent", "text": "First **paragraph**.\n\nSecond"})
+    page = visit().page
+    far = ServerSide(page, session)
+    with page.expect_response("**/live/**"):
+        page.goto(path_of(session))
+    page.route("**/live/**", lambda route: None)
+    session.refresh_from_db()
+    message = session.messages.get(role="agent")
+    frame = {"type": "event", "event": "session.message.updated", "epoch": session.epoch, "session_id": str(session.id)}
+    page.evaluate(DRAWN)
+    page.evaluate("window.first = document.querySelector('.message.agent .as-written')")
+    for number in range(1000):
+        told = {"message_id": str(message.id), "append": f" {number}"}
+        far.sockets[-1].send(json.dumps({**frame, "seq": session.last_seq + 1 + number, "payload": told}))
+    # What an agent is still saying is shown as it is; it is formatted when the message is complete.
+    growing = page.locator(".message.agent .as-written").first
+    text = "First **paragraph**. Second" + "".join(f" {number}" for number in range(1000))
+    expect(growing).to_have_text(text)
+    drawn = page.evaluate("window.drawn")
+    assert drawn["removed"] == 0
+    assert drawn["measured"] <= 6 * drawn["frames"] + 6, "layout is measured per frame, not per update"
+    assert page.evaluate("window.first.isConnected"), "existing nodes are kept"
+
+    page.unroute("**/live/**")  # and the server's rendering replaces only what differs
+    TaskSession.objects.update(last_seq=session.last_seq + 1000)
+    ingest_lines(session, {"kind": "message.agent", "text": " and **bold**"})
+    far.tell(session.last_seq + 1000)
+    expect(growing).to_have_text("First **paragraph**. Second and **bold**")
+    assert page.evaluate("window.first.isConnected")
+
+
+def test_older_messages_load_in_pages_and_links_target_one(
+    visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "PAGE_SIZE", 8)
+    monkeypatch.setattr(conversation, "MESSAGES_AFTER_TARGET", 2)
+    session = world.running_session()
+    talk(session, 14)
+    ada = visit()
+    page = ada.open(path_of(session))
+    expect(page.locator(".message")).to_have_count(8)
+    first = page.locator(".message").first
+    page.evaluate("scrollTo(0, 0)")
+    before = first.bounding_box()
+    key = first.get_attribute("id")
+    page.get_by_role("link", name="Earlier messages").click()
+    expect(page.locator(".message")).to_have_count(16)
+    after = page.locator(f"#{key}").bounding_box()
+    assert before is not None and after is not None
+    assert abs(before["y"] - after["y"]) < 60, "the text that is read stays in place"
+    for count in (24, 29):
+        page.get_by_role("link", name="Earlier messages").click()
+        expect(page.locator(".message")).to_have_count(count)
+    expect(page.get_by_role("link", name="Earlier messages")).to_have_count(0)
+
+    link = page.locator(".message.agent .at").first.get_attribute("href")
+    page.goto(f"{path_of(session)}{link}")
+    expect(page.get_by_text("Answer 0.")).to_be_in_viewport()
+    expect(page.get_by_role("link", name="Back to the newest messages")).to_be_visible()
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+STATES: dict[str, Any] = {
+    "nothing yet": lambda world: world.session(prompt=""),
+    "at work": lambda world: world.running_session(),
+    "resting": lambda world: world.resting_session(resume_token="t"),
+    "not resumable": lambda world: world.resting_session(),
+    "workspace starts": lambda world: _with(world.running_session(), "starting"),
+    "executor failed": lambda world: _with(world.resting_session(resume_token="t"), "error"),
+    "asks": lambda world: _asking(world.running_session()),
+}
+
+
+def _with(session: TaskSession, status: str) -> TaskSession:
+    ExecutorRunning.objects.update(status=status)
+    return session
+
+
+def _asking(session: TaskSession) -> TaskSession:
+    ingest_lines(session, asks(raw_input={"command": "make test"}))
+    session.prompts.create(message_id="held", text="Deploy it.", state="held")
+    return session
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_panels_of_every_state_are_readable_on_a_phone(
+    scheme: str, visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada = visit(viewport=TELEPHONE, color_scheme=scheme)
+    for name, make in STATES.items():
+        TaskSession.objects.update(policy="manual")
+        session = make(world)
+        TaskSession.objects.filter(id=session.id).update(policy="manual")
+        page = ada.open(path_of(session))
+        for panel in page.get_by_role("tab").all():
+            panel.click()
+            expect(page.locator(f"#{panel.get_attribute('aria-controls')}")).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE["width"], (name, panel)
+        found = Axe().run(page)
+        assert found.violations_count == 0, f"{name}: {found.generate_report()}"
+        page.get_by_role("tab", name="Chat").click()
+        found = Axe().run(page)
+        assert found.violations_count == 0, f"{name}: {found.generate_report()}"
+    assert ada.unexpected(*NO_SOCKET, "503", "404") == []
+
+
+def test_arrow_keys_switch_tabs_and_question_links_open_their_panel(visit: Any, world: World) -> None:
+    session = _asking(world.running_session())
+    page = visit(viewport=TELEPHONE).open(path_of(session))
+    page.get_by_role("tab", name="Chat").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Session")).to_be_focused()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    expect(page.get_by_label("Your prompt")).to_be_hidden()
+    page.reload()
+    expect(page.get_by_role("tab", name="Session")).to_have_attribute("aria-selected", "true")
+    page.evaluate("scrollTo(0, 200)")
+    at = page.evaluate("scrollY")
+    talk(session, 3)
+    expect(page.locator(".message.agent")).to_have_count(3)
+    assert page.evaluate("scrollY") == at, "output behind another tab does not scroll"
+    page.get_by_role("link", name="Answer").click()
+    expect(page.get_by_role("button", name="Allow once")).to_be_in_viewport()
+    page.set_viewport_size({"width": 1280, "height": 800})
+    expect(page.get_by_role("tab", name="Chat")).to_be_hidden()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    expect(page.get_by_label("Your prompt")).to_be_visible()
