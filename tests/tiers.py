@@ -28,7 +28,7 @@ ONLY_IN_ALL: Final = (
 )
 """Areas that need external engines, hosts, agents or tools, and long random runs."""
 MAIN_ON_POSTGRESQL: Final = (
-    *("tests/kernel/", "tests/drills/test_several_supervisors.py"),
+    *("tests/kernel/", "tests/turns/test_models", "tests/drills/test_several_supervisors.py"),
     *("tests/supervisor/test_leases", "tests/stream/test_ingest", "tests/supervisor/test_database"),
     *("tests/house/test_incompatible_database", "tests/upgrades/", "tests/waits/test_interrupted_waits"),
 )
