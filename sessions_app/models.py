@@ -74,6 +74,6 @@ from sessions_app.stream.models import (
 )
 from sessions_app.supervisor.models import Supervisor
 from sessions_app.turns.models import Run, Turn, newest_turn_of
-from sessions_app.waits.models import ResumeToken
+from sessions_app.waits.models import ResumeToken, WaitKey
 
 register_side_effects(SIDE_EFFECTS)

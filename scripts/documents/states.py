@@ -16,7 +16,7 @@ from sessions_app.kernel.rules.states import (
     derive_status,
     task_state,
 )
-from sessions_app.waits.rules.wait_tokens import TokenState
+from sessions_app.waits.rules.wait_keys import WaitKeyState
 
 _TITLES = {
     "session": "Session (`task_sessions.state`)",
@@ -38,7 +38,7 @@ _NEWEST = (
     ("was interrupted during a wait", RunFacts(_R.INTERRUPTED, waited=True, process_gone=True)),
     (
         "waits, and its key can no longer be used",
-        RunFacts(_R.WAITING, waited=True, token=TokenState.EXPIRED),
+        RunFacts(_R.WAITING, waited=True, token=WaitKeyState.EXPIRED),
     ),
     ("waits", RunFacts(_R.WAITING, waited=True, process_gone=False)),
     ("is in progress", RunFacts(_R.RUNNING, waited=False, process_gone=False)),

@@ -42,25 +42,25 @@ from sessions_app.kernel.rules.states import (
 from sessions_app.kernel.transactions import SessionTransaction, SideEffects
 from sessions_app.permissions.models import PermissionRequest
 from sessions_app.turns.models import Turn
-from sessions_app.waits.models import ResumeToken, end_run_of_lost_prompt, revoke_tokens_of_run
-from sessions_app.waits.rules.wait_tokens import TokenState, WaitKind, most_usable_state
+from sessions_app.waits.models import WaitKey, end_run_of_lost_prompt, revoke_wait_keys_of_run
+from sessions_app.waits.rules.wait_keys import WaitKeyState, WaitKind, most_usable_state
 
 log = logging.getLogger(__name__)
 
 
-def _best_token(run: Turn) -> TokenState | None:
+def _best_token(run: Turn) -> WaitKeyState | None:
     """Return the most usable state among the keys of what the run still waits for."""
     asked = PermissionRequest.objects.filter(run=run, state=PermissionState.PENDING).values("id")
     waited = Q(wait_id=run.wait_id) & ~Q(wait_kind=WaitKind.PERMISSION) | Q(wait_id__in=asked)
     now = timezone.now()
-    return most_usable_state(token.state(now) for token in ResumeToken.objects.filter(waited, run=run))
+    return most_usable_state(token.state(now) for token in WaitKey.objects.filter(waited, run=run))
 
 
 def derived_status(
     session: TaskSession,
     execution: ExecutorRunning | None,
     run: Turn | None,
-    best_token: Callable[[Turn], TokenState | None] = _best_token,
+    best_token: Callable[[Turn], WaitKeyState | None] = _best_token,
 ) -> DerivedStatus:
     """Derive the status from the newest run; one query if the run waits, else none.
 
@@ -76,7 +76,7 @@ def derived_status(
             waited=run.waited,
             process_gone=run.has_process and gone,
             ended_by_user=run.reason in USER_STOP_REASONS,
-            token=best_token(run) if run.state == RunState.WAITING else TokenState.ACTIVE,
+            token=best_token(run) if run.state == RunState.WAITING else WaitKeyState.ACTIVE,
         )
     )
 
@@ -164,7 +164,7 @@ def _before_write(transaction: SessionTransaction) -> None:
 
 SIDE_EFFECTS: Final = SideEffects(
     prompt_moved=end_run_of_lost_prompt,
-    run_ended=revoke_tokens_of_run,
+    run_ended=revoke_wait_keys_of_run,
     before_write=_before_write,
     before_append=add_audit_fields,
     after_append=write_audit_log,

@@ -35,10 +35,10 @@ from sessions_app.models import (
     PermissionRequest,
     Presence,
     RecoverySweep,
-    ResumeToken,
     SessionEvent,
     SweepRequest,
     TaskSession,
+    WaitKey,
 )
 from sessions_app.notifications.models import Delivery
 from sessions_app.portable import record as portable_record
@@ -60,7 +60,7 @@ def clean_tokens(work: ChoreRun) -> None:
         return
     settled = Q(consumed_at__lt=cutoff) | Q(revoked_at__lt=cutoff) | Q(expired_at__lt=cutoff)
     asked = PermissionRequest.objects.filter(state=PermissionState.PENDING).values("id")
-    rows = ResumeToken.objects.filter(settled).exclude(run__state__in=OPEN_RUN_STATES).exclude(wait_id__in=asked)
+    rows = WaitKey.objects.filter(settled).exclude(run__state__in=OPEN_RUN_STATES).exclude(wait_id__in=asked)
     work.remove_rows(rows, metric_counters.keep_token_counts)
 
 

@@ -22,6 +22,7 @@ from sessions_app.kernel.rules.states import OPEN_PROMPT_STATES, PermissionState
 from sessions_app.kernel.services.errors import NotFound
 from sessions_app.mcp_server import arguments, results
 from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, texts_of
+from sessions_app.permissions.services import permission_keys
 from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.session_status import ChoiceStatus, ReceiptStatus, SessionStatus
 from sessions_app.sessions.rules.situation_facts import Situation, SituationFacts
@@ -30,8 +31,7 @@ from sessions_app.sessions.services.queries import visible_sessions
 from sessions_app.sessions.services.situations import load_facts
 from sessions_app.sessions.services.status import load_status
 from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION
-from sessions_app.waits.rules.wait_tokens import TokenState
-from sessions_app.waits.services import permission_tokens
+from sessions_app.waits.rules.wait_keys import WaitKeyState
 
 DETAILS_LIMIT: Final = 2_000
 """Maximum number of characters of the details of a message or a permission request."""
@@ -125,7 +125,7 @@ def pending_permissions(session: TaskSession) -> list[results.Permission]:
     One whose answer is on its way to the agent is still pending, but waits for none.
     """
     rows: list[PermissionRequest] = list(session.permissions.filter(state=PermissionState.PENDING)[:ROW_LIMIT])
-    tokens, now = permission_tokens(rows), timezone.now()
+    tokens, now = permission_keys(rows), timezone.now()
     return [
         results.Permission(
             permission_id=row.id,
@@ -137,7 +137,7 @@ def pending_permissions(session: TaskSession) -> list[results.Permission]:
             expires_at=tokens[row.id].expires_at if row.id in tokens else None,
         )
         for row in rows
-        if row.id not in tokens or tokens[row.id].state(now) is not TokenState.CONSUMED
+        if row.id not in tokens or tokens[row.id].state(now) is not WaitKeyState.CONSUMED
     ]
 
 

@@ -31,7 +31,7 @@ from sessions_app.sessions.services.intents import open_start_intent
 from sessions_app.stream.live.authentication import CloseCode, Subscription
 from sessions_app.stream.live.hub import Subscriber, TooManySubscriptions, get_hub
 from sessions_app.stream.live.log_reader import LogLine, SessionLog
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.rules.wait_keys import WaitKind
 
 ReportProgress = Callable[[float, float, str], Awaitable[None]]
 """Report (progress, total, message) to the client, if it requested progress."""

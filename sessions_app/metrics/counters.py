@@ -17,7 +17,7 @@ from django.db.models.lookups import LessThanOrEqual
 
 from sessions_app.kernel.rules.states import PromptKind, RunState
 from sessions_app.metrics import models as metric_counts
-from sessions_app.models import ContinuityReceipt, Intent, IntentKind, Prompt, ResumeToken, TaskSession, Turn
+from sessions_app.models import ContinuityReceipt, Intent, IntentKind, Prompt, TaskSession, Turn, WaitKey
 from sessions_app.recovery.rules.verification import ReceiptKind
 
 RESUME_BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -136,7 +136,7 @@ def store_values(limit: int) -> int:
 COUNTER_SOURCES: Final[Sequence[tuple[type[Model], CounterReader]]] = (
     (ContinuityReceipt, _resumes),
     (Turn, _interruptions),
-    (ResumeToken, _tokens),
+    (WaitKey, _tokens),
     (Prompt, _continued),
     (Intent, _starts),
     (TaskSession, _events),
@@ -159,7 +159,7 @@ def keep_session_counts(session_id: Any) -> None:
 
 def keep_token_counts(ids: Sequence[Any]) -> None:
     """Keep the counts of keys that are about to be deleted, in the caller's transaction."""
-    _add_to_totals(_tokens(ResumeToken.objects.filter(id__in=ids)))
+    _add_to_totals(_tokens(WaitKey.objects.filter(id__in=ids)))
 
 
 def _add_to_totals(counts: Iterator[metric_counts.Count]) -> None:

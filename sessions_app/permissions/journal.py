@@ -11,12 +11,12 @@ from sessions_app.kernel.rules.json_size import json_size
 from sessions_app.kernel.rules.states import PermissionState, QuestionStatus, RequestKind
 from sessions_app.models import PermissionRequest
 from sessions_app.permissions.events import PermissionRequested, PermissionResolved
+from sessions_app.permissions.models import begin_permission_wait
 from sessions_app.permissions.open_requests import complete_tool_call
-from sessions_app.permissions.services import undelivered_content
+from sessions_app.permissions.services import option_name, permission_keys, undelivered_content
 from sessions_app.stream.conversation import TITLE_LIMIT, ConversationUpdate, JournalLine, JournalUpdate
 from sessions_app.stream.rules.tool_calls import key_of_tool
-from sessions_app.waits import models as waits
-from sessions_app.waits.services import option_name, permission_tokens
+from sessions_app.waits.models import revoke_wait_keys
 
 AGENT_ENDED_REASONS: Final = frozenset({"agent_gone", "stopped"})
 """Reasons for which agentctl closes a request just before it reports the agent's end, which ends the turn too."""
@@ -55,7 +55,7 @@ def open_request(update: JournalUpdate, line: JournalLine) -> None:
     if not is_new:
         return
     update.open_requests.add(request)
-    waits.begin_permission_wait(transaction, permission_id, turn, kind)
+    begin_permission_wait(transaction, permission_id, turn, kind)
     transaction.record_event(
         PermissionRequested(
             permission_id=permission_id,
@@ -107,7 +107,7 @@ def _settle_request(update: JournalUpdate, line: JournalLine, state: str) -> Non
         add_question_message(update.conversation, request)
     elif state == PermissionState.RESOLVED:
         add_permission_message(update.conversation, request)
-    waits.revoke_tokens(transaction, str(line.get("reason") or state), wait_id=request.id)
+    revoke_wait_keys(transaction, str(line.get("reason") or state), wait_id=request.id)
     if (
         transaction.open_turn is not None
         and request.reason not in AGENT_ENDED_REASONS
@@ -118,10 +118,10 @@ def _settle_request(update: JournalUpdate, line: JournalLine, state: str) -> Non
 
 def _answerer(request: PermissionRequest) -> str:
     """Return the name of the user whose answer was used; empty if there is none."""
-    token = permission_tokens([request]).get(request.id)
-    if token and token.consumed_by:
-        return token.consumed_by.get_username()
-    return ""
+    key = permission_keys([request]).get(request.id)
+    if key is None:
+        return ""
+    return key.consumer_name or ""
 
 
 def add_permission_message(conversation: ConversationUpdate, request: PermissionRequest) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import models
+from django.utils import timezone
 
 from executors_app.encryption import EncryptedJSONField
 from executors_app.orm import ListField, ObjectField
@@ -14,8 +17,11 @@ from executors_app.wire.protocol import WITHDRAWN
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.kernel.models.session import TaskSession, choices
 from sessions_app.kernel.rules.states import PermissionState, QuestionStatus, RequestKind
+from sessions_app.kernel.transactions import SessionTransaction
 from sessions_app.stream.rules.tool_calls import is_unknown_action, offered_options
 from sessions_app.turns.models import Turn
+from sessions_app.waits.models import WaitKey, begin_wait, mint_wait_key
+from sessions_app.waits.rules.wait_keys import WaitKind
 
 
 class PermissionRequest(TeamModel):
@@ -79,3 +85,13 @@ class PermissionRequest(TeamModel):
         if self.reason == WITHDRAWN:
             return QuestionStatus.WITHDRAWN
         return QuestionStatus.CANCELLED
+
+
+def begin_permission_wait(transaction: SessionTransaction, permission_id: str, run: Turn | None, asks: str) -> WaitKey:
+    """Begin the wait for what an agent ``asks``, with this deployment's deadline; return its key."""
+    deadline = None
+    if settings.KANDEV_PERMISSION_TIMEOUT:
+        deadline = timezone.now() + timedelta(seconds=settings.KANDEV_PERMISSION_TIMEOUT)
+    if run is None:
+        return mint_wait_key(transaction, None, WaitKind.PERMISSION, permission_id, expires_at=deadline)
+    return begin_wait(transaction, WaitKind.PERMISSION, permission_id, deadline=deadline, asks=str(asks))

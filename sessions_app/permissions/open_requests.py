@@ -14,7 +14,7 @@ from sessions_app.attention.rules import notices
 from sessions_app.kernel.rules.json_size import json_size
 from sessions_app.kernel.rules.states import PermissionState
 from sessions_app.models import PermissionRequest, SessionTransaction, Turn
-from sessions_app.waits import models as waits
+from sessions_app.waits.models import TOOL_CALL_CHANGED, replace_wait_key
 
 _DETAIL_FIELDS: Final = ("title", "tool_kind", "content", "locations", "raw_input")
 """Fields of a tool call that a person needs to see before answering a permission request."""
@@ -124,7 +124,7 @@ class OpenRequests:
             update_wording(notices.request_notice(row.id, tool_call, row.question))
             if changed and row.id not in self._has_new_key:
                 self._has_new_key.add(row.id)  # nobody can have read the new key before the batch is committed
-                waits.replace_token(self._transaction, row.id, waits.TOOL_CALL_CHANGED)
+                replace_wait_key(self._transaction, row.id, TOOL_CALL_CHANGED)
 
     def _read(self, request_id: str) -> PermissionRequest:
         if request_id not in self._rows:

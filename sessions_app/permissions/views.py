@@ -13,7 +13,7 @@ from executors_app.wire.questions.schema import check_url
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.kernel.services.errors import InvalidAnswer
 from sessions_app.models import PermissionRequest, TaskSession
-from sessions_app.waits.services import answer_permission
+from sessions_app.permissions.services import answer_permission
 
 MAX_RADIOS: Final = 8
 """A field with more choices is a list to open."""

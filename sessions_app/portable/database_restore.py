@@ -19,12 +19,12 @@ from django.utils import timezone
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.models.session import new_epoch
 from sessions_app.kernel.rules.states import OPEN_PROMPT_STATES, TERMINAL_STATES, DesiredState
-from sessions_app.models import IntentKind, ResumeToken, SessionTransaction, TaskSession, session_transaction
+from sessions_app.models import IntentKind, SessionTransaction, TaskSession, WaitKey, session_transaction
 from sessions_app.portable import export_cursor
 from sessions_app.portable.record import LOG_SUFFIX, ExporterLock, SessionFiles, Tail, record_directory
 from sessions_app.portable.writer import is_in_log
 from sessions_app.stream.events.journal import JournalGap
-from sessions_app.waits import models as waits
+from sessions_app.waits.models import interrupt_external_wait, revoke_wait_keys
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def _sessions_in_doubt() -> set[uuid.UUID]:
     has_intents = Q(intents__done_at=None, intents__isnull=False)
     sessions = TaskSession.objects.filter(would_run | has_prompts | has_intents)
     session_ids = set(sessions.values_list("id", flat=True))
-    session_ids.update(ResumeToken.objects.unsettled().values_list("session_id", flat=True))
+    session_ids.update(WaitKey.objects.unsettled().values_list("session_id", flat=True))
     return session_ids
 
 
@@ -145,8 +145,8 @@ def _settle(session_id: uuid.UUID, found: RestoreReport) -> None:
         found.held += hold_doubtful(transaction)
         dropped = transaction.session.intents.filter(done_at=None, kind__in=_DROPPED_INTENTS)
         dropped.update(done_at=timezone.now(), outcome=RESTORE_REASON)
-        waits.interrupt_external_wait(transaction, RESTORE_REASON)
-        waits.revoke_tokens(transaction, RESTORE_REASON)
+        interrupt_external_wait(transaction, RESTORE_REASON)
+        revoke_wait_keys(transaction, RESTORE_REASON)
 
 
 def hold_doubtful(transaction: SessionTransaction) -> int:

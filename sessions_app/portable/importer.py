@@ -33,7 +33,7 @@ from sessions_app.portable.rows.turns import write_runs
 from sessions_app.portable.snapshot_values import SnapshotValues
 from sessions_app.stream.events.journal import JournalGap
 from sessions_app.turns.interruptions import interrupt_turn
-from sessions_app.waits import models as waits
+from sessions_app.waits.models import revoke_wait_keys
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ def _settle_session(session_id: uuid.UUID, gaps: Sequence[LogGap]) -> int:
             transaction.record_event(JournalGap(reason=INCOMPLETE_CODE, since=since, lost_events=missing))
         held = hold_doubtful(transaction)
         interrupt_turn(transaction, IMPORTED_ERROR_CODE)
-        waits.revoke_tokens(transaction, IMPORTED_ERROR_CODE)
+        revoke_wait_keys(transaction, IMPORTED_ERROR_CODE)
         if transaction.session.state in (SessionState.STARTING, SessionState.RUNNING):
             transaction.move_session("stop", reason=IMPORTED_ERROR_CODE)
     return held

@@ -20,7 +20,7 @@ from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.agents.models import KEPT, changes_to_start_with
 from sessions_app.agents.services.mcp_servers import inherited_servers
 from sessions_app.kernel.rules.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
-from sessions_app.models import Prompt, ResumeToken, Task, TaskSession, Turn
+from sessions_app.models import Prompt, Task, TaskSession, Turn, WaitKey
 from sessions_app.portable.rules.lines import format_time
 
 FORMAT: Final = "kandev/1"
@@ -135,7 +135,7 @@ def build_snapshot(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None
 
 def token_rows(session_id: uuid.UUID) -> dict[str, Any]:
     """Return the keys of a session's waits, newest last: ids, kinds, times and hashes, never secrets."""
-    newest = ResumeToken.objects.filter(session_id=session_id).order_by("-created_at", "-id")[:MAX_ROWS]
+    newest = WaitKey.objects.filter(session_id=session_id).order_by("-created_at", "-id")[:MAX_ROWS]
     now = timezone.now()
     tokens = []
     for token in reversed(newest):
@@ -190,7 +190,7 @@ def _newest_run(newest_runs: Sequence[Turn], execution: ExecutorRunning | None) 
 def _wait(run: Turn) -> dict[str, Any] | None:
     if run.state != RunState.WAITING:
         return None
-    token = ResumeToken.objects.filter(run=run, wait_id=run.wait_id).order_by("-created_at").first()
+    token = WaitKey.objects.filter(run=run, wait_id=run.wait_id).order_by("-created_at").first()
     return {
         "kind": run.wait_kind,
         "since_seq": run.since_seq,

@@ -49,7 +49,7 @@ from sessions_app.turns.interruptions import (
     withdraw_continuation,
 )
 from sessions_app.turns.retries import explain_failure
-from sessions_app.waits import models as waits
+from sessions_app.waits.models import end_external_wait
 
 PROBE_FIELDS: Final = ("supports_session_resume", "capability_note")
 """Columns of the execution that ``learn_capabilities`` sets."""
@@ -359,7 +359,7 @@ def write_stopped(
             why = clean_text(transcript.get("reason"), REASON_LIMIT)
             transaction.record_event(TranscriptClosed(deleted=deleted, confirmed=confirmed, reason=why))
         if close_as:
-            waits.end_external_wait(transaction, reason)
+            end_external_wait(transaction, reason)
             _settle_open_prompts(transaction)
             transaction.move_work("finish")
             transaction.move_session({"completed": "complete", "cancelled": "cancel"}[close_as])

@@ -18,13 +18,13 @@ from sessions_app.attention.services import inbox
 from sessions_app.kernel.services.errors import Invalid, NotFound
 from sessions_app.models import TaskSession
 from sessions_app.permissions.api.serializers import PermissionAnswerSerializer, PermissionSerializer
+from sessions_app.permissions.services import answer_permission, permission_keys
 from sessions_app.prompts.api.serializers import PromptAnswerSerializer, TextPromptSerializer
 from sessions_app.sessions.api.serializers import ResumeRequestSerializer
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
 from sessions_app.stream.live.authentication import Subscription
 from sessions_app.stream.live.log_reader import find_session
-from sessions_app.waits import services as waits
 
 MAX_FRAME: Final = 1024 * 1024
 """Bytes that one frame of a client may have."""
@@ -139,7 +139,7 @@ def _cancel(session: TaskSession, user: User, payload: Payload) -> Answer:
 
 def _respond(session: TaskSession, user: User, payload: Payload) -> Any:
     chosen = _validated(PermissionChoiceSerializer, payload)
-    asked = waits.answer_permission(
+    permission = answer_permission(
         session.id,
         chosen["permission_id"],
         chosen["option_id"],
@@ -147,8 +147,8 @@ def _respond(session: TaskSession, user: User, payload: Payload) -> Any:
         user,
         content=chosen["content"],
     )
-    context = {"tokens": waits.permission_tokens([asked]), "may_answer": True}
-    return PermissionSerializer(asked, context=context).data
+    context = {"keys": permission_keys([permission]), "may_answer": True}
+    return PermissionSerializer(permission, context=context).data
 
 
 def _presence(session: TaskSession, user: User, payload: Payload) -> Answer:

@@ -42,7 +42,7 @@ from sessions_app.stream.conversation import ConversationUpdate, schedule_writes
 from sessions_app.turns.events import OutsideWorkInterrupted
 from sessions_app.turns.rules import continuation
 from sessions_app.turns.rules.continuation import Interruption
-from sessions_app.waits import models as waits
+from sessions_app.waits.models import revoke_wait_keys
 
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
@@ -193,7 +193,7 @@ def _expire_permissions(transaction: SessionTransaction, conversation: Conversat
         )
         add_question_message(conversation, question)
     closed = [*permissions, *(question.id for question in questions)]
-    waits.revoke_tokens(transaction, "agent_gone", wait_id__in=closed)
+    revoke_wait_keys(transaction, "agent_gone", wait_id__in=closed)
 
 
 def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:

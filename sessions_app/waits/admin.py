@@ -8,14 +8,14 @@ from django.contrib import admin
 
 from sessions_app.kernel.admin import SessionRowAdmin
 from sessions_app.models import (
-    ResumeToken,
+    WaitKey,
 )
 
 _SETTLED_FIELDS: Final = ("consumed_at", "revoked_at", "expired_at")
 
 
-@admin.register(ResumeToken)
-class ResumeTokenAdmin(SessionRowAdmin):
+@admin.register(WaitKey)
+class WaitKeyAdmin(SessionRowAdmin):
     """Keys of waits and what happened to them, without their secrets."""
 
     list_display = ("created_at", "id", "session", "task", "wait_kind", "expires_at", *_SETTLED_FIELDS, "reason")

@@ -10,7 +10,7 @@ from pydantic import Field
 from sessions_app.kernel.events.base import Event
 
 
-class TokenEvent(Event):
+class WaitKeyEvent(Event):
     """Something happened to a key."""
 
     token_id: str
@@ -23,19 +23,19 @@ class TokenEvent(Event):
         return True
 
 
-class TokenMinted(TokenEvent, name="session.token.minted", recorded_by="whatever makes the run wait"):
+class WaitKeyMinted(WaitKeyEvent, name="session.token.minted", recorded_by="whatever makes the run wait"):
     """A key was made."""
 
     expires_at: str | None
 
 
-class TokenConsumed(TokenEvent, name="session.token.consumed", recorded_by="an answer, or the end of a wait"):
+class WaitKeyConsumed(WaitKeyEvent, name="session.token.consumed", recorded_by="an answer, or the end of a wait"):
     """A key was used."""
 
     by: str | None = Field(description="a user, or null if only the key was used")
 
 
-class TokenRevoked(TokenEvent, name="session.token.revoked", recorded_by="whatever ends the wait in another way"):
+class WaitKeyRevoked(WaitKeyEvent, name="session.token.revoked", recorded_by="whatever ends the wait in another way"):
     """A key can no longer be used."""
 
     reason: str = Field(
@@ -44,7 +44,7 @@ class TokenRevoked(TokenEvent, name="session.token.revoked", recorded_by="whatev
     )
 
 
-class TokenExpired(
-    TokenEvent, name="session.token.expired", recorded_by="the supervisor, at the deadline", audited=True
+class WaitKeyExpired(
+    WaitKeyEvent, name="session.token.expired", recorded_by="the supervisor, at the deadline", audited=True
 ):
     """A key was not used in time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+from sessions_app.permissions.key_renewal import renew_permission_keys
 from sessions_app.prompts import overdue
 from sessions_app.supervisor.change_counter import seconds_until
 from sessions_app.supervisor.job import Job, Supervisor
@@ -16,7 +17,7 @@ DEADLINES_EVERY = 1.0
 
 
 class DeadlinesJob(Job):
-    """Expires waits and reports overdue prompts; wait tokens that became unusable are replaced first."""
+    """Expires waits and reports overdue prompts; keys that became unusable are renewed first."""
 
     name = "deadlines"
 
@@ -26,10 +27,10 @@ class DeadlinesJob(Job):
         """Sessions whose retry was due at the last check."""
 
     async def run_step(self) -> None:
-        """Replace the unusable tokens once, then check deadlines until it fails or is cancelled."""
-        _, last_checked = await self.registry.database(expiry.renew_tokens)
+        """Renew the unusable keys once, then check deadlines until it fails or is cancelled."""
+        _, last_checked = await self.registry.database(renew_permission_keys)
         while last_checked:
-            _, last_checked = await self.registry.database(expiry.renew_tokens, last_checked)
+            _, last_checked = await self.registry.database(renew_permission_keys, last_checked)
         while True:
             await self._check_deadlines()
 

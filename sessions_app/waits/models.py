@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from django.conf import settings
@@ -18,43 +18,43 @@ from sessions_app.kernel.rules.states import PromptState, RunState
 from sessions_app.kernel.transactions import SessionTransaction
 from sessions_app.prompts.models import Prompt
 from sessions_app.turns.models import Turn
-from sessions_app.waits.events import TokenConsumed, TokenExpired, TokenMinted, TokenRevoked
-from sessions_app.waits.rules.wait_tokens import (
-    TokenFacts,
-    TokenScope,
-    TokenState,
+from sessions_app.waits.events import WaitKeyConsumed, WaitKeyExpired, WaitKeyMinted, WaitKeyRevoked
+from sessions_app.waits.rules.wait_keys import (
+    WaitKeyFacts,
+    WaitKeyScope,
+    WaitKeyState,
     WaitKind,
     derive_secret,
     recover_secret,
     secret_digest,
-    token_state,
+    wait_key_state,
 )
 
 
-class TokenQuerySet(TeamQuerySet["ResumeToken"]):
+class WaitKeyQuerySet(TeamQuerySet["WaitKey"]):
     """Queries for keys by what they still open."""
 
-    def unsettled(self) -> TokenQuerySet:
+    def unsettled(self) -> WaitKeyQuerySet:
         """Keys that were not consumed, revoked or recorded as expired."""
         return self.filter(consumed_at=None, revoked_at=None, expired_at=None)
 
-    def active(self, now: datetime) -> TokenQuerySet:
+    def active(self, now: datetime) -> WaitKeyQuerySet:
         """Keys that can be consumed at ``now``."""
         return self.unsettled().filter(models.Q(expires_at=None) | models.Q(expires_at__gt=now))
 
-    def due(self, now: datetime) -> TokenQuerySet:
+    def due(self, now: datetime) -> WaitKeyQuerySet:
         """Keys that have expired, but are not recorded as expired yet."""
         return self.unsettled().filter(expires_at__lte=now)
 
 
-class ResumeToken(TeamModel):
+class WaitKey(TeamModel):
     """A single-use key that ends one wait. A wait that is requested again gets a new key."""
 
     team_path = "session__task__team"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="tokens")
-    run = models.ForeignKey(Turn, models.CASCADE, null=True, blank=True, related_name="tokens")
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="wait_keys")
+    run = models.ForeignKey(Turn, models.CASCADE, null=True, blank=True, related_name="wait_keys")
     wait_kind = models.CharField(max_length=16, choices=choices(WaitKind))
     wait_id = models.CharField(max_length=128)
     secret_hash = models.CharField(max_length=64, unique=True)
@@ -74,7 +74,7 @@ class ResumeToken(TeamModel):
     """The response to the request that consumed it; a repeat with the same idempotency key gets it again."""
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
-    objects = TokenQuerySet.as_manager()  # type: ignore[misc]
+    objects = WaitKeyQuerySet.as_manager()  # type: ignore[misc]
 
     class Meta(TeamModel.Meta):
         db_table = "resume_tokens"
@@ -92,14 +92,23 @@ class ResumeToken(TeamModel):
         return f"key {str(self.id)[:8]} of a wait ({self.wait_kind})"
 
     @property
-    def scope(self) -> TokenScope:
+    def scope(self) -> WaitKeyScope:
         """The one wait that the key can end."""
-        run_id = None if self.run_id is None else str(self.run_id)
-        return TokenScope(str(self.session_id), run_id, self.wait_kind, self.wait_id)
+        run_id = None
+        if self.run_id is not None:
+            run_id = str(self.run_id)
+        return WaitKeyScope(str(self.session_id), run_id, self.wait_kind, self.wait_id)
 
-    def state(self, now: datetime) -> TokenState:
+    def state(self, now: datetime) -> WaitKeyState:
         """Return the key's state at ``now``."""
-        return token_state(TokenFacts(self.consumed_at, self.revoked_at, self.expired_at, self.expires_at), now)
+        return wait_key_state(WaitKeyFacts(self.consumed_at, self.revoked_at, self.expired_at, self.expires_at), now)
+
+    @property
+    def consumer_name(self) -> str | None:
+        """The user who consumed it; None if nobody did, or a holder of the key without an account."""
+        if self.consumed_by is None:
+            return None
+        return self.consumed_by.get_username()
 
     def seal(self) -> str:
         """Store the hash of a new row's secret and return the secret."""
@@ -113,9 +122,13 @@ class ResumeToken(TeamModel):
         return recover_secret(str(self.id), self.secret_hash, keys)
 
     @classmethod
-    def of_secret(cls, secret: str) -> ResumeToken | None:
+    def of_secret(cls, secret: str) -> WaitKey | None:
         """Return the row of a secret in any state; None if there is none."""
         return cls.objects.select_related("consumed_by").filter(secret_hash=secret_digest(secret)).first()
+
+
+ResumeToken = WaitKey
+"""The name of ``WaitKey`` in the contract of ``sessions_app.models``."""
 
 
 LOST_STATES = frozenset({PromptState.HELD, PromptState.DISMISSED, PromptState.WITHDRAWN})
@@ -126,17 +139,6 @@ TOOL_CALL_CHANGED: Final = "tool_call_changed"
 """The reason of a key that was replaced because the agent has changed what it asks for."""
 
 
-def begin_permission_wait(
-    transaction: SessionTransaction, permission_id: str, run: Turn | None, asks: str
-) -> ResumeToken:
-    """Begin the wait for what an agent ``asks``, with this deployment's deadline; return its key."""
-    limit = settings.KANDEV_PERMISSION_TIMEOUT
-    deadline = timezone.now() + timedelta(seconds=limit) if limit else None
-    if run is None:
-        return mint_token(transaction, None, WaitKind.PERMISSION, permission_id, expires_at=deadline)
-    return begin_wait(transaction, WaitKind.PERMISSION, permission_id, deadline=deadline, told={"asks": str(asks)})
-
-
 def begin_wait(
     transaction: SessionTransaction,
     kind: WaitKind,
@@ -145,33 +147,40 @@ def begin_wait(
     deadline: datetime | None = None,
     reason: str = "",
     by: User | None = None,
-    told: Mapping[str, str] | None = None,
-) -> ResumeToken:
-    """Set the open run, if there is one, to waiting; return the key of the wait. ``told`` is added to its event."""
+    **event_fields: str,
+) -> WaitKey:
+    """Set the open run, if there is one, to waiting; return the key of the wait.
+
+    The event of the run gets ``event_fields``, too.
+    """
     run = transaction.open_run
-    token = ResumeToken(
-        session=transaction.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=deadline, by=by
-    )
+    key = WaitKey(session=transaction.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=deadline, by=by)
     if run is not None:
-        run.wait_kind, run.wait_id, run.wait_reason, run.deadline_at = kind, wait_id, reason, deadline
-        before = len(transaction.events)
-        transaction.move_run(
-            "wait",
-            wait_kind=str(kind),
-            wait_id=wait_id,
-            resume_token_id=str(token.id),
-            deadline=deadline.isoformat() if deadline else None,
-            **(told or {}),
-        )
-        run.save(update_fields=["wait_kind", "wait_id", "wait_reason", "deadline_at"])
-        if len(transaction.events) > before:
-            # The event gets its number only when the transaction ends.
-            event = transaction.events[-1]
-            transaction.after_events.append(lambda: Turn.objects.filter(id=run.id).update(since_seq=event.seq))
-    return _save_token(transaction, token)
+        _set_waiting(transaction, run, key, reason, event_fields)
+    return _save_key(transaction, key)
 
 
-def mint_token(
+def _set_waiting(
+    transaction: SessionTransaction, run: Turn, key: WaitKey, reason: str, event_fields: Mapping[str, str]
+) -> None:
+    run.wait_kind, run.wait_id, run.wait_reason, run.deadline_at = key.wait_kind, key.wait_id, reason, key.expires_at
+    before = len(transaction.events)
+    transaction.move_run(
+        "wait",
+        wait_kind=str(key.wait_kind),
+        wait_id=key.wait_id,
+        resume_token_id=str(key.id),
+        deadline=_iso_time(key.expires_at),
+        **event_fields,
+    )
+    run.save(update_fields=["wait_kind", "wait_id", "wait_reason", "deadline_at"])
+    if len(transaction.events) > before:
+        # The event gets its number only when the transaction ends.
+        event = transaction.events[-1]
+        transaction.after_events.append(lambda: Turn.objects.filter(id=run.id).update(since_seq=event.seq))
+
+
+def mint_wait_key(
     transaction: SessionTransaction,
     run: Turn | None,
     kind: WaitKind,
@@ -179,70 +188,69 @@ def mint_token(
     *,
     expires_at: datetime | None = None,
     by: User | None = None,
-) -> ResumeToken:
+) -> WaitKey:
     """Create a key for a wait; its secret is derived from its id and SECRET_KEY."""
-    token = ResumeToken(
-        session=transaction.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=expires_at, by=by
-    )
-    return _save_token(transaction, token)
+    key = WaitKey(session=transaction.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=expires_at, by=by)
+    return _save_key(transaction, key)
 
 
-def _save_token(transaction: SessionTransaction, token: ResumeToken) -> ResumeToken:
-    token.seal()
-    token.save(force_insert=True)
-    expires_at = token.expires_at.isoformat() if token.expires_at else None
-    transaction.record_event(TokenMinted(expires_at=expires_at, **_token_fields(token)))
-    return token
+def _save_key(transaction: SessionTransaction, key: WaitKey) -> WaitKey:
+    key.seal()
+    key.save(force_insert=True)
+    transaction.record_event(WaitKeyMinted(expires_at=_iso_time(key.expires_at), **_event_fields(key)))
+    return key
 
 
-def consume_token(
-    transaction: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: User | None
+def consume_wait_key(
+    transaction: SessionTransaction, key: WaitKey, *, idempotency_key: str, answer: dict[str, Any], by: User | None
 ) -> bool:
     """Consume a key; return False if it is already consumed, revoked or expired."""
     now = timezone.now()
-    values = {"consumed_at": now, "consumed_by": by, "idempotency_key": key, "first_answer": answer}
+    values = {"consumed_at": now, "consumed_by": by, "idempotency_key": idempotency_key, "first_answer": answer}
     # One guarded UPDATE decides: of two requests with the same key, exactly one changes the row.
-    if not ResumeToken.objects.active(now).filter(id=token.id).update(**values):
+    if not WaitKey.objects.active(now).filter(id=key.id).update(**values):
         return False
-    transaction.record_event(TokenConsumed(by=by.get_username() if by else None, **_token_fields(token)))
+    username = None
+    if by is not None:
+        username = by.get_username()
+    transaction.record_event(WaitKeyConsumed(by=username, **_event_fields(key)))
     return True
 
 
-def revoke_tokens(transaction: SessionTransaction, reason: str, **wanted: Any) -> int:
+def revoke_wait_keys(transaction: SessionTransaction, reason: str, **wanted: Any) -> int:
     """Revoke the session's unsettled keys that match the filter ``wanted``; return how many."""
     # One statement, because an agent decides how many there are. Locked, so that the events are those of its rows.
-    unsettled = ResumeToken.objects.unsettled().filter(session=transaction.session, **wanted)
-    tokens = list(unsettled.select_for_update())
-    if not tokens:
+    unsettled = WaitKey.objects.unsettled().filter(session=transaction.session, **wanted)
+    keys = list(unsettled.select_for_update())
+    if not keys:
         return 0
     unsettled.update(revoked_at=timezone.now(), reason=reason[:64])
-    for token in tokens:
-        transaction.record_event(TokenRevoked(reason=reason, **_token_fields(token)))
-    return len(tokens)
+    for key in keys:
+        transaction.record_event(WaitKeyRevoked(reason=reason, **_event_fields(key)))
+    return len(keys)
 
 
-def replace_token(transaction: SessionTransaction, wait_id: str, reason: str) -> None:
+def replace_wait_key(transaction: SessionTransaction, wait_id: str, reason: str) -> None:
     """Give a wait another key with the same deadline, because what the earlier one would answer has changed."""
-    for token in ResumeToken.objects.unsettled().filter(session=transaction.session, wait_id=wait_id):
-        if revoke_tokens(transaction, reason, id=token.id):
-            kind = WaitKind(token.wait_kind)
-            mint_token(transaction, token.run, kind, wait_id, expires_at=token.expires_at, by=token.by)
+    for key in WaitKey.objects.unsettled().filter(session=transaction.session, wait_id=wait_id):
+        if revoke_wait_keys(transaction, reason, id=key.id):
+            mint_wait_key(transaction, key.run, WaitKind(key.wait_kind), wait_id, expires_at=key.expires_at, by=key.by)
 
 
-def revoke_tokens_of_run(transaction: SessionTransaction, run: Turn, reason: str) -> None:
+def revoke_wait_keys_of_run(transaction: SessionTransaction, run: Turn, reason: str) -> None:
     """Revoke the keys of a run that has ended, because it can no longer be answered."""
     if run.wait_kind:
-        revoke_tokens(transaction, reason, run=run)
+        revoke_wait_keys(transaction, reason, run=run)
 
 
-def expire_token(transaction: SessionTransaction, token_id: uuid.UUID) -> ResumeToken | None:
+def expire_wait_key(transaction: SessionTransaction, key_id: uuid.UUID) -> WaitKey | None:
     """Record that a key has expired and return it; None if another process was first."""
     now = timezone.now()
-    if not ResumeToken.objects.due(now).filter(id=token_id).update(expired_at=now):
+    if not WaitKey.objects.due(now).filter(id=key_id).update(expired_at=now):
         return None
-    token = ResumeToken.objects.get(id=token_id)
-    transaction.record_event(TokenExpired(**_token_fields(token)))
-    return token
+    key = WaitKey.objects.get(id=key_id)
+    transaction.record_event(WaitKeyExpired(**_event_fields(key)))
+    return key
 
 
 def end_external_wait(transaction: SessionTransaction, reason: str) -> bool:
@@ -268,7 +276,7 @@ def interrupt_external_wait(transaction: SessionTransaction, reason: str) -> boo
         "kind": str(run.wait_kind),
         "reason": run.wait_reason,
         "since": run.started_at.isoformat(),
-        "deadline": run.deadline_at.isoformat() if run.deadline_at else None,
+        "deadline": _iso_time(run.deadline_at),
         "at": transaction.at.isoformat(),
     }
     transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTED_WAIT: wait})
@@ -283,11 +291,18 @@ def end_run_of_lost_prompt(transaction: SessionTransaction, prompt: Prompt) -> N
         transaction.move_run("cancel", reason=f"prompt_{prompt.state}")
 
 
-def _token_fields(token: ResumeToken) -> dict[str, Any]:
+def _event_fields(key: WaitKey) -> dict[str, Any]:
     """Return what the log may contain about a key; never its secret."""
+    scope = key.scope
     return {
-        "token_id": str(token.id),
-        "run_id": None if token.run_id is None else str(token.run_id),
-        "wait_kind": str(token.wait_kind),
-        "wait_id": token.wait_id,
+        "token_id": str(key.id),
+        "run_id": scope.run_id,
+        "wait_kind": str(scope.wait_kind),
+        "wait_id": scope.wait_id,
     }
+
+
+def _iso_time(moment: datetime | None) -> str | None:
+    if moment is None:
+        return None
+    return moment.isoformat()

@@ -25,7 +25,7 @@ from sessions_app.pages.shortcuts import find_session
 from sessions_app.sessions.rules.session_status import WaitStatus
 from sessions_app.sessions.rules.situation_facts import humanize_code
 from sessions_app.waits import services as waits
-from sessions_app.waits.rules.wait_tokens import TokenState, WaitKind, most_usable_state
+from sessions_app.waits.rules.wait_keys import WaitKeyState, WaitKind, most_usable_state
 from sessions_app.waits.services import OpenWait
 
 MAX_PAST_WAITS: Final = 5
@@ -38,9 +38,9 @@ EXAMPLE_PAYLOADS: Final[Mapping[str, dict[str, Any]]] = {
 }
 """Payload of the example request, by the kind that the user chose in the form."""
 WAIT_STATE_LABELS: Final = {
-    TokenState.CONSUMED: ("Answered", "good"),
-    TokenState.EXPIRED: ("Expired", "off"),
-    TokenState.REVOKED: ("Revoked", "off"),
+    WaitKeyState.CONSUMED: ("Answered", "good"),
+    WaitKeyState.EXPIRED: ("Expired", "off"),
+    WaitKeyState.REVOKED: ("Revoked", "off"),
 }
 
 
@@ -97,10 +97,10 @@ def begin_wait(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UU
 
 @never_cache
 @require_POST
-def rotate_wait_token(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+def rotate_wait_key(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Replace the key of the open wait, and show the new one."""
     row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
-    return _show_token(request, row, "other", lambda: waits.rotate_wait_token(row.id, wait_id, request.user))
+    return _show_token(request, row, "other", lambda: waits.rotate_wait_key(row.id, wait_id, request.user))
 
 
 @never_cache
@@ -159,7 +159,7 @@ def wait_contexts(session: TaskSession, wait: WaitStatus | None) -> dict[str, An
     runs = session.runs.filter(wait_kind__in=(WaitKind.EXTERNAL, WaitKind.TOOL_RESULT)).order_by("-started_at")[
         : MAX_PAST_WAITS + 1
     ]
-    rows = list(runs.prefetch_related("tokens__by"))
+    rows = list(runs.prefetch_related("wait_keys__by"))
     is_open = wait is not None and wait["kind"] != WaitKind.PERMISSION
     current = rows.pop(0) if is_open and rows else None
     return {
@@ -169,15 +169,15 @@ def wait_contexts(session: TaskSession, wait: WaitStatus | None) -> dict[str, An
 
 
 def _open_wait_context(run: Turn) -> dict[str, Any]:
-    key = max(run.tokens.all(), key=lambda token: token.created_at)
+    key = max(run.wait_keys.all(), key=lambda token: token.created_at)
     by = key.by.get_username() if key.by else ""
     return {"id": run.wait_id, "reason": run.wait_reason, "deadline": key.expires_at, "by": by, "since": run.started_at}
 
 
 def _past_wait_context(run: Turn) -> dict[str, Any]:
     """Return how a wait ended. If it had several keys, its most usable one decides (see ``most_usable_state``)."""
-    now, keys = timezone.now(), list(run.tokens.all())
-    state = most_usable_state(key.state(now) for key in keys) or TokenState.REVOKED
+    now, keys = timezone.now(), list(run.wait_keys.all())
+    state = most_usable_state(key.state(now) for key in keys) or WaitKeyState.REVOKED
     settled = next((key for key in reversed(keys) if key.state(now) is state), None)
     word, colour = WAIT_STATE_LABELS.get(state, ("Open", "ask"))
     return {

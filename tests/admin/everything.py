@@ -48,8 +48,8 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
-from sessions_app.waits.models import mint_token
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.models import mint_wait_key
+from sessions_app.waits.rules.wait_keys import WaitKind
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from tests.raw_events import record_raw_event
 
@@ -102,7 +102,7 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     run = Turn.objects.create(session=session, message_id="m", started_at=now)
     PermissionRequest.objects.create(id=f"permission-{name}", session=session, run=run, requested_at=now)
     with session_transaction(session.id) as transaction:
-        mint_token(transaction, run, WaitKind.PERMISSION, f"permission-{name}", by=user)
+        mint_wait_key(transaction, run, WaitKind.PERMISSION, f"permission-{name}", by=user)
     AgentSettings.objects.create(session=session, title="Fences", settings_at=now)
     ReportedAgent.objects.create(
         team=session.task.team, executor=session.executor, agent_type="demo", version=name, seen_at=now

@@ -20,14 +20,14 @@ from sessions_app.models import (
     Prompt,
     RecoverySweep,
     Repository,
-    ResumeToken,
     SweepOutcome,
     SweepRequest,
     Task,
     TaskSession,
+    WaitKey,
     session_transaction,
 )
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.rules.wait_keys import WaitKind
 from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.workflows import save_workflow
@@ -60,7 +60,7 @@ class World:
 
     def token(self) -> str:
         """Return the key of the permission that the agent waits for."""
-        return ResumeToken.objects.get(session=self.session, wait_id=PERMISSION).secret() or ""
+        return WaitKey.objects.get(session=self.session, wait_id=PERMISSION).secret() or ""
 
     def execution(self) -> ExecutorRunning:
         """Return the session's execution."""
@@ -99,7 +99,7 @@ def make_world() -> World:
         tool_call={"title": "Push to main"},
         requested_at=timezone.now(),
     )
-    key = ResumeToken(session=session, wait_kind=WaitKind.PERMISSION, wait_id=PERMISSION)
+    key = WaitKey(session=session, wait_kind=WaitKind.PERMISSION, wait_id=PERMISSION)
     key.seal()
     key.save(force_insert=True)
     asked = SweepRequest.objects.create(by=staff, report={"sessions": [{"session_id": str(session.id)}]})

@@ -7,13 +7,14 @@ from itertools import product
 import pytest
 
 from sessions_app.kernel.rules.states import DerivedStatus, RunFacts, RunState, derive_status
-from sessions_app.waits.rules.wait_tokens import TokenState
+from sessions_app.waits.rules.wait_keys import WaitKeyState
 
 R = RunState
 R_OPEN = {R.RUNNING, R.WAITING}
+UNUSABLE = {None, WaitKeyState.EXPIRED, WaitKeyState.REVOKED}
 ALL_RUNS = [
     RunFacts(state, waited, process_gone, ended_by_user, token)
-    for state, waited, process_gone, ended_by_user, token in product(R, *[(False, True)] * 3, (None, *TokenState))
+    for state, waited, process_gone, ended_by_user, token in product(R, *[(False, True)] * 3, (None, *WaitKeyState))
 ]
 
 
@@ -22,7 +23,7 @@ def expected_status(run: RunFacts) -> str:
     holds = {
         "interrupted_startup": (run.state in R_OPEN and run.process_gone)
         or (run.state == R.INTERRUPTED and not run.waited and not run.ended_by_user),
-        "interrupted_waiting": (run.state == R.WAITING and run.token in {None, TokenState.EXPIRED, TokenState.REVOKED})
+        "interrupted_waiting": (run.state == R.WAITING and run.token in UNUSABLE)
         or (run.state == R.INTERRUPTED and run.waited and not run.ended_by_user),
         "waiting": run.state == R.WAITING,
         "running": run.state in R_OPEN,
@@ -49,12 +50,12 @@ def test_status_of_every_possible_run_follows_the_rules() -> None:
         (RunFacts(R.RUNNING), "running"),
         (RunFacts(R.RUNNING, process_gone=True), "interrupted_startup"),
         (RunFacts(R.WAITING, waited=True), "waiting"),
-        (RunFacts(R.WAITING, waited=True, token=TokenState.CONSUMED), "waiting"),
-        (RunFacts(R.WAITING, waited=True, token=TokenState.EXPIRED), "interrupted_waiting"),
-        (RunFacts(R.WAITING, waited=True, token=TokenState.REVOKED), "interrupted_waiting"),
+        (RunFacts(R.WAITING, waited=True, token=WaitKeyState.CONSUMED), "waiting"),
+        (RunFacts(R.WAITING, waited=True, token=WaitKeyState.EXPIRED), "interrupted_waiting"),
+        (RunFacts(R.WAITING, waited=True, token=WaitKeyState.REVOKED), "interrupted_waiting"),
         (RunFacts(R.WAITING, waited=True, token=None), "interrupted_waiting"),
         (RunFacts(R.WAITING, waited=True, process_gone=True, token=None), "interrupted_startup"),
-        (RunFacts(R.RUNNING, waited=True, token=TokenState.CONSUMED), "running"),
+        (RunFacts(R.RUNNING, waited=True, token=WaitKeyState.CONSUMED), "running"),
         (RunFacts(R.INTERRUPTED), "interrupted_startup"),
         (RunFacts(R.INTERRUPTED, ended_by_user=True), "idle"),
         (RunFacts(R.INTERRUPTED, waited=True), "interrupted_waiting"),

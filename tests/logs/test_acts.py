@@ -14,15 +14,15 @@ from django.utils import timezone
 
 from sessions_app.events import EVENT_CLASSES
 from sessions_app.kernel import actor_context
-from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction
+from sessions_app.models import Prompt, TaskSession, WaitKey, session_transaction
 from sessions_app.prompts.overdue import report_overdue_prompts
 from sessions_app.sessions.services import intents
 from sessions_app.starts.outcomes import StartFailure, write_start_failure, write_stopped
 from sessions_app.turns.interruptions import interrupt_turn
 from sessions_app.turns.silence import report_stalled_turns
 from sessions_app.waits import expiry
-from sessions_app.waits import models as waits
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.models import mint_wait_key
+from sessions_app.waits.rules.wait_keys import WaitKind
 from tests.supervisor.commands import environment, supervising
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import recording_agentctl
@@ -82,8 +82,8 @@ def prompt_is_overdue() -> tuple[TaskSession, Callable[[], Any]]:
 def wait_key_expires() -> tuple[TaskSession, Callable[[], Any]]:
     session = running_session()
     with session_transaction(session.id) as transaction:
-        waits.mint_token(transaction, None, WaitKind.EXTERNAL, "w")
-    ResumeToken.objects.update(expires_at=LATE)
+        mint_wait_key(transaction, None, WaitKind.EXTERNAL, "w")
+    WaitKey.objects.update(expires_at=LATE)
     return session, expiry.expire_waits
 
 

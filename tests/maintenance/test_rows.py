@@ -22,14 +22,14 @@ from sessions_app.models import (
     Chore,
     Presence,
     RecoverySweep,
-    ResumeToken,
     SweepRequest,
     Turn,
+    WaitKey,
     session_transaction,
 )
 from sessions_app.notifications.models import Delivery
-from sessions_app.waits import models as waits
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.models import mint_wait_key
+from sessions_app.waits.rules.wait_keys import WaitKind
 from tests.maintenance.chores import LONG_AGO, run_chore
 from tests.supervisor.rows import make_user, running_session
 
@@ -37,12 +37,12 @@ pytestmark = pytest.mark.django_db
 SOON = timezone.now() + timedelta(days=1)
 
 
-def key(*, settled: Any, state: str = "completed") -> ResumeToken:
+def key(*, settled: Any, state: str = "completed") -> WaitKey:
     session = running_session()
     run_ = Turn.objects.create(session=session, message_id="m", state=state, started_at=LONG_AGO)
     with session_transaction(session.id) as transaction:
-        token = waits.mint_token(transaction, run_, WaitKind.EXTERNAL, "w")
-    ResumeToken.objects.filter(id=token.id).update(revoked_at=settled)
+        token = mint_wait_key(transaction, run_, WaitKind.EXTERNAL, "w")
+    WaitKey.objects.filter(id=token.id).update(revoked_at=settled)
     return token
 
 

@@ -183,7 +183,7 @@ def test_prompt_withdraws_no_question_unless_requested(world: World) -> None:
     world.mark_running()
     run = Turn.objects.create(session=world.session, message_id="zero", state="waiting", started_at=timezone.now())
     world.session.permissions.update(run=run)
-    world.session.tokens.update(run=run)
+    world.session.wait_keys.update(run=run)
     asked = arguments.PromptSessionArguments(session_id=world.session.id, message_id="one", text="Paint it")
     with pytest.raises(PermissionPending):
         acting.prompt_session(world.member, asked)

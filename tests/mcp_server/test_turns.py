@@ -61,7 +61,7 @@ def test_turn_whose_requests_are_answered_goes_on(world: World) -> None:
         session=world.session, message_id=row.message_id, state="waiting", wait_kind="permission", started_at=now
     )
     world.session.permissions.update(run=run)
-    world.session.tokens.update(run=run)
+    world.session.wait_keys.update(run=run)
     assert turn_of(world).outcome == Outcome.NEEDS_ANSWER
     (waiting,) = turn_of(world).permissions
     answer = arguments.AnswerPermissionArguments(

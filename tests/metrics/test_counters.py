@@ -22,8 +22,8 @@ from sessions_app.metrics.counters import MetricsBuffer
 from sessions_app.models import MetricCount, Prompt, TaskSession, session_transaction
 from sessions_app.starts.outcomes import StartFailure, write_start_failure
 from sessions_app.turns.interruptions import interrupt_turn
-from sessions_app.waits import models as waits
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.models import mint_wait_key, revoke_wait_keys
+from sessions_app.waits.rules.wait_keys import WaitKind
 from tests.supervisor.rows import MINE, change, execution_of, make_session, running_session
 
 pytestmark = pytest.mark.django_db
@@ -51,9 +51,9 @@ def busy_session() -> TaskSession:
         transaction.move_prompt(prompt, "accept")
         transaction.move_prompt(prompt, "deliver")
         transaction.start_run(prompt.message_id)
-        waits.mint_token(transaction, transaction.open_run, WaitKind.EXTERNAL, "w1")
-        waits.mint_token(transaction, transaction.open_run, WaitKind.EXTERNAL, "w2")
-        waits.revoke_tokens(transaction, "rotated", wait_id="w1")
+        mint_wait_key(transaction, transaction.open_run, WaitKind.EXTERNAL, "w1")
+        mint_wait_key(transaction, transaction.open_run, WaitKind.EXTERNAL, "w2")
+        revoke_wait_keys(transaction, "rotated", wait_id="w1")
     with session_transaction(session.id, MINE) as transaction:
         interrupt_turn(transaction, "agentctl_gone")
     Prompt.objects.filter(session=session, kind="continue").update(journal_epoch="e")

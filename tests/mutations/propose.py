@@ -56,7 +56,7 @@ MODULES: Final = {
     "sessions_app/recovery/rules/verification.py": 5,
     "sessions_app/recovery/continuity.py": 4,
     # Permissions and waits.
-    "sessions_app/waits/rules/wait_tokens.py": 3,
+    "sessions_app/waits/rules/wait_keys.py": 3,
     "sessions_app/waits/models.py": 3,
     "sessions_app/waits/services.py": 3,
     # Snapshots of uncommitted work.

@@ -69,8 +69,8 @@ def test_end_of_an_agent_closes_any_number_of_requests_with_as_many_statements(k
         session, journal = with_open_requests(number, **({"question": FORM} if kind == "question" else {}))
         counts.append(queries_of(session, [journal.exits("m1")], ""))
         assert not session.permissions.filter(state="pending").exists()
-        assert not session.tokens.unsettled().exists()
-        assert {token.reason for token in session.tokens.all()} == {"agent_gone"}
+        assert not session.wait_keys.unsettled().exists()
+        assert {token.reason for token in session.wait_keys.all()} == {"agent_gone"}
         assert names(session).count("session.permission.expired") == number
     assert counts[0] == counts[1]
 

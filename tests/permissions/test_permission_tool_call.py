@@ -13,10 +13,10 @@ from django.contrib.auth.models import User
 from executors_app.agentctl.drivers import acp
 from executors_app.wire.protocol import JournalKind
 from sessions_app.kernel.services.errors import TokenRevoked
-from sessions_app.models import Prompt, ResumeToken, TaskSession
+from sessions_app.models import Prompt, TaskSession, WaitKey
 from sessions_app.notifications.delivery import render_email
+from sessions_app.permissions.services import answer_permission, permission_keys
 from sessions_app.sessions.views.session_state import permission_contexts
-from sessions_app.waits.services import answer_permission, permission_tokens
 from tests.agentctl.running import agentctl
 from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, Line, ingest
@@ -109,7 +109,7 @@ def test_later_updates_of_the_call_complete_the_request() -> None:
 
 
 def _key(session: TaskSession) -> str:
-    secret = permission_tokens(session.permissions.all())["q1"].secret()
+    secret = permission_keys(session.permissions.all())["q1"].secret()
     assert secret is not None
     return secret
 
@@ -132,7 +132,7 @@ def test_changed_call_is_shown_and_the_key_of_the_earlier_one_is_refused(togethe
         answer_permission(session.id, "q1", "yes", earlier, user)
     answer_permission(session.id, "q1", "yes", _key(session), user)
     assert session.intents.get(kind="answer").payload["option_id"] == "yes"
-    assert ResumeToken.objects.filter(session=session).count() == (2 if together else 3)
+    assert WaitKey.objects.filter(session=session).count() == (2 if together else 3)
 
 
 def test_unchanged_call_keeps_its_key() -> None:
@@ -141,4 +141,4 @@ def test_unchanged_call_keeps_its_key() -> None:
     ingest(session, begin, lease=None)
     again = journal.line(JournalKind.TOOL_UPDATE, tool_call_id="call-1", status="pending", **TOOL_CALL)
     ingest(session, [again], lease=None)
-    assert ResumeToken.objects.filter(session=session).count() == 1
+    assert WaitKey.objects.filter(session=session).count() == 1

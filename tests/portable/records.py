@@ -114,7 +114,7 @@ def everything_of(session: TaskSession) -> dict[str, Any]:
         "run rows": list(session.runs.order_by("started_at").values_list(*run_fields)),
         "permissions": permission_states(session),
         "receipts": list(session.receipts.order_by("created_at").values_list("id", "kind", "verified", "evidence")),
-        "tokens": list(session.tokens.order_by("created_at").values_list(*token_fields)),
+        "tokens": list(session.wait_keys.order_by("created_at").values_list(*token_fields)),
         "session": (session.state, session.policy, session.created_at, session.agent_execution_id, session.last_seq),
         "task": (task.id, task.title, task.team.name, task.repository_id, task.state, task.created_at),
     }

@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sessions_app.board.services.tasks import delete_session
 from sessions_app.kernel.database_threads import DatabaseThread
-from sessions_app.models import ResumeToken, TaskSession, session_transaction
+from sessions_app.models import TaskSession, WaitKey, session_transaction
 from sessions_app.portable.exporter import Exporter
 from sessions_app.portable.record import SessionFiles, forget_record
 from sessions_app.portable.rules.lines import line_to_event
@@ -103,7 +103,7 @@ def test_record_is_private_and_contains_no_secret(folder: Path) -> None:
     profile = session.agent_profile
     profile.env, profile.args, profile.mcp_servers = {"KEY": "s3cret-4"}, ["s3cret-5"], [{"name": "s3cret-6"}]
     profile.save()
-    token = ResumeToken.objects.filter(session=session).first()
+    token = WaitKey.objects.filter(session=session).first()
     assert token is not None
     export_all()
 

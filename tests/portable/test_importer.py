@@ -226,7 +226,7 @@ def test_unfinished_work_is_held_interrupted_and_stopped(folder: Path) -> None:
     assert (back.state, back.desired_state, back.work_state) == ("WAITING_FOR_INPUT", "stopped", "idle")
     assert back.messages.get(role="tool").payload["status"] == "interrupted"
     assert back.permissions.get().state == "expired"
-    assert not back.tokens.unsettled().exists()
+    assert not back.wait_keys.unsettled().exists()
     assert back.intents.count() == 0
     assert names(back).count("session.run.interrupted") == 1
     assert session_status(back)["derived_status"] == DerivedStatus.INTERRUPTED_WAITING

@@ -83,7 +83,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/repository": KEPT,
     "sessions_app/preparedhistory": RECORD,
     "sessions_app/renderedtext": RECORD,
-    "sessions_app/resumetoken": RECORD,
+    "sessions_app/waitkey": RECORD,
     "sessions_app/turn": RECORD,
     "sessions_app/sessionevent": RECORD,
     "sessions_app/supervisor": RECORD,

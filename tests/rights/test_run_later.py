@@ -181,7 +181,7 @@ class TestRequests:
         with pytest.raises(TokenRevoked):
             waits.resume_wait(str(opened.resume_token), "Built", "")
         assert not Prompt.objects.filter(kind="wait").exists()
-        again = waits.rotate_wait_token(world.session.id, opened.wait_id, world.staff)
+        again = waits.rotate_wait_key(world.session.id, opened.wait_id, world.staff)
         waits.resume_wait(str(again.resume_token), "Built", "")
         assert Prompt.objects.get(kind="wait").text == "Built"
 

@@ -11,11 +11,11 @@ from django.utils import timezone
 from sessions_app.board.services import tasks
 from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound, TerminalState, TokenConsumed, TokenInvalid
 from sessions_app.models import Intent, IntentKind, PermissionRequest, Prompt, TaskSession
+from sessions_app.permissions.services import answer_permission
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
 from sessions_app.starts.outcomes import write_stopped
 from sessions_app.supervisor.dispatcher import next_overtaking_intent
-from sessions_app.waits import services as waits
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     answer,
@@ -168,11 +168,11 @@ def test_only_open_permissions_and_offered_options_can_be_answered() -> None:
     session, user = asked(), make_user()
     key = key_of(session, "q1")
     with pytest.raises(Invalid):
-        waits.answer_permission(session.id, "q1", "maybe", key, user)
+        answer_permission(session.id, "q1", "maybe", key, user)
     with pytest.raises(NotFound):
-        waits.answer_permission(session.id, "q2", "yes", key, user)
+        answer_permission(session.id, "q2", "yes", key, user)
     with pytest.raises(NotFound):
-        waits.answer_permission(running_session().id, "q1", "yes", key, user)
+        answer_permission(running_session().id, "q1", "yes", key, user)
     assert open_orders(session) == []
 
 
@@ -182,9 +182,9 @@ def test_key_is_valid_only_for_its_own_permission() -> None:
     ingest(other, [*journal.turn_begins("p1"), journal.requests_permission("r1"), journal.requests_permission("r2")])
     for key in ("", "kwt_nonsense", key_of(other, "r1")):
         with pytest.raises(TokenInvalid):
-            waits.answer_permission(session.id, "q1", "yes", key, user)
+            answer_permission(session.id, "q1", "yes", key, user)
     with pytest.raises(TokenInvalid):
-        waits.answer_permission(other.id, "r2", "yes", key_of(other, "r1"), user)
+        answer_permission(other.id, "r2", "yes", key_of(other, "r1"), user)
     assert open_orders(session) == open_orders(other) == []
 
 

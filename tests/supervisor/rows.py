@@ -19,13 +19,13 @@ from sessions_app.models import (
     PermissionRequest,
     Prompt,
     Repository,
-    ResumeToken,
     Task,
     TaskSession,
     Turn,
+    WaitKey,
     texts_of,
 )
-from sessions_app.waits import services as waits
+from sessions_app.permissions.services import answer_permission
 
 MINE = Lease("me", 1)
 """The lease of sessions made by ``running_session``."""
@@ -132,13 +132,13 @@ def permission_states(session: TaskSession) -> dict[str, str]:
 
 def key_of(session: TaskSession, wait_id: str) -> str:
     """Return the secret of the newest key of a wait."""
-    token = ResumeToken.objects.filter(session=session, wait_id=wait_id).latest("created_at")
+    token = WaitKey.objects.filter(session=session, wait_id=wait_id).latest("created_at")
     return token.secret() or ""
 
 
 def answer(session: TaskSession, permission_id: str, option_id: str, who: str = "ada") -> PermissionRequest:
     """Answer a permission request as a member of the team."""
-    return waits.answer_permission(session.id, permission_id, option_id, key_of(session, permission_id), make_user(who))
+    return answer_permission(session.id, permission_id, option_id, key_of(session, permission_id), make_user(who))
 
 
 def conversation(session: TaskSession) -> list[tuple[str, str, dict[str, Any], bool]]:

@@ -21,7 +21,7 @@ from sessions_app.kernel.services.errors import (
     TokenInvalid,
     TokenRevoked,
 )
-from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction
+from sessions_app.models import Prompt, TaskSession, WaitKey, session_transaction
 from sessions_app.prompts.services import prompts
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
@@ -161,7 +161,7 @@ def test_repeat_that_overtakes_the_first_answer_resumes_nothing(monkeypatch: pyt
     check = waits.earlier_answer
     seen_before_the_first_answer: list[None] = [None]
 
-    def check_too_early(token: ResumeToken, idempotency_key: str) -> dict[str, Any] | None:
+    def check_too_early(token: WaitKey, idempotency_key: str) -> dict[str, Any] | None:
         if seen_before_the_first_answer:
             return seen_before_the_first_answer.pop()
         return check(token, idempotency_key)
@@ -250,7 +250,7 @@ def test_missed_deadline_interrupts_the_wait_once() -> None:
     session = running_session()
     opened = wait(session, timezone.now() + timedelta(hours=1))
     assert expire_waits() == 0
-    ResumeToken.objects.update(expires_at=timezone.now())
+    WaitKey.objects.update(expires_at=timezone.now())
     assert status(session) == "interrupted_waiting", "the status changes even before the expiry is recorded"
     assert [expire_waits(), expire_waits()] == [1, 0]
     assert run_and_token_events(session) == ["run.waiting", "token.minted", "token.expired", "run.interrupted"]
@@ -266,7 +266,7 @@ def test_wait_that_cannot_be_ended_does_not_stop_others(caplog: pytest.LogCaptur
     broken, other = running_session(), running_session(task=make_task(title="Another"))
     for session in (broken, other):
         wait(session, timezone.now() + timedelta(hours=1))
-    ResumeToken.objects.update(expires_at=timezone.now())
+    WaitKey.objects.update(expires_at=timezone.now())
     broken.events.create(seq=99, name="x", at=timezone.now(), once=f"run.interrupted:{broken.runs.get().id}")
     assert expire_waits() == 1
     assert status(other) == "interrupted_waiting"
@@ -334,7 +334,7 @@ def test_wait_is_refused_during_turns_after_deadlines_and_in_ended_sessions() ->
         wait(running_session(), timezone.now())
     with pytest.raises(TerminalState):
         wait(running_session(state="COMPLETED"))
-    assert not ResumeToken.objects.exists()
+    assert not WaitKey.objects.exists()
 
 
 def test_withdrawing_a_wait_result_ends_its_run() -> None:
@@ -349,11 +349,11 @@ def test_withdrawing_a_wait_result_ends_its_run() -> None:
 def test_permission_key_ends_no_external_wait() -> None:
     session, journal = running_session(), Journal()
     ingest(session, [*journal.turn_begins("p1"), journal.requests_permission("q1")])
-    key = ResumeToken.objects.get(wait_id="q1").secret()
+    key = WaitKey.objects.get(wait_id="q1").secret()
     for wrong in (key or "", "", "kwt_guess"):
         with pytest.raises(TokenInvalid):
             waits.resume_wait(wrong, "x", "1")
-    assert ResumeToken.objects.get().consumed_at is None
+    assert WaitKey.objects.get().consumed_at is None
 
 
 def test_no_secret_is_in_the_log_the_events_or_the_database(caplog: pytest.LogCaptureFixture) -> None:
@@ -363,7 +363,7 @@ def test_no_secret_is_in_the_log_the_events_or_the_database(caplog: pytest.LogCa
     waits.resume_wait(key_of(second), "x", "1")
     with pytest.raises(TokenConsumed) as refused:
         waits.resume_wait(key_of(second), "x", "2")
-    rows = [str(row) for model in (ResumeToken, Prompt) for row in model.objects.values()]
+    rows = [str(row) for model in (WaitKey, Prompt) for row in model.objects.values()]
     events = [str(event.payload) for event in session.events.all()]
     everything = "\n".join([*rows, *events, caplog.text, str(refused.value.details), str(session_status(session))])
     for opened in (first, second):

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from sessions_app.kernel.services.errors import Conflict, Invalid, TerminalState
 from sessions_app.mcp_server.reading import view_session
-from sessions_app.models import AttentionItem, Prompt, ResumeToken, Supervisor, TaskSession, Turn
+from sessions_app.models import AttentionItem, Prompt, Supervisor, TaskSession, Turn, WaitKey
 from sessions_app.notifications.delivery import render_email, webhook_payload
 from sessions_app.prompts.delivery import claim_next_prompt
 from sessions_app.prompts.services import prompts
@@ -20,7 +20,7 @@ from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
 from sessions_app.waits import services as waits
 from sessions_app.waits.expiry import expire_waits
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.rules.wait_keys import WaitKind
 from tests.api.world import client_of
 from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, ingest
@@ -35,7 +35,7 @@ def interrupted(kind: WaitKind = WaitKind.EXTERNAL, reason: str = "The build of 
     session = running_session(**fields)
     waits.open_wait(session.id, reason, timezone.now() + timedelta(hours=1), make_user(), kind)
     past = timezone.now() - timedelta(seconds=1)
-    ResumeToken.objects.filter(session=session).update(expires_at=past)
+    WaitKey.objects.filter(session=session).update(expires_at=past)
     Turn.objects.filter(session=session).update(deadline_at=past, started_at=past - timedelta(hours=1))
     assert expire_waits() == 1
     return fresh(session)

@@ -61,7 +61,7 @@ def test_one_of_fifty_concurrent_redemptions_of_a_key_wins(tmp_path: Path) -> No
     refused = [(status, body["code"]) for _, status, body in told if status != 200]
     assert refused == [(410, "token_consumed")] * (PROCESSES * THREADS - 1)
     when = {body["details"]["consumed_at"] for _, status, body in told if status != 200}
-    consumed_at = session.tokens.get().consumed_at
+    consumed_at = session.wait_keys.get().consumed_at
     assert consumed_at is not None
     assert when == {consumed_at.isoformat()}
     assert [(row.message_id, row.text) for row in Prompt.objects.all()] == [(f"wait:{opened.wait_id}", winner)]

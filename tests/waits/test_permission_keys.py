@@ -10,12 +10,13 @@ from django.utils import timezone
 
 from executors_app.wire.protocol import JournalKind
 from sessions_app.kernel.services.errors import TokenRevoked
-from sessions_app.models import ResumeToken, TaskSession
+from sessions_app.models import TaskSession, WaitKey
+from sessions_app.permissions import key_renewal
+from sessions_app.permissions.key_renewal import renew_permission_keys
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
-from sessions_app.waits import expiry
-from sessions_app.waits.expiry import expire_waits, renew_tokens
-from sessions_app.waits.rules.wait_tokens import TokenState
+from sessions_app.waits.expiry import expire_waits
+from sessions_app.waits.rules.wait_keys import WaitKeyState
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     answer,
@@ -40,8 +41,8 @@ def asking_session(*permission_ids: str) -> tuple[TaskSession, Journal]:
     return session, journal
 
 
-def token_states(session: TaskSession) -> dict[str, TokenState]:
-    return {token.wait_id: token.state(timezone.now()) for token in session.tokens.all()}
+def token_states(session: TaskSession) -> dict[str, WaitKeyState]:
+    return {token.wait_id: token.state(timezone.now()) for token in session.wait_keys.all()}
 
 
 def status(session: TaskSession) -> Any:
@@ -51,7 +52,7 @@ def status(session: TaskSession) -> Any:
 def test_key_is_created_in_the_transaction_of_its_request() -> None:
     session, _ = asking_session("q1", "q2")
     run = session.runs.get()
-    assert [(one.wait_id, one.run, one.expires_at) for one in session.tokens.all()] == [
+    assert [(one.wait_id, one.run, one.expires_at) for one in session.wait_keys.all()] == [
         ("q1", run, None),
         ("q2", run, None),
     ]
@@ -64,13 +65,13 @@ def test_repeated_request_keeps_its_key() -> None:
     before = key_of(session, "q1")
     ingest(session, [journal.requests_permission("q1")])
     assert key_of(session, "q1") == before
-    assert session.tokens.count() == 1
+    assert session.wait_keys.count() == 1
 
 
 def test_undelivered_answer_keeps_the_session_waiting() -> None:
     session, journal = asking_session()
     answer(session, "q1", "yes")
-    assert (status(session), token_states(session)) == ("waiting", {"q1": TokenState.CONSUMED})
+    assert (status(session), token_states(session)) == ("waiting", {"q1": WaitKeyState.CONSUMED})
     ingest(session, [journal.line(JournalKind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")])
     assert status(session) == "running"
 
@@ -91,8 +92,8 @@ def test_key_is_revoked_when_a_permission_ends_without_our_answer(
     session, journal = asking_session()
     key = key_of(session, "q1")
     ingest(session, [journal.line(kind, **body)])
-    token = session.tokens.get()
-    assert (token.state(timezone.now()), token.reason) == (TokenState.REVOKED, reason)
+    token = session.wait_keys.get()
+    assert (token.state(timezone.now()), token.reason) == (WaitKeyState.REVOKED, reason)
     assert names(session).count("session.token.revoked") == 1
     with pytest.raises(TokenRevoked):
         answer(session, "q1", "yes")
@@ -104,7 +105,7 @@ def test_agent_death_expires_its_permission_in_the_same_line() -> None:
     ingest(session, [journal.exits("p1")])
     assert permission_states(session) == {"q1": "expired", "q2": "expired"}
     assert names(session).count("session.permission.expired") == 2
-    assert set(token_states(session).values()) == {TokenState.REVOKED}
+    assert set(token_states(session).values()) == {WaitKeyState.REVOKED}
     assert status(session) == "interrupted_waiting"
 
 
@@ -114,14 +115,14 @@ def test_answer_to_a_dead_agent_is_reported_as_not_delivered() -> None:
     ingest(session, [journal.exits("p1")])
     assert permission_states(session) == {"q1": "expired"}
     assert "session.permission.expired" in names(session)
-    assert token_states(session) == {"q1": TokenState.CONSUMED}
+    assert token_states(session) == {"q1": WaitKeyState.CONSUMED}
 
 
 def test_new_prompt_revokes_the_keys_at_once() -> None:
     session, _ = asking_session("q1", "q2")
     answer(session, "q1", "yes")
     intents.queue_prompt(session.id, "m2", "something else", make_user())
-    assert token_states(session) == {"q1": TokenState.CONSUMED, "q2": TokenState.REVOKED}
+    assert token_states(session) == {"q1": WaitKeyState.CONSUMED, "q2": WaitKeyState.REVOKED}
     assert status(session) == "waiting", "the first answer is being delivered"
 
 
@@ -135,10 +136,10 @@ def test_request_outside_any_turn_also_has_a_key() -> None:
 def test_permission_has_no_timeout_by_default(settings: Any) -> None:
     settings.KANDEV_PERMISSION_TIMEOUT = 60.0
     session, journal = asking_session()
-    token = session.tokens.get()
+    token = session.wait_keys.get()
     assert token.expires_at is not None
     assert timedelta(seconds=50) < token.expires_at - timezone.now() <= timedelta(seconds=60)
-    ResumeToken.objects.update(expires_at=timezone.now())
+    WaitKey.objects.update(expires_at=timezone.now())
     assert [expire_waits(), expire_waits()] == [1, 0]
     assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": None})]
     assert "session.token.expired" in names(session)
@@ -152,7 +153,7 @@ def test_open_permissions_survive_a_secret_key_rotation(settings: Any) -> None:
     shown = key_of(session, "q1")
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new " * 20, [settings.SECRET_KEY]
     assert key_of(session, "q1") == shown
-    assert renew_tokens() == (0, "")
+    assert renew_permission_keys() == (0, "")
     assert answer(session, "q1", "yes").state == "pending"
 
 
@@ -160,32 +161,32 @@ def test_permission_with_a_lost_key_gets_another(settings: Any) -> None:
     session, _ = asking_session()
     settings.SECRET_KEY = "new " * 20
     assert key_of(session, "q1") == ""
-    assert [renew_tokens(), renew_tokens()] == [(1, ""), (0, "")]
+    assert [renew_permission_keys(), renew_permission_keys()] == [(1, ""), (0, "")]
     assert answer(session, "q1", "yes").state == "pending"
-    assert sorted(token.reason for token in session.tokens.all()) == ["", "rotated"]
+    assert sorted(token.reason for token in session.wait_keys.all()) == ["", "rotated"]
 
 
 def test_keys_are_checked_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "RENEWAL_BATCH", 2)
+    monkeypatch.setattr(key_renewal, "RENEWAL_BATCH", 2)
     session, _ = asking_session("q1", "q2", "q3")
-    session.tokens.all().delete()
-    assert renew_tokens() == (2, "q2")
-    assert renew_tokens("q2") == (1, "")
-    assert session.tokens.count() == 3
+    session.wait_keys.all().delete()
+    assert renew_permission_keys() == (2, "q2")
+    assert renew_permission_keys("q2") == (1, "")
+    assert session.wait_keys.count() == 3
 
 
 def test_checking_keys_reads_no_request(django_assert_num_queries: Any) -> None:
     asking_session("q1", "q2", "q3")
     with django_assert_num_queries(2) as queries:
-        assert renew_tokens() == (0, "")
+        assert renew_permission_keys() == (0, "")
     assert "tool_call" not in "".join(query["sql"] for query in queries.captured_queries)
 
 
 def test_permission_from_before_keys_existed_gets_one() -> None:
     session, _ = asking_session()
-    session.tokens.all().delete()
+    session.wait_keys.all().delete()
     assert status(session) == "interrupted_waiting"
-    assert renew_tokens() == (1, "")
+    assert renew_permission_keys() == (1, "")
     assert status(session) == "waiting"
     assert answer(session, "q1", "yes").state == "pending"
 
@@ -194,4 +195,4 @@ def test_settled_permission_gets_no_new_key() -> None:
     session, _ = asking_session("q1", "q2")
     answer(session, "q1", "yes")
     intents.queue_prompt(session.id, "m2", "something else", make_user())
-    assert renew_tokens() == (0, "")
+    assert renew_permission_keys() == (0, "")

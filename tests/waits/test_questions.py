@@ -12,10 +12,9 @@ from executors_app.wire.protocol import JournalKind
 from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.kernel.services.errors import Invalid, InvalidAnswer, TokenConsumed
 from sessions_app.models import AttentionItem, PermissionRequest, TaskSession
-from sessions_app.permissions.services import undelivered_content
+from sessions_app.permissions.services import answer_permission, undelivered_content
 from sessions_app.sessions.services.status import session_status
 from sessions_app.stream.views import render_messages
-from sessions_app.waits import services as waits
 from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
@@ -54,7 +53,7 @@ def asked(question: dict[str, Any] | None = None) -> tuple[TaskSession, Journal]
 
 
 def respond(session: TaskSession, option: str, content: Any = None, who: str = "ada") -> PermissionRequest:
-    return waits.answer_permission(session.id, "q1", option, key_of(session, "q1"), make_user(who), content=content)
+    return answer_permission(session.id, "q1", option, key_of(session, "q1"), make_user(who), content=content)
 
 
 def request_of(session: TaskSession) -> PermissionRequest:

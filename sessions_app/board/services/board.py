@@ -25,7 +25,7 @@ from sessions_app.recovery.services.assessment import is_running
 from sessions_app.sessions.rules.situation_facts import SituationFacts
 from sessions_app.sessions.services.queries import SECRET_FIELDS
 from sessions_app.sessions.services.status import CLAIMS_TO_RUN, SessionRunState, is_asleep, load_run_states
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.rules.wait_keys import WaitKind
 from sessions_app.workflows.models import WorkflowRun
 
 TASKS_PER_COLUMN: Final = 50

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.waits.rules.wait_tokens import TokenState
+from sessions_app.waits.rules.wait_keys import WaitKeyState
 
 
 class SessionState(StrEnum):
@@ -314,11 +314,11 @@ class RunFacts:
     """The agent process that owns the run is gone; always False for external waits, which no process owns."""
     ended_by_user: bool = False
     """A user stopped or closed the session, which interrupted the run."""
-    token: TokenState | None = TokenState.ACTIVE
+    token: WaitKeyState | None = WaitKeyState.ACTIVE
     """Best state among the keys of its wait; None: it has none. Consumed means that an answer is on its way."""
 
 
-_OPENS_OR_OPENED = frozenset({TokenState.ACTIVE, TokenState.CONSUMED})
+_OPENS_OR_OPENED = frozenset({WaitKeyState.ACTIVE, WaitKeyState.CONSUMED})
 
 
 def derive_status(run: RunFacts | None) -> DerivedStatus:

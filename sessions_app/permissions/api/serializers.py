@@ -14,7 +14,7 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.kernel.rules.states import PermissionState, QuestionStatus
-from sessions_app.models import PermissionRequest, ResumeToken
+from sessions_app.models import PermissionRequest, WaitKey
 from sessions_app.waits.services import shown_secret
 
 
@@ -60,29 +60,29 @@ class PermissionSerializer(StrictModelSerializer):
         )
         read_only_fields = fields
 
-    def _token(self, asked: PermissionRequest) -> ResumeToken | None:
-        found: dict[str, ResumeToken] = self.context["tokens"]
-        return found.get(asked.id)
+    def _key(self, request: PermissionRequest) -> WaitKey | None:
+        keys: dict[str, WaitKey] = self.context["keys"]
+        return keys.get(request.id)
 
-    def get_resume_token(self, asked: PermissionRequest) -> str | None:
+    def get_resume_token(self, request: PermissionRequest) -> str | None:
         """Return the key to answer with, if the user may answer and the key is still valid; else null."""
         if self.context["may_answer"]:
-            return shown_secret(self._token(asked))
+            return shown_secret(self._key(request))
         return None
 
-    def get_expires_at(self, asked: PermissionRequest) -> datetime | None:
+    def get_expires_at(self, request: PermissionRequest) -> datetime | None:
         """Return when the request expires unanswered; null if it never does."""
-        token = self._token(asked)
-        if token:
-            return token.expires_at
-        return None
+        key = self._key(request)
+        if key is None:
+            return None
+        return key.expires_at
 
-    def get_answered_by(self, asked: PermissionRequest) -> str | None:
+    def get_answered_by(self, request: PermissionRequest) -> str | None:
         """Return the name of the user whose answer was used; null if there is none."""
-        token = self._token(asked)
-        if token and token.consumed_by:
-            return token.consumed_by.get_username()
-        return None
+        key = self._key(request)
+        if key is None:
+            return None
+        return key.consumer_name
 
 
 class PermissionAnswerSerializer(serializers.Serializer[Any]):

@@ -19,17 +19,17 @@ from sessions_app.permissions.api.serializers import (
     PermissionQuerySerializer,
     PermissionSerializer,
 )
-from sessions_app.waits.services import answer_permission, permission_tokens
+from sessions_app.permissions.services import answer_permission, permission_keys
 
 
 class PermissionApiView(SessionApiView):
     """Base class of views of permissions."""
 
-    def serialize_with_tokens(self, asked: list[PermissionRequest]) -> Any:
+    def serialize_with_keys(self, requests: list[PermissionRequest]) -> Any:
         """Return the permissions as this user may see them."""
         may_answer = may_write_session(self.request.user, self.session)
-        context = {"tokens": permission_tokens(asked), "may_answer": may_answer}
-        return PermissionSerializer(asked, many=True, context=context).data
+        context = {"keys": permission_keys(requests), "may_answer": may_answer}
+        return PermissionSerializer(requests, many=True, context=context).data
 
 
 class PermissionListView(PermissionApiView):
@@ -38,8 +38,9 @@ class PermissionListView(PermissionApiView):
     @document_responses({200: PermissionSerializer(many=True)}, 400, 404, parameters=[PermissionQuerySerializer])
     def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List the permissions, oldest first. Users who may answer also see the key for it."""
-        found, paginator = paginate(self.session.permissions.filter(**self.query(PermissionQuerySerializer)), self)
-        return paginator.get_paginated_response(self.serialize_with_tokens(found))
+        permissions = self.session.permissions.filter(**self.query(PermissionQuerySerializer))
+        page, paginator = paginate(permissions, self)
+        return paginator.get_paginated_response(self.serialize_with_keys(page))
 
 
 class PermissionAnswerView(PermissionApiView):
@@ -53,15 +54,16 @@ class PermissionAnswerView(PermissionApiView):
 
         Returns 202 while the answer is on its way to the agent, and 200 if the same answer was given before.
         """
-        given = self.body(PermissionAnswerSerializer)
-        asked = answer_permission(
+        body = self.body(PermissionAnswerSerializer)
+        permission = answer_permission(
             self.session.id,
             permission_id,
-            given["option_id"],
-            given["resume_token"],
+            body["option_id"],
+            body["resume_token"],
             request.user,
-            content=given["content"],
+            content=body["content"],
         )
-        return Response(
-            self.serialize_with_tokens([asked])[0], status=202 if asked.state == PermissionState.PENDING else 200
-        )
+        status = 200
+        if permission.state == PermissionState.PENDING:
+            status = 202
+        return Response(self.serialize_with_keys([permission])[0], status=status)

@@ -8,11 +8,11 @@ from typing import Any
 from django.utils import timezone
 
 from sessions_app.kernel.rules.rebuild import ReceiptRow, SessionRebuild
-from sessions_app.models import ContinuityReceipt, ResumeToken, TaskSession, Turn
+from sessions_app.models import ContinuityReceipt, TaskSession, Turn, WaitKey
 from sessions_app.portable.rows.batches import insert_rows
 from sessions_app.portable.snapshot_values import SnapshotValues
 from sessions_app.recovery.rules.verification import ReceiptKind, Verified
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.rules.wait_keys import WaitKind
 
 
 def write_receipts(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebuild) -> None:
@@ -65,7 +65,7 @@ def write_tokens(session: TaskSession, tokens: SnapshotValues) -> None:
         if token_id is None or len(secret_hash) != 64:
             continue
         run = Turn.objects.filter(id=values.id("run_id") or uuid.uuid4(), session=session).first()
-        token = ResumeToken(
+        token = WaitKey(
             id=token_id,
             session=session,
             run=run,
@@ -80,4 +80,4 @@ def write_tokens(session: TaskSession, tokens: SnapshotValues) -> None:
             expired_at=values.time("expired_at"),
         )
         rows.append(token)
-    ResumeToken.objects.bulk_create(rows, ignore_conflicts=True)
+    WaitKey.objects.bulk_create(rows, ignore_conflicts=True)

@@ -32,7 +32,7 @@ from sessions_app.recovery.rules.resumability import Mode, Reason, Strategy
 from sessions_app.sessions.rules.session_status import SessionStatus
 from sessions_app.sessions.rules.situation_facts import IdleReason
 from sessions_app.sessions.services.intents import BULK_ACTIONS, BULK_LIMIT, MODES, TEXT_LIMIT
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.rules.wait_keys import WaitKind
 
 
 class SessionSerializer(StrictModelSerializer):

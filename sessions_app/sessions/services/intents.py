@@ -49,7 +49,7 @@ from sessions_app.recovery.rules.recovery_facts import MAX_CLOCK_SKEW
 from sessions_app.recovery.rules.resumability import Assessment, Mode, assess_mode
 from sessions_app.recovery.services.assessment import assess_session, execution_of, is_running, refuse_lost_worktree
 from sessions_app.sessions.services.queries import visible_sessions
-from sessions_app.waits import models as waits
+from sessions_app.waits.models import end_external_wait, revoke_wait_keys
 
 MODES = tuple(mode.value for mode in Mode)
 GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
@@ -212,7 +212,7 @@ def prepare_for_prompt(transaction: SessionTransaction, by: User | None, *, ends
     """
     if not transaction.session.has_agent:
         raise NoAgent
-    waits.end_external_wait(transaction, "new_message")
+    end_external_wait(transaction, "new_message")
     assessment = assess_for_start(transaction)
     if assessment.is_running:
         _end_wait(transaction, by, allowed=ends_permission)
@@ -230,7 +230,7 @@ def _end_wait(transaction: SessionTransaction, by: User | None, *, allowed: bool
     Raises PermissionPending and changes nothing if that is not ``allowed``.
     """
     run = transaction.open_turn
-    if run is not None and run.state == RunState.WAITING and waits.revoke_tokens(transaction, "new_message", run=run):
+    if run is not None and run.state == RunState.WAITING and revoke_wait_keys(transaction, "new_message", run=run):
         # Raising rolls back the transaction, and with it the revocation.
         if not allowed:
             raise PermissionPending
@@ -274,7 +274,7 @@ def end_work_after_retry(transaction: SessionTransaction, withdrawn: Prompt) -> 
 
 def _cancel_wait(transaction: SessionTransaction, run: Turn) -> bool:
     """End an external wait, and its result unless an agent may have it; return False in that case."""
-    if waits.end_external_wait(transaction, "cancelled"):
+    if end_external_wait(transaction, "cancelled"):
         return True
     row = transaction.session.prompts.filter(message_id=run.message_id, state=PromptState.QUEUED).first()
     if row is not None:
@@ -286,7 +286,7 @@ def request_stop(session_id: uuid.UUID, by: User | None) -> None:
     """Request the end of the execution; the session can be resumed later. A start in progress yields to it."""
     with session_transaction(session_id) as transaction:
         _withdraw_start(transaction)
-        waits.end_external_wait(transaction, "stopped")
+        end_external_wait(transaction, "stopped")
         withdraw_retry(transaction)
         transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None, start_rank=None)
         if not transaction.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
@@ -307,7 +307,7 @@ def request_close(session_id: uuid.UUID, by: User, outcome: str, *, delete_trans
         if earlier is not None and earlier.payload["as"] != outcome:
             raise Conflict(f"The session is being closed as {earlier.payload['as']}.")
         _withdraw_start(transaction)
-        waits.end_external_wait(transaction, "closed")
+        end_external_wait(transaction, "closed")
         transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=True, start_rank=None)
         if earlier is None:
             payload: dict[str, Any] = {"as": outcome, **({"delete_transcript": True} if delete_transcript else {})}

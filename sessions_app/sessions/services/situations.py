@@ -36,7 +36,7 @@ from sessions_app.sessions.rules.situation_facts import SituationFacts
 from sessions_app.sessions.rules.situations import idle_situation, situation
 from sessions_app.turns.models import newest_run
 from sessions_app.turns.rules.transient_errors import Retry
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.rules.wait_keys import WaitKind
 
 
 class _Team(NamedTuple):

@@ -36,10 +36,10 @@ from sessions_app.models import (
     ContinuityReceipt,
     PermissionRequest,
     Prompt,
-    ResumeToken,
     Supervisor,
     TaskSession,
     Turn,
+    WaitKey,
 )
 from sessions_app.prompts.services.prompt_context import wait_of
 from sessions_app.recovery.rules.history import UNKNOWN_FACTS
@@ -65,7 +65,7 @@ from sessions_app.sessions.services.intents import open_start_intent, waiting_re
 from sessions_app.sessions.services.situations import start_wait_json, with_situation
 from sessions_app.turns.models import newest_run, newest_runs
 from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
-from sessions_app.waits.rules.wait_tokens import TokenState, WaitKind, most_usable_state
+from sessions_app.waits.rules.wait_keys import WaitKeyState, WaitKind, most_usable_state
 from sessions_app.workspace.services.workspace import transfer_json
 from sessions_app.workspace.services.workspace_notes import warnings_json, workspace_json
 
@@ -93,7 +93,7 @@ def load_run_states(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, Sessi
     return states
 
 
-def _best_tokens(runs: Sequence[Turn]) -> Mapping[uuid.UUID, TokenState | None]:
+def _best_tokens(runs: Sequence[Turn]) -> Mapping[uuid.UUID, WaitKeyState | None]:
     """Return the most usable state among the keys of what each run still waits for."""
     if not runs:
         return {}
@@ -102,7 +102,7 @@ def _best_tokens(runs: Sequence[Turn]) -> Mapping[uuid.UUID, TokenState | None]:
     pending = set(
         PermissionRequest.objects.filter(run__in=runs, state=PermissionState.PENDING).values_list("run_id", "id")
     )
-    for key in ResumeToken.objects.filter(run__in=runs):
+    for key in WaitKey.objects.filter(run__in=runs):
         run_id = cast(uuid.UUID, key.run_id)
         is_waited = key.wait_kind != WaitKind.PERMISSION and key.wait_id == waits[run_id]
         if is_waited or (run_id, key.wait_id) in pending:

@@ -27,7 +27,7 @@ from sessions_app.kernel.rules.states import (
     SessionState,
 )
 from sessions_app.kernel.services.errors import NoAgent, TerminalState, refusal_error
-from sessions_app.models import PermissionRequest, ResumeToken, TaskSession
+from sessions_app.models import PermissionRequest, TaskSession, WaitKey
 from sessions_app.pages.labels import (
     POLICY_LABELS,
     PROMPT_STATE_LABELS,
@@ -35,6 +35,7 @@ from sessions_app.pages.labels import (
     execution_label,
     receipt_label_in_history,
 )
+from sessions_app.permissions.services import option_name, permission_keys
 from sessions_app.permissions.views import question_context
 from sessions_app.recovery.rules.recovery_facts import Policy
 from sessions_app.recovery.rules.resumability import Assessment, Mode, assess_mode
@@ -53,8 +54,8 @@ from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION, i
 from sessions_app.stream.views import attached_files, review_context
 from sessions_app.turns.models import newest_run
 from sessions_app.waits import services as waits
-from sessions_app.waits.rules.wait_tokens import TokenState
-from sessions_app.waits.services import option_name, permission_tokens, shown_secret
+from sessions_app.waits.rules.wait_keys import WaitKeyState
+from sessions_app.waits.services import shown_secret
 from sessions_app.waits.views import wait_contexts
 from sessions_app.workspace.services.workspace_notes import head_sentence, ignored_sentence
 
@@ -70,7 +71,7 @@ MAX_CARDS: Final = 20
 def permission_contexts(session: TaskSession) -> list[dict[str, Any]]:
     """Return the first open permission requests, and those of the newest run that closed without an answer."""
     rows = _load_requests(session)
-    keys = permission_tokens(rows)
+    keys = permission_keys(rows)
     calls = _review_contexts(session, rows, {asked.id for asked in rows if asked.size <= 2 * REVIEW_LIMIT})
     contexts = [_permission_context(asked, keys.get(asked.id), calls[asked.id]) for asked in rows]
     return [one for one in contexts if one["asked"].state != "cancelled" or one["closed"] == EXPIRED_TEXT]
@@ -109,10 +110,10 @@ def _review_contexts(
     }
 
 
-def _permission_context(asked: PermissionRequest, token: ResumeToken | None, call: dict[str, Any]) -> dict[str, Any]:
+def _permission_context(asked: PermissionRequest, token: WaitKey | None, call: dict[str, Any]) -> dict[str, Any]:
     """Return one request: its question, key and options, the given answer, or why it is closed."""
     state = token.state(timezone.now()) if token else None
-    if token and state is TokenState.CONSUMED:
+    if token and state is WaitKeyState.CONSUMED:
         given = str((token.first_answer or {}).get("option_id", ""))
     else:
         given = ""
@@ -185,11 +186,11 @@ def _breadth(option: Mapping[str, Any]) -> int:
     return _OPTION_ORDER.index(kind)
 
 
-def _closed_reason(asked: PermissionRequest, state: TokenState | None) -> str:
+def _closed_reason(asked: PermissionRequest, state: WaitKeyState | None) -> str:
     if asked.state == PermissionState.EXPIRED:
         return AGENT_ENDED_TEXT
     if state:
-        return {TokenState.EXPIRED: EXPIRED_TEXT, TokenState.REVOKED: OVERRULED_TEXT}.get(state, "")
+        return {WaitKeyState.EXPIRED: EXPIRED_TEXT, WaitKeyState.REVOKED: OVERRULED_TEXT}.get(state, "")
     return ""
 
 

@@ -12,7 +12,7 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.sessions.services.intents import TEXT_LIMIT
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.rules.wait_keys import WaitKind
 
 _INTERNAL_WAIT_KINDS: Final = "You cannot request a wait of the kind “{input}”. Use “external” or “tool_result”."
 """Only an agent can request a permission, so that kind of wait is not offered."""

@@ -21,7 +21,7 @@ from sessions_app.waits.api.serializers import (
     WaitAgainSerializer,
     WaitAnswerSerializer,
 )
-from sessions_app.waits.rules.wait_tokens import WaitKind
+from sessions_app.waits.rules.wait_keys import WaitKind
 
 
 class WaitCreateView(SessionApiView):

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from sessions_app.kernel.side_effects import derived_status
-from sessions_app.models import ResumeToken, TaskSession, Turn
+from sessions_app.models import TaskSession, Turn, WaitKey
 from sessions_app.recovery.services.assessment import execution_of
 from sessions_app.sessions.services.status import load_run_states
 from sessions_app.turns.models import newest_run
@@ -28,7 +28,7 @@ def with_key(**values: object) -> Callable[[World], TaskSession]:
 
     def make(world: World) -> TaskSession:
         session = asking(world)
-        ResumeToken.objects.filter(session=session).update(**values)
+        WaitKey.objects.filter(session=session).update(**values)
         return session
 
     return make
@@ -44,7 +44,7 @@ def waiting_outside(world: World) -> TaskSession:
     session = asking(world)
     session.permissions.update(state="resolved")
     Turn.objects.filter(session=session).update(wait_kind="external", wait_id="build", has_process=False)
-    ResumeToken.objects.filter(session=session).update(wait_kind="external", wait_id="build")
+    WaitKey.objects.filter(session=session).update(wait_kind="external", wait_id="build")
     return session
 
 

@@ -8,7 +8,7 @@ from rest_framework.test import APIClient
 
 from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.api.pagination import SequencePagination
-from sessions_app.models import Intent, PermissionRequest, Prompt, ResumeToken, TaskSession, Turn, session_transaction
+from sessions_app.models import Intent, PermissionRequest, Prompt, TaskSession, Turn, WaitKey, session_transaction
 from sessions_app.stream.api import views as conversation
 from tests.api.world import PERMISSION, World, message, prompt, say
 from tests.raw_events import record_raw_event
@@ -235,7 +235,7 @@ def test_permission_accepts_only_its_own_options_and_key(world: World, api: APIC
 )
 def test_unusable_permission_key_says_why(world: World, api: APIClient, became: dict[str, Any], code: str) -> None:
     key = world.token()
-    ResumeToken.objects.update(**became)
+    WaitKey.objects.update(**became)
     refused = answer_to(world, api, option_id="allow", resume_token=key)
     assert (refused.status_code, refused.json()["code"]) == (410, code)
     assert refused.json()["details"]["wait_id"] == PERMISSION

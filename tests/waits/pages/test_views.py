@@ -39,7 +39,7 @@ def test_wait_key_is_shown_once_with_a_working_call(ada: Client, world: World) -
     body = call_of(shown.text)
     assert f'value="{body["resume_token"]}"' in shown.text
     assert "http://testserver/api/v1/runs/resume/" in shown.text
-    deadline = session.tokens.get().expires_at
+    deadline = session.wait_keys.get().expires_at
     assert deadline is not None
     assert 3500 < (deadline - timezone.now()).total_seconds() <= 3600
     listed = page(ada, session)
@@ -59,7 +59,7 @@ def test_json_response_contains_the_key_as_html(ada: Client, world: World) -> No
     session = world.resting_session(resume_token="t")
     shown = ada.post(f"{path_of(session)}waits/", {**FORM, "kind": "approval", "expires": ""}, headers=SCRIPT).json()
     assert call_of(shown["key_html"])["payload"] == {"approved": True}
-    assert session.tokens.get().expires_at is None
+    assert session.wait_keys.get().expires_at is None
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_invalid_wait_form_opens_nothing(ada: Client, world: World, change: dict
     refused = ada.post(f"{path_of(session)}waits/", FORM | change, headers=SCRIPT)
     assert refused.status_code == 409
     assert said in refused.json()["message"]
-    assert not session.tokens.exists()
+    assert not session.wait_keys.exists()
     assert said in html.unescape(ada.post(f"{path_of(session)}waits/", FORM | change, follow=True).text)
 
 
@@ -94,11 +94,11 @@ def test_wait_cannot_start_during_a_turn_and_the_page_says_so(ada: Client, world
 def test_rotating_the_key_revokes_the_old_one_and_keeps_the_wait(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     first = call_of(ada.post(f"{path_of(session)}waits/", FORM).text)
-    deadline = session.tokens.get().expires_at
+    deadline = session.wait_keys.get().expires_at
     shown = ada.post(f"{path_of(session)}waits/rotate/", {"wait_id": first["idempotency_key"]})
     second = call_of(shown.text)
     assert second["resume_token"] != first["resume_token"]
-    assert session.tokens.latest("created_at").expires_at == deadline
+    assert session.wait_keys.latest("created_at").expires_at == deadline
     refused = client_of(None).post("/api/v1/runs/resume/", first, format="json").json()
     assert (refused["code"], refused["details"]["reason"]) == ("token_revoked", "rotated")
     assert "The build of main" in page(ada, session)
@@ -120,7 +120,7 @@ def test_ended_waits_show_their_results(ada: Client, world: World) -> None:
     for number in range(6):
         opened = waits.open_wait(session.id, f"Build {number}", None, world.ada)
         ada.post(f"{path_of(session)}end-wait/", {"wait_id": opened.wait_id})
-    session.tokens.filter(run__wait_reason="Build 4").update(revoked_at=None, reason="", expired_at=timezone.now())
+    session.wait_keys.filter(run__wait_reason="Build 4").update(revoked_at=None, reason="", expired_at=timezone.now())
     listed = page(ada, session)
     line = r'<span class="pill \w+">([\w ]+)</span> <span>(Build \d)</span> <small>.*?( · \w+)?</small>'
     past = re.findall(line, listed, re.DOTALL)

@@ -7,22 +7,22 @@ from itertools import product
 
 import pytest
 
-from sessions_app.waits.rules.wait_tokens import (
+from sessions_app.waits.rules.wait_keys import (
     KEY_PREFIX,
-    TokenFacts,
-    TokenState,
+    WaitKeyFacts,
+    WaitKeyState,
     derive_secret,
     most_usable_state,
     recover_secret,
     secret_digest,
-    token_state,
+    wait_key_state,
 )
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BEFORE, AFTER = NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)
 
 
-def expected_state(facts: TokenFacts) -> str:
+def expected_state(facts: WaitKeyFacts) -> str:
     """Return the state by the rules: used and revoked are final, then the expiry counts."""
     if facts.consumed_at:
         return "consumed"
@@ -35,21 +35,21 @@ def expected_state(facts: TokenFacts) -> str:
 
 def test_key_state_follows_the_rules_for_every_history() -> None:
     moments = product((None, BEFORE), (None, BEFORE), (None, BEFORE), (None, BEFORE, NOW, AFTER))
-    every = [TokenFacts(*values) for values in moments]
+    every = [WaitKeyFacts(*values) for values in moments]
     assert len(every) == 32
-    assert [facts for facts in every if token_state(facts, NOW) != expected_state(facts)] == []
+    assert [facts for facts in every if wait_key_state(facts, NOW) != expected_state(facts)] == []
 
 
 @pytest.mark.parametrize(
     ("states", "found"),
     [
         ([], None),
-        ([TokenState.REVOKED, TokenState.ACTIVE], TokenState.ACTIVE),
-        ([TokenState.CONSUMED, TokenState.EXPIRED], TokenState.CONSUMED),
-        ([TokenState.REVOKED, TokenState.EXPIRED], TokenState.EXPIRED),
+        ([WaitKeyState.REVOKED, WaitKeyState.ACTIVE], WaitKeyState.ACTIVE),
+        ([WaitKeyState.CONSUMED, WaitKeyState.EXPIRED], WaitKeyState.CONSUMED),
+        ([WaitKeyState.REVOKED, WaitKeyState.EXPIRED], WaitKeyState.EXPIRED),
     ],
 )
-def test_strongest_key_of_a_wait_counts(states: list[TokenState], found: TokenState | None) -> None:
+def test_strongest_key_of_a_wait_counts(states: list[WaitKeyState], found: WaitKeyState | None) -> None:
     assert most_usable_state(states) == found
 
 

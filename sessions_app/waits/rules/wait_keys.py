@@ -28,7 +28,7 @@ class WaitKind(StrEnum):
     EXTERNAL = "external"
 
 
-class TokenState(StrEnum):
+class WaitKeyState(StrEnum):
     """State of a key; only an ``active`` one can be used."""
 
     ACTIVE = "active"
@@ -38,7 +38,7 @@ class TokenState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TokenFacts:
+class WaitKeyFacts:
     """Timestamps of a key's row."""
 
     consumed_at: datetime | None = None
@@ -50,7 +50,7 @@ class TokenFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenScope:
+class WaitKeyScope:
     """The one wait that a key can end."""
 
     session_id: str
@@ -59,33 +59,34 @@ class TokenScope:
     wait_id: str
 
 
-def token_state(facts: TokenFacts, now: datetime) -> TokenState:
+def wait_key_state(facts: WaitKeyFacts, now: datetime) -> WaitKeyState:
     """Return the state of a key at ``now``; consumption and revocation take precedence over expiry.
 
     A key expires on time even if no sweep has recorded it yet.
     """
     if facts.consumed_at is not None:
-        return TokenState.CONSUMED
+        return WaitKeyState.CONSUMED
     if facts.revoked_at is not None:
-        return TokenState.REVOKED
+        return WaitKeyState.REVOKED
     too_old = facts.expires_at is not None and facts.expires_at <= now
     if too_old or facts.expired_at is not None:
-        return TokenState.EXPIRED
-    return TokenState.ACTIVE
+        return WaitKeyState.EXPIRED
+    return WaitKeyState.ACTIVE
 
 
-_BEST_FIRST: Final = (TokenState.ACTIVE, TokenState.CONSUMED, TokenState.EXPIRED, TokenState.REVOKED)
+_BEST_FIRST: Final = (WaitKeyState.ACTIVE, WaitKeyState.CONSUMED, WaitKeyState.EXPIRED, WaitKeyState.REVOKED)
 
 
-def most_usable_state(states: Iterable[TokenState]) -> TokenState | None:
+def most_usable_state(states: Iterable[WaitKeyState]) -> WaitKeyState | None:
     """Return the most usable of the states of one wait's keys; None without keys. Rotation gives a wait several."""
     return min(states, key=_BEST_FIRST.index, default=None)
 
 
-def derive_secret(token_id: str, key: str) -> str:
+def derive_secret(key_id: str, server_key: str) -> str:
     """Return the secret of a row: 256 bits derived from its id and the server's key."""
-    derived = hmac.digest(key.encode(), _PURPOSE, "sha256")
-    return KEY_PREFIX + base64.urlsafe_b64encode(hmac.digest(derived, token_id.encode(), "sha256")).decode().rstrip("=")
+    derived = hmac.digest(server_key.encode(), _PURPOSE, "sha256")
+    secret = hmac.digest(derived, key_id.encode(), "sha256")
+    return KEY_PREFIX + base64.urlsafe_b64encode(secret).decode().rstrip("=")
 
 
 def secret_digest(secret: str) -> str:
@@ -93,7 +94,10 @@ def secret_digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def recover_secret(token_id: str, secret_hash: str, keys: Iterable[str]) -> str | None:
-    """Return the secret of a row, derived from whichever of the ``keys`` made it; None if that key is gone."""
-    candidates = (derive_secret(token_id, key) for key in keys)
-    return next((secret for secret in candidates if hmac.compare_digest(secret_digest(secret), secret_hash)), None)
+def recover_secret(key_id: str, secret_hash: str, server_keys: Iterable[str]) -> str | None:
+    """Return the secret of a row, derived from whichever of the ``server_keys`` made it; None if that one is gone."""
+    for server_key in server_keys:
+        secret = derive_secret(key_id, server_key)
+        if hmac.compare_digest(secret_digest(secret), secret_hash):
+            return secret
+    return None
