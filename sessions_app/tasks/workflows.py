@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django.utils import timezone
 
-from sessions_app.workflows.services import runs
+from sessions_app.workflows.services import schedules
 
 
 def start_due() -> int:
     """Start the runs that are due; return the number of new ones."""
-    return runs.start_due_runs(timezone.now())
+    return schedules.start_due_runs(timezone.now())

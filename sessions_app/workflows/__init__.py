@@ -3,5 +3,5 @@
 Workflows: graphs of shells, agents, functions, loops and gates in YAML or JSON, and their runs.
 
 ``language``, ``nodes``, ``loader`` and ``engine`` are pure: no database, no framework, no clock. ``services``,
-``driver``, ``api`` and ``pages`` build on them.
+``driver``, ``api``, ``forms`` and ``views`` build on them.
 """

@@ -33,7 +33,7 @@ from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader import client
 from sessions_app.workflows.models import NodeRun, WorkflowRun
-from sessions_app.workflows.services.workflows import cancel_run
+from sessions_app.workflows.services.runs import cancel_run
 
 POLL_INTERVAL: Final = 0.2
 """Seconds between two reads of the run."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from django.urls import path
 
 from sessions_app.workflows.api import views
-from sessions_app.workflows.pages import editor, listing, runs
+from sessions_app.workflows.views import editor, lists, runs
 
 urlpatterns = [
-    path("workflows/", listing.list_workflows, name="workflows"),
-    path("workflows/live/", editor.workflow_list_updates, name="workflows-live"),
+    path("workflows/", lists.list_workflows, name="workflows"),
+    path("workflows/live/", lists.workflow_list_updates, name="workflows-live"),
     path("workflows/new/", editor.create_workflow, name="workflow-new"),
     path("workflows/check/", editor.check_workflow, name="workflow-check"),
     path("workflows/runs/<uuid:run_id>/", runs.show_run, name="workflow-run"),

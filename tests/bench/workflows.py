@@ -19,7 +19,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.workflows.language.limits import MAX_NODES
 from sessions_app.workflows.loader import client
 from sessions_app.workflows.models import NodeRun, WorkflowRun
-from sessions_app.workflows.services.workflows import start_run
+from sessions_app.workflows.services.runs import start_run
 from tests.bench.bare import BareTable
 from tests.bench.bare_forks import bare_forks
 from tests.bench.figures import Figure, in_turn

@@ -101,7 +101,7 @@ FILES: Final[Mapping[str, str]] = {
             *("demo/restart_demo", "management/startup", "demo/temporary_deployment", "kernel/wakeups"),
             *("notifications/round_lock", "pages/help_pages", "portable/export_cursor", "portable/record"),
             *("recovery/services/restarts", "supervisor/leases", "workflows/loader/client", "workflows/loader/editing"),
-            *("workflows/loader/loading", "workflows/pages/listing"),
+            *("workflows/examples", "workflows/loader/loading"),
         )
     },
     **{f"kandev/{name}.py": OURS for name in ("databases", "environment", "settings")},

@@ -26,8 +26,9 @@ from sessions_app.notifications.user_settings import change_webhook, create_webh
 from sessions_app.sessions.services import intents
 from sessions_app.waits import services as waits
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from sessions_app.workflows.services.runs import rerun, start_due_runs, start_saved_run
-from sessions_app.workflows.services.workflows import retry_run, save_workflow
+from sessions_app.workflows.services.runs import rerun, retry_run, start_saved_run
+from sessions_app.workflows.services.schedules import start_due_runs
+from sessions_app.workflows.services.workflows import save_workflow
 from tests.admin.everything import superuser
 from tests.api.world import World, make_world
 from tests.attention.raising import raise_item_of

@@ -10,7 +10,7 @@ from django.db import OperationalError
 from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.loop import SupervisorLoop
-from sessions_app.workflows.driver import run_snapshot as run_leases
+from sessions_app.workflows.driver import leases as run_leases
 from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.rows import execution_of, running_session
 from tests.waiting import eventually_async

@@ -10,7 +10,7 @@ from executors_app.wire.protocol import JournalKind
 from sessions_app.events import event_label
 from sessions_app.models import Prompt, TaskSession, texts_of
 from sessions_app.timeline.services import TIMELINE_EVENTS
-from sessions_app.workflows.driver.run_snapshot import _turn_error
+from sessions_app.workflows.driver.prompt_progress import _turn_error
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import running_session
 

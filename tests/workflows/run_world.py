@@ -20,7 +20,7 @@ from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.workflows.driver.driver import WorkflowDriver
 from sessions_app.workflows.driver.run_snapshot import RunSnapshot
 from sessions_app.workflows.models import NodeRun, WorkflowRun
-from sessions_app.workflows.services import workflows
+from sessions_app.workflows.services import runs
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, execution_of, fresh, make_user
 
@@ -101,7 +101,7 @@ class World:
         self.user = staff()
         values = {"team": team(), "repository": repository(), "executor": place(), **values}
         self.profile, _ = AgentProfile.objects.get_or_create(name="Demo", agent_type="demo")
-        self.run, _ = workflows.start_run(
+        self.run, _ = runs.start_run(
             self.user,
             text=text,
             **{"agent_profile": self.profile, **values},

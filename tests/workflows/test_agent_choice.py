@@ -6,7 +6,7 @@ import pytest
 
 from executors_app.models import AgentProfile
 from sessions_app.workflows.loader.loading import load_workflow
-from sessions_app.workflows.services.assignment import AgentChoice, NoMatchingAgent, choose_agent, choose_agents
+from sessions_app.workflows.services.agent_choice import AgentChoice, NoMatchingAgent, choose_agent, choose_agents
 from tests.workflows.workflow_builder import body, node, workflow
 
 CLAUDE = AgentProfile(name="Claude", agent_type="claude_code")

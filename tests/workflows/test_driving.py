@@ -19,7 +19,7 @@ from sessions_app.board.services import tasks
 from sessions_app.models import AttentionItem, Prompt
 from sessions_app.prompts.services import prompts
 from sessions_app.workflows.models import NodeRun
-from sessions_app.workflows.services import workflows
+from sessions_app.workflows.services import runs
 from tests.services import ROOT
 from tests.supervisor.rows import change, fresh
 from tests.workflows.memory_runs import counting, shell
@@ -319,7 +319,7 @@ def test_foreign_session_is_refused_unless_passed_as_input() -> None:
 def test_cancel_during_job_request_stops_the_script() -> None:
     class Cancelled(Scripts):
         async def start_job(self, job_id: str, request: Script, **report: Any) -> Job:
-            await sync_to_async(workflows.cancel_run)(world.user, world.run)
+            await sync_to_async(runs.cancel_run)(world.user, world.run)
             return await super().start_job(job_id, request, **report)
 
     world = World(workflow([node("a", "shell", script="sleep 600")]), Cancelled(answer=lambda script: None))
@@ -334,7 +334,7 @@ def test_cancel_stops_scripts_turns_and_sessions() -> None:
     world.drive(2)
     prompt = world.prompt("coder")
     world.begin_turn(prompt)
-    workflows.cancel_run(world.user, world.run)
+    runs.cancel_run(world.user, world.run)
     run = world.drive(2)
     assert (run.state, world.states) == ("cancelled", {"say": "cancelled", "coder": "cancelled"})
     assert world.scripts.cancelled == [world["say"].job_id]
@@ -369,7 +369,7 @@ def test_failed_run_stays_in_inbox_until_resumed() -> None:
     run = world.run_to_end()
     item = AttentionItem.objects.get(kind="workflow", resolved_at=None)
     assert "has failed" in item.what
-    workflows.retry_run(world.user, run)
+    runs.retry_run(world.user, run)
     assert AttentionItem.objects.filter(kind="workflow", resolved_at=None).count() == 0
     ended["exit_code"] = next(answers)
     assert world.run_to_end().state == "succeeded"
@@ -382,6 +382,6 @@ def test_resume_keeps_finished_nodes_and_sessions() -> None:
     world = World(text, Scripts(answer=lambda script: ended))
     run = world.run_to_end()
     ended["exit_code"] = 0
-    workflows.retry_run(world.user, run)
+    runs.retry_run(world.user, run)
     assert world.run_to_end().state == "succeeded"
     assert (len(world.agents), world.told) == (1, ["Write it."])

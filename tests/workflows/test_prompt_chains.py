@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.workflows.driver.run_snapshot import NodeTurn, answer_text, follow_prompt
+from sessions_app.workflows.driver.prompt_progress import NodeTurn, answer_text, follow_prompt
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, running_session
 

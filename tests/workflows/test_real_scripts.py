@@ -11,7 +11,7 @@ import pytest
 
 from executors_app.machine.process import identity
 from sessions_app.workflows.models import WorkflowRun
-from sessions_app.workflows.services import workflows
+from sessions_app.workflows.services import runs
 from tests.agentctl.processes import REAL, Place
 from tests.waiting import eventually
 from tests.workflows.run_world import World
@@ -109,7 +109,7 @@ def test_stopped_script_ends_with_its_children(agentctl: Place, end: str) -> Non
     eventually(lambda: world.drive() and (agentctl.workspace / "left").exists(), DEADLINE, "the script has begun")
     left = pid_in(agentctl.workspace / "left")
     if end == "cancel":
-        workflows.cancel_run(world.user, world.run)
+        runs.cancel_run(world.user, world.run)
 
     run = ended(world)
 

@@ -13,9 +13,10 @@ from django.utils import timezone
 from sessions_app.attention.services import inbox
 from sessions_app.models import AttentionItem
 from sessions_app.sessions.services import intents
-from sessions_app.workflows.driver.run_snapshot import RunLease, RunSnapshot, read_run_snapshot
-from sessions_app.workflows.services import workflows
-from sessions_app.workflows.services.run_records import run_document
+from sessions_app.workflows.driver.leases import RunLease
+from sessions_app.workflows.driver.run_snapshot import RunSnapshot, read_run_snapshot
+from sessions_app.workflows.services import runs
+from sessions_app.workflows.services.run_documents import run_document
 from tests.services import ROOT
 from tests.supervisor.rows import change, execution_of, fresh
 from tests.workflows.run_world import Scripts, TestDriver, World
@@ -84,7 +85,7 @@ def test_failed_run_without_sessions_is_in_the_inbox() -> None:
     (item,) = inbox.open_items_for(world.user)
     assert (item.path, item.session_id, item.run_id) == (f"/workflows/runs/{run.id}/", None, run.id)
     assert list(inbox.open_items_for(world.user).filter(inbox.own_items(world.user))) == [item]
-    workflows.retry_run(world.user, run)
+    runs.retry_run(world.user, run)
     assert not inbox.open_items_for(world.user).exists()
     world.run_to_end()
     assert inbox.open_items_for(world.user).count() == 1

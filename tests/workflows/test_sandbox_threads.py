@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sessions_app.workflows.driver.node_work import call_function
+from sessions_app.workflows.driver.function_calls import call_function
 from sessions_app.workflows.language import sandbox
 
 

@@ -20,7 +20,7 @@ from sessions_app.kernel.services.errors import (
     WorktreeNotShared,
 )
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from sessions_app.workflows.services import workflows
+from sessions_app.workflows.services import runs, workflows
 from tests.supervisor.rows import change, fresh, make_user
 from tests.workflows.run_world import place, repository, team
 from tests.workflows.workflow_builder import node, workflow
@@ -35,7 +35,7 @@ AGENT = workflow([node("coder", "agent", prompt="Write it.")])
 
 def start(text: str = CONSTANT, user: User | None = None, **values: Any) -> WorkflowRun:
     given = {"team": team(), "executor": place(), **values}
-    return workflows.start_run(user or make_user(), text=text, **given)[0]
+    return runs.start_run(user or make_user(), text=text, **given)[0]
 
 
 def save(**values: Any) -> Workflow:
@@ -93,8 +93,8 @@ def test_viewer_changes_nothing(what: str) -> None:
         "save": lambda: workflows.save_workflow(user, {"text": SHELL}, row),
         "archive": lambda: workflows.archive_workflow(user, row),
         "start": lambda: start(user=user),
-        "cancel": lambda: workflows.cancel_run(user, run),
-        "retry": lambda: workflows.retry_run(user, run),
+        "cancel": lambda: runs.cancel_run(user, run),
+        "retry": lambda: runs.retry_run(user, run),
     }
     with pytest.raises(ReadOnly):
         does[what]()
@@ -192,7 +192,7 @@ def test_resume_requires_the_agents_of_the_run() -> None:
     change(run, agent_profile=None)
     AgentProfile.objects.create(name="Another", agent_type="codex")
     with pytest.raises(Invalid, match="names no runner"):
-        workflows.retry_run(make_user(), run)
+        runs.retry_run(make_user(), run)
 
 
 def test_key_starts_one_run_and_cannot_be_reused_for_another() -> None:
@@ -204,16 +204,16 @@ def test_key_starts_one_run_and_cannot_be_reused_for_another() -> None:
 
 def test_repeated_or_late_cancel_changes_nothing() -> None:
     run = start()
-    first = workflows.cancel_run(make_user(), run).cancel_requested_at
-    assert workflows.cancel_run(make_user(), run).cancel_requested_at == first
+    first = runs.cancel_run(make_user(), run).cancel_requested_at
+    assert runs.cancel_run(make_user(), run).cancel_requested_at == first
     over = change(start(), state="succeeded")
-    assert workflows.cancel_run(make_user(), over).cancel_requested_at is None
+    assert runs.cancel_run(make_user(), over).cancel_requested_at is None
 
 
 @pytest.mark.parametrize("state", ["queued", "running", "succeeded"])
 def test_only_an_unsuccessful_run_can_be_resumed(state: str) -> None:
     with pytest.raises(Conflict):
-        workflows.retry_run(make_user(), change(start(), state=state))
+        runs.retry_run(make_user(), change(start(), state=state))
 
 
 def test_run_starts_with_the_inputs_of_its_trigger() -> None:

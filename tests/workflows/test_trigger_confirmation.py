@@ -19,8 +19,8 @@ from sessions_app.confined.client import ConfinedPool
 from sessions_app.kernel.services.errors import Conflict, Invalid, ReadOnly, SessionsError
 from sessions_app.models import AttentionItem, Repository
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from sessions_app.workflows.services import runs, trigger_confirmation
-from sessions_app.workflows.services.runs import start_due_runs
+from sessions_app.workflows.services import schedules, trigger_confirmation
+from sessions_app.workflows.services.schedules import start_due_runs
 from sessions_app.workflows.services.trigger_confirmation import COMPARISON_LIMITS, compare_parts
 from sessions_app.workflows.services.trigger_settings import confirm_triggers, triggers_document
 from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
@@ -250,7 +250,7 @@ def test_start_checks_the_locked_row_for_changes(office: Office) -> None:
     Workflow.objects.update(next_run_at=NOON)
     stale = office.now()
     save_workflow(office.world.member, {"text": SHELL}, office.now())
-    assert runs._start_if_due(stale, NOON) is False
+    assert schedules._start_if_due(stale, NOON) is False
     assert not WorkflowRun.objects.exists()
 
 

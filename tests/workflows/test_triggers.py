@@ -17,8 +17,9 @@ from sessions_app.tasks import schedules
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.nodes.trigger import find_triggers
 from sessions_app.workflows.services import loading, runs
+from sessions_app.workflows.services import schedules as run_schedules
 from sessions_app.workflows.services.run_records import graph_of
-from sessions_app.workflows.services.runs import start_due_runs
+from sessions_app.workflows.services.schedules import start_due_runs
 from sessions_app.workflows.services.trigger_confirmation import current_parts, parse_triggers, serialize_parts
 from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
 from tests.api.world import World, make_world
@@ -73,7 +74,7 @@ def test_slot_starts_one_run(world: World) -> None:
 def test_two_workers_start_one_run_for_a_slot(world: World) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
     seen = list(Workflow.objects.filter(id=workflow.id)) * 2
-    begun = [runs._start_if_due(one, NOON) for one in seen]
+    begun = [run_schedules._start_if_due(one, NOON) for one in seen]
     assert begun == [True, False]
     assert WorkflowRun.objects.count() == 1
 
@@ -154,7 +155,7 @@ def test_workflow_whose_triggers_fail_stops_no_other(world: World, monkeypatch: 
             raise TypeError("a damaged row")
         return find_triggers(loading.load_text(row.text, row.files).workflow)
 
-    monkeypatch.setattr(runs, "_triggers_of", triggers_of)
+    monkeypatch.setattr(run_schedules, "_triggers_of", triggers_of)
     assert start_due_runs(NOON) == 1
     assert WorkflowRun.objects.get().workflow_id == intact.id
 
@@ -204,7 +205,7 @@ def test_text_is_loaded_only_when_its_trigger_is_due(world: World, monkeypatch: 
 
 
 def test_workflows_of_one_team_take_no_time_from_other_teams(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "TEAM_SECONDS", 0.0)
+    monkeypatch.setattr(run_schedules, "TEAM_SECONDS", 0.0)
     for number in range(3):
         due_at(triggered(world, CRON, f"Costly {number}"), NOON - timedelta(hours=1))
     given = {"team": world.stranger.groups.get(), "name": "Of another team", "triggers_enabled": True}
@@ -233,7 +234,7 @@ def test_confirmed_triggers_that_cannot_be_read_are_taken_from_the_text(world: W
     assert parse_triggers(text) is None
     row = due_at(triggered(world, CRON), NOON)
     vars(row)["confirmed_triggers"] = text
-    assert runs._triggers_of(row).crons
+    assert run_schedules._triggers_of(row).crons
 
 
 def test_worker_checks_triggers_every_minute(world: World) -> None:

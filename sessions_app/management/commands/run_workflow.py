@@ -19,8 +19,8 @@ from sessions_app.workflows.language.files import find_workflow_file
 from sessions_app.workflows.loader.client import WorkflowInput
 from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.run_command import follow_run
-from sessions_app.workflows.services.run_records import run_document
-from sessions_app.workflows.services.workflows import start_run
+from sessions_app.workflows.services.run_documents import run_document
+from sessions_app.workflows.services.runs import start_run
 
 EXIT_FAILED: Final = 1
 EXIT_INVALID: Final = EXIT_COULD_NOT_RUN

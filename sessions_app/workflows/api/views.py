@@ -33,7 +33,7 @@ from sessions_app.workflows.api.serializers import (
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import runs, trigger_settings, workflows
 from sessions_app.workflows.services.loading import check_text, user_load_slot
-from sessions_app.workflows.services.run_records import run_document
+from sessions_app.workflows.services.run_documents import run_document
 from sessions_app.workflows.services.runs import start_saved_run
 
 
@@ -44,7 +44,7 @@ class WorkflowListCreateView(ApiView):
     def get(self, request: UserRequest) -> Response:
         """List the workflows by name."""
         is_archived = self.query(WorkflowQuerySerializer)["archived"]
-        found = runs.visible_workflows(request.user).filter(archived_at__isnull=not is_archived)
+        found = workflows.visible_workflows(request.user).filter(archived_at__isnull=not is_archived)
         return self.list(WorkflowSerializer, found.defer("text", "files"))
 
     @document_responses({201: WorkflowDetailSerializer}, 400, 409, 429, 503, request=NewWorkflowSerializer)
@@ -57,7 +57,7 @@ class WorkflowListCreateView(ApiView):
 
 
 def _workflow_response(view: ApiView, workflow_id: uuid.UUID, problems: Any, status: int = 200) -> Response:
-    row = runs.visible_workflows(view.request.user).get(id=workflow_id)
+    row = workflows.visible_workflows(view.request.user).get(id=workflow_id)
     context = {"request": view.request, "problems": problems}
     return Response(WorkflowDetailSerializer(row, context=context).data, status=status)
 
@@ -68,7 +68,7 @@ class WorkflowApiView(ApiView):
     @cached_property
     def workflow(self) -> Workflow:
         """The workflow in the URL. Raises Http404 if it does not belong to a team of the user."""
-        rows = runs.visible_workflows(self.request.user)
+        rows = workflows.visible_workflows(self.request.user)
         found: Workflow = get_object_or_404(rows, id=self.kwargs["workflow_id"])
         return found
 
@@ -201,7 +201,7 @@ class WorkflowRunCancelView(WorkflowRunApiView):
     @document_responses({202: RunDocumentSerializer}, 404, 409, request=None)
     def post(self, request: UserRequest, run_id: uuid.UUID) -> Response:
         """Cancel a run: its scripts and turns are stopped; finished node runs stay."""
-        workflows.cancel_run(request.user, self.run)
+        runs.cancel_run(request.user, self.run)
         return self.run_response(202)
 
 
@@ -213,7 +213,7 @@ class WorkflowRunResumeView(WorkflowRunApiView):
         """Resume a run at the nodes that failed, or at ``node``. Finished node runs before it and sessions are kept."""
         node = self.body(ResumeRunSerializer)["node"]
         with user_load_slot(request.user, counted=False):
-            run = workflows.retry_run(request.user, self.run, node)
+            run = runs.retry_run(request.user, self.run, node)
         return Response(run_document(run), status=202)
 
 

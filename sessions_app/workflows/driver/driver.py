@@ -22,8 +22,9 @@ from sessions_app.supervisor.change_counter import REST
 from sessions_app.supervisor.dispatcher import SessionQueue
 from sessions_app.supervisor.execution_registry import STATEMENT_LIMIT, ExecutionRegistry
 from sessions_app.supervisor.leases import is_shared_database
-from sessions_app.workflows.driver import node_work, run_snapshot, steps
-from sessions_app.workflows.driver.run_snapshot import NodeWork, RunLease, RunSnapshot
+from sessions_app.workflows.driver import function_calls, jobs, leases, prompt_progress, run_snapshot, steps
+from sessions_app.workflows.driver.leases import RunLease
+from sessions_app.workflows.driver.run_snapshot import NodeWork, RunSnapshot
 from sessions_app.workflows.driver.steps import NodeUpdate
 from sessions_app.workflows.engine.transitions import complete_record
 from sessions_app.workflows.language import sandbox
@@ -62,12 +63,13 @@ class WorkflowDriver:
         """Do one pass over the active runs, then wait until the next is due. The supervisor calls this repeatedly."""
         # Cleared before the pass: a turn that ends during the pass starts another one.
         self._wakeup.clear()
-        seen = self._registry.changes.count
+        seen_changes = self._registry.changes.count
         await self.drive_runs()
         if not self._leases:
             await asyncio.sleep(POLL_INTERVAL)
             # Another driver's lease expires without a change.
-            await self._registry.changes.rest(seen, REST if not is_shared_database() else TAKE_OVER_INTERVAL)
+            longest = TAKE_OVER_INTERVAL if is_shared_database() else REST
+            await self._registry.changes.rest(seen_changes, longest)
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_INTERVAL):
@@ -75,13 +77,13 @@ class WorkflowDriver:
 
     async def drive_runs(self) -> None:
         """Acquire the leases of active runs, and wake the queue of each run."""
-        found = await self._database(run_snapshot.acquire_leases, self._registry.boot_id)
+        found = await self._database(leases.acquire_leases, self._registry.boot_id)
         self._leases = {lease.run_id: lease for lease in found}
         self._graphs = {run_id: graph for run_id, graph in self._graphs.items() if run_id in self._leases}
-        # A busy queue stays even if its lease is lost: beside it, a new queue would drive the same run a second time.
-        self._queues = {
-            key: queue for key, queue in self._queues.items() if key in self._leases or _is_queue_busy(queue)
-        }
+        for run_id, queue in list(self._queues.items()):
+            # A busy queue stays even if its lease is lost: beside it, a new one would drive the same run a second time.
+            if run_id not in self._leases and not _is_queue_busy(queue):
+                del self._queues[run_id]
         for run_id in self._leases:
             if run_id not in self._queues:
                 self._queues[run_id] = SessionQueue(partial(self._advance_run, run_id), self._registry.outage)
@@ -90,23 +92,24 @@ class WorkflowDriver:
     async def renew(self) -> None:
         """Renew the leases of all runs that this driver holds."""
         if self._leases:
-            await self._database(run_snapshot.renew_leases, self._registry.boot_id)
+            await self._database(leases.renew_leases, self._registry.boot_id)
 
     async def settle(self) -> None:
         """Wait until every queue is idle."""
-        while busy := [
-            queue.task for queue in self._queues.values() if queue.task is not None and not queue.task.done()
-        ]:
+        while busy := [task for task in self._tasks() if not task.done()]:
             await asyncio.wait(busy)
 
     async def close(self) -> None:
         """Stop the queues and release the leases. The next driver continues from the rows."""
-        tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
+        tasks = self._tasks()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._database.run_at_shutdown(run_snapshot.release_leases, self._registry.boot_id)
+        await self._database.run_at_shutdown(leases.release_leases, self._registry.boot_id)
         self._database.close()
+
+    def _tasks(self) -> list[asyncio.Task[Any]]:
+        return [queue.task for queue in self._queues.values() if queue.task is not None]
 
     async def _advance_run(self, run_id: uuid.UUID) -> None:
         """Do steps of a run while there is something to do at once."""
@@ -142,13 +145,13 @@ class WorkflowDriver:
         """Return the graph of a run, loaded once. Raises InvalidWorkflow, or ChecksUnavailable if a retry may help."""
         if lease.run_id not in self._graphs:
             run = await self._database(WorkflowRun.objects.only("text", "files", "team").get, id=lease.run_id)
-            self._graphs[lease.run_id] = await node_work.in_sandbox_thread(run.team_id, graph_of_run, run)
+            self._graphs[lease.run_id] = await function_calls.in_sandbox_thread(run.team_id, graph_of_run, run)
         return self._graphs[lease.run_id]
 
     async def _end_jobs(self, snapshot: RunSnapshot) -> None:
         client = self._client(snapshot)
         if client is not None:
-            await asyncio.gather(*(node_work.cancel_job(client, work.job_id) for work in snapshot.work if work.job_id))
+            await asyncio.gather(*(jobs.cancel_job(client, work.job_id) for work in snapshot.work if work.job_id))
             crash_points.reached("workflow.jobs_ended")
 
     def _client(self, snapshot: RunSnapshot) -> AgentctlClient | None:
@@ -161,9 +164,9 @@ class WorkflowDriver:
         if work.is_late(timezone.now()):
             return await self._time_out(snapshot, work)
         if work.kind == "function":
-            result = await node_work.call_function(snapshot.team_id, work.record.request)
+            result = await function_calls.call_function(snapshot.team_id, work.record.request)
             return await self._completed_update(lease, snapshot, work, result)
-        if work.kind == "agent" and work.is_asked:
+        if work.kind == "agent" and work.is_requested:
             if work.turn.result:
                 return await self._completed_update(lease, snapshot, work, work.turn.result)
             return _waiting_update(work, work.turn.waiting_for)
@@ -173,11 +176,9 @@ class WorkflowDriver:
         """Start or check work that needs the workspace."""
         client = self._client(snapshot)
         if snapshot.workspace_problem:
-            return NodeUpdate(
-                work.path, work.attempt, ended=steps.failed_record(work.record, snapshot.workspace_problem)
-            )
+            return _failed_update(work, snapshot.workspace_problem)
         if client is None:
-            return _waiting_update(work, run_snapshot.WAITS_FOR_MACHINE)
+            return _waiting_update(work, prompt_progress.WAITS_FOR_MACHINE)
         if work.kind == "agent":
             return await _prompt_with_files(client, work)
         return await self._poll_job(lease, snapshot, client, work)
@@ -187,18 +188,20 @@ class WorkflowDriver:
     ) -> NodeUpdate | None:
         if not work.job_id:
             return None  # The next step writes the id first: a script without a stored id could be started twice.
-        status = await node_work.start_or_poll_job(client, work.job_id, work.record.request, is_confirmed=work.is_asked)
+        status = await jobs.start_or_poll_job(client, work.job_id, work.record.request, is_confirmed=work.is_requested)
         crash_points.reached("workflow.job_asked")
         if status.result is not None:
             return await self._completed_update(lease, snapshot, work, status.result)
         if not status.is_confirmed:
-            return _waiting_update(work, run_snapshot.WAITS_FOR_MACHINE)
-        changes = {"waiting_for": ""} if work.waiting_for else {}
-        changes |= {"output_tail": status.tail} if status.tail != work.output_tail else {}
-        has_changed = bool(changes) or not work.is_asked
-        if has_changed:
-            return NodeUpdate(work.path, work.attempt, is_confirmed=True, changes=changes)
-        return None
+            return _waiting_update(work, prompt_progress.WAITS_FOR_MACHINE)
+        changes = {}
+        if work.waiting_for:
+            changes["waiting_for"] = ""
+        if status.tail != work.output_tail:
+            changes["output_tail"] = status.tail
+        if not changes and work.is_requested:
+            return None
+        return NodeUpdate(work.path, work.attempt, is_confirmed=True, changes=changes)
 
     async def _completed_update(
         self, lease: RunLease, snapshot: RunSnapshot, work: NodeWork, result: dict[str, Any]
@@ -209,18 +212,16 @@ class WorkflowDriver:
         """
         try:
             graph = await self._graph(lease)
-            record = await node_work.in_sandbox_thread(
+            record = await function_calls.in_sandbox_thread(
                 snapshot.team_id, complete_record, graph, work.record, result, sandbox.run_in_sandbox
             )
         except ChecksUnavailable:
             raise  # the text cannot be loaded now, which is not the node's fault
-        except (
-            Exception
-        ) as error:  # a result that cannot be evaluated fails its node; otherwise the run would stay stuck
+        except Exception as error:
+            # A result that cannot be evaluated fails its node; otherwise the run would stay stuck.
             log.exception("run %s: the result of %s could not be evaluated", lease.run_id, work.path)
-            record = steps.failed_record(
-                work.record, f"its result could not be evaluated ({type(error).__name__}); the server log has details"
-            )
+            problem = f"its result could not be evaluated ({type(error).__name__}); the server log has details"
+            record = steps.failed_record(work.record, problem)
         return NodeUpdate(work.path, work.attempt, ended=record)
 
     async def _time_out(self, snapshot: RunSnapshot, work: NodeWork) -> NodeUpdate:
@@ -228,22 +229,27 @@ class WorkflowDriver:
         # Stopped before the failure is stored: after a crash in between, the next driver stops it again. In the other
         # order, a script of a failed node could continue to run.
         if client is not None and work.job_id:
-            await node_work.cancel_job(client, work.job_id)
+            await jobs.cancel_job(client, work.job_id)
         error = f"it took longer than {work.record.request.get('timeout')} s and was stopped"
-        session = {"sessionId": work.session_id} if work.session_id else {}
-        return NodeUpdate(
-            work.path, work.attempt, ended=steps.failed_record(work.record, error, **session), is_late=True
-        )
+        if work.session_id:
+            failed = steps.failed_record(work.record, error, sessionId=work.session_id)
+        else:
+            failed = steps.failed_record(work.record, error)
+        return NodeUpdate(work.path, work.attempt, ended=failed, is_late=True)
 
 
 async def _prompt_with_files(client: AgentctlClient, work: NodeWork) -> NodeUpdate | None:
     try:
-        prompt = await node_work.prompt_with_files(client, work.record.request)
-    except node_work.PromptFileUnreadable as error:
+        prompt = await jobs.prompt_with_files(client, work.record.request)
+    except jobs.PromptFileUnreadable as error:
         return NodeUpdate(work.path, work.attempt, ended=steps.failed_record(work.record, str(error)))
     if prompt is None:
-        return _waiting_update(work, run_snapshot.WAITS_FOR_MACHINE)
+        return _waiting_update(work, prompt_progress.WAITS_FOR_MACHINE)
     return NodeUpdate(work.path, work.attempt, prompt=prompt)
+
+
+def _failed_update(work: NodeWork, error: str) -> NodeUpdate:
+    return NodeUpdate(work.path, work.attempt, ended=steps.failed_record(work.record, error))
 
 
 def _waiting_update(work: NodeWork, waiting_for: str) -> NodeUpdate | None:

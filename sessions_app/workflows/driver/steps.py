@@ -14,16 +14,17 @@ from executors_app.machine import crash_points
 from executors_app.wire.executions import ExecutionFacts
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.sessions.services.intents import UNSTORABLE_CHARACTERS
-from sessions_app.workflows.driver import node_work, run_snapshot
-from sessions_app.workflows.driver.run_snapshot import RunLease, RunSnapshot, lock_leased_run
+from sessions_app.workflows.driver import agent_work, prompt_progress, run_snapshot
+from sessions_app.workflows.driver.leases import RunLease, lock_leased_run
+from sessions_app.workflows.driver.run_snapshot import RunSnapshot
 from sessions_app.workflows.engine import transitions
 from sessions_app.workflows.engine.records import NodeRecord, NodeState
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.models import NodeRun, WorkflowRun
-from sessions_app.workflows.services import run_records
-from sessions_app.workflows.services.assignment import run_refusal
+from sessions_app.workflows.services import run_attention
 from sessions_app.workflows.services.run_records import RECORD_FIELDS, graph_of_run, record_from_row, records_from_rows
+from sessions_app.workflows.services.run_rights import run_refusal
 
 JOB_GRACE = timedelta(seconds=60)
 """Extra time after a script's timeout: agentctl enforces the timeout itself and has this long to report it."""
@@ -85,7 +86,7 @@ def sanitize_for_database(value: Any) -> Any:
     if isinstance(value, str):
         return UNSTORABLE_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, Mapping):
-        return {sanitize_for_database(name): sanitize_for_database(one) for name, one in value.items()}
+        return {sanitize_for_database(name): sanitize_for_database(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [sanitize_for_database(part) for part in value]
     return value
@@ -93,12 +94,9 @@ def sanitize_for_database(value: Any) -> Any:
 
 def failed_record(record: NodeRecord, error: str, **outputs: Any) -> NodeRecord:
     """Return the record of work that could not be done, or not be requested."""
-    session = record.request.get("sessionId")
     if record.request.get("kind") == "agent":
-        told = {"sessionId": session, "exitCode": 1}
-    else:
-        told = {}
-    return replace(record, state=NodeState.FAILED, error=error, outputs={**told, **outputs})
+        outputs = {"sessionId": record.request.get("sessionId"), "exitCode": 1} | outputs
+    return replace(record, state=NodeState.FAILED, error=error, outputs=outputs)
 
 
 class _StepWriter:
@@ -140,22 +138,25 @@ class _StepWriter:
 
     def _apply_update(self, row: NodeRun, update: NodeUpdate) -> None:
         for name, value in update.changes.items():
-            self._set_waiting(row, value) if name == "waiting_for" else setattr(row, name, value)
+            if name == "waiting_for":
+                self._set_waiting(row, value)
+            else:
+                setattr(row, name, value)
             self._changed[row.path] = row
         if update.is_confirmed and row.deadline_at is None:
             row.deadline_at = self._now + self._timeout_of(row) + JOB_GRACE
             self._changed[row.path] = row
             self._again = True  # it is confirmed and has not ended: ask for its end
         if update.is_late:
-            node_work.withdraw_prompt(row)
+            agent_work.withdraw_prompt(row)
         if update.ended is not None:
             self._store(update.ended)
 
     def _set_waiting(self, row: NodeRun, value: str) -> None:
-        if value == run_snapshot.WAITS_FOR_USER:
-            run_records.raise_node_waiting(self._run, row)
-        elif row.waiting_for == run_snapshot.WAITS_FOR_USER:
-            run_records.resolve_node_waiting(row)
+        if value == prompt_progress.WAITS_FOR_USER:
+            run_attention.raise_node_waiting(self._run, row)
+        elif row.waiting_for == prompt_progress.WAITS_FOR_USER:
+            run_attention.resolve_node_waiting(row)
             row.deadline_at = self._now + self._timeout_of(row)  # the timeout starts over once the user has answered
         row.waiting_for = value
 
@@ -169,7 +170,7 @@ class _StepWriter:
         """
         row = self._rows.get(record.path)
         if row is None:
-            position = 1 + max((one.position for one in self._rows.values()), default=-1)
+            position = 1 + max((known.position for known in self._rows.values()), default=-1)
             row = NodeRun(run=self._run, path=record.path, position=position, started_at=self._now)
             self._rows[record.path] = row
         elif row.request and record.is_at_work and row.request != dict(record.request):
@@ -179,8 +180,8 @@ class _StepWriter:
             setattr(row, name, sanitize_for_database(getattr(record, name)))
         row.error = row.error[:MAX_ERROR_LENGTH]
         if record.is_finished:
-            if row.waiting_for == run_snapshot.WAITS_FOR_USER:
-                run_records.resolve_node_waiting(row)
+            if row.waiting_for == prompt_progress.WAITS_FOR_USER:
+                run_attention.resolve_node_waiting(row)
             row.ended_at, row.deadline_at, row.waiting_for, row.output_tail = self._now, None, "", ""
         self._changed[row.path] = row
 
@@ -200,10 +201,10 @@ class _StepWriter:
 
         Sessions are locked in the same order in every run, so that two runs that share sessions cannot deadlock.
         """
-        for row in sorted(self.rows_at_work(), key=lambda row: (str(row.request.get("sessionId") or ""), row.position)):
+        for row in sorted(self.rows_at_work(), key=_lock_order):
             try:
                 self._request_work(row, prompts)
-            except (node_work.WorkNotPossible, SessionsError) as error:
+            except (agent_work.WorkNotPossible, SessionsError) as error:
                 self._store(failed_record(record_from_row(row), str(error)))
                 self._again = True
 
@@ -213,12 +214,12 @@ class _StepWriter:
             self._again = True  # the driver calls it at once
         elif kind == "shell" and not row.job_id:
             self._require_rights()
-            row.session = node_work.workspace_session(self._run)
-            row.job_id = node_work.work_id(self._run, row)
+            row.session = agent_work.workspace_session(self._run)
+            row.job_id = agent_work.work_id(self._run, row)
             self._again = True
             self._changed[row.path] = row
-        elif kind == "agent" and not row.message_id and self._ask_agent(row, prompts.get(row.path)):
-            self._changed[row.path] = row
+        elif kind == "agent" and not row.message_id:
+            self._request_turn(row, prompts.get(row.path))
 
     def _require_rights(self) -> None:
         """Raise WorkNotPossible if the user of the run no longer has the rights to run it.
@@ -230,46 +231,49 @@ class _StepWriter:
             run = self._run
             self._refusal = run_refusal(run.started_by, run.team, run.executor, self._graph or graph_of_run(run))
         if self._refusal:
-            raise node_work.WorkNotPossible(f"the user whose rights this run has may no longer run it: {self._refusal}")
+            problem = f"the user whose rights this run has may no longer run it: {self._refusal}"
+            raise agent_work.WorkNotPossible(problem)
 
-    def _ask_agent(self, row: NodeRun, full_prompt: str | None) -> bool:
-        """Queue the prompt; return False if its prompt files must be read first."""
+    def _request_turn(self, row: NodeRun, full_prompt: str | None) -> None:
+        """Queue the prompt, unless its prompt files must be read first."""
         self._require_rights()
         has_files = bool(row.request.get("promptFiles"))
         if has_files or not row.request.get("sessionId"):
-            node_work.workspace_session(self._run)
-        if has_files and full_prompt is None:
-            self._again = self._again or not row.waiting_for
-            return False
+            agent_work.workspace_session(self._run)
+        if full_prompt is None:
+            if has_files:
+                self._again = self._again or not row.waiting_for
+                return
+            full_prompt = str(row.request["prompt"])
         with transaction.atomic():  # a refused prompt leaves nothing behind, but the rest of the step commits
-            node_work.send_node_prompt(
-                self._run, row, str(row.request["prompt"]) if full_prompt is None else full_prompt
-            )
+            agent_work.send_node_prompt(self._run, row, full_prompt)
         row.deadline_at = self._now + self._timeout_of(row)
-        return True
+        self._changed[row.path] = row
 
     def _cancel(self) -> None:
         for row in list(self._rows.values()):
             if row.state == NodeState.RUNNING and row.message_id:
-                node_work.withdraw_prompt(row)
+                agent_work.withdraw_prompt(row)
         for record in transitions.cancel_records(records_from_rows(self._rows.values())):
             self._store(record)
         if self._run.cancel_requested_at is not None:
-            why = "a user cancelled it"
+            reason = "a user cancelled it"
         else:
-            why = "its task is over"
-        self._end(transitions.RunOutcome(succeeded=False, error=why), "cancelled")
+            reason = "its task is over"
+        self._end(transitions.RunOutcome(succeeded=False, error=reason), "cancelled")
 
     def _end(self, outcome: transitions.RunOutcome, state: str = "") -> None:
         run = self._run
-        run.state = state or ("succeeded" if outcome.succeeded else "failed")
+        if not state:
+            state = "succeeded" if outcome.succeeded else "failed"
+        run.state = state
         run.error, run.outputs = outcome.error[:MAX_ERROR_LENGTH], sanitize_for_database(dict(outcome.outputs))
         run.ended_at = self._now
         run.owner, run.lease_expires_at = "", None
         self._write_rows()  # the notice about a failed run reads the rows of its nodes
-        node_work.stop_run_sessions(run)
+        agent_work.stop_run_sessions(run)
         if run.state == "failed":
-            run_records.raise_run_failed(run)
+            run_attention.raise_run_failed(run)
 
     def _save(self) -> None:
         self._write_rows()
@@ -280,3 +284,7 @@ class _StepWriter:
         changed, self._changed = self._changed.values(), {}
         for row in changed:
             row.save()
+
+
+def _lock_order(row: NodeRun) -> tuple[str, int]:
+    return str(row.request.get("sessionId") or ""), row.position

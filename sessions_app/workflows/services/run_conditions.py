@@ -6,6 +6,7 @@ obstacle beforehand, and a schedule with one is not enabled, because it would pr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from executors_app.models import AgentProfile, Executor
@@ -15,7 +16,9 @@ from sessions_app.agents.services.profiles import profiles_of
 from sessions_app.kernel.services.errors import Invalid, SessionsError, WorktreeNotShared
 from sessions_app.models import Repository
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
-from sessions_app.workflows.services.assignment import choose_agents, demo_agent_note
+from sessions_app.workflows.language.limits import MAX_BYTES
+from sessions_app.workflows.models import Workflow, WorkflowRun
+from sessions_app.workflows.services.agent_choice import choose_agents, demo_agent_note
 from sessions_app.workflows.services.run_records import node_types_of
 
 WORKSPACE_NODE_TYPES: Final = frozenset({"shell", "agent"})
@@ -49,7 +52,9 @@ def check_agents(graph: Graph, team_id: int, agent_profile: AgentProfile | None)
 
     Returns a note about runners that the demo agent replaces; empty if there are none. Raises Invalid.
     """
-    profiles = profiles_of(team_id).order_by("name", "id") if "agent" in node_types_of(graph) else ()
+    if "agent" not in node_types_of(graph):
+        return ""
+    profiles = profiles_of(team_id).order_by("name", "id")
     missing, demo_runners = choose_agents(graph, list(profiles), agent_profile)
     if missing:
         shown = " ".join(missing[:MAX_NODES_LISTED])
@@ -79,3 +84,28 @@ def _shares_worktrees(executor: Executor) -> bool:
         return isinstance(runtime(executor.runtime), SupportsSharedWorktrees)
     except UnknownPlugin:
         return False
+
+
+FILES_LIMIT: Final = 4 << 20
+"""Maximum total number of characters in all files of a workflow."""
+
+
+def check_size(text: str, files: Mapping[str, str]) -> None:
+    """Check that text and files are not too large. Raises Invalid."""
+    if "\0" in text or len(text.encode(errors="replace")) > MAX_BYTES:
+        raise Invalid(f"The text is larger than {MAX_BYTES >> 10} KiB, or contains a zero byte.", field="text")
+    for path, content in files.items():
+        if not isinstance(path, str) or not isinstance(content, str) or "\0" in content:
+            raise Invalid("Files must be an object of texts by path, without zero bytes.", field="files")
+    if sum(map(len, files.values())) > FILES_LIMIT:
+        raise Invalid(f"The files are larger than {FILES_LIMIT >> 20} MiB in total.", field="files")
+
+
+def check_belongs_to_team(
+    row: Workflow | WorkflowRun, repository: Repository | None, profile: AgentProfile | None
+) -> None:
+    """Check that the repository belongs to the team, and the profile to the team or to all teams."""
+    if repository is not None and repository.team_id != row.team_id:
+        raise Invalid("This repository belongs to another team.", field="repository")
+    if profile is not None and profile.team_id not in (None, row.team_id):
+        raise Invalid("This agent profile belongs to another team.", field="agent_profile")

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import logging
-from collections import defaultdict
-from collections.abc import Mapping
-from datetime import datetime
-from time import monotonic
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from django.contrib.auth.models import User
-from django.db import OperationalError, transaction
-from django.db.models import Max, OuterRef, QuerySet, Subquery
-from django.db.models.fields.json import KeyTextTransform, KeyTransform
+from django.contrib.auth.models import Group, User
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
 
-from sessions_app.kernel.services.errors import ChecksUnavailable, Conflict, IdempotencyKeyReused, SessionsError
-from sessions_app.kernel.services.idempotency import IdempotencyMark, mark_request
-from sessions_app.models import Task, Turn
+from executors_app.models import AgentProfile, Executor
+from sessions_app.accounts.authorization import require_write
+from sessions_app.board.services.tasks import create_task
+from sessions_app.kernel import wakeups
+from sessions_app.kernel.services.errors import (
+    Conflict,
+    Invalid,
+    ReadOnly,
+    TerminalState,
+)
+from sessions_app.kernel.services.idempotency import IdempotencyMark, create_once, mark_request
+from sessions_app.models import Repository, Task
+from sessions_app.workflows.engine.resume import NothingToResume, records_to_resume
+from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow
+from sessions_app.workflows.language.graph import WorkflowGraph as Graph
+from sessions_app.workflows.language.values import ConversionError, convert_value
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from sessions_app.workflows.nodes.trigger import WorkflowTriggers, find_triggers
-from sessions_app.workflows.services import trigger_settings
+from sessions_app.workflows.services import run_attention
 from sessions_app.workflows.services.loading import load_text
-from sessions_app.workflows.services.trigger_confirmation import parse_triggers
-from sessions_app.workflows.services.workflows import start_run
-
-
-def visible_workflows(user: User) -> QuerySet[Workflow]:
-    """Return the workflows of the user's teams, with ``last_run_id``, ``last_run_state`` and ``last_run_at``."""
-    runs = WorkflowRun.objects.filter(workflow=OuterRef("pk")).order_by("-created_at")
-    found: QuerySet[Workflow] = Workflow.objects.visible_to(user).select_related("team", "repository")
-    return found.defer("confirmed").annotate(
-        last_run_id=Subquery(runs.values("id")[:1]),
-        last_run_state=Subquery(runs.values("state")[:1]),
-        last_run_at=Subquery(runs.values("created_at")[:1]),
-    )
+from sessions_app.workflows.services.run_conditions import (
+    check_agents,
+    check_belongs_to_team,
+    check_size,
+    check_workplace,
+)
+from sessions_app.workflows.services.run_records import RECORD_FIELDS, graph_of_run, records_from_rows
+from sessions_app.workflows.services.run_rights import default_executor, run_refusal
 
 
 def visible_runs(user: User) -> QuerySet[WorkflowRun]:
@@ -108,153 +112,196 @@ def rerun(user: User, run: WorkflowRun) -> WorkflowRun:
     return made
 
 
-log = logging.getLogger(__name__)
-TEAM_SECONDS: Final = 20.0
-"""Seconds that one pass spends on the workflows of a team; those that are left follow in the next pass."""
-ACTIVE_STATES: Final = ("queued", "running")
+def resolve_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a run: declared ones converted to their types, with defaults for omitted or empty ones.
 
-
-def start_due_runs(now: datetime) -> int:
-    """Start every scheduled run that is due; return how many were started.
-
-    Loading a text can take half a minute, and a team can have any number of workflows: each team has a share of the
-    pass, and the workflow that has been due for longest comes first.
+    Undeclared inputs stay as they are. Raises Invalid, naming every input that is missing or has the wrong type.
     """
-    rows = Workflow.objects.filter(triggers_enabled=True, is_valid=True, archived_at=None)
-    # Without the texts, which can have megabytes: only those that are due are read.
-    rows = rows.defer("text", "files", "confirmed").annotate(
-        confirmed_triggers=KeyTextTransform("triggers", KeyTransform("parts", "confirmed"))
-    )
-    spent: defaultdict[int, float] = defaultdict(float)
-    started = 0
-    for row in rows.order_by("next_run_at", "id"):
-        if spent[row.team_id] > TEAM_SECONDS:
-            log.info("workflow %s: its triggers wait, because others of its team took long", row.id)
-            continue
-        began = monotonic()
-        started += _start_or_log(row, now)
-        spent[row.team_id] += monotonic() - began
-    return started
-
-
-def _start_or_log(row: Workflow, now: datetime) -> bool:
-    """Start the run of a workflow if it is due. If that fails, the others still get theirs."""
-    try:
-        return _start_if_due(row, now)
-    except ChecksUnavailable as error:
-        # Its slot stays due: the next pass tries again.
-        log.warning("workflow %s: its triggers wait, trying again in a minute: %s", row.id, error.message)
-    except OperationalError:
-        raise  # the database is not reachable
-    except Exception:
-        log.exception("workflow %s: its triggers could not be handled", row.id)
-    return False
-
-
-def _start_if_due(row: Workflow, now: datetime) -> bool:
-    """Start the run of a workflow if it is due. Raises ChecksUnavailable."""
-    triggers = _triggers_of(row)
-    return _start_by_cron(row, triggers, now) or _start_when_idle(row, triggers, now)
-
-
-def _triggers_of(row: Workflow) -> WorkflowTriggers:
-    """Return the triggers as they were confirmed, or from the text if they cannot be read.
-
-    The confirmed ones are those of the text: any change of it pauses the triggers. Raises ChecksUnavailable.
-    """
-    confirmed = getattr(row, "confirmed_triggers", None)
-    found = parse_triggers(confirmed) if isinstance(confirmed, str) else None
-    return found or find_triggers(load_text(row.text, row.files).workflow)
-
-
-def _start_by_cron(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> bool:
-    """Start the run of a due slot, unless the previous run is still active; then move to the next slot.
-
-    The run is created before ``next_run_at`` moves on. If we crash in between, the slot is due again, and the
-    idempotency key of the slot finds the run that exists.
-    """
-    slot, started = row.next_run_at, False
-    if slot is not None and slot <= now and triggers.crons and not _is_cron_run_active(row):
-        started = _start_triggered_run(row, "cron", slot)
-    if slot is None or slot <= now:
-        after = triggers.next_after(now)
-        same = Workflow.objects.filter(id=row.id, next_run_at=slot, revision=row.revision, triggers_enabled=True)
-        same.update(next_run_at=after)
-    return started
-
-
-def _is_cron_run_active(row: Workflow) -> bool:
-    """Return whether an earlier scheduled run is still active.
-
-    The run of the due slot itself does not count: after a crash, the slot is asked for again.
-    """
-    active = WorkflowRun.objects.filter(workflow=row, trigger="cron", state__in=ACTIVE_STATES)
-    return active.exclude(idempotency_key=_idempotency_key(row, "cron", row.next_run_at)).exists()
-
-
-def _start_when_idle(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> bool:
-    """Start a run if the team has been idle long enough; once for each idle period."""
-    since = team_idle_since(row) if triggers.idle is not None else None
-    if triggers.idle is None or since is None or now - since < triggers.idle:
-        return False
-    return _start_triggered_run(row, "idle", since)
-
-
-def team_idle_since(row: Workflow) -> datetime | None:
-    """Return since when the team has been idle: the end of its last run or turn, or the last change of the workflow.
-
-    None while a run or turn is active.
-    """
-    runs = WorkflowRun.objects.filter(team=row.team_id)
-    turns = Turn.objects.filter(session__task__team=row.team_id)
-    if runs.filter(state__in=ACTIVE_STATES).exists() or turns.filter(ended_at=None).exists():
-        return None
-    ends = (rows.aggregate(at=Max("ended_at"))["at"] for rows in (runs, turns))
-    latest: datetime = max((row.updated_at, *(at for at in ends if at is not None)))
-    return latest
-
-
-def _idempotency_key(row: Workflow, trigger: str, at: datetime | None) -> str:
-    return f"{trigger}:{row.id}:{at.isoformat() if at else ''}"
-
-
-def _start_triggered_run(row: Workflow, trigger: str, at: datetime) -> bool:
-    """Start a run with the rights of the user who confirmed the triggers; return whether it is new.
-
-    What prevents the start is stored, and shown on the page of the workflow. Raises ChecksUnavailable.
-    """
-    inputs: dict[str, Any] = {"type": trigger, "timestamp": at.isoformat(), "text": "", "params": {}}
-    key = _idempotency_key(row, trigger, at)
-    load_text(row.text, row.files)  # it can take a while; the transaction below then finds it in the cache
-    # The revision stands for text and files, which may have megabytes; it is compared when the row is locked.
-    mark = mark_request(key, {"workflow": row.id, "revision": row.revision})
-    return _start_locked(row, trigger, inputs, mark)
-
-
-def _start_locked(row: Workflow, trigger: str, inputs: Mapping[str, Any], mark: IdempotencyMark) -> bool:
-    with transaction.atomic():
-        # The row stays locked until the run exists, so that nobody can change it between the check and the run.
-        locked = trigger_settings.lock_workflow(row)
-        if not locked.triggers_enabled or locked.archived_at is not None or locked.revision != row.revision:
-            return False
-        enabled_by = locked.triggers_enabled_by
-        if not trigger_settings.may_trigger_now(locked) or enabled_by is None:
-            log.warning("workflow %s: its triggers are paused: %s", row.id, locked.triggers_paused)
-            return False
+    values, problems = dict(given), []
+    for port in graph.inputs:
+        value = given.get(port.name)
         try:
-            _, is_new = start_saved_run(enabled_by, locked, inputs, trigger=trigger, mark=mark)
-        except IdempotencyKeyReused:
-            return False  # the slot has its run, and the workflow was changed since
-        except ChecksUnavailable:
-            raise  # the next pass tries again
-        except SessionsError as error:
-            log.warning("workflow %s: its %s trigger could not start it: %s", row.id, trigger, error.message)
-            _store_trigger_error(locked, error.message)
-            return False
-        _store_trigger_error(locked, "")
-    return is_new
+            value = convert_value(port.default if value in (None, "") else value, port.type)
+        except ConversionError as error:
+            problems.append(f"The input “{port.name}”: {error}.")
+            continue
+        if value is not None:
+            values[port.name] = value
+        elif port.required:
+            problems.append(f"The input “{port.name}” is missing.")
+    if problems:
+        raise Invalid(" ".join(problems), field="inputs", problems=problems)
+    return values
 
 
-def _store_trigger_error(row: Workflow, message: str) -> None:
-    if row.trigger_error != message:
-        Workflow.objects.filter(id=row.id).update(trigger_error=message)
+def resume_run(user: User, run: WorkflowRun, path: str) -> None:
+    """Delete the node runs to repeat, and queue the run again. Raises Invalid.
+
+    ``round`` rises with each resume, so that repeated nodes use new prompt and job ids: for the old ids, the ledger
+    and agentctl would return the old results.
+    """
+    rows = {row.path: row for row in run.node_runs.order_by("position")}
+    try:
+        kept = records_to_resume(graph_of_run(run), records_from_rows(rows.values()), path)
+    except NothingToResume as error:
+        raise Invalid(f"There is nothing to resume: {error}.", field="path") from error
+    run.node_runs.exclude(path__in=kept).delete()
+    for name, record in kept.items():
+        row = rows[name]
+        if (row.state, row.iteration) != (str(record.state), record.iteration):
+            for field in RECORD_FIELDS:
+                setattr(row, field, getattr(record, field))
+            row.ended_at = None
+            row.save()
+    run_attention.resolve_run_failed(run)
+    run.state, run.error, run.outputs = "queued", "", {}
+    run.ended_at = run.cancel_requested_at = None
+    run.round += 1
+    run.version += 1
+    run.started_by = user or run.started_by
+    run.save()
+
+
+INPUTS_LIMIT: Final = 1 << 20
+"""Maximum number of characters of a run's inputs as JSON."""
+
+
+def start_run(
+    user: User,
+    *,
+    team: Group,
+    text: str,
+    name: str = "",
+    files: Mapping[str, str] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    workflow: Workflow | None = None,
+    repository: Repository | None = None,
+    agent_profile: AgentProfile | None = None,
+    executor: Executor | None = None,
+    trigger: str = "manual",
+    key: str = "",
+    mark: IdempotencyMark | None = None,
+) -> tuple[WorkflowRun, bool]:
+    """Create a run of a text, with its own task; return (run, whether it is new).
+
+    A second call with the same idempotency ``key`` returns the first run. A caller that has begun a transaction
+    gives the ``mark`` that it made before it. Raises ReadOnly, ChecksUnavailable, and
+    Invalid: with ``problems`` for a text with errors, otherwise with the name of a field.
+    """
+    require_write(user, team)
+    check_size(text, files or {})
+    _check_inputs(inputs or {})
+    loaded = load_text(text, files or {})
+    if loaded.workflow is None:
+        raise Invalid(
+            "The workflow has errors, so it cannot be run.", field="text", problems=_describe_problems(loaded.problems)
+        )
+    graph = loaded.workflow
+    given = {"timestamp": timezone.now().isoformat(), "type": trigger, "text": "", "params": {}}
+    values = {**given, **resolve_inputs(graph, inputs or {})}
+    place = default_executor(executor or (workflow.executor if workflow else None))
+    if place is None:
+        raise Invalid("There is no executor yet. Ask staff to add one.", field="executor")
+    run = WorkflowRun(
+        team=team,
+        workflow=workflow,
+        name=name or graph.name,
+        text=text,
+        files=dict(files or {}),
+        inputs=values,
+        trigger=trigger,
+        started_by=user,
+        revision=workflow.revision if workflow else 0,
+        agent_profile=agent_profile or (workflow.agent_profile if workflow else None),
+        executor=place,
+    )
+    repository = repository or (workflow.repository if workflow else None)
+    _check_run_possible(user, run, graph, repository)
+    if mark is None:
+        given_values = {"text": text, "files": _sorted_json(files), "inputs": _sorted_json(inputs)}
+        mark = mark_request(key, {**given_values, "workflow": workflow and workflow.id})
+
+    def make(mark: IdempotencyMark) -> WorkflowRun:
+        run.task = create_task(user, {"team": team, "title": f"Workflow: {run.name}"[:300], "repository": repository})
+        for field, value in mark.items():
+            setattr(run, field, value)
+        run.save(force_insert=True)
+        return run
+
+    with transaction.atomic():
+        found, is_new = create_once(WorkflowRun.objects.filter(team=team), mark, make)
+        if is_new:
+            wakeups.notify_on_commit()  # a driver that woke earlier would not find the run yet
+    return found, is_new
+
+
+def _sorted_json(values: Mapping[str, Any] | None) -> str:
+    return json.dumps(dict(values or {}), sort_keys=True)
+
+
+def _describe_problems(problems: Sequence[Diagnostic]) -> list[str]:
+    return [str(diagnostic) for diagnostic in problems]
+
+
+def _check_inputs(inputs: Mapping[str, Any]) -> None:
+    try:
+        text = json.dumps(dict(inputs), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid("The inputs cannot be represented as JSON.", field="inputs") from error
+    if len(text) > INPUTS_LIMIT or "\\u0000" in text:
+        raise Invalid(
+            f"The inputs are larger than {INPUTS_LIMIT >> 20} MiB, or contain the character U+0000.", field="inputs"
+        )
+
+
+def _check_run_possible(user: User, run: WorkflowRun, graph: Graph, repository: Repository | None) -> None:
+    """Check that the run is possible at all, before anyone waits for it."""
+    if run.workflow is not None and (run.workflow.archived_at is not None or run.workflow.team_id != run.team_id):
+        raise Invalid("This workflow is archived, or belongs to another team.", field="workflow")
+    check_belongs_to_team(run, repository, run.agent_profile)
+    check_workplace(graph, repository, run.executor)
+    if refusal := run_refusal(user, run.team, run.executor, graph):
+        raise ReadOnly(refusal)
+    run.note = check_agents(graph, run.team_id, run.agent_profile)
+
+
+def cancel_run(user: User, run: WorkflowRun) -> WorkflowRun:
+    """Request the end of a run, with all its scripts and turns. A run that is over stays as it is."""
+    require_write(user, run.team)
+    with transaction.atomic():
+        # Locked, so that the driver cannot end the run between the check and the write.
+        row = WorkflowRun.objects.select_for_update(no_key=True).get(id=run.id)
+        if not row.is_over and row.cancel_requested_at is None:
+            row.cancel_requested_at = timezone.now()
+            row.version += 1
+            row.save(update_fields=["cancel_requested_at", "version"])
+            wakeups.notify_on_commit()
+    return row
+
+
+def retry_run(user: User, run: WorkflowRun, path: str = "") -> WorkflowRun:
+    """Resume a failed or cancelled run, at the nodes that failed or at the node run ``path``.
+
+    Finished node runs before it are kept with their sessions; repeated ones are requested again. Raises ReadOnly,
+    Invalid, Conflict for a run that is active or has succeeded, and TerminalState if its task is over.
+    """
+    require_write(user, run.team)
+    try:
+        graph_of_run(run)  # before the transaction, which then finds it in the cache
+    except InvalidWorkflow as error:
+        raise Invalid(
+            "This version of Kandev cannot run the text of this run.", problems=_describe_problems(error.problems)
+        ) from error
+    with transaction.atomic():
+        # Locked: of two concurrent requests, the second one finds an active run and is refused.
+        row = WorkflowRun.objects.select_for_update(no_key=True, of=("self",)).select_related("task").get(id=run.id)
+        if not row.is_over or (row.state == "succeeded" and not path):
+            raise Conflict(f"This run is {row.state}. Only failed or cancelled runs can be resumed.")
+        if row.task.is_over:
+            raise TerminalState("The task of this run is over. Start a new run.")
+        if refusal := run_refusal(user, row.team, row.executor, graph_of_run(row)):
+            raise ReadOnly(refusal)
+        row.note = check_agents(graph_of_run(row), row.team_id, row.agent_profile)
+        resume_run(user, row, path)
+        wakeups.notify_on_commit()
+    return row

@@ -29,8 +29,9 @@ from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.agent import AgentSettings
 from sessions_app.workflows.nodes.trigger import Cron, CronError, TriggerSettings, WorkflowTriggers, parse_cron
-from sessions_app.workflows.services.assignment import NoMatchingAgent, choose_agent, default_executor
+from sessions_app.workflows.services.agent_choice import NoMatchingAgent, choose_agent
 from sessions_app.workflows.services.run_records import iterate_nodes
+from sessions_app.workflows.services.run_rights import default_executor
 
 VERSION: Final = 1
 """Version of the form in which the parts are stored."""

@@ -21,9 +21,9 @@ from sessions_app.models import raise_for_workflow, resolve_for_workflow
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.trigger import find_triggers
-from sessions_app.workflows.services.assignment import default_executor, describe_required_rights, run_refusal
 from sessions_app.workflows.services.run_conditions import run_obstacle
 from sessions_app.workflows.services.run_records import graph_of
+from sessions_app.workflows.services.run_rights import default_executor, describe_required_rights, run_refusal
 from sessions_app.workflows.services.trigger_confirmation import (
     changed_parts,
     compare_parts,

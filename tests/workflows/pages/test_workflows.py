@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from sessions_app.board.services.tasks import create_session
 from sessions_app.models import Repository
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from sessions_app.workflows.services import run_records
+from sessions_app.workflows.services import run_attention
 from sessions_app.workflows.services.workflows import save_workflow
 from tests.pages.world import World, path_of
 from tests.workflows.pages.workflow_rows import PLAIN, TEXT, looped_run, make_run, make_workflow, ran
@@ -177,7 +177,7 @@ def test_repeated_run_form_starts_one_run(ada: Client, world: World) -> None:
 
 def test_inbox_links_to_a_failed_run(ada: Client, world: World) -> None:
     run = make_run(world, make_workflow(world, text=PLAIN, name="Plain"), "failed", error="It did not work.")
-    run_records.raise_run_failed(run)
+    run_attention.raise_run_failed(run)
     page = ada.get("/attention/").content.decode()
     assert f'class="button small main" href="/workflows/runs/{run.id}/">Open run' in page
     assert ada.get(f"/workflows/runs/{run.id}/").status_code == 200
@@ -227,7 +227,7 @@ def test_run_shows_node_states_in_graph_and_text(ada: Client, world: World) -> N
 
 
 def test_run_that_is_too_large_to_draw_says_so(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessions_app.workflows.pages.runs.MAX_RUN_DRAWING", 100)
+    monkeypatch.setattr("sessions_app.workflows.views.runs.MAX_RUN_DRAWING", 100)
     run = looped_run(world, world.session())
     page = said(ada.get(f"/workflows/runs/{run.id}/"))
     assert "This workflow is too large to draw. Select nodes in the list below instead." in page

@@ -13,27 +13,28 @@ from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.utils.safestring import mark_safe
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST
 
 from sessions_app.accounts.authorization import may_write, may_write_somewhere
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.kernel.rules.parsers import parse_uuid
 from sessions_app.kernel.services.errors import ChecksUnavailable, Conflict, Invalid, SessionsError, Throttled
-from sessions_app.pages.shortcuts import part_response
+from sessions_app.workflows.examples import find_example
+from sessions_app.workflows.forms import NodeSettingsForm, RunForm, WorkflowForm, build_node_form, initial_values
 from sessions_app.workflows.language.diagnostics import Diagnostic
 from sessions_app.workflows.language.limits import MAX_BYTES
 from sessions_app.workflows.language.schema import Port
 from sessions_app.workflows.loader.editing import EditNotPossible
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from sessions_app.workflows.pages.forms import NodeSettingsForm, RunForm, WorkflowForm, build_node_form, initial_values
-from sessions_app.workflows.pages.listing import find_example, find_workflow, list_context, runs_context
 from sessions_app.workflows.services import trigger_settings, workflows
-from sessions_app.workflows.services.assignment import default_executor
 from sessions_app.workflows.services.loading import check_text, user_load_slot
 from sessions_app.workflows.services.run_conditions import run_obstacle
 from sessions_app.workflows.services.run_records import graph_of
+from sessions_app.workflows.services.run_rights import default_executor
 from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.trigger_settings import obstacle_of, triggers_document
+from sessions_app.workflows.views.lists import runs_context
+from sessions_app.workflows.views.lookups import find_workflow
 
 MAX_PROBLEMS_SHOWN: Final = 100
 """Maximum number of problems that the page shows."""
@@ -338,11 +339,3 @@ def archive_and_redirect(request: UserHttpRequest, workflow_id: uuid.UUID) -> Ht
         return redirect("workflow", row.id)
     messages.success(request, f"“{row.name}” is archived and can no longer be started. Its runs are kept.")
     return redirect("workflows")
-
-
-@never_cache
-@require_GET
-def workflow_list_updates(request: UserHttpRequest) -> JsonResponse:
-    """Return the current list of workflows as HTML."""
-    context = list_context(request.user, archived=bool(request.GET.get("archived")))
-    return part_response("workflows", "workflows/list_rows.html", context)

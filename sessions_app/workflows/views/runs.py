@@ -23,16 +23,17 @@ from sessions_app.kernel.rules.readable_json import readable_json
 from sessions_app.kernel.services.errors import ChecksUnavailable, SessionsError, Throttled
 from sessions_app.pages.shortcuts import part_response
 from sessions_app.workflows.engine.records import ITERATION
+from sessions_app.workflows.labels import RUN_STATE_LABELS, TRIGGER_LABELS, node_run_label
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import Scope, WorkflowGraph
 from sessions_app.workflows.language.limits import MAX_RUN_DRAWING
 from sessions_app.workflows.loader.drawing import DrawingTooLarge, NodeMark, draw_inline_svg
 from sessions_app.workflows.models import NodeRun, WorkflowRun
-from sessions_app.workflows.pages.listing import RUN_STATE_LABELS, TRIGGER_LABELS, find_run, node_run_label
-from sessions_app.workflows.services import workflows
+from sessions_app.workflows.services import runs
 from sessions_app.workflows.services.loading import user_load_slot
 from sessions_app.workflows.services.run_records import graph_of_run
 from sessions_app.workflows.services.runs import rerun
+from sessions_app.workflows.views.lookups import find_run
 
 _REPETITION_SUFFIX: Final = re.compile(r"#\d+|\[\d+\]")
 """Attempt and iteration in the path of a node run. Without them, the path is that of the node in the graph."""
@@ -221,7 +222,7 @@ def act_on_run(request: UserHttpRequest, run_id: uuid.UUID, action: str) -> Http
         raise Http404(action)
     try:
         if action == "cancel":
-            workflows.cancel_run(request.user, row)
+            runs.cancel_run(request.user, row)
             messages.info(request, "Cancelling the run: its scripts and turns are being stopped; finished work stays.")
         else:
             with user_load_slot(request.user, counted=False):
@@ -229,7 +230,7 @@ def act_on_run(request: UserHttpRequest, run_id: uuid.UUID, action: str) -> Http
                 if action == "again":
                     shown = rerun(request.user, row)
                 else:
-                    shown = workflows.retry_run(request.user, row, node)
+                    shown = runs.retry_run(request.user, row, node)
     except SessionsError as error:
         messages.error(request, error.message)
     return redirect("workflow-run", shown.id)

@@ -1,4 +1,4 @@
-"""Decide who may run a workflow, on which executor, and which agent profile each agent node uses."""
+"""Choose the agent profile of each agent node."""
 
 from __future__ import annotations
 
@@ -6,66 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from django.contrib.auth.models import Group, User
-
-from executors_app.models import AgentProfile, Executor
-from executors_app.plugins import UnknownPlugin, agent_types
-from sessions_app.accounts.authorization import is_trusted, may_write
+from executors_app.models import AgentProfile
+from executors_app.plugins import agent_types
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.nodes.agent import AgentSettings
-from sessions_app.workflows.services.run_records import iterate_nodes, node_types_of
-
-UNISOLATED_REFUSAL: Final = (
-    "Shell nodes on “{place}” run beside the control plane without isolation. This requires staff, or a team with the "
-    "permission operate_unisolated."
-)
-
-
-def default_executor(named: Executor | None) -> Executor | None:
-    """Return the named executor, or else the local one, or else the first by name."""
-    places = Executor.objects.order_by("name")
-    return named or places.filter(runtime="local_standalone").first() or places.first()
-
-
-def run_refusal(user: User | None, team: Group, executor: Executor | None, graph: Graph) -> str:
-    """Return why ``user`` may not run ``graph`` for ``team`` now, as a sentence; empty if it is allowed."""
-    if user is None:
-        return "The account whose rights it has was deleted."
-    name = user.get_username()
-    if not user.is_active:
-        return f"{name} no longer has an active account."
-    if not may_write(user, team):
-        return f"{name} does not have write access in the team."
-    if executor is None:
-        return "There is no executor yet. Ask staff to add one."
-    if not user.is_staff and _requires_staff(team, executor, graph):
-        return f"{UNISOLATED_REFUSAL.format(place=executor.name)} {name} is not staff."
-    return ""
-
-
-def describe_required_rights(team: Group, executor: Executor | None, graph: Graph | None) -> str:
-    """Return a sentence that names who has the rights for a run; without a graph, that nobody can start one."""
-    if graph is None:
-        return "Correct the text first."
-    if executor is not None and _requires_staff(team, executor, graph):
-        return (
-            f"A member of the team who is staff can confirm it, because its shell nodes run on “{executor.name}” "
-            "beside the control plane."
-        )
-    return "Any member of the team with write access can confirm it."
-
-
-def _requires_staff(team: Group, executor: Executor, graph: Graph) -> bool:
-    """Return whether only staff may run it: it has scripts without isolation, and the team is not trusted."""
-    if "shell" not in node_types_of(graph):
-        return False
-    try:
-        if not executor.trusted_agents_only:
-            return False
-    except UnknownPlugin:
-        return True  # it is unknown whether the runtime isolates anything
-    return not is_trusted(team)
-
+from sessions_app.workflows.services.run_records import iterate_nodes
 
 RUNNERS: Final[dict[str, tuple[str, ...]]] = {
     "claude-code": ("claude_code", "claude_cli"),
