@@ -23,13 +23,15 @@ _LEFT_OUT_REASONS: Final[Mapping[str, str]] = {
 def left_out_sentence(server: Mapping[str, Any]) -> str:
     """Return why an agent was not given a server; empty if it was given."""
     name, reason = f"MCP server “{server.get('name', '')}”", str(server.get("reason", ""))
-    named = server.get("variables")
-    variables = ", ".join(map(str, named)) if isinstance(named, list | tuple) else ""
+    variables = server.get("variables")
+    if not isinstance(variables, list | tuple):
+        variables = ()
+    listed = ", ".join(map(str, variables))
     if reason == SECRET_MISSING:
-        return f"{name} was left out: the agent profile has no variable {variables}."
+        return f"{name} was left out: the agent profile has no variable {listed}."
     if reason == SECRET_WITHHELD:
         return (
-            f"{name} was left out: the agent profile does not give {variables} to its "
+            f"{name} was left out: the agent profile does not give {listed} to its "
             "host. An administrator can name the host under “Secret hosts” of the profile."
         )
     why = _LEFT_OUT_REASONS.get(reason, "")

@@ -115,13 +115,13 @@ def settle_change(
     change = row.change_of(setting_id)
     if change.get("id") != change_id or change.get("state") != WAITING:
         return False
-    state = REFUSED if code else APPLIED
-    fields = {} if code else {"value": change["value"]}
-    row.choose(setting_id, change={**change, "state": state, "code": code, "reason": reason}, **fields)
+    value = change["value"]
     if code:
-        record_refusal(transaction, setting_id, change_id, change["value"], code=code, reason=reason)
+        row.choose(setting_id, change={**change, "state": REFUSED, "code": code, "reason": reason})
+        record_refusal(transaction, setting_id, change_id, value, code=code, reason=reason)
     else:
-        transaction.record_event(SettingApplied(change_id=change_id, setting=setting_id, value=change["value"]))
+        row.choose(setting_id, change={**change, "state": APPLIED, "code": "", "reason": reason}, value=value)
+        transaction.record_event(SettingApplied(change_id=change_id, setting=setting_id, value=value))
     return True
 
 

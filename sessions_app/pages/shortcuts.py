@@ -6,6 +6,7 @@ import uuid
 from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied
+from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.template.loader import render_to_string
@@ -44,8 +45,10 @@ def require_write_access(request: UserHttpRequest, team_id: int) -> None:
 def queried_number(request: UserHttpRequest, name: str) -> int | None:
     """Return a number in the query string; None without one. Raises Http404 for anything else."""
     given = request.GET.get(name)
-    number = None if given is None else parse_number(given)
-    if given is not None and number is None:
+    if given is None:
+        return None
+    number = parse_number(given)
+    if number is None:
         raise Http404(f"{name} must be a number")
     return number
 
@@ -54,9 +57,17 @@ def redirect_back(request: HttpRequest, default: str) -> HttpResponse:
     """Redirect to the page in the form (``next``), or to ``default`` if that is on another site; 204 for a script."""
     if "quiet" in request.POST:
         return HttpResponse(status=204)
-    there = request.POST.get("next", "")
-    ours = url_has_allowed_host_and_scheme(there, {request.get_host()}, request.is_secure())
-    return redirect(there if ours else default)
+    page = request.POST.get("next", "")
+    if url_has_allowed_host_and_scheme(page, {request.get_host()}, request.is_secure()):
+        return redirect(page)
+    return redirect(default)
+
+
+def form_status(form: Form) -> int:
+    """Return the HTTP status of a page with a form: 422 if what was entered is not valid, otherwise 200."""
+    if form.errors:
+        return 422
+    return 200
 
 
 def part_response(

@@ -168,7 +168,9 @@ class _QueryTeamField(TeamField):
     def to_internal_value(self, data: Any) -> Any:
         """Return the team."""
         is_id = isinstance(data, str) and data.isascii() and data.isdigit() and len(data) < 10
-        return super().to_internal_value(int(data) if is_id else data)
+        if is_id:
+            return super().to_internal_value(int(data))
+        return super().to_internal_value(data)
 
 
 class PlaceQuerySerializer(PlaceSerializer):

@@ -90,9 +90,9 @@ class AgentTypeLoginView(ApiView):
     @document_responses({202: AgentLoginSerializer}, 400, 403, 404, 409, request=PlaceLoginSerializer)
     def post(self, request: UserRequest, name: str) -> Response:
         """Log in by one of these ways, and test the agent with one turn."""
-        kind, asked = _known_type(name), self.body(PlaceLoginSerializer)
-        agent_login.log_in_at(request.user, kind, asked["team"], asked["executor"], asked["method"])
-        return self.answer(name, asked, 202)
+        place = self.body(PlaceLoginSerializer)
+        agent_login.log_in_at(request.user, _known_type(name), place["team"], place["executor"], place["method"])
+        return self.answer(name, place, 202)
 
     def answer(self, name: str, place: dict[str, Any], status: int = 200) -> Response:
         """Return the document of this place."""
@@ -111,9 +111,9 @@ class AgentTypeLogoutView(AgentTypeLoginView):
     @document_responses({202: AgentLoginSerializer}, 400, 403, 404, 409, request=PlaceSerializer)
     def post(self, request: UserRequest, name: str) -> Response:
         """Log the agent out. Everything that uses its login there, also of other teams, needs a new one."""
-        kind, asked = _known_type(name), self.body(PlaceSerializer)
-        agent_login.log_out_at(request.user, kind, asked["team"], asked["executor"])
-        return self.answer(name, asked, 202)
+        place = self.body(PlaceSerializer)
+        agent_login.log_out_at(request.user, _known_type(name), place["team"], place["executor"])
+        return self.answer(name, place, 202)
 
 
 class _McpServerListView(ApiView):

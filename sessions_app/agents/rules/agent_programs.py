@@ -33,8 +33,10 @@ def explain_program_error(
     ``message`` is the message of agentctl or of the agent; it is returned unchanged for any other ``code``.
     """
     if code == Code.PROGRAM_MISSING:
-        details = f" Details: {message[:_MESSAGE_LIMIT]}" if message else ""
-        return f"{_missing_program(kind, program, profile, executor)}{details}"
+        explanation = _missing_program(kind, program, profile, executor)
+        if message:
+            return f"{explanation} Details: {message[:_MESSAGE_LIMIT]}"
+        return explanation
     if code == Code.AGENT_EXITED and (found := _NO_INTERPRETER.search(message)):
         return (
             f"{kind.title} needs the program `{found['program']}`, which was not found on the executor “{executor}”. "
@@ -66,8 +68,11 @@ def _missing_program(kind: AgentType, program: str, profile: str, executor: str)
 
 
 def _not_logged_in(kind: AgentType, profile: str, executor: str) -> str:
-    ways = [f"run `{kind.login}` there once"] if kind.login else []
-    key = f"`{kind.key}`" if kind.key else "its API key"
-    ways.append(f"set {key} in the environment of the agent profile “{profile}”")
-    told = " or ".join(ways)
-    return f"{kind.title} is not logged in on the executor “{executor}”. {told[0].upper()}{told[1:]}, then try again."
+    key = "its API key"
+    if kind.key:
+        key = f"`{kind.key}`"
+    logged_out = f"{kind.title} is not logged in on the executor “{executor}”."
+    key_place = f"{key} in the environment of the agent profile “{profile}”"
+    if kind.login:
+        return f"{logged_out} Run `{kind.login}` there once or set {key_place}, then try again."
+    return f"{logged_out} Set {key_place}, then try again."

@@ -76,7 +76,9 @@ class PublishedLogins:
 
 def published_logins(session: TaskSession | None) -> PublishedLogins:
     """Return what this session's own agent published. What another session's agent reports is never offered here."""
-    row = agent_settings_of(session) if session is not None else None
+    if session is None:
+        return PublishedLogins()
+    row = agent_settings_of(session)
     if row is None:
         return PublishedLogins()
     return PublishedLogins(parse_auth_methods(row.auth_methods), row.logs_out, row.auth_at)
@@ -129,18 +131,25 @@ def login_document(
     kind: AgentType, reported: ReportedAgent | None, argv: Sequence[str], session: TaskSession | None
 ) -> dict[str, Any]:
     """Return what the API shows of an agent's logins; ``session``: the one whose agent published them."""
-    version = reported.version if reported else ""
     published = published_logins(session)
-    return {
-        "agent": {"name": reported.name if reported else "", "version": version},
-        "needs_version": (reported and kind.required_version(reported.name, version)) or "",
+    document: dict[str, Any] = {
+        "agent": {"name": "", "version": ""},
+        "needs_version": "",
         "methods": login_methods(published, argv),
         "can_log_out": published.logs_out,
         "reported_at": published.at,
-        "last": login_state(session) if session is not None else None,
-        "session": session.id if session is not None else None,
-        "task": session.task_id if session is not None else None,
+        "last": None,
+        "session": None,
+        "task": None,
     }
+    if reported is not None:
+        document["agent"] = {"name": reported.name, "version": reported.version}
+        document["needs_version"] = kind.required_version(reported.name, reported.version)
+    if session is not None:
+        document["last"] = login_state(session)
+        document["session"] = session.id
+        document["task"] = session.task_id
+    return document
 
 
 # --- requests ---
@@ -167,7 +176,8 @@ def _request(session_id: uuid.UUID, by: User, action: LoginAction, method_id: st
         session = transaction.session
         if not may_operate(by, session):
             raise ReadOnly
-        name = name if name is not None else _checked_name(published_logins(session), action, method_id)
+        if name is None:
+            name = _checked_name(published_logins(session), action, method_id)
         assessment = assess_for_start(transaction)
         if assessment.is_running:
             raise AlreadyRunning("The agent is running. Stop the session first: the login starts it again.")
@@ -271,17 +281,16 @@ def login_limit(login: Mapping[str, Any]) -> float:
     return 0.0
 
 
-def settle_login(transaction: SessionTransaction, intent_id: uuid.UUID, told: Mapping[str, Any], reason: str) -> None:
+def settle_login(transaction: SessionTransaction, intent_id: uuid.UUID, report: Mapping[str, Any], reason: str) -> None:
     """Write the result of the login that this start carried; nothing if it carried none, or is settled.
 
-    ``told`` is the answer to the start, or what a failed start reported; ``reason`` explains one without an outcome.
+    ``report`` is the answer to the start, or what a failed start reported; ``reason`` explains one without an outcome.
     """
     login = transaction.session.metadata.get(LOGIN_KEY)
     if not isinstance(login, dict) or login.get("intent") != str(intent_id) or "state" in login:
         return
-    said = told.get("login")
-    outcome = said if isinstance(said, dict) and said.get("state") in tuple(LoginState) else None
-    if outcome is None:
+    outcome = report.get("login")
+    if not isinstance(outcome, dict) or outcome.get("state") not in tuple(LoginState):
         outcome = {"state": LoginState.FAILED, "code": Code.LOGIN_FAILED, "reason": reason or _OUTCOME_UNKNOWN}
     state, code = str(outcome["state"]), str(outcome.get("code") or "")[:64]
     reason = clean_text(outcome.get("reason"), REASON_LIMIT)
@@ -294,18 +303,20 @@ def settle_login(transaction: SessionTransaction, intent_id: uuid.UUID, told: Ma
         on_commit(partial(retry_after_login, transaction.session.id))
 
 
-def remember_agent(transaction: SessionTransaction, told: Mapping[str, Any]) -> None:
+def remember_agent(transaction: SessionTransaction, report: Mapping[str, Any]) -> None:
     """Store name, version and ways to log in that the agent reported, at the end of the transaction."""
-    identity = agent_identity(told)
+    identity = agent_identity(report)
     if identity is not None:
         transaction.after_events.append(partial(_write_report, transaction, identity))
-        transaction.after_events.append(partial(_write_logins, transaction, told.get("auth")))
+        transaction.after_events.append(partial(_write_logins, transaction, report.get("auth")))
 
 
 def _write_logins(transaction: SessionTransaction, auth: Any) -> None:
     """Store the ways to log in with the session whose agent published them."""
-    told = auth if isinstance(auth, dict) else {}
-    methods, logs_out = parse_auth_methods(told.get("methods")), told.get("logout") is True
+    if not isinstance(auth, dict):
+        auth = {}
+    methods = parse_auth_methods(auth.get("methods"))
+    logs_out = auth.get("logout") is True
     row = agent_settings_of(transaction.session)
     if row is None and not methods and not logs_out:
         return

@@ -47,16 +47,19 @@ def request_setting(session_id: uuid.UUID, by: User, setting_id: str, value: str
             else:
                 wanted_type = "one of the choices of this setting"
             raise Invalid(f"value must be {wanted_type}.", field="value")
+        expected = setting["value"]
         change = row.change_of(setting_id)
-        wanted = change["value"] if change.get("state") == WAITING else setting["value"]
-        if wanted != value:
+        if change.get("state") == WAITING:
+            expected = change["value"]
+        if expected != value:
             _write_change(transaction, row, setting_id, value, by)
 
 
 def _write_change(
     transaction: SessionTransaction, row: AgentSettings, setting_id: str, value: str | bool, by: User
 ) -> None:
-    change_id, requested_by = uuid.uuid4().hex, by.get_username() if by is not None else ""
+    change_id = uuid.uuid4().hex
+    requested_by = by.get_username()
     change = {
         "id": change_id,
         "value": value,
@@ -78,7 +81,9 @@ def _write_change(
 def order_waiting_changes(transaction: SessionTransaction) -> None:
     """Send changes that were requested while the agent started; resending one that the start applied is harmless."""
     row = agent_settings_of(transaction.session)
-    for change in [] if row is None else row.waiting_changes():
-        open_ones = transaction.session.intents.filter(kind=IntentKind.SETTING, done_at=None)
-        if not open_ones.filter(payload__change_id=change["change_id"]).exists():
+    if row is None:
+        return
+    open_intents = transaction.session.intents.filter(kind=IntentKind.SETTING, done_at=None)
+    for change in row.waiting_changes():
+        if not open_intents.filter(payload__change_id=change["change_id"]).exists():
             create_intent(transaction.session, IntentKind.SETTING, None, change)

@@ -123,7 +123,9 @@ def agent_places(
 def _reports(user: User, team: Group | None) -> Mapping[tuple[str, uuid.UUID], ReportedAgent]:
     """Return the newest report by agent type and executor."""
     rows = ReportedAgent.objects.visible_to(user).order_by("seen_at")
-    return {(row.agent_type, row.executor_id): row for row in (rows.filter(team=team) if team else rows)}
+    if team is not None:
+        rows = rows.filter(team=team)
+    return {(row.agent_type, row.executor_id): row for row in rows}
 
 
 def _place(
@@ -310,22 +312,24 @@ class TestResult:
 def test_result(session: TaskSession) -> TestResult:
     """Return the result of a test, from what its session has recorded."""
     run = newest_run(session)
-    if run and run.ended_at:
+    reply = _reply(run)
+    seconds = None
+    if run is not None and run.ended_at is not None:
         seconds = (run.ended_at - run.started_at).total_seconds()
-    else:
-        seconds = None
     if run is not None and run.state == RunState.COMPLETED:
-        return TestResult(session, "passed", _reply(run), seconds)
-    failed = session.state in (SessionState.ERROR, SessionState.FAILED) or (run is not None and run.ended_at)
-    if failed:
-        said = session.error_message or _last_error(session)
-        return TestResult(session, "failed", _reply(run), seconds, said, _exit(session))
-    state = "running" if session.desired_state == DesiredState.RUNNING else "stopped"
-    return TestResult(session, state, _reply(run))
+        return TestResult(session, "passed", reply, seconds)
+    if seconds is not None or session.state in (SessionState.ERROR, SessionState.FAILED):
+        error = session.error_message or _last_error(session)
+        return TestResult(session, "failed", reply, seconds, error, _exit(session))
+    if session.desired_state == DesiredState.RUNNING:
+        return TestResult(session, "running", reply)
+    return TestResult(session, "stopped", reply)
 
 
 def _reply(turn: Turn | None) -> str:
-    rows = [] if turn is None else list(answers_of(turn)[:20])
+    if turn is None:
+        return ""
+    rows = list(answers_of(turn)[:20])
     return "".join(texts_of(rows).values())[:REPLY_LIMIT]
 
 
@@ -365,8 +369,10 @@ def _is_over(session: TaskSession, now: datetime) -> bool:
         return True
     if session.error_code in NEEDS_PERSON_CODES:
         return False
-    asked = session.intents.filter(kind=IntentKind.START).order_by("-created_at").first()
-    return now - (asked.created_at if asked else session.created_at) > TEST_LIMIT
+    newest_start = session.intents.filter(kind=IntentKind.START).order_by("-created_at").first()
+    if newest_start is not None:
+        return now - newest_start.created_at > TEST_LIMIT
+    return now - session.created_at > TEST_LIMIT
 
 
 # --- retries after a fix ---
@@ -381,8 +387,10 @@ def agent_fix(session: TaskSession, *, wants_login: bool) -> dict[str, str] | No
         kind = agent_type(session.agent_profile.agent_type)
     except UnknownPlugin:
         return None
-    title = own_title_in_team(session.agent_profile, session.task.team_id)
-    return {"name": kind.name, "title": title, "login": kind.login if wants_login else ""}
+    fix = {"name": kind.name, "title": own_title_in_team(session.agent_profile, session.task.team_id), "login": ""}
+    if wants_login:
+        fix["login"] = kind.login
+    return fix
 
 
 def retry_after_login(session_id: uuid.UUID) -> int:

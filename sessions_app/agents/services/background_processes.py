@@ -53,10 +53,8 @@ def _parse_process(reported: Any) -> dict[str, str] | None:
     visible = " ".join(make_visible(command[: 2 * _MAX_COMMAND]).split())[:_MAX_COMMAND]
     try:
         started_at = datetime.fromisoformat(since)
-        # Without a zone it would be read in that of the server; and hostile times overflow in the conversion.
-        at = started_at.astimezone(UTC).isoformat() if started_at.tzinfo else ""
-    except (ValueError, OverflowError):
+        if not visible or started_at.tzinfo is None:  # without a zone it would be read in that of the server
+            return None
+        return {"command": visible, "since": started_at.astimezone(UTC).isoformat()}
+    except (ValueError, OverflowError):  # hostile times overflow in the conversion
         return None
-    if visible and at:
-        return {"command": visible, "since": at}
-    return None

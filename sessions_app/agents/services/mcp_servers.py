@@ -49,8 +49,10 @@ def server_list_json(team: Group, repository: Repository | None) -> dict[str, An
     row = McpServerList.objects.filter(team=team, repository=repository).select_related("updated_by").first()
     if row is None:
         return {"servers": [], "updated_by": None, "updated_at": None}
-    by = row.updated_by.get_username() if row.updated_by else None
-    return {"servers": row.servers, "updated_by": by, "updated_at": row.updated_at}
+    document = {"servers": row.servers, "updated_by": None, "updated_at": row.updated_at}
+    if row.updated_by is not None:
+        document["updated_by"] = row.updated_by.get_username()
+    return document
 
 
 def replace_servers(team: Group, repository: Repository | None, servers: Sequence[Server], by: User) -> None:
@@ -103,7 +105,8 @@ def _change(
         "written": sorted(str(each["name"]) for each in after if each not in before),
         "removed": sorted({str(each["name"]) for each in before} - {str(each["name"]) for each in after}),
     }
-    about = {"team_id": team.pk, "repository_id": str(repository.pk) if repository else None, "user_id": by.pk}
+    repository_id = repository and str(repository.pk)
+    about = {"team_id": team.pk, "repository_id": repository_id, "user_id": by.pk}
     log.info("MCP servers of team %s changed by user %s: %s", team.pk, by.pk, names, extra=about)
 
 
@@ -172,7 +175,14 @@ def inherited_servers(team_id: int, repository_id: uuid.UUID | None) -> dict[str
     """Return the servers of a repository and its team, by level; one query. They contain no secret."""
     of_task = Q(repository=None) | Q(repository=repository_id)
     rows = McpServerList.objects.filter(of_task, team=team_id).values_list("repository_id", "servers")
-    return {Level.REPOSITORY if repository else Level.TEAM: servers for repository, servers in rows if servers}
+    lists: dict[str, list[Any]] = {}
+    for repository, servers in rows:
+        level = Level.TEAM
+        if repository is not None:
+            level = Level.REPOSITORY
+        if servers:
+            lists[level] = servers
+    return lists
 
 
 def choose_servers(
@@ -185,7 +195,7 @@ def choose_servers(
     """
     levels = ((str(level), inherited.get(level, ())) for level in (Level.REPOSITORY, Level.TEAM))
     chosen: list[dict[str, Any]] = []
-    told: list[dict[str, Any]] = []
+    given: list[dict[str, Any]] = []
     for level, server in merge_servers((Level.PROFILE, profile.mcp_servers), *levels):
         resolved, missing = resolve_secrets(server, profile.env)
         if level == Level.PROFILE:
@@ -199,9 +209,12 @@ def choose_servers(
             reason = SECRET_WITHHELD
         else:
             chosen.append(resolved)
-        about = {"name": str(server.get("name", "")), "from": str(level), "reason": reason}
-        told.append({**about, "variables": missing or withheld})
-    _store(transaction, {"launch_id": launch_id, "servers": told} if told else None)
+        name = str(server.get("name", ""))
+        given.append({"name": name, "from": str(level), "reason": reason, "variables": missing or withheld})
+    if given:
+        _store(transaction, {"launch_id": launch_id, "servers": given})
+    else:
+        _store(transaction, None)
     return chosen
 
 
@@ -211,12 +224,13 @@ def record_left_out(transaction: SessionTransaction, launch_id: str, reported: A
     if not isinstance(known, dict) or known.get("launch_id") != launch_id or not isinstance(reported, list):
         return
     reasons = {str(each.get("name")): str(each.get("reason")) for each in reported if isinstance(each, dict)}
-    servers = [
-        {**each, "reason": reasons[each["name"]]}
-        if not each["reason"] and reasons.get(each["name"]) in REASONS
-        else each
-        for each in known["servers"]
-    ]
+    servers = []
+    for server in known["servers"]:
+        reason = reasons.get(server["name"])
+        if not server["reason"] and reason in REASONS:
+            servers.append({**server, "reason": reason})
+        else:
+            servers.append(server)
     _store(transaction, {**known, "servers": servers})
 
 
@@ -225,8 +239,10 @@ def _store(transaction: SessionTransaction, value: dict[str, Any] | None) -> Non
     if metadata.get(METADATA_KEY) == value:
         return
     before = _left_out(metadata.get(METADATA_KEY), value)
-    rest = {name: kept for name, kept in metadata.items() if name != METADATA_KEY}
-    transaction.set_fields(metadata=rest if value is None else {**rest, METADATA_KEY: value})
+    after = {name: kept for name, kept in metadata.items() if name != METADATA_KEY}
+    if value is not None:
+        after[METADATA_KEY] = value
+    transaction.set_fields(metadata=after)
     news = [each for each in _left_out(value, value) if each not in before]
     if value is not None and news:
         transaction.record_event(ServersLeftOut(launch_id=value["launch_id"], servers=news))

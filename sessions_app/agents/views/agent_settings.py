@@ -80,20 +80,26 @@ def _observed_without_asking(session: TaskSession) -> str:
 def _setting_context(setting: dict[str, Any], session: TaskSession) -> dict[str, Any]:
     """Return a setting with the value to show as chosen: the one that waits, if there is one."""
     change = setting["change"] or {}
-    waiting = change.get("state") == WAITING
-    value = change["value"] if waiting else setting["value"]
-    return {
-        **setting,
+    state = change.get("state")
+    context = setting | {
         "is_switch": setting["type"] == "boolean",
-        "chosen": value,
+        "chosen": setting["value"],
         "present": _value_name(setting, setting["value"]),
-        "note": _waiting_note(setting, session) if waiting else "",
-        "refusal": _refusal(setting, change) if change.get("state") == REFUSED else "",
+        "note": "",
+        "refusal": "",
     }
+    if state == WAITING:
+        context["chosen"] = change["value"]
+        context["note"] = _waiting_note(setting, session)
+    elif state == REFUSED:
+        context["refusal"] = _refusal(setting, change)
+    return context
 
 
 def _waiting_note(setting: dict[str, Any], session: TaskSession) -> str:
-    when = "Waiting for the agent" if session.launch_id else "Applied when the agent starts"
+    when = "Applied when the agent starts"
+    if session.launch_id:
+        when = "Waiting for the agent"
     present = _value_name(setting, setting["value"])
     if present:
         return f"{when}. Now: {present}."
@@ -101,8 +107,10 @@ def _waiting_note(setting: dict[str, Any], session: TaskSession) -> str:
 
 
 def _refusal(setting: dict[str, Any], change: dict[str, Any]) -> str:
-    reason = f": {change['reason']}" if change["reason"] else ""
-    return f"The agent refused “{_value_name(setting, change['value'])}”{reason}"
+    refused = f"The agent refused “{_value_name(setting, change['value'])}”"
+    if change["reason"]:
+        return f"{refused}: {change['reason']}"
+    return refused
 
 
 def _value_name(setting: dict[str, Any], value: Any) -> str:
@@ -127,7 +135,9 @@ def login_context(session: TaskSession, *, offers: bool, is_running: bool) -> di
 
     One query if it waits for a login, and one while a login runs.
     """
-    methods = _login_methods(session) if offers else []
+    methods: list[dict[str, Any]] = []
+    if offers:
+        methods = _login_methods(session)
     if is_running:
         methods = [each for each in methods if each["type"] != AGENT]
     return {"methods": methods, "progress": login_progress(agent_login.login_state(session))}
@@ -146,20 +156,27 @@ def login_progress(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return what to show of the last login: a sentence, its time, and whether it runs; None if there was none."""
     if state is None:
         return None
+    return {
+        "text": _login_sentence(state),
+        "at": datetime.fromisoformat(state["ended_at"] or state["at"]),
+        "by": state["by"],
+        "runs": state["state"] not in _ENDINGS,
+        "state": state["state"],
+    }
+
+
+def _login_sentence(state: Mapping[str, Any]) -> str:
+    action = f"The login by “{state['name']}”"
     if state["action"] == LoginAction.LOGOUT:
-        what = "The logout"
-    else:
-        what = f"The login by “{state['name']}”"
-    ended = _ENDINGS.get(state["state"])
-    if ended is None:
-        if state["state"] == agent_login.WAITING:
-            text = f"{what} waits for the agent’s start."
-        else:
-            text = f"{what} is running. The agent may ask you to do something, in a browser or in a question here."
-    else:
-        text = f"{what} {ended}{': ' if state['reason'] else '.'}{state['reason']}"
-    at = datetime.fromisoformat(state["ended_at"] or state["at"])
-    return {"text": text, "at": at, "by": state["by"], "runs": ended is None, "state": state["state"]}
+        action = "The logout"
+    ending = _ENDINGS.get(state["state"])
+    if ending is not None and state["reason"]:
+        return f"{action} {ending}: {state['reason']}"
+    if ending is not None:
+        return f"{action} {ending}."
+    if state["state"] == agent_login.WAITING:
+        return f"{action} waits for the agent’s start."
+    return f"{action} is running. The agent may ask you to do something, in a browser or in a question here."
 
 
 def wants_login(session: TaskSession) -> bool:

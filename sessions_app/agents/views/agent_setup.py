@@ -11,7 +11,7 @@ from django.contrib import messages
 from django.contrib.auth.models import Group, User
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpResponse, JsonResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
@@ -93,29 +93,42 @@ def _chosen(request: UserHttpRequest, name: str) -> _Setup | None:
 
     Raises Http404 for a team that is not the user's and for an unknown executor.
     """
-    kind, given = _find_kind(name), request.GET if request.method == "GET" else request.POST
-    teams, executors = writable_teams(request.user).order_by("name"), Executor.objects.all()
-    if not teams.exists():
-        teams = teams_of(request.user).order_by("name")
-    team_id, executor_id = given.get("team", ""), given.get("executor", "")
-    # A text that is no id becomes None, which matches no row.
-    team = teams_of(request.user).filter(pk=parse_number(team_id, 9)).first() if team_id else teams.first()  # type: ignore[misc]
-    executor = executors.filter(pk=parse_uuid(executor_id)).first() if executor_id else executors.first()  # type: ignore[misc]
-    if (team_id and team is None) or (executor_id and executor is None):
-        raise Http404("no such team or executor")
-    if team and executor:
-        return _Setup(kind, team, executor)
-    return None
+    kind = _find_kind(name)
+    values = request.POST
+    if request.method == "GET":
+        values = request.GET
+    team = _chosen_team(request.user, values.get("team", ""))
+    executor = _chosen_executor(values.get("executor", ""))
+    if team is None or executor is None:
+        return None
+    return _Setup(kind, team, executor)
+
+
+def _chosen_team(user: User, team_id: str) -> Group | None:
+    """Return the team with this id; without one the first in which the user may write, or else the first."""
+    if team_id:
+        # A text that is no id becomes None, which matches no row.
+        return get_object_or_404(teams_of(user), pk=parse_number(team_id, 9))
+    return writable_teams(user).order_by("name").first() or teams_of(user).order_by("name").first()
+
+
+def _chosen_executor(executor_id: str) -> Executor | None:
+    """Return the executor with this id; without one the first."""
+    if executor_id:
+        return get_object_or_404(Executor, pk=parse_uuid(executor_id))
+    return Executor.objects.first()
 
 
 @never_cache
 @require_safe
 def show_agent_setup(request: UserHttpRequest, name: str) -> HttpResponse:
     """Show the steps from an agent type to its first task, with what is known of each."""
-    kind, chosen = _find_kind(name), _chosen(request, name)
-    context: dict[str, Any] = {"kind": kind, "is_staff": request.user.is_staff, "chosen": chosen}
+    chosen = _chosen(request, name)
+    context: dict[str, Any] = {"kind": _find_kind(name), "is_staff": request.user.is_staff, "chosen": chosen}
     if chosen is not None:
         context |= _steps_context(request.user, chosen)
+        context |= _login_context(request.user, chosen)
+        context |= _test_context(chosen)
     return render(request, "agents/agent_setup.html", context)
 
 
@@ -130,8 +143,6 @@ def _steps_context(user: User, chosen: _Setup) -> dict[str, Any]:
         "executors": list(Executor.objects.all()),
         "repositories": list(repositories.order_by("-created_at")),
         "may_write": may_write(user, chosen.team),
-        **_login_context(user, chosen),
-        **_test_context(chosen),
     }
 
 
@@ -139,14 +150,14 @@ def _login_context(user: User, chosen: _Setup) -> dict[str, Any]:
     """Return the ways to log in that the agent of the newest test published, and no other session's agent."""
     profile = agent_setup.profile_for(chosen.kind, chosen.team)
     argv = agent_login.profile_argv(profile, chosen.kind, chosen.executor.runtime)
-    may = may_operate_in(user, chosen.team, chosen.executor)
+    may_authenticate = may_operate_in(user, chosen.team, chosen.executor)
     published = agent_login.published_logins(agent_setup.newest_test(chosen.kind, chosen.team, chosen.executor))
     return {
         "profile": profile,
         "methods": agent_login.login_methods(published, argv),
         "reported_at": published.at,
-        "may_authenticate": may,
-        "can_log_out": may and published.logs_out,
+        "may_authenticate": may_authenticate,
+        "can_log_out": may_authenticate and published.logs_out,
     }
 
 
@@ -180,7 +191,8 @@ def _test(request: UserHttpRequest, chosen: _Setup) -> str:
 
 
 def _store_key(request: UserHttpRequest, chosen: _Setup) -> str:
-    variable, value = request.POST.get("variable", "").strip(), request.POST.get("value", "").strip()
+    variable = request.POST.get("variable", "").strip()
+    value = request.POST.get("value", "").strip()
     profile = agent_setup.store_key(request.user, chosen.kind, chosen.team, variable, value)
     messages.success(request, f"{variable} is stored, encrypted, in the agent profile “{profile.name}”.")
     return f"{chosen.url}#test"

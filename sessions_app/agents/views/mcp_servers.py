@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import uuid
-from typing import Any, Final
+from typing import Any
 
-from django import forms
 from django.contrib import messages
 from django.contrib.auth.models import Group, User
 from django.core.exceptions import PermissionDenied
@@ -19,51 +18,11 @@ from sessions_app.accounts.authorization import may_manage, may_name_programs
 from sessions_app.accounts.pages.settings import render_settings
 from sessions_app.accounts.pages.teams import find_visible_team
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.agents.forms import McpServerForm
 from sessions_app.agents.services import mcp_servers
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import Repository
-from sessions_app.pages.shortcuts import READ_METHODS
-
-_PROGRAM: Final = "program"
-_HTTP: Final = "http"
-
-
-class McpServerForm(forms.Form):
-    """The form for one server."""
-
-    name = forms.CharField(max_length=64)
-    kind = forms.ChoiceField(
-        choices=[(_HTTP, "Address (HTTP)"), (_PROGRAM, "Program that the agent starts")], label="Connection"
-    )
-    target = forms.CharField(
-        max_length=10_000, label="Address or command", help_text="https://tools.example/mcp, or npx -y some-server"
-    )
-    values = forms.CharField(
-        required=False,
-        max_length=100_000,
-        widget=forms.Textarea(attrs={"rows": 3}),
-        label="Headers or variables",
-        help_text="One per line, as NAME=value. In place of a secret, write secret:VARIABLE or Bearer secret:VARIABLE: "
-        "the value comes from the environment of the agent profile.",
-    )
-
-    def clean_values(self) -> dict[str, str]:
-        """Return names and values. Raises ValidationError for a line without ``=``."""
-        pairs = {}
-        for line in filter(None, map(str.strip, self.cleaned_data["values"].splitlines())):
-            name, equals, value = line.partition("=")
-            if not equals:
-                raise forms.ValidationError("Write each as NAME=value, one per line.")
-            pairs[name.strip()] = value.strip()
-        return pairs
-
-    def server(self) -> dict[str, Any]:
-        """Return the server of a valid form. Raises ValueError for a command with an open quote."""
-        told = self.cleaned_data
-        if told["kind"] == _HTTP:
-            return {"name": told["name"], "type": "http", "url": told["target"], "headers": told["values"]}
-        command, *args = shlex.split(told["target"])
-        return {"name": told["name"], "command": command, "args": args, "env": told["values"]}
+from sessions_app.pages.shortcuts import READ_METHODS, form_status
 
 
 @never_cache
@@ -92,17 +51,19 @@ def _edit(request: UserHttpRequest, team: Group, repository: Repository | None) 
         if form.is_valid() and _save(form, team, repository, request.user):
             messages.success(request, "Saved. It applies from the next start of an agent.")
             return redirect(request.path)
+    team_servers: list[dict[str, Any]] = []
+    if repository is not None:
+        team_servers = _rows(team, None)
     context = {
         "team": team,
         "repository": repository,
         "servers": _rows(team, repository),
-        "team_servers": _rows(team, None) if repository else [],
+        "team_servers": team_servers,
         "form": form,
         "manages": may_manage(request.user, team),
         "names_programs": may_name_programs(request.user, team),
     }
-    status = 422 if form.errors else 200
-    return render_settings(request, "settings/mcp_servers.html", "settings-teams", context, status)
+    return render_settings(request, "settings/mcp_servers.html", "settings-teams", context, form_status(form))
 
 
 def _save(form: McpServerForm, team: Group, repository: Repository | None, by: User) -> bool:
