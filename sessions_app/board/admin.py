@@ -17,6 +17,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.staff_admin import StaffModelAdmin
 from executors_app.wire.errors import ExecutorError
 from sessions_app.kernel.rules.states import ENDED_STATES
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import SessionsError, TerminalState
 from sessions_app.models import IntentKind, Task, TaskSession
 from sessions_app.recovery.services.sweeps import request_sweep
@@ -49,12 +50,12 @@ class SessionActionsMixin(StaffModelAdmin):
     def sweep_now(self, request: HttpRequest, queryset: QuerySet[TaskSession]) -> None:
         """Request a sweep of the selected sessions."""
         ids = list(queryset.values_list("id", flat=True))
-        asked = request_sweep(cast(User, request.user), sessions=ids)
-        text = f"Requested sweep {asked.id} of {_session_count_text(len(ids))}. Open the request to see its result."
+        sweep = request_sweep(cast(User, request.user), sessions=ids)
+        text = f"Requested sweep {sweep.id} of {_session_count_text(len(ids))}. Open the request to see its result."
         self.message_user(request, text, messages.SUCCESS)
 
     def _ask(self, request: HttpRequest, queryset: QuerySet[TaskSession], ask: SessionRequest, done: str) -> None:
-        asked, refused = 0, []
+        count, refused = 0, []
         for session in queryset.select_related("task", "agent_profile", "executor"):
             try:
                 reason = ask(session, request.user)
@@ -63,13 +64,18 @@ class SessionActionsMixin(StaffModelAdmin):
             if reason:
                 refused.append(f"{session} ({session.task}): {reason}")
             else:
-                asked += 1
+                count += 1
                 self.log_change(request, session, done.capitalize())
-        self._report(request, f"{_session_count_text(asked)} {done}", asked, refused)
+        self._report(request, f"{_session_count_text(count)} {done}", count, refused)
 
-    def _report(self, request: HttpRequest, done: str, asked: int, refused: list[str]) -> None:
-        summary = f"{done}, {len(refused)} refused." if refused else f"{done}."
-        self.message_user(request, summary, messages.SUCCESS if asked else messages.WARNING)
+    def _report(self, request: HttpRequest, done: str, count: int, refused: list[str]) -> None:
+        summary = f"{done}."
+        if refused:
+            summary = f"{done}, {len(refused)} refused."
+        level = messages.WARNING
+        if count:
+            level = messages.SUCCESS
+        self.message_user(request, summary, level)
         for line in refused[:MAX_REASONS_SHOWN]:
             self.message_user(request, line, messages.WARNING)
         if len(refused) > MAX_REASONS_SHOWN:
@@ -77,7 +83,7 @@ class SessionActionsMixin(StaffModelAdmin):
 
 
 def _session_count_text(count: int) -> str:
-    return f"{count} session{'' if count == 1 else 's'}"
+    return plural(count, "1 session", "{} sessions")
 
 
 def _request_resume(session: TaskSession, user: User) -> str:

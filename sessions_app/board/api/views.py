@@ -52,11 +52,14 @@ class TaskListCreateView(ApiView):
 
         Repeating the request with the same ``idempotency_key`` in the same team returns the same task, with 200.
         """
-        asked = self.body(NewTaskSerializer)
-        key = asked.pop("idempotency_key")
-        mark = tasks.mark_task(asked, key)
-        made, new = tasks.create_task_once(request.user, asked, mark)
-        return self.show(TaskSerializer, visible_tasks(request.user).get(id=made.id), 201 if new else 200)
+        values = self.body(NewTaskSerializer)
+        key = values.pop("idempotency_key")
+        mark = tasks.mark_task(values, key)
+        created, is_new = tasks.create_task_once(request.user, values, mark)
+        task = visible_tasks(request.user).get(id=created.id)
+        if is_new:
+            return self.show(TaskSerializer, task, 201)
+        return self.show(TaskSerializer, task, 200)
 
 
 class _TaskChangeView(TaskApiView):

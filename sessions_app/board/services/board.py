@@ -80,36 +80,36 @@ class BoardColumn:
     tasks: Sequence[BoardTask]
 
 
-def filter_tasks(user: User, wanted: BoardFilter) -> QuerySet[Task]:
+def filter_tasks(user: User, criteria: BoardFilter) -> QuerySet[Task]:
     """Return the matching tasks of the user's teams, newest first."""
-    tasks: QuerySet[Task] = Task.objects.visible_to(user).filter(archived_at__isnull=not wanted.archived)
+    tasks: QuerySet[Task] = Task.objects.visible_to(user).filter(archived_at__isnull=not criteria.archived)
     sessions = TaskSession.objects.filter(task=OuterRef("pk"))
-    if wanted.text:
-        named = Q(agent_profile__name__icontains=wanted.text) | Q(worktree_branch__icontains=wanted.text)
-        words = Q(title__icontains=wanted.text) | Q(description__icontains=wanted.text)
+    if criteria.text:
+        named = Q(agent_profile__name__icontains=criteria.text) | Q(worktree_branch__icontains=criteria.text)
+        words = Q(title__icontains=criteria.text) | Q(description__icontains=criteria.text)
         # Not by a subquery for each task: this one runs once.
         tasks = tasks.filter(words | Q(id__in=TaskSession.objects.filter(named).values("task")))
-    if wanted.team is not None:
-        tasks = tasks.filter(team=wanted.team)
-    if wanted.agent is not None:
-        tasks = tasks.filter(Exists(sessions.filter(agent_profile=wanted.agent)))
-    if wanted.state:
-        tasks = tasks.filter(state=wanted.state)
-    if wanted.mine:
+    if criteria.team is not None:
+        tasks = tasks.filter(team=criteria.team)
+    if criteria.agent is not None:
+        tasks = tasks.filter(Exists(sessions.filter(agent_profile=criteria.agent)))
+    if criteria.state:
+        tasks = tasks.filter(state=criteria.state)
+    if criteria.mine:
         tasks = tasks.filter(Q(created_by=user) | Q(Exists(sessions.filter(owner=user))))
-    if wanted.needs:
+    if criteria.needs:
         tasks = tasks.filter(Exists(sessions.filter(inbox.needs_person())))
     return tasks
 
 
-def board_columns(user: User, wanted: BoardFilter = BoardFilter()) -> list[BoardColumn]:
+def board_columns(user: User, criteria: BoardFilter = BoardFilter()) -> list[BoardColumn]:
     """Return the columns of the board.
 
     A state outside ``PERMANENT_COLUMNS`` has a column only if it has tasks, or if the filter names it.
     """
-    tasks = filter_tasks(user, wanted)
+    tasks = filter_tasks(user, criteria)
     counts: dict[str, int] = dict(tasks.order_by().values_list("state").annotate(Count("id")))
-    shown = [state for state in TaskState if _is_shown(state, wanted, counts)]
+    shown = [state for state in TaskState if _is_shown(state, criteria, counts)]
     found = _newest_of_each(tasks, {state: counts.get(state, 0) for state in shown})
     sessions = _newest_sessions([task.id for tasks_ in found.values() for task in tasks_], user)
     return [
@@ -124,14 +124,11 @@ def _newest_of_each(tasks: QuerySet[Task], counts: Mapping[TaskState, int]) -> d
     Their ids first, which the database reads from an index in this order: with the joins of the second query, it would
     sort all tasks of the state.
     """
-    ids = [
-        key
-        for state, count in counts.items()
-        if count
-        for key in tasks.filter(state=state)
-        .values_list("id", flat=True)
-        .order_by("-created_at", "id")[:TASKS_PER_COLUMN]
-    ]
+    ids: list[uuid.UUID] = []
+    for state, count in counts.items():
+        if count:
+            newest = tasks.filter(state=state).order_by("-created_at", "id")
+            ids += newest.values_list("id", flat=True)[:TASKS_PER_COLUMN]
     found: dict[TaskState, list[Task]] = {state: [] for state in counts}
     for task in _with_run(Task.objects.filter(id__in=ids)).order_by("-created_at", "id"):
         # A task that has moved since its id was read is shown where it is now, if that is shown.
@@ -139,9 +136,9 @@ def _newest_of_each(tasks: QuerySet[Task], counts: Mapping[TaskState, int]) -> d
     return found
 
 
-def _is_shown(state: TaskState, wanted: BoardFilter, counts: Mapping[str, int]) -> bool:
-    if wanted.state:
-        return wanted.state == state
+def _is_shown(state: TaskState, criteria: BoardFilter, counts: Mapping[str, int]) -> bool:
+    if criteria.state:
+        return criteria.state == state
     return state in PERMANENT_COLUMNS or bool(counts.get(state))
 
 
@@ -213,6 +210,13 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
     """Return the derived status and the facts that lists know, from a session of ``annotate_needs``."""
     run, execution = state.run, state.execution
     runs = is_running(session, execution)
+    start_reason = ""
+    if session.start_rank is not None or session.waits_for_capacity:
+        # Lists only say that the start waits. The reason and the position would take a query for each session.
+        start_reason = WaitReason.TURN
+    last_state, last_reason = "", ""
+    if run is not None:
+        last_state, last_reason = run.state, run.reason
     facts = SituationFacts(
         session_state=session.state,
         desired_state=session.desired_state,
@@ -224,15 +228,14 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
         error_code=session.error_code,
         recovering=execution is not None and execution.status in CLAIMS_TO_RUN and not has_swept,
         starting=session.is_start_ordered,
-        # Lists only say that the start waits. The reason and the position would take a query for each session.
-        start_reason=WaitReason.TURN if session.start_rank is not None or session.waits_for_capacity else "",
+        start_reason=start_reason,
         asleep=is_asleep(execution),
         pending_permissions=int(session.asks),
         pending_questions=int(session.questions),
         waits_outside=run is not None and run.state == RunState.WAITING and run.wait_kind != WaitKind.PERMISSION,
         next_restart_at=session.next_restart_at,
         retrying=session.is_retrying,
-        last_run_state=run.state if run else "",
-        last_run_reason=run.reason if run else "",
+        last_run_state=last_state,
+        last_run_reason=last_reason,
     )
     return str(state.derived), facts

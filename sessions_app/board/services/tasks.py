@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from django.contrib.auth.models import Group, User
 from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Value, When
@@ -36,6 +36,8 @@ from sessions_app.prompts.services.attachments import store_files
 from sessions_app.recovery.services.assessment import execution_of, is_running, worktree_loss_reason
 from sessions_app.sessions.services import intents
 from sessions_app.workflows.models import WorkflowRun
+
+M = TypeVar("M", AgentProfile, Executor)
 
 
 def visible_tasks(user: User) -> QuerySet[Task]:
@@ -150,7 +152,7 @@ def change_task(task: Task, values: Mapping[str, Any]) -> Task:
     return row
 
 
-class AskedOfSession(TypedDict, total=False):
+class NewSessionValues(TypedDict, total=False):
     """Optional values of a new session."""
 
     prompt: str
@@ -163,14 +165,15 @@ class AskedOfSession(TypedDict, total=False):
 
 
 def mark_session(
-    profile: AgentProfile, executor: Executor, key: str, **asked: Unpack[AskedOfSession]
+    profile: AgentProfile, executor: Executor, key: str, **values: Unpack[NewSessionValues]
 ) -> IdempotencyMark:
     """Return the mark of a request for a session with an idempotency ``key``; not for transactions. Raises Invalid."""
-    said = {"desired_state": DesiredState.RUNNING, **asked, "agent_profile": profile.id, "executor": executor.id}
-    if files := asked.get("files"):
-        said["files"] = [each.described() for each in files]
-    said |= {name: value.id for name, value in asked.items() if isinstance(value, TaskSession)}
-    return mark_request(key, said)
+    request = {"desired_state": DesiredState.RUNNING, **values, "agent_profile": profile.id, "executor": executor.id}
+    if files := values.get("files"):
+        request["files"] = [file.described() for file in files]
+    if owner := values.get("worktree_of"):
+        request["worktree_of"] = owner.id
+    return mark_request(key, request)
 
 
 def create_session_once(
@@ -179,7 +182,7 @@ def create_session_once(
     profile: AgentProfile,
     executor: Executor,
     mark: IdempotencyMark,
-    **asked: Unpack[AskedOfSession],
+    **values: Unpack[NewSessionValues],
 ) -> tuple[TaskSession, bool]:
     """Create a session once per mark (``mark_session``) and task; return it, and whether it is new.
 
@@ -188,8 +191,10 @@ def create_session_once(
 
     def make(mark: IdempotencyMark) -> TaskSession:
         # Chosen here, so that a repeated request, when the task has this session, has the same digest as the first.
-        values = asked if "prompt" in asked else {**asked, "prompt": first_prompt(task)}
-        return create_session(user, task, profile, executor, **values, mark=mark)
+        session_values = values.copy()
+        if "prompt" not in session_values:
+            session_values["prompt"] = first_prompt(task)
+        return create_session(user, task, profile, executor, **session_values, mark=mark)
 
     return create_once(TaskSession.objects.filter(task=task), mark, make)
 
@@ -369,12 +374,18 @@ def usual_choice(user: User, task: Task) -> tuple[AgentProfile, Executor]:
     Raises Invalid if there is no profile or no executor.
     """
     usual = default_choice(user)
-    profiles, places = profiles_for(task), Executor.objects.all()
-    profile = (profiles.filter(id=usual.profile).first() if usual.profile else None) or profiles.first()
-    place = (places.filter(id=usual.executor).first() if usual.executor else None) or places.first()
-    if profile is None or place is None:
+    profile = _chosen_or_first(profiles_for(task), usual.profile)
+    executor = _chosen_or_first(Executor.objects.all(), usual.executor)
+    if profile is None or executor is None:
         raise Invalid("There is no agent profile or no executor yet. Staff can add them.")
-    return profile, place
+    return profile, executor
+
+
+def _chosen_or_first(rows: QuerySet[M], chosen: uuid.UUID | None) -> M | None:
+    """Return the row with the id ``chosen`` if there is one, else the first row."""
+    if chosen is not None and (row := rows.filter(pk=chosen).first()):
+        return row
+    return rows.first()
 
 
 def first_prompt(task: Task) -> str:
@@ -386,5 +397,5 @@ def first_prompt(task: Task) -> str:
 
 def create_session_with_defaults(user: User, task: Task) -> TaskSession:
     """Create a session with ``usual_choice`` and the description as its prompt. Raises the errors of both."""
-    profile, place = usual_choice(user, task)
-    return create_session(user, task, profile, place, prompt=first_prompt(task))
+    profile, executor = usual_choice(user, task)
+    return create_session(user, task, profile, executor, prompt=first_prompt(task))

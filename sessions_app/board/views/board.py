@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -18,16 +20,16 @@ from sessions_app.accounts.authorization import may_write_somewhere, writable_te
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.agents.services.profiles import visible_profiles
+from sessions_app.board.forms import TaskCreateForm
 from sessions_app.board.services import board as board_service
-from sessions_app.board.services.board import BoardFilter
+from sessions_app.board.services.board import BoardColumn, BoardFilter, BoardTask
 from sessions_app.board.services.tasks import create_session, create_task
-from sessions_app.board.views.tasks import TaskCreateForm
 from sessions_app.kernel.rules.parsers import parse_number, parse_uuid
 from sessions_app.kernel.rules.states import TaskState
 from sessions_app.kernel.services.errors import Invalid, SessionsError
-from sessions_app.models import Task
+from sessions_app.models import Task, TaskSession
 from sessions_app.pages.labels import OUTCOME_LABELS, TASK_STATE_LABELS
-from sessions_app.pages.shortcuts import READ_METHODS, part_response
+from sessions_app.pages.shortcuts import READ_METHODS, form_status, part_response
 from sessions_app.recovery.services.restarts import LastRestart, load_first_steps, load_last_restart
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.sessions.services.intents import request_many
@@ -36,42 +38,44 @@ from sessions_app.sessions.views.session_summary import attention_label, session
 FILTER_TEXT_LIMIT: Final = 200
 
 
-def parse_filter(given: Mapping[str, str]) -> BoardFilter:
+def parse_filter(values: Mapping[str, str]) -> BoardFilter:
     """Return the filter in a query string: ``q``, ``team``, ``agent``, ``state``, ``mine``, ``needs``, ``archived``.
 
     Values that are not valid are ignored.
     """
-    state = given.get("state", "")
+    state = values.get("state", "")
+    if state not in list(TaskState):
+        state = ""
     return BoardFilter(
-        text=given.get("q", "").replace("\0", "").strip()[:FILTER_TEXT_LIMIT],
-        team=parse_number(given.get("team", ""), 9),
-        agent=parse_uuid(given.get("agent", "")),
-        state=state if state in list(TaskState) else "",
-        mine=bool(given.get("mine")),
-        needs=bool(given.get("needs")),
-        archived=bool(given.get("archived")),
+        text=values.get("q", "").replace("\0", "").strip()[:FILTER_TEXT_LIMIT],
+        team=parse_number(values.get("team", ""), 9),
+        agent=parse_uuid(values.get("agent", "")),
+        state=state,
+        mine=bool(values.get("mine")),
+        needs=bool(values.get("needs")),
+        archived=bool(values.get("archived")),
     )
 
 
-def filter_query(wanted: BoardFilter) -> str:
+def filter_query(criteria: BoardFilter) -> str:
     """Return the query string of a filter (the inverse of ``parse_filter``); empty if it shows everything."""
     values = {
-        "q": wanted.text,
-        "team": wanted.team,
-        "agent": wanted.agent,
-        "state": wanted.state,
-        "mine": wanted.mine and "1",
-        "needs": wanted.needs and "1",
-        "archived": wanted.archived and "1",
+        "q": criteria.text,
+        "team": criteria.team,
+        "agent": criteria.agent,
+        "state": criteria.state,
+        "mine": criteria.mine and "1",
+        "needs": criteria.needs and "1",
+        "archived": criteria.archived and "1",
     }
     return urlencode({name: value for name, value in values.items() if value})
 
 
-def filter_context(user: User, wanted: BoardFilter) -> dict[str, Any]:
+def filter_context(user: User, criteria: BoardFilter) -> dict[str, Any]:
     """Return the choices of the filter form, and the current filter."""
     return {
-        "wanted": wanted,
-        "query": filter_query(wanted),
+        "criteria": criteria,
+        "query": filter_query(criteria),
         "teams": list(teams_of(user).order_by("name")),
         "agents": list(visible_profiles(user).only("id", "name")),
         "states": [(state.value, TASK_STATE_LABELS[state].text) for state in TaskState],
@@ -87,31 +91,42 @@ def show_board(request: UserHttpRequest) -> HttpResponse:
     form = TaskCreateForm(request.user, request.POST or None, request.FILES or None)
     if request.method == "POST" and form.is_valid():
         try:
-            return _create(request, form.cleaned_data)
+            return _create(request, form)
         except SessionsError as error:
             messages.error(request, error.message)
-    wanted = parse_filter(request.GET)
+    criteria = parse_filter(request.GET)
     context = {
         "form": form,
         "reads_only": reads_only,
         "lacking": _missing_prerequisites(form),
-        "steps": None if filter_query(wanted) else load_first_steps(request.user),
-        **filter_context(request.user, wanted),
-        **columns_context(request.user, wanted),
     }
-    return render(request, "board/board.html", context, status=422 if form.errors else 200)
+    if not filter_query(criteria):
+        context["steps"] = load_first_steps(request.user)
+    context |= filter_context(request.user, criteria)
+    context |= columns_context(request.user, criteria)
+    return render(request, "board/board.html", context, status=form_status(form))
 
 
-def _create(request: UserHttpRequest, values: dict[str, Any]) -> HttpResponse:
-    repository = values["repository"]
-    told = {"title": values["title"], "description": values["description"]}
-    task = create_task(request.user, {**told, "team": repository.team, "repository": repository})
+def _create(request: UserHttpRequest, form: TaskCreateForm) -> HttpResponse:
+    values = form.cleaned_data
+    task = create_task(
+        request.user,
+        {
+            "title": values["title"],
+            "description": values["description"],
+            "team": values["repository"].team,
+            "repository": values["repository"],
+        },
+    )
     if "only" in request.POST:
         return redirect("task", task.id)
-    text = values["description"].replace("\r\n", "\n")
-    prompt = text if text.strip() else ""
     session = create_session(
-        request.user, task, values["agent_profile"], values["executor"], prompt=prompt, files=values["attachments"]
+        request.user,
+        task,
+        values["agent_profile"],
+        values["executor"],
+        prompt=form.first_prompt,
+        files=values["attachments"],
     )
     return redirect("session", task.id, session.id)
 
@@ -122,56 +137,99 @@ def _missing_prerequisites(form: TaskCreateForm) -> list[str]:
     return [noun for name, noun in nouns.items() if not form.fields[name].queryset.exists()]  # type: ignore[attr-defined]
 
 
-def columns_context(user: User, wanted: board_service.BoardFilter = board_service.BoardFilter()) -> dict[str, Any]:  # noqa: B008
+def columns_context(user: User, criteria: BoardFilter = BoardFilter()) -> dict[str, Any]:  # noqa: B008
     """Return the matching tasks by state, newest first, and the result of the last restart."""
-    columns = board_service.board_columns(user, wanted)
+    columns = board_service.board_columns(user, criteria)
     writable = set(writable_teams(user).values_list("id", flat=True))
-    since, total = load_last_restart(user), sum(one.count for one in columns)
-    return {
-        "columns": [_column_context(one, writable) for one in columns],
+    restart = load_last_restart(user)
+    total = sum(column.count for column in columns)
+    context = {
+        "columns": [ColumnCard(column, [TaskCard(task, writable) for task in column.tasks]) for column in columns],
         "total": total,
         "has_archived": not total and Task.objects.visible_to(user).exclude(archived_at=None).exists(),
-        "filtered": bool(filter_query(wanted)),
-        "since": _restart_counts(since) if since else None,
+        "filtered": bool(filter_query(criteria)),
     }
+    if restart is not None:
+        context["last_restart"] = RestartCard(restart)
+    return context
 
 
-def _column_context(column: board_service.BoardColumn, writable: set[int]) -> dict[str, Any]:
-    cards = [
-        {
-            "task": shown.task,
-            "sessions": [session_chips(row) for row in shown.sessions],
-            "more": shown.session_count - len(shown.sessions),
-            "may_start": _may_start(shown, writable),
-            "may_choose": shown.task.team_id in writable,
-        }
-        for shown in column.tasks
-    ]
-    return {
-        "state": column.state.value,
-        "word": TASK_STATE_LABELS[column.state],
-        "count": column.count,
-        "cards": cards,
-        "shown": len(cards),
-    }
+@dataclass(frozen=True, slots=True)
+class TaskCard:
+    """A task on the board."""
+
+    board_task: BoardTask
+    writable: Collection[int]
+    """The teams in which the user may write."""
+
+    @property
+    def task(self) -> Task:
+        """The task."""
+        return self.board_task.task
+
+    @property
+    def sessions(self) -> list[dict[str, Any]]:
+        """Its newest sessions."""
+        return [session_chips(row) for row in self.board_task.sessions]
+
+    @property
+    def more(self) -> int:
+        """How many older sessions it has."""
+        return self.board_task.session_count - len(self.board_task.sessions)
+
+    @property
+    def may_choose(self) -> bool:
+        """Whether the user may select its sessions."""
+        return self.task.team_id in self.writable
+
+    @property
+    def may_start(self) -> bool:
+        """Whether the card offers to start the task's first session."""
+        if self.board_task.sessions or self.task.repository_id is None or self.task.is_over:
+            return False
+        return self.may_choose
 
 
-def _may_start(shown: board_service.BoardTask, writable: set[int]) -> bool:
-    """Return whether the card offers to start the task's first session."""
-    task = shown.task
-    return not shown.sessions and task.repository_id is not None and not task.is_over and task.team_id in writable
+@dataclass(frozen=True, slots=True)
+class ColumnCard:
+    """A column of the board."""
+
+    column: BoardColumn
+    cards: Sequence[TaskCard]
+
+    @property
+    def state(self) -> str:
+        """The state of its tasks."""
+        return self.column.state.value
+
+    @property
+    def label(self) -> Label:
+        """The state in words."""
+        return TASK_STATE_LABELS[self.column.state]
+
+    @property
+    def count(self) -> int:
+        """How many tasks there are; the newest have cards."""
+        return self.column.count
 
 
-def _restart_counts(told: LastRestart) -> dict[str, Any]:
-    """Return the result of a restart: counts by kind of receipt, and the sessions that need a person."""
-    words = {**OUTCOME_LABELS, "under_way": Label("still starting", "busy")}
-    return {
-        "sweep": told.sweep,
-        "total": told.total,
-        "counts": [(kind, told.counts[kind], word) for kind, word in words.items() if told.counts.get(kind)],
-        "needy": [{"session": one, "word": attention_label(one)} for one in told.needy],
-        "needy_count": told.needy_count,
-    }
+@dataclass(frozen=True, slots=True)
+class RestartCard:
+    """The result of the last restart."""
+
+    result: LastRestart
+
+    @property
+    def counts(self) -> list[tuple[str, int, Label]]:
+        """The numbers of sessions by kind of receipt, with the kind in words."""
+        labels = {**OUTCOME_LABELS, "under_way": Label("still starting", "busy")}
+        counts = self.result.counts
+        return [(kind, counts[kind], label) for kind, label in labels.items() if counts.get(kind)]
+
+    @property
+    def needy(self) -> list[tuple[TaskSession, Label]]:
+        """The first sessions that need a person, with what they need."""
+        return [(session, attention_label(session)) for session in self.result.needy]
 
 
 ACTION_WORDS: Final = {"resume": "asked to resume", "stop": "asked to stop"}
@@ -183,23 +241,34 @@ def act_on_many_sessions(request: UserHttpRequest) -> HttpResponse:
     """Request ``action`` (resume or stop) for each ``session`` of the form; a failure does not stop the others."""
     if not may_write_somewhere(request.user):
         raise PermissionDenied
-    action, query = str(request.POST.get("action", "")), filter_query(parse_filter(request.GET))
-    back = f"/?{query}" if query else "/"
+    action = str(request.POST.get("action", ""))
+    board_url = "/"
+    if query := filter_query(parse_filter(request.GET)):
+        board_url = f"/?{query}"
     try:
-        ids = [parse_uuid(one) for one in request.POST.getlist("session")]
-        if None in ids:
-            raise Invalid("session must be the id of a session.", field="sessions")
-        outcomes = request_many(request.user, action, [one for one in ids if one])
+        outcomes = request_many(request.user, action, _selected_ids(request))
     except SessionsError as error:
-        return render(request, "board/bulk.html", {"refused": error.message, "back": back}, status=422)
+        return render(request, "board/bulk.html", {"refused": error.message, "board_url": board_url}, status=422)
+    failures = [outcome for outcome in outcomes if not outcome.ok]
+    successes = [outcome for outcome in outcomes if outcome.ok]
     context = {
-        "word": ACTION_WORDS[action],
-        "outcomes": sorted(outcomes, key=lambda one: one.ok),  # failures first, because the user must read those
-        "good": sum(one.ok for one in outcomes),
-        "bad": sum(not one.ok for one in outcomes),
-        "back": back,
+        "action": ACTION_WORDS[action],
+        "outcomes": failures + successes,  # failures first, because the user must read those
+        "success_count": len(successes),
+        "failure_count": len(failures),
+        "board_url": board_url,
     }
     return render(request, "board/bulk.html", context)
+
+
+def _selected_ids(request: UserHttpRequest) -> list[uuid.UUID]:
+    ids = []
+    for text in request.POST.getlist("session"):
+        session_id = parse_uuid(text)
+        if session_id is None:
+            raise Invalid("session must be the id of a session.", field="sessions")
+        ids.append(session_id)
+    return ids
 
 
 @never_cache
