@@ -453,7 +453,9 @@ class AgentType:
     def setup_notes(self) -> str:
         """How to log in and where conversations are kept, as Markdown sentences; empty if neither is known."""
         ways = [f"`{way}`" for way in (self.key, self.login) if way]
-        told = [f"Login: {' or '.join(ways)}."] if ways else []
+        sentences = []
+        if ways:
+            sentences.append(f"Login: {' or '.join(ways)}.")
         if self.stores:
-            told.append(f"Conversations: {self.stores}.")
-        return " ".join(told)
+            sentences.append(f"Conversations: {self.stores}.")
+        return " ".join(sentences)

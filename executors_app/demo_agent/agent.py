@@ -81,10 +81,27 @@ class Turn:
 
     def say(self, text: str) -> None:
         """Send a piece of text, after storing and logging it."""
-        text = text.upper() if self.settings.capitals else text
+        if self.settings.capitals:
+            text = text.upper()
         self.conversation.keep("agent", text, sync=False)
         self.conversation.log_said(text)
         self.update("agent_message_chunk", content={"type": "text", "text": text})
+
+    def say_word(self) -> None:
+        """Say the word that the user asked to remember."""
+        word = self.conversation.word()
+        if word:
+            self.say(f"The word was {word}.\n")
+        else:
+            self.say("I do not know.\n")
+
+    def say_number(self) -> None:
+        """Say the user's number."""
+        number = self.conversation.number()
+        if number is None:
+            self.say("I know no number.\n")
+        else:
+            self.say(f"{number}\n")
 
     def update(self, update: str, **body: Any) -> None:
         """Send a ``session/update``."""
@@ -335,17 +352,18 @@ class DemoAgent:
     def _follow(self, turn: Turn, line: str) -> bool:
         """Carry out one line; returns False if it is no instruction."""
         if found := re.fullmatch(r"(work|ask after) (\d+(?:\.\d+)?)(?: at ([1-9]\d{0,3}))?", line):
-            turn.work(float(found[2]), 1 / int(found[3]) if found[3] else TICK)
+            tick = TICK
+            if found[3]:
+                tick = 1 / int(found[3])
+            turn.work(float(found[2]), tick)
             if found[1] == "ask after":
                 turn.ask()
         elif found := re.fullmatch(r"remember (\S+)", line):
             turn.say(f"I will remember {found[1]}.\n")
         elif re.fullmatch(r"what was the word\??", line, re.IGNORECASE):
-            word = turn.conversation.word()
-            turn.say(f"The word was {word}.\n" if word else "I do not know.\n")
+            turn.say_word()
         elif NUMBER.match(line):
-            number = turn.conversation.number()
-            turn.say("I know no number.\n" if number is None else f"{number}\n")
+            turn.say_number()
         elif found := _WRITE.fullmatch(line):
             turn.write(found[1], found[2])
         elif line.startswith("title "):

@@ -160,7 +160,9 @@ def _read(path: Path) -> str:
 
 def _summary(*, works: bool, committed: bool | None) -> str:
     """Return the closing message in Markdown; it claims only what the steps have shown."""
-    ran = "printed its greeting" if works else "**failed**; its output is above"
+    ran = "**failed**; its output is above"
+    if works:
+        ran = "printed its greeting"
     stored = {True: "committed", False: "**not committed**: git failed", None: "not committed by me"}[committed]
     return (
         f"### Done\n\n| step | result |\n| --- | --- |\n| `{PROGRAM}` | {ran} |\n| the change | {stored} |\n\n"

@@ -80,8 +80,10 @@ class Conversation:
 
     def word(self) -> str | None:
         """Return the last word that the user asked to remember."""
-        words = [word for role, text in self.entries() if role == "user" for word in _WORD.findall(text)]
-        return words[-1] if words else None
+        words: list[str] = [word for role, text in self.entries() if role == "user" for word in _WORD.findall(text)]
+        if not words:
+            return None
+        return words[-1]
 
     def number(self) -> int | None:
         """Return the user's number with everything that was to be added to it."""
@@ -167,10 +169,12 @@ def knows_switches(params: Mapping[str, Any]) -> bool:
 
 def commands_update() -> dict[str, Any]:
     """Return the update that reports the commands."""
-    commands = [
-        {"name": name, "description": text, **({"input": {"hint": hint}} if hint else {})}
-        for name, (text, hint) in _COMMANDS.items()
-    ]
+    commands: list[dict[str, Any]] = []
+    for name, (description, hint) in _COMMANDS.items():
+        command: dict[str, Any] = {"name": name, "description": description}
+        if hint:
+            command["input"] = {"hint": hint}
+        commands.append(command)
     return {"sessionUpdate": "available_commands_update", "availableCommands": commands}
 
 
@@ -243,8 +247,9 @@ def parse_schema(line: str) -> dict[str, Any] | None:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    is_schema = isinstance(found, dict) and isinstance(found.get("properties"), dict)
-    return found if is_schema else None
+    if isinstance(found, dict) and isinstance(found.get("properties"), dict):
+        return found
+    return None
 
 
 def example(schema: object, depth: int = 0) -> Any:

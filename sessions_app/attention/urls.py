@@ -13,7 +13,7 @@ urlpatterns = [
     path("attention/live/", views.inbox_updates, name="attention-live"),
     path("attention/count/", views.inbox_count, name="attention-count"),
     path("attention/seen/", views.mark_all_seen, name="attention-mark-all"),
-    path("attention/<uuid:item_id>/<str:what>/", views.mark_item, name="attention-mark"),
+    path("attention/<uuid:item_id>/<str:action>/", views.mark_item, name="attention-mark"),
 ]
 
 api_urlpatterns = [

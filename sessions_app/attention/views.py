@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django.http import Http404, HttpResponse, JsonResponse
@@ -17,9 +18,11 @@ from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.attention.rules.notices import LOOK_KINDS
 from sessions_app.attention.services import inbox
 from sessions_app.attention.services.wording import word_items
-from sessions_app.models import AttentionItem
+from sessions_app.models import AttentionItem, Task
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS
 from sessions_app.pages.shortcuts import redirect_back
+from sessions_app.sessions.rules.situation_facts import Label
+from sessions_app.workflows.models import Workflow
 
 MAX_ITEMS_SHOWN: Final = 200
 """Maximum number of items on the page."""
@@ -41,37 +44,69 @@ def inbox_context(request: UserHttpRequest) -> dict[str, Any]:
         rows = rows.filter(inbox.own_items(request.user))
     items = list(rows[: MAX_ITEMS_SHOWN + 1])
     word_items(items[:MAX_ITEMS_SHOWN])
-    news = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is None]  # type: ignore[attr-defined]
-    seen = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is not None]  # type: ignore[attr-defined]
+    new_items = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is None]  # type: ignore[attr-defined]
+    seen_items = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is not None]  # type: ignore[attr-defined]
+    review_count = sum(item.kind in LOOK_KINDS for item in new_items)
+    query = ""
+    if mine:
+        query = "?mine=1"
     return {
         "mine": mine,
-        "query": "?mine=1" if mine else "",
-        "news": _group_items(news),
-        "needs_count": len([item for item in news if item.kind not in LOOK_KINDS]),
-        "looks_count": len([item for item in news if item.kind in LOOK_KINDS]),
-        "seen": _group_items(seen),
-        "seen_count": len(seen),
+        "query": query,
+        "new_groups": _group_items(new_items),
+        "action_count": len(new_items) - review_count,
+        "review_count": review_count,
+        "seen_groups": _group_items(seen_items),
+        "seen_count": len(seen_items),
         "is_cut": len(items) > MAX_ITEMS_SHOWN,
     }
 
 
-def _group_items(items: list[AttentionItem]) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class ItemCard:
+    """An item on the page."""
+
+    item: Any
+    """With the annotations of ``visible_items``."""
+
+    @property
+    def label(self) -> Label:
+        """Its kind in words."""
+        return ATTENTION_KIND_LABELS[self.item.kind]
+
+    @property
+    def url(self) -> str:
+        """The page that resolves the item; the admin for staff outside the team, who cannot open that page."""
+        if self.item.may_open:
+            return str(self.item.path)
+        return reverse("admin:sessions_app_tasksession_change", args=[self.item.session_id])
+
+
+@dataclass(frozen=True, slots=True)
+class ItemGroup:
+    """The items about one task or workflow."""
+
+    about: Task | Workflow
+    cards: list[ItemCard]
+
+    @property
+    def url(self) -> str:
+        """The page of the task or workflow; empty if the user cannot open it."""
+        first = self.cards[0]
+        if not first.item.may_open:
+            return ""
+        if first.item.task_id is not None:
+            return reverse("task", args=[first.item.task_id])
+        return first.url
+
+
+def _group_items(items: list[AttentionItem]) -> list[ItemGroup]:
     """Group items by task or workflow; groups are in the order of their first item."""
-    found: dict[uuid.UUID, dict[str, Any]] = {}
+    groups: dict[uuid.UUID, ItemGroup] = {}
     for item in items:
-        about, may_open = item.about, item.may_open  # type: ignore[attr-defined]
-        url = _item_url(item)
-        first = reverse("task", args=[item.task_id]) if item.task_id else url
-        group = found.setdefault(about.pk, {"about": about, "items": [], "url": first if may_open else ""})
-        group["items"].append({"item": item, "word": ATTENTION_KIND_LABELS[item.kind], "url": url})
-    return list(found.values())
-
-
-def _item_url(item: AttentionItem) -> str:
-    """Return the page that resolves the item; the admin for staff outside the team, who cannot open that page."""
-    if item.may_open:  # type: ignore[attr-defined]
-        return item.path
-    return reverse("admin:sessions_app_tasksession_change", args=[item.session_id])
+        group = groups.setdefault(item.about.pk, ItemGroup(item.about, []))
+        group.cards.append(ItemCard(item))
+    return list(groups.values())
 
 
 @never_cache
@@ -90,11 +125,11 @@ def inbox_count(request: UserHttpRequest) -> JsonResponse:
 
 
 @require_POST
-def mark_item(request: UserHttpRequest, item_id: uuid.UUID, what: str) -> HttpResponse:
+def mark_item(request: UserHttpRequest, item_id: uuid.UUID, action: str) -> HttpResponse:
     """Acknowledge or dismiss one item."""
-    if what not in ITEM_MARKS:
-        raise Http404(what)
-    ITEM_MARKS[what](get_object_or_404(inbox.visible_items(request.user), id=item_id), request.user)
+    if action not in ITEM_MARKS:
+        raise Http404(action)
+    ITEM_MARKS[action](get_object_or_404(inbox.visible_items(request.user), id=item_id), request.user)
     return redirect_back(request, "attention")
 
 

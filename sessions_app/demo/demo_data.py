@@ -85,11 +85,12 @@ def create_demo_data(directory: Path) -> Any:
 def create_login_url(user: User, port: int) -> str:
     """Create a one-time login link, at the deployment's public address if it has one, else on this machine."""
     origins = [origin for origin in settings.CSRF_TRUSTED_ORIGINS if "*" not in origin]
-    if settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS:
-        local = settings.KANDEV_LOCAL_NAME
+    if origins:
+        base = origins[0]
+    elif settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS:
+        base = f"http://{settings.KANDEV_LOCAL_NAME}:{port}"
     else:
-        local = "127.0.0.1"
-    base = origins[0] if origins else f"http://{local}:{port}"
+        base = f"http://127.0.0.1:{port}"
     return f"{base}/login/{LoginLink.mint(user)}/"
 
 

@@ -100,10 +100,13 @@ class TemporaryDeployment:
 
     def api(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Call the API and return the JSON response. Raises DemoFailed for any error."""
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
         request = urllib.request.Request(  # noqa: S310  (our own server)
             f"{self.url}/api/v1/{path}",
             method=method,
-            data=None if body is None else json.dumps(body).encode(),
+            data=data,
             headers={"Authorization": f"Token {self._token}", "Content-Type": "application/json"},
         )
         try:

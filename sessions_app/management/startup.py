@@ -174,9 +174,10 @@ def progress_bar(title: str, *, timed: bool = False, silent: bool = False) -> It
         return
     from rich import console, progress  # noqa: PLC0415 - slow, and no long-running process needs it
 
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
-    clock = (progress.TimeElapsedColumn(),) if timed else ()
-    with progress.Progress(*columns, *clock, console=console.Console(stderr=True), transient=True) as bar:
+    columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn()]
+    if timed:
+        columns.append(progress.TimeElapsedColumn())
+    with progress.Progress(*columns, console=console.Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total, name=title: bar.update(task, completed=done, total=total, description=name)
 

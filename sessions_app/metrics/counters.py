@@ -153,7 +153,9 @@ def read_counters() -> Iterator[metric_counts.Count]:
 def keep_session_counts(session_id: Any) -> None:
     """Keep the counts of a session that is about to be deleted, in the caller's transaction."""
     for model, read in COUNTER_SOURCES:
-        key = "id" if model is TaskSession else "session_id"
+        key = "session_id"
+        if model is TaskSession:
+            key = "id"
         _add_to_totals(read(model._default_manager.filter(**{key: session_id})))
 
 

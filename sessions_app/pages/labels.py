@@ -192,16 +192,20 @@ def receipt_label(receipt: ContinuityReceipt, *, is_first: bool = False, said_be
             return FIRST_START
         if not said_before:
             return NOTHING_SAID_BEFORE
-    word = _RECEIPT_LABELS.get(receipt.kind, Label(receipt.kind))
-    if receipt.kind == "failed":
-        return _NOT_STARTED.get(receipt.reason) or (FIRST_FAILED if is_first or not said_before else word)
-    if receipt.kind in _NOTHING_TO_VERIFY:
-        return word
+    label = _RECEIPT_LABELS.get(receipt.kind, Label(receipt.kind))
+    if receipt.kind == "failed" and receipt.reason in _NOT_STARTED:
+        return _NOT_STARTED[receipt.reason]
+    if receipt.kind == "failed" and (is_first or not said_before):
+        return FIRST_FAILED
+    if receipt.kind == "failed" or receipt.kind in _NOTHING_TO_VERIFY:
+        return label
     proof = receipt.verified
     if proof == "unproven":
-        return Label(f"{_UNPROVEN.get(receipt.kind, word.text)} ({_VERIFIED[proof]})", "calm")
-    tone = word.tone if proof not in ("none", "pending") else "ask"
-    return Label(f"{word.text} ({_VERIFIED.get(proof, proof)})", tone)
+        return Label(f"{_UNPROVEN.get(receipt.kind, label.text)} ({_VERIFIED[proof]})", "calm")
+    text = f"{label.text} ({_VERIFIED.get(proof, proof)})"
+    if proof in ("none", "pending"):
+        return Label(text, "ask")
+    return Label(text, label.tone)
 
 
 def receipt_label_in_history(receipt: Any) -> Label:
@@ -231,7 +235,9 @@ def agent_label(facts: SituationFacts) -> Label:
     if facts.agent_running:
         return Label("Running", "good")
     if facts.is_starting and facts.has_agent and not facts.opens_workspace:
-        return LABELS[Code.START_QUEUE if facts.start_reason else Code.STARTING]
+        if facts.start_reason:
+            return LABELS[Code.START_QUEUE]
+        return LABELS[Code.STARTING]
     return Label("Not running", "off")
 
 

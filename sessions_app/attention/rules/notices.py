@@ -112,13 +112,18 @@ def gave_up_notice(
     ``seq`` distinguishes this time from earlier ones; ``died``: its agents started and then ended. ``log_tail`` is the
     end of their log as ``tail`` returns it.
     """
-    ended = plural(starts, "1 start", "{} starts")
-    failed = text(f"{ended} ended without success. The last error: ", quote(error) or "unknown")
+    if died:
+        headline = AGENT_DIED_HEADLINE
+        why = text(quote(error))
+    else:
+        headline = HEADLINES[Code.GAVE_UP]
+        ended = plural(starts, "1 start", "{} starts")
+        why = text(f"{ended} ended without success. The last error: ", quote(error) or "unknown")
     return Notice(
         AttentionKind.GAVE_UP,
         f"gave_up:{session_id}:{seq}",
-        AGENT_DIED_HEADLINE if died else HEADLINES[Code.GAVE_UP],
-        text(quote(error)) if died else failed,
+        headline,
+        why,
         "Open the session, fix the cause of the last error, then choose “Try again”.",
         _evidence(error, log_tail),
     )
@@ -180,8 +185,11 @@ def _describe_tool_call(tool_call: Mapping[str, Any]) -> Text:
         action = text(action, " (", kind, ")")
     if sub_agent := quote(_string(tool_call.get("sub_agent"))):
         action = text(action, ", for ", sub_agent)
-    if given := tool_call.get("raw_input"):
-        action = text(action, ". Input: ", quote_ends(given) if isinstance(given, str) else quote_json(given))
+    raw_input = tool_call.get("raw_input")
+    if raw_input and isinstance(raw_input, str):
+        action = text(action, ". Input: ", quote_ends(raw_input))
+    elif raw_input:
+        action = text(action, ". Input: ", quote_json(raw_input))
     if paths := quote(", ".join(_first_paths(tool_call))):
         action = text(action, ". Files: ", paths)
     return action

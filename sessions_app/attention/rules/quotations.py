@@ -100,7 +100,9 @@ def quote_lines(text: str, limit: int) -> Quotation:
     """Quote the last ``limit`` characters of a text, with its lines."""
     end = text[-limit:].replace("\0", "")
     cuts_line = len(text) > limit and text[-limit - 1] != "\n"
-    return Quotation(_without_cut_line(end) if cuts_line else end, limit=0)
+    if cuts_line:
+        end = _without_cut_line(end)
+    return Quotation(end, limit=0)
 
 
 def shorten(text: str) -> str:
@@ -175,23 +177,32 @@ def _json_pieces(value: Any, *, backwards: bool = False) -> Iterator[str]:
 
 def _inner_parts(value: dict[str, Any] | list[Any], *, backwards: bool) -> Iterator[Any]:
     """Yield the tokens and the values of an object or an array."""
-    members: Iterable[tuple[Any, Any]]
+    first, last = "[", "]"
     if isinstance(value, dict):
         first, last = "{", "}"
-        members = reversed(value.items()) if backwards else value.items()
-    else:
-        first, last = "[", "]"
-        members = ((None, member) for member in (reversed(value) if backwards else value))
     if backwards:
         first, last = last, first
     yield _Token(first)
     separator = ""
-    for name, member in members:
+    for member in _members(value, backwards=backwards):
         yield _Token(separator)
-        key = "" if name is None else f"{_scalar(name, backwards=backwards)}: "
-        yield from (member, _Token(key)) if backwards else (_Token(key), member)
+        yield from member
         separator = ", "
     yield _Token(last)
+
+
+def _members(value: dict[str, Any] | list[Any], *, backwards: bool) -> Iterator[Sequence[Any]]:
+    """Yield the members of an object or an array, each as the tokens and the value that it consists of."""
+    if isinstance(value, list) and backwards:
+        yield from zip(reversed(value))
+    elif isinstance(value, list):
+        yield from zip(value)
+    elif backwards:
+        for name, member in reversed(value.items()):
+            yield member, _Token(f"{_scalar(name, backwards=True)}: ")
+    else:
+        for name, member in value.items():
+            yield _Token(f"{_scalar(name, backwards=False)}: "), member
 
 
 def _scalar(value: Any, *, backwards: bool) -> str:
@@ -218,7 +229,9 @@ class Text:
         for part in self.parts:
             if isinstance(part, Quotation):
                 found.append([length, *astuple(part)])
-            length += len(part if isinstance(part, str) else PLACEHOLDER)
+                length += len(PLACEHOLDER)
+            else:
+                length += len(part)
         return found
 
 
@@ -226,7 +239,10 @@ def text(*parts: str | Quotation | Text) -> Text:
     """Join texts and quotations."""
     joined: list[str | Quotation] = []
     for part in parts:
-        joined += part.parts if isinstance(part, Text) else (part,)
+        if isinstance(part, Text):
+            joined += part.parts
+        else:
+            joined.append(part)
     return Text(tuple(joined))
 
 
@@ -252,10 +268,10 @@ def fill_in(texts: Mapping[str, str], quoted: str, shown: Sequence[str] | None) 
     without these placeholders, is returned as it is.
     """
     places: dict[str, list[list[Any]]] = json.loads(quoted)
-    remaining = None if shown is None else iter(shown)
+    remaining = iter(shown or ())
     filled = {}
     for name, found in places.items():
-        words = [(int(place[0]), LEFT_OUT if remaining is None else next(remaining)) for place in found]
+        words = [(int(place[0]), next(remaining, LEFT_OUT)) for place in found]
         filled[name] = _fill_in(texts[name], words)
     return filled
 

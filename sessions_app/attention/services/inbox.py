@@ -157,12 +157,15 @@ def has_unseen(user: User, kind: str) -> Exists:
 
 def open_kinds(session: TaskSession, user: User | None = None) -> dict[str, bool]:
     """Return the kinds of a session's open items, each with whether ``user`` has not seen one (None: any user)."""
-    found: dict[str, bool] = {}
-    news = ~Exists(_seen_filter(_NO_USER if user is None else user.pk))
-    rows = AttentionItem.objects.filter(session=session, resolved_at=None).order_by().annotate(news=news)
-    for kind, is_news in rows.values_list("kind", "news"):
-        found[kind] = found.get(kind, False) or is_news
-    return found
+    user_id = _NO_USER
+    if user is not None:
+        user_id = user.pk
+    items = AttentionItem.objects.filter(session=session, resolved_at=None).order_by()
+    items = items.annotate(is_new=~Exists(_seen_filter(user_id)))
+    kinds: dict[str, bool] = {}
+    for kind, is_new in items.values_list("kind", "is_new"):
+        kinds[kind] = kinds.get(kind, False) or is_new
+    return kinds
 
 
 PRESENCE_LIFETIME: Final = timedelta(seconds=45)

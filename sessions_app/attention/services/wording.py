@@ -59,7 +59,9 @@ def word_items(items: Iterable[AttentionItem]) -> None:
     secrets = _secrets_of_sessions(quoting)
     unread: dict[int, list[_Unread]] = defaultdict(list)
     for item in quoting:
-        known = secrets.get(item.session_id) if item.session_id is not None else []
+        known: list[str] | None = []
+        if item.session_id is not None:
+            known = secrets.get(item.session_id)
         if known is None:
             _show(item, fill_in(_templates(item), item.quoted, None))
             continue
@@ -116,7 +118,9 @@ def _search(team: int, unread: Sequence[_Unread]) -> None:
     for each, outcome in zip(unread, outcomes, strict=True):
         if outcome.failure is Failure.BROKEN:
             log.error("A quotation could not be searched for secrets: %s", outcome.traceback)
-        shown = outcome.result["shown"] if outcome.result is not None else None
+        shown = None
+        if outcome.result is not None:
+            shown = outcome.result["shown"]
         texts = fill_in(_templates(each.item), each.item.quoted, shown)
         if outcome.failure is not Failure.NOT_REACHED:
             each.item.worded, each.item.worded_for = json.dumps(texts), each.version
@@ -126,8 +130,10 @@ def _search(team: int, unread: Sequence[_Unread]) -> None:
 
 
 def _show(item: AttentionItem, texts: dict[str, str]) -> None:
-    for name, shown in texts.items():
-        setattr(item, name, shown[:WHAT_LIMIT] if name == "what" else shown)
+    item.what = texts.get("what", item.what)[:WHAT_LIMIT]
+    item.why = texts.get("why", item.why)
+    item.next_step = texts.get("next_step", item.next_step)
+    item.detail = texts.get("detail", item.detail)
     item.is_worded = True
 
 

@@ -53,7 +53,10 @@ class Command(VisibleCommand):
             raise CommandError(
                 f"{directory} cannot be read: {error.strerror}", returncode=EXIT_COULD_NOT_RUN
             ) from error
-        print_results(VisibleConsole(width=None if sys.stdout.isatty() else TABLE_WIDTH), results, dry_run=dry_run)
+        width: int | None = TABLE_WIDTH
+        if sys.stdout.isatty():
+            width = None  # that of the terminal
+        print_results(VisibleConsole(width=width), results, dry_run=dry_run)
         if any(result.findings for result in results):
             sys.exit(1)
 
@@ -70,13 +73,17 @@ def print_results(console: VisibleConsole, results: Sequence[ImportResult], *, d
     """Print a table of the sessions, what was left out, notes, and a summary line."""
     table = Table("session", "task", "", "events", "messages", "held", box=None, header_style="bold", pad_edge=False)
     for result in results:
-        counts = (str(result.events), str(result.messages), str(result.held)) if result.outcome == "imported" else ()
-        table.add_row(escape(result.stem), escape(result.title[:50]), OUTCOME_STYLES[result.outcome], *counts)
+        cells = [escape(result.stem), escape(result.title[:50]), OUTCOME_STYLES[result.outcome]]
+        if result.outcome == "imported":
+            cells += [str(result.events), str(result.messages), str(result.held)]
+        table.add_row(*cells)
     if results:
         console.print(table)
     for result in results:
         for finding in result.findings:
-            place = f"{finding.file}:{finding.line}" if finding.line else finding.file
+            place = finding.file
+            if finding.line:
+                place = f"{finding.file}:{finding.line}"
             console.print(f"{escape(place)}: {escape(finding.problem)}", highlight=False, soft_wrap=True)
         if result.unlisted:
             more = plural(result.unlisted, "1 more problem is", "{} more problems are")
@@ -94,7 +101,11 @@ def summary_line(results: Sequence[ImportResult], *, dry_run: bool) -> str:
     outcomes = ", ".join(f"{count[name]} {words}" for name, words in OUTCOME_STYLES.items() if count[name])
     held = sum(result.held for result in results)
     left_out = sum(len(result.findings) + result.unlisted for result in results)
-    more = f"; {plural(held, '1 prompt', '{} prompts')} held" if held else ""
-    more += f"; {plural(left_out, '1 item', '{} items')} left out" if left_out else ""
-    more += " (dry run: nothing was written)" if dry_run else ""
-    return f"{plural(len(results), '1 session', '{} sessions')}: {outcomes}{more}."
+    line = f"{plural(len(results), '1 session', '{} sessions')}: {outcomes}"
+    if held:
+        line += f"; {plural(held, '1 prompt', '{} prompts')} held"
+    if left_out:
+        line += f"; {plural(left_out, '1 item', '{} items')} left out"
+    if dry_run:
+        line += " (dry run: nothing was written)"
+    return f"{line}."

@@ -42,10 +42,14 @@ class Command(VisibleCommand):
             sys.exit(1)
 
     def _show(self, done: Sequence[ChoreRun], *, dry_run: bool) -> None:
-        verb = "would remove" if dry_run else "removed"
+        verb = "removed"
+        if dry_run:
+            verb = "would remove"
         for work in done:
-            state = "  FAILED" if work.failed else ""
-            self.stdout.write(f"{work.chore:<14} {verb} {work.removed}, kept {work.kept}{state}")
+            line = f"{work.chore:<14} {verb} {work.removed}, kept {work.kept}"
+            if work.failed:
+                line += "  FAILED"
+            self.stdout.write(line)
             for text in work.said:
                 self.stdout.write(f"  {text}")
 

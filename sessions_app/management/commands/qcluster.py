@@ -155,7 +155,9 @@ class Worker:
         if version == self._version:
             return False
         due, now = self.next_due(), timezone.now()
-        self._version = version if due is None or due > now + SOON else ""
+        self._version = ""
+        if due is None or due > now + SOON:
+            self._version = version
         return due is not None and due < now
 
     def _close_connections(self) -> None:

@@ -75,11 +75,10 @@ class Command(VisibleCommand):
         run = self._start(read, inputs, options)
         with run_command.make_reporter(quiet=options["json"]) as report:
             run = asyncio.run(follow_run(run, report))
-        self.stdout.write(
-            json.dumps(run_document(run, whole=True), indent=2)
-            if options["json"]
-            else run_command.describe_outcome(run)
-        )
+        if options["json"]:
+            self.stdout.write(json.dumps(run_document(run, whole=True), indent=2))
+        else:
+            self.stdout.write(run_command.describe_outcome(run))
         if run.state != "succeeded":
             sys.exit(EXIT_FAILED)
 
@@ -98,8 +97,10 @@ class Command(VisibleCommand):
                 trigger="command",
             )
         except SessionsError as error:
-            hint = " (--cwd DIR)" if error.details.get("field") == "repository" else ""
-            raise run_command.command_error(f"{error.message}{hint}") from error
+            message = error.message
+            if error.details.get("field") == "repository":
+                message += " (--cwd DIR)"
+            raise run_command.command_error(message) from error
         if run.note:
             self.stderr.write(run.note)
         return run

@@ -80,15 +80,11 @@ class Command(VisibleCommand):
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        shown = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - compared, not bound
         bound = listener.getsockname()[1]
-        reserved = reserve_ipv6(bound) if is_loopback(host) else None
-        self.stdout.write(
-            f"Kandev is running at http://{shown}:{bound}/ (press Ctrl-C to stop it; agents keep running)"
-        )
-        if reserved and settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS:
-            self.stdout.write(f"In a browser: http://{settings.KANDEV_LOCAL_NAME}:{bound}/")
-        self.stdout.flush()
+        reserved = None
+        if is_loopback(host):
+            reserved = reserve_ipv6(bound)
+        self._show_addresses(host, bound, with_name=reserved is not None)
         preload()
         children = child_processes(listener, reserved)
         requests = restarts.RestartOrders(loopback=is_loopback(host))
@@ -98,6 +94,15 @@ class Command(VisibleCommand):
                 requests.done([child.name for child in children if child.kill()])
 
         supervise_children(children, stopped=lambda: bool(signals), before_each_check=restart_if_requested)
+
+    def _show_addresses(self, host: str, port: int, *, with_name: bool) -> None:
+        """Show where Kandev is reached; ``with_name``: a browser may look up its name as an address of IPv6."""
+        if host == "0.0.0.0":  # noqa: S104 - compared, not bound
+            host = "127.0.0.1"
+        self.stdout.write(f"Kandev is running at http://{host}:{port}/ (press Ctrl-C to stop it; agents keep running)")
+        if with_name and settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS:
+            self.stdout.write(f"In a browser: http://{settings.KANDEV_LOCAL_NAME}:{port}/")
+        self.stdout.flush()
 
 
 def preload() -> None:
@@ -114,7 +119,9 @@ def preload() -> None:
 
 def child_processes(listener: socket.socket, reserved: socket.socket | None) -> list[ChildProcess]:
     """Return the web server, which inherits the listening socket, the supervisor and the worker."""
-    unused = (reserved,) if reserved else ()
+    unused: tuple[socket.socket, ...] = ()
+    if reserved is not None:
+        unused = (reserved,)
     return [
         # Killed at once: it has no state to save, and the next start needs its port.
         ChildProcess("web", partial(run_web, listener.fileno()), unused, signal.SIGKILL),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError, CommandParser
 
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.management.output import VisibleCommand
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader import client, drawing
@@ -44,7 +45,7 @@ class Command(VisibleCommand):
                 count = found.workflow.root.count
                 if draw is not None:
                     _draw(found.workflow, draw / f"{file.stem}.svg")
-                self.stdout.write(f"{file}: valid, {count} {'node' if count == 1 else 'nodes'}")
+                self.stdout.write(f"{file}: valid, {plural(count, '1 node', '{} nodes')}")
         if any(found.workflow is None for found in loaded.values()):
             sys.exit(EXIT_INVALID)
 

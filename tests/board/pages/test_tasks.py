@@ -11,6 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from sessions_app.board import forms
 from sessions_app.board.services.tasks import create_session
 from sessions_app.board.views import tasks as task_page
 from sessions_app.models import Task, TaskSession
@@ -20,6 +21,7 @@ from tests.pages.world import World, path_of
 @pytest.fixture(autouse=True)
 def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_page, "SESSIONS_PER_PAGE", 3)
+    monkeypatch.setattr(forms, "MAX_WORKTREES_OFFERED", 3)
 
 
 def task_with_sessions(world: World, count: int) -> tuple[Task, list[TaskSession]]:
