@@ -15,7 +15,7 @@ UNITS = ["tests/kernel/test_locking.py", "tests/drills/test_sweeps.py", "tests/s
 def test_units_without_a_known_duration_are_ordered_by_area() -> None:
     assert longest([*UNITS, ENGINES[0]], {}) == ENGINES[0]
     assert longest(UNITS, {}) == "tests/drills/test_sweeps.py"
-    assert longest([UNITS[0], "tests/kernel/test_append.py"], {}) == UNITS[0]
+    assert longest([UNITS[0], "tests/kernel/test_event.py"], {}) == UNITS[0]
 
 
 def test_known_durations_come_before_estimates() -> None:

@@ -15,7 +15,7 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from sessions_app.kernel.bulk import insert_row, update_row, update_rows
 from sessions_app.models import Intent, TaskSession
-from tests.kernel.test_prepared_query import columns
+from tests.kernel.test_orm import columns
 from tests.supervisor.rows import execution_of, running_session
 
 pytestmark = pytest.mark.django_db

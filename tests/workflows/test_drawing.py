@@ -14,7 +14,7 @@ from sessions_app.workflows.loader.drawing import DrawingTooLarge, draw_inline_s
 from sessions_app.workflows.loader.loading import load_workflow
 from tests.services import ROOT
 from tests.workflows.test_loading import EXAMPLES
-from tests.workflows.test_loops import nested
+from tests.workflows.test_transitions_loops import nested
 from tests.workflows.workflow_builder import load_file, node, workflow
 
 SVG = "{http://www.w3.org/2000/svg}"
