@@ -12,8 +12,7 @@ from typing import Any, Final
 import orjson
 
 from executors_app.machine.process import identity
-from executors_app.wire.line_format import TokenRedactor
-from executors_app.wire.line_format import token_fingerprint as fingerprint_of
+from executors_app.wire.line_format import TokenRedactor, token_fingerprint
 from executors_app.wire.protocol import ApiError, Code
 
 
@@ -217,7 +216,7 @@ class TokenFile:
     def fingerprint(self) -> str | None:
         """A fingerprint of the token, which may be shown."""
         if self.value:
-            return fingerprint_of(self.value)
+            return token_fingerprint(self.value)
         return None
 
     def save(self, value: str, last_message_uuid: str | None) -> bool:

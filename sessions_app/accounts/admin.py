@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from rest_framework.authtoken import admin as foreign
+from rest_framework.authtoken import admin as authtoken_admin
 from rest_framework.authtoken.models import TokenProxy
 
 from executors_app.staff_admin import ReadOnlyModelAdmin, StaffModelAdmin
@@ -156,7 +156,7 @@ class LoginLinkAdmin(ReadOnlyModelAdmin):
     date_hierarchy = "expires_at"
 
 
-assert foreign  # noqa: S101 - authtoken registers itself; its table stays empty, as tokens are taken over
+assert authtoken_admin  # noqa: S101 - authtoken registers itself; its table stays empty, as tokens are taken over
 admin.site.unregister(TokenProxy)
 
 

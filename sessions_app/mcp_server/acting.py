@@ -18,8 +18,7 @@ from sessions_app.kernel.services.errors import NotFound, ReadOnly
 from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.reading import view_session, visible_session
 from sessions_app.models import Repository, Task, TaskSession
-from sessions_app.permissions.services import answer_permission as give_answer
-from sessions_app.permissions.services import permission_keys
+from sessions_app.permissions import services as permissions
 from sessions_app.sessions.api.serializers import NewSessionSerializer
 from sessions_app.sessions.services import intents
 
@@ -106,10 +105,12 @@ def answer_permission(user: User, asked: arguments.AnswerPermissionArguments) ->
     request = session.permissions.filter(id=asked.permission_id).first()
     if request is None:
         raise NotFound("The session has no such permission request.")
-    token = permission_keys([request]).get(request.id)
+    token = permissions.permission_keys([request]).get(request.id)
     # The service checks the state of the key: whoever may answer could read it from the API.
     secret = (token.secret() if token else None) or ""
-    answered = give_answer(session.id, request.id, asked.option_id, secret, user, content=asked.content)
+    answered = permissions.answer_permission(
+        session.id, request.id, asked.option_id, secret, user, content=asked.content
+    )
     return results.PermissionAnswer(permission_id=answered.id, option_id=asked.option_id, state=answered.state)
 
 

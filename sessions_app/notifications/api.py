@@ -20,7 +20,7 @@ from sessions_app.api.serializers.common import (
     document_responses,
 )
 from sessions_app.board.api.views import MemberPermission
-from sessions_app.notifications import user_settings as choices
+from sessions_app.notifications import user_settings
 from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, Delivery, NotificationSettings, Webhook
 
 
@@ -108,14 +108,14 @@ class NotificationSettingsView(_OwnNotificationsView):
     @document_responses({200: SettingsSerializer})
     def get(self, request: UserRequest) -> Response:
         """Return your e-mail settings."""
-        return self.show(SettingsSerializer, choices.get_settings(request.user))
+        return self.show(SettingsSerializer, user_settings.get_settings(request.user))
 
     @document_responses({200: SettingsSerializer}, 400, 409, request=SettingsSerializer(partial=True))
     def patch(self, request: UserRequest) -> Response:
         """Change your e-mail settings; omitted fields stay as they are."""
         asked = SettingsSerializer(data=request.data, partial=True)
         asked.is_valid(raise_exception=True)
-        return self.show(SettingsSerializer, choices.change_settings(request.user, asked.validated_data))
+        return self.show(SettingsSerializer, user_settings.change_settings(request.user, asked.validated_data))
 
 
 class TestEmailView(_OwnNotificationsView):
@@ -124,7 +124,7 @@ class TestEmailView(_OwnNotificationsView):
     @document_responses({202: DeliverySerializer}, 409, request=None)
     def post(self, request: UserRequest) -> Response:
         """Send yourself a test e-mail."""
-        return self.show(DeliverySerializer, choices.send_test_email(request.user), 202)
+        return self.show(DeliverySerializer, user_settings.send_test_email(request.user), 202)
 
 
 class DeliveryListView(_OwnNotificationsView):
@@ -133,7 +133,7 @@ class DeliveryListView(_OwnNotificationsView):
     @document_responses({200: DeliverySerializer(many=True)})
     def get(self, request: UserRequest) -> Response:
         """List the deliveries to you and to your webhooks, newest first."""
-        return self.list(DeliverySerializer, choices.list_deliveries(request.user))
+        return self.list(DeliverySerializer, user_settings.list_deliveries(request.user))
 
 
 class WebhookListCreateView(_OwnNotificationsView):
@@ -142,12 +142,12 @@ class WebhookListCreateView(_OwnNotificationsView):
     @document_responses({200: WebhookSerializer(many=True)})
     def get(self, request: UserRequest) -> Response:
         """List your webhooks, and those of the teams that you manage."""
-        return self.list(WebhookSerializer, choices.list_webhooks(request.user))
+        return self.list(WebhookSerializer, user_settings.list_webhooks(request.user))
 
     @document_responses({201: MadeWebhookSerializer}, 400, 409, request=NewWebhookSerializer)
     def post(self, request: UserRequest) -> Response:
         """Create a webhook. Its secret is only in this response."""
-        made = choices.create_webhook(request.user, **self.body(NewWebhookSerializer))
+        made = user_settings.create_webhook(request.user, **self.body(NewWebhookSerializer))
         return _webhook_with_secret(self, made, 201)
 
 
@@ -163,19 +163,19 @@ class WebhookDetailView(_OwnNotificationsView):
     @document_responses({200: WebhookSerializer}, 404)
     def get(self, request: UserRequest, webhook_id: uuid.UUID) -> Response:
         """Return a webhook."""
-        return self.show(WebhookSerializer, choices.find_webhook(request.user, webhook_id))
+        return self.show(WebhookSerializer, user_settings.find_webhook(request.user, webhook_id))
 
     @document_responses({200: WebhookSerializer}, 400, 404, request=WebhookChangeSerializer)
     def patch(self, request: UserRequest, webhook_id: uuid.UUID) -> Response:
         """Change a webhook's URL or kinds of items, or switch it on or off."""
-        hook = choices.find_webhook(request.user, webhook_id)
-        changed = choices.change_webhook(request.user, hook, self.body(WebhookChangeSerializer))
+        hook = user_settings.find_webhook(request.user, webhook_id)
+        changed = user_settings.change_webhook(request.user, hook, self.body(WebhookChangeSerializer))
         return self.show(WebhookSerializer, changed)
 
     @document_responses({204: None}, 404)
     def delete(self, request: UserRequest, webhook_id: uuid.UUID) -> Response:
         """Delete a webhook and the records of its deliveries."""
-        choices.find_webhook(request.user, webhook_id).delete()
+        user_settings.find_webhook(request.user, webhook_id).delete()
         return Response(status=204)
 
 
@@ -185,8 +185,8 @@ class WebhookSecretRotateView(_OwnNotificationsView):
     @document_responses({200: MadeWebhookSerializer}, 404, request=None)
     def post(self, request: UserRequest, webhook_id: uuid.UUID) -> Response:
         """Replace the secret with which requests are signed. The new one is only in this response."""
-        hook = choices.find_webhook(request.user, webhook_id)
-        choices.rotate_secret(hook)
+        hook = user_settings.find_webhook(request.user, webhook_id)
+        user_settings.rotate_secret(hook)
         return _webhook_with_secret(self, hook, 200)
 
 
@@ -196,5 +196,5 @@ class WebhookTestView(_OwnNotificationsView):
     @document_responses({202: DeliverySerializer}, 404, request=None)
     def post(self, request: UserRequest, webhook_id: uuid.UUID) -> Response:
         """Call the webhook with an event of type ``ping``, once."""
-        hook = choices.find_webhook(request.user, webhook_id)
-        return self.show(DeliverySerializer, choices.send_test_call(request.user, hook), 202)
+        hook = user_settings.find_webhook(request.user, webhook_id)
+        return self.show(DeliverySerializer, user_settings.send_test_call(request.user, hook), 202)

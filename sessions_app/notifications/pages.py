@@ -19,7 +19,7 @@ from sessions_app.accounts.authorization import managed_teams
 from sessions_app.accounts.pages.settings import render_settings
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.kernel.services.errors import NotFound, SessionsError
-from sessions_app.notifications import user_settings as choices
+from sessions_app.notifications import user_settings
 from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, NotificationSettings
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DELIVERY_STATE_LABELS
 
@@ -84,10 +84,10 @@ def edit_notification_settings(request: UserHttpRequest) -> HttpResponse:
     if request.method == "POST":
         form = EmailForm(request.POST)
     else:
-        form = EmailForm.of(choices.get_settings(request.user))
+        form = EmailForm.of(user_settings.get_settings(request.user))
     if request.method == "POST" and form.is_valid():
         try:
-            choices.change_settings(request.user, form.cleaned_data)
+            user_settings.change_settings(request.user, form.cleaned_data)
         except SessionsError as error:
             form.add_error(None, error.message)
         else:
@@ -99,12 +99,12 @@ def edit_notification_settings(request: UserHttpRequest) -> HttpResponse:
 def _render_notifications(request: UserHttpRequest, status: int = 200, **more: Any) -> HttpResponse:
     user = request.user
     context = {
-        "form": EmailForm.of(choices.get_settings(user)),
+        "form": EmailForm.of(user_settings.get_settings(user)),
         "webhook_form": WebhookForm(user),
-        "webhooks": choices.list_webhooks(user),
+        "webhooks": user_settings.list_webhooks(user),
         "deliveries": [
             {"row": row, "word": DELIVERY_STATE_LABELS[row.state]}
-            for row in choices.list_deliveries(user)[:MAX_DELIVERIES_SHOWN]
+            for row in user_settings.list_deliveries(user)[:MAX_DELIVERIES_SHOWN]
         ],
         "sends_mail": settings.KANDEV_EMAIL,
         **more,
@@ -115,7 +115,7 @@ def _render_notifications(request: UserHttpRequest, status: int = 200, **more: A
 @require_POST
 def send_test_email_now(request: UserHttpRequest) -> HttpResponse:
     """Send a test e-mail."""
-    _run_test(request, lambda: choices.send_test_email(request.user))
+    _run_test(request, lambda: user_settings.send_test_email(request.user))
     return redirect(SETTINGS_PAGE)
 
 
@@ -135,7 +135,7 @@ def create_webhook_from_form(request: UserHttpRequest) -> HttpResponse:
     if form.is_valid():
         told = form.cleaned_data
         try:
-            made = choices.create_webhook(request.user, told["url"], told["kinds"], form.team())
+            made = user_settings.create_webhook(request.user, told["url"], told["kinds"], form.team())
         except SessionsError as error:
             form.add_error("url", error.message)
         else:
@@ -148,16 +148,16 @@ def create_webhook_from_form(request: UserHttpRequest) -> HttpResponse:
 def change_or_test_webhook(request: UserHttpRequest, webhook_id: uuid.UUID, what: str) -> HttpResponse:
     """Test a webhook, switch it on or off, replace its secret or remove it. Raise Http404 for another user's."""
     try:
-        hook = choices.find_webhook(request.user, webhook_id)
+        hook = user_settings.find_webhook(request.user, webhook_id)
     except NotFound:
         raise Http404 from None
     match what:
         case "test":
-            _run_test(request, lambda: choices.send_test_call(request.user, hook))
+            _run_test(request, lambda: user_settings.send_test_call(request.user, hook))
         case "switch":
-            choices.change_webhook(request.user, hook, {"enabled": not hook.enabled})
+            user_settings.change_webhook(request.user, hook, {"enabled": not hook.enabled})
         case "rotate":
-            return _render_notifications(request, secret=choices.rotate_secret(hook), webhook=hook)
+            return _render_notifications(request, secret=user_settings.rotate_secret(hook), webhook=hook)
         case "remove":
             hook.delete()
             messages.success(request, "Webhook removed.")

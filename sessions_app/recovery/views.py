@@ -29,8 +29,7 @@ from sessions_app.pages.labels import (
     receipt_label_in_history,
 )
 from sessions_app.pages.shortcuts import READ_METHODS, part_response
-from sessions_app.recovery.services import restarts
-from sessions_app.recovery.services import sweeps as service
+from sessions_app.recovery.services import restarts, sweeps
 from sessions_app.recovery.services.sweeps import row_result
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
 from sessions_app.timeline.views import rule_sentence
@@ -40,7 +39,7 @@ MAX_SWEEPS_SHOWN: Final = 50
 MAX_ROWS_SHOWN: Final = 200
 BAR_WIDTH: Final = 100.0
 _QUERY_LIMIT: Final = 200
-_RESULT_LABELS: Final[Mapping[str, Label]] = {**OUTCOME_LABELS, service.UNDER_WAY: Label("still starting", "busy")}
+_RESULT_LABELS: Final[Mapping[str, Label]] = {**OUTCOME_LABELS, sweeps.UNDER_WAY: Label("still starting", "busy")}
 _OBSERVED_LABELS: Final[Mapping[str, Label]] = {
     Observed.ALIVE: Label("Alive", "good"),
     Observed.DEAD: Label("Dead", "bad"),
@@ -56,7 +55,7 @@ def list_sweeps(request: UserHttpRequest) -> HttpResponse:
         return render(request, "recovery/sweeps.html", sweeps_context(request.user))
     if not request.user.is_staff:
         raise PermissionDenied
-    asked = service.request_sweep(request.user, dry_run=bool(request.POST.get("dry_run")))
+    asked = sweeps.request_sweep(request.user, dry_run=bool(request.POST.get("dry_run")))
     messages.info(request, "The sweep was requested. Its result appears here.")
     return redirect("sweep-request", asked.id)
 
@@ -64,7 +63,7 @@ def list_sweeps(request: UserHttpRequest) -> HttpResponse:
 def sweeps_context(user: User) -> dict[str, Any]:
     """Return the newest sweeps with their results for the user's sessions, and whether a requested one is pending."""
     rows = list(RecoverySweep.objects.all()[: MAX_SWEEPS_SHOWN + 1])
-    counts = service.count_results(user, rows[:MAX_SWEEPS_SHOWN])
+    counts = sweeps.count_results(user, rows[:MAX_SWEEPS_SHOWN])
     return {
         "sweeps": [_sweep_context(row, counts[row.id]) for row in rows[:MAX_SWEEPS_SHOWN]],
         "older": len(rows) > MAX_SWEEPS_SHOWN,
@@ -78,7 +77,7 @@ def show_sweep(request: UserHttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
     """Show one sweep and its decisions for the user's sessions, filtered by ``q``, ``seen`` and ``came``."""
     row = get_object_or_404(RecoverySweep, id=sweep_id)
     wanted, number = _parse_sweep_filter(request), parse_number(request.GET.get("page", "1"), 5) or 1
-    found = service.load_outcomes(request.user, row, wanted, start=(number - 1) * MAX_ROWS_SHOWN, limit=MAX_ROWS_SHOWN)
+    found = sweeps.load_outcomes(request.user, row, wanted, start=(number - 1) * MAX_ROWS_SHOWN, limit=MAX_ROWS_SHOWN)
     query = {name: value for name, value in (("q", wanted.text), ("seen", wanted.seen), ("came", wanted.came)) if value}
     context = {
         "told": _sweep_context(row, found.counts),
@@ -96,9 +95,9 @@ def show_sweep(request: UserHttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
     return render(request, "recovery/sweep.html", context)
 
 
-def _parse_sweep_filter(request: UserHttpRequest) -> service.OutcomeFilter:
+def _parse_sweep_filter(request: UserHttpRequest) -> sweeps.OutcomeFilter:
     came, seen = request.GET.get("came", ""), request.GET.get("seen", "")
-    return service.OutcomeFilter(
+    return sweeps.OutcomeFilter(
         text=request.GET.get("q", "").replace("\0", "").strip()[:_QUERY_LIMIT],
         seen=seen if seen in _OBSERVED_LABELS else "",
         came=came if came in _RESULT_LABELS else "",
@@ -109,7 +108,7 @@ def _previous_sweep(user: User, row: RecoverySweep) -> dict[str, Any] | None:
     """Return the previous sweep with the same trigger, for comparison."""
     earlier = RecoverySweep.objects.filter(trigger=row.trigger, started_at__lt=row.started_at).first()
     if earlier:
-        return _sweep_context(earlier, service.count_results(user, [earlier])[earlier.id])
+        return _sweep_context(earlier, sweeps.count_results(user, [earlier])[earlier.id])
     return None
 
 
@@ -123,7 +122,7 @@ def show_sweep_request(request: UserHttpRequest, request_id: uuid.UUID) -> HttpR
 
 def sweep_request_context(user: User, row: SweepRequest) -> dict[str, Any]:
     """Return the progress of a requested sweep and, once it is done, its counts and the rows of the user's teams."""
-    report, rows = row.report or {}, service.report_for(user, row)
+    report, rows = row.report or {}, sweeps.report_for(user, row)
     counts = Counter(one.get("result") or row_result(one) for one in rows)
     return {
         "asked": row,
@@ -172,7 +171,7 @@ def _result_bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def _outcome_context(outcome: SweepOutcome, came: str) -> dict[str, Any]:
-    if came == service.SKIPPED:
+    if came == sweeps.SKIPPED:
         told = None
     else:
         told = _RESULT_LABELS.get(came) or receipt_kind_label(came)

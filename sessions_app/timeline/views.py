@@ -27,8 +27,8 @@ from sessions_app.sessions.views.session_state import (
     evidence_lines,
 )
 from sessions_app.starts.events import ReceiptWritten
-from sessions_app.timeline import services as story
 from sessions_app.timeline.activity_chart import ActivityChart, draw_activity_chart
+from sessions_app.timeline.services import TimelinePage, process_events, runs_between, timeline_page
 from sessions_app.turns.events import RunEvent
 
 RULE_SENTENCES: Final[Mapping[str, str]] = {rule.name: rule.says for rule in RULES}
@@ -92,7 +92,7 @@ def show_timeline(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid
 
 def timeline_context(session: TaskSession, before: int | None = None) -> dict[str, Any]:
     """Return the entries of one page, newest first, with the chart of the same period."""
-    page = story.timeline_page(session, before)
+    page = timeline_page(session, before)
     entries = [_event_entry(event, page) for event in page.events] + [_sweep_entry(one) for one in page.sweeps]
     entries.sort(key=lambda entry: (entry["at"], entry["seq"]), reverse=True)
     return {
@@ -114,7 +114,7 @@ def _mark_first_of_day(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return entries
 
 
-def _event_entry(event: SessionEvent, page: story.TimelinePage) -> dict[str, Any]:
+def _event_entry(event: SessionEvent, page: TimelinePage) -> dict[str, Any]:
     receipt = page.receipts.get(str(event.payload.get("receipt_id", "")))
     prompt = page.prompts.get(str(event.payload.get("message_id", "")))
     declared = EVENT_CLASSES.get(event.name)
@@ -189,8 +189,8 @@ def _activity_chart(session: TaskSession, entries: list[dict[str, Any]], *, is_n
     until = max(timezone.now(), last) if goes_on else last
     since = min(since, until - _MIN_CHART_SPAN)
     sweeps = [(entry["at"], entry["word"]) for entry in entries if entry["sweep"]]
-    runs = story.runs_between(session, since, until)
-    return draw_activity_chart(since, until, runs, story.process_events(session, since, until), sweeps)
+    runs = runs_between(session, since, until)
+    return draw_activity_chart(since, until, runs, process_events(session, since, until), sweeps)
 
 
 @never_cache

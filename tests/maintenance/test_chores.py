@@ -15,7 +15,7 @@ from django_q.models import Task as QueueTask
 
 from kandev.metrics import collect_metrics
 from sessions_app.accounts.models import LoginLink
-from sessions_app.maintenance import chore_run as working
+from sessions_app.maintenance import chore_run
 from sessions_app.maintenance.chores import CHORES, run_chores
 from sessions_app.models import (
     AttentionItem,
@@ -173,8 +173,8 @@ def test_one_bad_row_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -
 def test_batches_are_small_and_the_next_run_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(7):
         link(LONG_AGO)
-    monkeypatch.setattr(working, "DELETE_BATCH", 3)
-    monkeypatch.setattr(working.ChoreRun, "is_over", property(lambda work: work.removed >= 6))
+    monkeypatch.setattr(chore_run, "DELETE_BATCH", 3)
+    monkeypatch.setattr(chore_run.ChoreRun, "is_over", property(lambda work: work.removed >= 6))
     assert run_chore("logins").removed == 6
     monkeypatch.undo()
     assert run_chore("logins").removed == 1

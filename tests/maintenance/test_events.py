@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kandev.metrics import collect_metrics
-from sessions_app.maintenance import chore_run as working
+from sessions_app.maintenance import chore_run
 from sessions_app.models import SessionEvent, TaskSession
 from sessions_app.portable import database_restore
 from sessions_app.stream.live.log_reader import start_stream_at
@@ -117,20 +117,20 @@ def test_log_of_a_session_that_may_continue_is_kept(
 def test_interrupted_run_is_completed_by_the_next(
     folder: Path, session: TaskSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working, "DELETE_BATCH", 5)
+    monkeypatch.setattr(chore_run, "DELETE_BATCH", 5)
     removed: list[Any] = []
-    plain = working.ChoreRun._remove
+    plain = chore_run.ChoreRun._remove
 
-    def killed(self: working.ChoreRun, rows: Any, ids: Any, before: Any) -> None:
+    def killed(self: chore_run.ChoreRun, rows: Any, ids: Any, before: Any) -> None:
         if removed:
             raise KeyboardInterrupt
         removed.extend(ids)
         plain(self, rows, ids, before)
 
-    monkeypatch.setattr(working.ChoreRun, "_remove", killed)
+    monkeypatch.setattr(chore_run.ChoreRun, "_remove", killed)
     with pytest.raises(KeyboardInterrupt):
         run_chore("events")
-    monkeypatch.setattr(working.ChoreRun, "_remove", plain)
+    monkeypatch.setattr(chore_run.ChoreRun, "_remove", plain)
     left = session.events.count()
     assert 1 < left < session.last_seq
     assert run_chore("events").removed == left - 1

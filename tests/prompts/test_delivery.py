@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.prompts import delivery as prompts
+from sessions_app.prompts import delivery
 from sessions_app.prompts.delivery import send_next_prompt
 from sessions_app.prompts.services import prompt_context
 from sessions_app.sessions.services import intents
@@ -162,7 +162,7 @@ def test_duplicate_prompt_unknown_to_the_journal_is_held_and_blocks_nothing() ->
 
 
 def test_duplicate_prompt_is_not_held_before_the_whole_journal_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "REPORT_TIMEOUT", 0.1)
+    monkeypatch.setattr(delivery, "REPORT_TIMEOUT", 0.1)
     session = queue_prompts(running_session(execution=NO_LEASE), "p1")
     with recording_agentctl(session, [Journal("epoch-7").line("log")]) as agentctl:
         unread = {**agentctl.report(), "journal": {"epoch": "epoch-7", "first_seq": 1, "last_seq": 2}}

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from executors_app.machine import crash_points
 from executors_app.wire.executions import Observation, Observed
-from sessions_app.kernel.actor_context import acting_as as known_as
+from sessions_app.kernel.actor_context import acting_as
 from sessions_app.models import LeaseLost, SessionTransaction, TaskSession
 from sessions_app.recovery.sweep import actions, candidates
 from sessions_app.recovery.sweep.actions import ActionOutcome, PendingReattach, write_reattachments
@@ -109,7 +109,7 @@ def test_every_session_passes_the_same_crash_points_in_order(
 
 def test_receipt_names_supervisor_sweep_and_rule(orphaned_sessions: list[TaskSession]) -> None:
     async def sweep_as_me(registry: Any) -> None:
-        with known_as(owner="me"):
+        with acting_as(owner="me"):
             await run_sweep(registry, SweepScope("boot"), set())
 
     with_registry(sweep_as_me)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.repositories import archive as archives
-from executors_app.repositories import git as gits
+from executors_app.repositories import git
 from executors_app.repositories.archive import Archive
 from executors_app.wire.errors import BundleRefused
 from tests.executors.repositories import commit, run_git
@@ -166,6 +166,6 @@ def test_git_starts_with_its_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     program = tmp_path / "git"
     program.write_text("#!/bin/sh\nulimit -v\nulimit -Hv\nulimit -f\nulimit -t\nulimit -c\n")
     program.chmod(0o755)
-    monkeypatch.setattr(gits, "git_executable", lambda: str(program))
-    bounds = replace(gits.LOOKUP, memory=1 << 30, file=1 << 20, cpu=7)
-    assert gits.Git(tmp_path).run("index-pack", bounds=bounds).split() == [b"1048576", b"1048576", b"2048", b"7", b"0"]
+    monkeypatch.setattr(git, "git_executable", lambda: str(program))
+    bounds = replace(git.LOOKUP, memory=1 << 30, file=1 << 20, cpu=7)
+    assert git.Git(tmp_path).run("index-pack", bounds=bounds).split() == [b"1048576", b"1048576", b"2048", b"7", b"0"]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.repositories import archive as archives
-from executors_app.repositories import pack_check, ref_files, transfer
+from executors_app.repositories import archive, pack_check, ref_files, transfer
 from executors_app.untrusted_files import Directory
 from executors_app.wire.errors import BundleRefused, PublicationRefused
 from executors_app.workspace_store import publish
@@ -148,7 +147,7 @@ def test_tree_with_too_many_paths_is_refused(
     shape: str, place: Place, sandbox: Path, tmp_path: Path, usage: GitUsage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     depth, width = BOMB_SHAPES[shape]
-    monkeypatch.setattr(archives, "MAX_PATHS", 10_000)
+    monkeypatch.setattr(archive, "MAX_PATHS", 10_000)
     made, objects = hostile_packs.tree_bomb(place.archive.tips()[HEAD], depth=depth, width=width)
     before = files(place.archive.path)
     with pytest.raises(BundleRefused, match="more than 10000 paths"):
@@ -167,7 +166,7 @@ def test_workspace_publishes_no_more_than_its_quota(
     first = make_turn(place, sandbox, "one")
     publish(place.team, place.archive, BRANCH)
     used = getattr(place.archive.published(), QUOTAS[limit])
-    monkeypatch.setattr(archives, limit, used + 1)
+    monkeypatch.setattr(archive, limit, used + 1)
     second = make_turn(place, sandbox, "two", os.urandom(5000).hex())
     before = bytes_below(repository)
     with pytest.raises(PublicationRefused, match="kept in its archive"):

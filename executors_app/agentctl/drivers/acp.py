@@ -19,9 +19,9 @@ from executors_app.agentctl.drivers import (
     StartRequest,
     StartResult,
     TurnFailed,
+    acp_session_setup,
     events,
 )
-from executors_app.agentctl.drivers import acp_session_setup as opening
 from executors_app.agentctl.drivers.acp_settings import AcpSettings
 from executors_app.agentctl.drivers.acp_updates import Update, UpdateRouter
 from executors_app.agentctl.drivers.json_rpc import (
@@ -133,8 +133,8 @@ class AcpDriver:
     def __init__(self, host: Host, marker: Mapping[str, str]):
         self._host, self._marker = host, marker
         self._agent: _Agent | None = None
-        self._agent_info: opening.AgentInfo | None = None
-        self._trial, self._login = opening.CapabilityTrial(), opening.Login(None)
+        self._agent_info: acp_session_setup.AgentInfo | None = None
+        self._trial, self._login = acp_session_setup.CapabilityTrial(), acp_session_setup.Login(None)
         self._settings = AcpSettings(host.record)
         self._updates = self._new_router()
         self._turn: _Turn | None = None
@@ -166,8 +166,8 @@ class AcpDriver:
         self._agent, self._turn = None, None
         self._settings = AcpSettings(self._host.record)
         self._updates = self._new_router()
-        self._agent_info, self._trial, self._step_timeout = None, opening.CapabilityTrial(), request.timeout
-        self._login, self._cwd = opening.Login(request.login), request.cwd
+        self._agent_info, self._trial, self._step_timeout = None, acp_session_setup.CapabilityTrial(), request.timeout
+        self._login, self._cwd = acp_session_setup.Login(request.login), request.cwd
         try:
             async with asyncio.timeout(request.handshake_limit) as limit:
                 return await self._start(request, limit)
@@ -190,20 +190,22 @@ class AcpDriver:
 
     async def _start(self, request: StartRequest, limit: asyncio.Timeout) -> StartResult:
         timings: dict[str, float] = {}
-        with opening.timed_step(timings, "spawn"):
+        with acp_session_setup.timed_step(timings, "spawn"):
             agent = self._agent = await self._spawn(request)
-        with opening.timed_step(timings, "initialize"):
+        with acp_session_setup.timed_step(timings, "initialize"):
             self._step, self._step_timeout = "initialize", request.timeout * _INITIALIZE_SHARE
             async with asyncio.timeout(self._step_timeout):
-                peer = self._agent_info = await opening.initialize(agent.connection)
+                peer = self._agent_info = await acp_session_setup.initialize(agent.connection)
             self._step_timeout = request.handshake_limit
         request.report_left_out(self._host.record, peer.mcp_transports)
         self._step = "login"
         with _not_counting(limit):
             await self._login.carry_out(agent.connection, peer)
-        with opening.timed_step(timings, "session"):
+        with acp_session_setup.timed_step(timings, "session"):
             self._step = _SESSION_SETUP
-            opened = await opening.open_conversation(agent.connection, request, peer, self._trial, self._updates)
+            opened = await acp_session_setup.open_conversation(
+                agent.connection, request, peer, self._trial, self._updates
+            )
             await self._host.keep_token(opened.conversation_id)
         self._settings.open(opened.settings)
         await self._apply_settings(agent.connection, request, peer)
@@ -238,7 +240,9 @@ class AcpDriver:
         agent.exit_watcher = asyncio.create_task(self._watch_exit(agent), name="agent's burial")
         return agent
 
-    async def _apply_settings(self, wire: JsonRpcConnection, request: StartRequest, peer: opening.AgentInfo) -> None:
+    async def _apply_settings(
+        self, wire: JsonRpcConnection, request: StartRequest, peer: acp_session_setup.AgentInfo
+    ) -> None:
         self._step = "settings"
         limit = min(_SETTING_TIMEOUT, request.timeout)
         await self._settings.apply(wire, self._conversation_id or "", request, limit=limit)
@@ -269,7 +273,7 @@ class AcpDriver:
 
     def _start_failed(self, error: Exception, request: StartRequest, exit_code: int | None) -> StartFailed:
         if isinstance(error, RpcError):
-            return opening.start_failure(error)
+            return acp_session_setup.start_failure(error)
         if isinstance(error, AgentGone):
             stderr = self._agent.process.output_tail() if self._agent else ""
             if self._agent:
@@ -302,9 +306,9 @@ class AcpDriver:
             # ACP asks for the stop reason *cancelled*, but the aborted request may surface as an error instead.
             if turn.cancelled:
                 return "cancelled"
-            if error.code == opening.AUTH_REQUIRED:
+            if error.code == acp_session_setup.AUTH_REQUIRED:
                 raise TurnFailed(Code.AUTH_REQUIRED, error.text) from error
-            if not turn.has_begun and opening.reports_loss(error, params["sessionId"]):
+            if not turn.has_begun and acp_session_setup.reports_loss(error, params["sessionId"]):
                 raise TurnFailed(Code.CONVERSATION_CLOSED, self._closed_sentence(error.text)) from error
             raise TurnFailed(events.failure_code(error.text), error.text) from error
         except PipeStuck as error:
@@ -488,7 +492,7 @@ class AcpDriver:
         return ""
 
     async def _is_listed(self, agent: _Agent, conversation_id: str) -> bool | None:
-        return await opening.is_listed(agent.connection, self._cwd, conversation_id, empty_is_known=True)
+        return await acp_session_setup.is_listed(agent.connection, self._cwd, conversation_id, empty_is_known=True)
 
     async def _watch_exit(self, agent: _Agent) -> None:
         """Wait until all output is handled, end the agent if it still runs, and report its exit."""

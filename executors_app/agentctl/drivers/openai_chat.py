@@ -26,8 +26,15 @@ from executors_app.agentctl.conversation_store import (
     ConversationEntry,
     ConversationGone,
 )
-from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, TurnFailed
-from executors_app.agentctl.drivers import openai_chat_api as stream
+from executors_app.agentctl.drivers import (
+    Driver,
+    Host,
+    StartFailed,
+    StartRequest,
+    StartResult,
+    TurnFailed,
+    openai_chat_api,
+)
 from executors_app.agentctl.drivers.events import NO_STOP_REASON, USER_TEXT_BYTES
 from executors_app.agentctl.drivers.json_rpc import encode_message
 from executors_app.agentctl.drivers.openai_chat_api import ChatProvider, build_messages, completion_request
@@ -219,24 +226,26 @@ class ChatDriver:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             if turn.answered:
-                raise TurnFailed(stream.CONNECTION_LOST, f"the provider's answer was interrupted: {reason}") from error
-            raise TurnFailed(stream.UNREACHABLE, f"the provider cannot be reached: {reason}") from error
+                raise TurnFailed(
+                    openai_chat_api.CONNECTION_LOST, f"the provider's answer was interrupted: {reason}"
+                ) from error
+            raise TurnFailed(openai_chat_api.UNREACHABLE, f"the provider cannot be reached: {reason}") from error
 
     async def _read(self, response: aiohttp.ClientResponse, turn: _Turn) -> str:
         turn.answered = True
         if response.status != 200:
-            raise stream.failure_of_response(
+            raise openai_chat_api.failure_of_response(
                 response.status, response.headers, await _read_bounded(response, _ERROR_BODY_LIMIT)
             )
         if response.content_type != _EVENT_STREAM_TYPE:
             self._handle_chunk(await _read_bounded(response, ANSWER_LIMIT), turn)
             return _stop_reason_of(turn)
-        events = stream.ServerSentEvents()
+        events = openai_chat_api.ServerSentEvents()
         while True:
             await self._host.wait_for_room()
             received = await response.content.readany()
             for event in events.feed(received) if received else events.end():
-                if event == stream.DONE:
+                if event == openai_chat_api.DONE:
                     return turn.stop_reason or NO_STOP_REASON
                 self._handle_chunk(event, turn)
                 if turn.size > ANSWER_LIMIT:
@@ -247,7 +256,7 @@ class ChatDriver:
                 return _stop_reason_of(turn)
 
     def _handle_chunk(self, data: bytes, turn: _Turn) -> None:
-        piece = stream.parse_chunk(data)
+        piece = openai_chat_api.parse_chunk(data)
         if piece is None:
             self._unreadable.put(b"an event that is no chat completion was left out", bytes=len(data))
             return
@@ -261,7 +270,7 @@ class ChatDriver:
         turn.size += len(piece.text.encode()) + len(piece.thought.encode())
         turn.stop_reason = turn.stop_reason or piece.stop_reason
         if piece.error is not None:
-            raise stream.failure_in_stream(piece.error)
+            raise openai_chat_api.failure_in_stream(piece.error)
 
 
 def _start_result(
@@ -305,7 +314,7 @@ def _disk_error_code(error: OSError) -> Code:
 
 def _stop_reason_of(turn: _Turn) -> str:
     if not turn.stop_reason:
-        raise TurnFailed(stream.CONNECTION_LOST, "the provider's answer was incomplete")
+        raise TurnFailed(openai_chat_api.CONNECTION_LOST, "the provider's answer was incomplete")
     return turn.stop_reason
 
 

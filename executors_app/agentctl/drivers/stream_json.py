@@ -19,9 +19,9 @@ from executors_app.agentctl.drivers.events import (
     log_event,
     plan_event,
     stop_reason_text,
+    tool_call_event,
+    tool_result_event,
 )
-from executors_app.agentctl.drivers.events import tool_call_event as told_call
-from executors_app.agentctl.drivers.events import tool_result_event as told_result
 from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
 from executors_app.wire.protocol import JournalKind
 
@@ -126,7 +126,7 @@ class StreamJsonReader:
             yield log_event("the agent reported a tool call without an id", dict(block), "warning")
             return
         name, arguments = str(block.get("name") or "tool"), block.get("input")
-        yield told_call(str(block["id"]), tool_title(name, arguments), tool_kind(name), arguments)
+        yield tool_call_event(str(block["id"]), tool_title(name, arguments), tool_kind(name), arguments)
         steps = arguments.get("todos") if isinstance(arguments, dict) else None
         if isinstance(steps, list):
             items = [step for step in steps if isinstance(step, Mapping)]
@@ -138,7 +138,7 @@ class StreamJsonReader:
         if block.get("tool_use_id") is None:
             yield log_event("the agent reported a result without the id of its tool call", dict(block), "warning")
             return
-        yield told_result(str(block["tool_use_id"]), joined_text(block.get("content") or ""), failed=failed)
+        yield tool_result_event(str(block["tool_use_id"]), joined_text(block.get("content") or ""), failed=failed)
 
     def _result(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
         self._last_was_text = False

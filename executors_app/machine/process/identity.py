@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import select
-import signal as signals
+import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -256,7 +256,7 @@ def send_signal(identity: ProcessIdentity, sig: int) -> bool:
         if descriptor is None:
             return False
         try:
-            signals.pidfd_send_signal(descriptor, sig)
+            signal.pidfd_send_signal(descriptor, sig)
         except ProcessLookupError:
             return False
         return True
@@ -338,7 +338,7 @@ def kill_all(identities: Iterable[ProcessIdentity], deadline: float) -> list[Pro
         for descriptor in waiting:
             # a process that may not be signalled is returned as a survivor
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                signals.pidfd_send_signal(descriptor, signals.SIGKILL)
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         _wait_for_ends(waiting, until)
         return list(waiting.values())
 

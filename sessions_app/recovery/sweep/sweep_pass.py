@@ -20,8 +20,7 @@ from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.wire.executions import ExecutionFacts, Observation, Observed
-from sessions_app.kernel.actor_context import CAUSE, current_context
-from sessions_app.kernel.actor_context import acting_as as known_as
+from sessions_app.kernel.actor_context import CAUSE, acting_as, current_context
 from sessions_app.kernel.database_threads import MAX_BATCH, BatchExecutor
 from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.recovery.rules.recovery import decide, is_start_decision, postpone_start
@@ -108,7 +107,7 @@ async def run_sweep(
     ``unknown`` holds the ids of the executions that the last sweep observed as unknown, and is updated in place.
     """
     result, began = SweepRun(scope), time.monotonic()
-    with known_as(sweep_id=result.sweep_id, cause=f"{scope.trigger} sweep"):
+    with acting_as(sweep_id=result.sweep_id, cause=f"{scope.trigger} sweep"):
         await _run_sweep(registry, result, unknown, progress)
     result.duration_ms = round((time.monotonic() - began) * 1000)
     if not scope.dry_run:
@@ -280,7 +279,7 @@ async def _act_safely(registry: ExecutionRegistry, reattach: ReattachExecutor, i
     began, facts = time.monotonic(), item.facts
     cause = f"{current_context().get(CAUSE, 'sweep')}: {item.decision.rule}"
     try:
-        with known_as(session_id=facts.session_id, task_id=facts.task_id, cause=cause):
+        with acting_as(session_id=facts.session_id, task_id=facts.task_id, cause=cause):
             outcome = await act_on_decision(registry, reattach, item.row, item.seen, item.decision)
     except Exception as error:  # one bad row never stops a sweep
         if not is_database_outage(error):  # an outage is logged once for all sessions

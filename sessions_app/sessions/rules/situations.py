@@ -23,7 +23,7 @@ from sessions_app.kernel.rules.wording import as_sentence
 from sessions_app.recovery.rules.recovery_facts import UNREACHABLE, Policy, policy_wants_agent
 from sessions_app.recovery.rules.restart_rules import WaitReason
 from sessions_app.recovery.rules.resumability import Reason, token_was_rejected
-from sessions_app.sessions.rules import situation_texts as texts
+from sessions_app.sessions.rules import situation_texts
 from sessions_app.sessions.rules.situation_facts import (
     DISK_CODES,
     HEADLINES,
@@ -36,7 +36,7 @@ from sessions_app.sessions.rules.situation_facts import (
     state_label,
 )
 
-_Row = tuple[Callable[[texts.Facts], bool], texts.Describe]
+_Row = tuple[Callable[[situation_texts.Facts], bool], situation_texts.Describe]
 
 
 def situation(facts: SituationFacts) -> Situation:
@@ -64,18 +64,18 @@ def status_label(facts: SituationFacts) -> Label:
 _OTHER_ACTIONS: Final = frozenset({"", "review_prompts", "answer"})
 
 
-def _is_about_resuming(found: Situation, facts: texts.Facts) -> bool:
+def _is_about_resuming(found: Situation, facts: situation_texts.Facts) -> bool:
     """Whether the situation is about resuming the agent, so that the note about its capabilities belongs to it."""
     assessed = facts.assessment
     return assessed is not None and facts.is_resting and assessed.can_be_started and found.action not in _OTHER_ACTIONS
 
 
-def _because(reason: Reason) -> Callable[[texts.Facts], bool]:
+def _because(reason: Reason) -> Callable[[situation_texts.Facts], bool]:
     """Return a condition: a start would meet this obstacle, even if another row of the assessment hides it."""
     return lambda f: f.is_resting and f.assessment is not None and f.assessment.cause.resume_reason is reason
 
 
-def _has_given_up(f: texts.Facts) -> bool:
+def _has_given_up(f: situation_texts.Facts) -> bool:
     said = f.assessment.resume_reason if f.assessment is not None and f.is_resting else None
     return f.session_state == SessionState.FAILED or said is Reason.GAVE_UP
 
@@ -87,17 +87,17 @@ def waits_by_policy(f: SituationFacts) -> bool:
     return not policy_wants_agent(f.policy, f.work_state, f.queued_prompts > 0, boot=False)
 
 
-def _is_your_turn(f: texts.Facts) -> bool:
+def _is_your_turn(f: situation_texts.Facts) -> bool:
     return f.agent_running and f.work_state != WorkState.WORKING and not f.queued_prompts
 
 
-def _works_outside_turn(f: texts.Facts) -> bool:
+def _works_outside_turn(f: situation_texts.Facts) -> bool:
     """Whether output of the agent arrives although no turn is open, as from work that it began in the background."""
     is_ready = f.agent_running and f.session_state == SessionState.WAITING_FOR_INPUT
     return is_ready and f.work_state == WorkState.WORKING
 
 
-def _describe_failed_turn(f: texts.Facts) -> Situation:
+def _describe_failed_turn(f: situation_texts.Facts) -> Situation:
     reason = IdleReason.YOUR_TURN if _is_your_turn(f) else None
     label = LABELS[Code.TURN_FAILED]
     if f.turn_wants_login:
@@ -120,7 +120,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
             as_sentence(f.error_message),
         ),
     ),
-    (lambda f: bool(f.task_end) or f.session_state in TERMINAL_STATES, texts.over),
+    (lambda f: bool(f.task_end) or f.session_state in TERMINAL_STATES, situation_texts.over),
     (
         lambda f: f.recovering and not f.supervised,
         lambda _: Situation(
@@ -134,7 +134,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
     ),
     (
         lambda f: f.recovering,
-        texts.fixed(
+        situation_texts.fixed(
             Code.RECOVERING,
             "info",
             "The server has just started and is reconnecting to this session. What you see may be out of date.",
@@ -145,7 +145,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
     (
         # Before the rows about starts: a prompt requests a start, but nothing can start until the machine answers.
         lambda f: f.error_code == UNREACHABLE,
-        texts.fixed(
+        situation_texts.fixed(
             Code.UNREACHABLE,
             "warning",
             "The agent’s machine does not answer. The agent may still be working; nothing was stopped.",
@@ -158,9 +158,9 @@ _ROWS: Final[tuple[_Row, ...]] = (
         lambda f: f.error_code in DISK_CODES,
         lambda f: Situation(Code.DISK, "error", as_sentence(f.error_message), "Nothing that is shown here is lost."),
     ),
-    (lambda f: f.pending_permissions > 0, texts.permission),
-    (lambda f: f.pending_questions > 0, texts.question),
-    (lambda f: f.held_prompts > 0, texts.held),
+    (lambda f: f.pending_permissions > 0, situation_texts.permission),
+    (lambda f: f.pending_questions > 0, situation_texts.question),
+    (lambda f: f.held_prompts > 0, situation_texts.held),
     (
         _because(Reason.WORKTREE_MISSING),
         lambda f: Situation(
@@ -171,20 +171,20 @@ _ROWS: Final[tuple[_Row, ...]] = (
             "new_session",
         ),
     ),
-    (_has_given_up, texts.gave_up),
+    (_has_given_up, situation_texts.gave_up),
     (
         _because(Reason.CONTEXT_MISMATCH),
-        texts.fixed(
+        situation_texts.fixed(
             Code.CONTEXT_MISMATCH,
             "error",
             f"{HEADLINES[Code.CONTEXT_MISMATCH]}. Choose how to continue.",
-            texts.CHOOSE_HOW_TO_CONTINUE,
+            situation_texts.CHOOSE_HOW_TO_CONTINUE,
             action="choose_conversation",
         ),
     ),
     (
         lambda f: not f.supervised and f.desired_state != DesiredState.STOPPED,
-        texts.fixed(
+        situation_texts.fixed(
             Code.NO_SUPERVISOR,
             "warning",
             "No supervisor is running, so requests are not carried out.",
@@ -194,7 +194,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
     ),
     (
         lambda f: f.start_reason == WaitReason.CAPACITY,
-        texts.in_start_queue(
+        situation_texts.in_start_queue(
             Code.CAPACITY,
             "Too many agents run on this executor. This one starts when there is room.",
             IdleReason.CAPACITY,
@@ -202,40 +202,46 @@ _ROWS: Final[tuple[_Row, ...]] = (
     ),
     (
         lambda f: f.start_reason == WaitReason.TURN,
-        texts.in_start_queue(
+        situation_texts.in_start_queue(
             Code.START_QUEUE, "Many agents are being started. This one waits for its turn.", IdleReason.TURN
         ),
     ),
-    (lambda f: f.is_resting and f.error_code in NEEDS_PERSON_CODES, texts.program),
+    (lambda f: f.is_resting and f.error_code in NEEDS_PERSON_CODES, situation_texts.program),
     (
         lambda f: f.is_down and f.next_restart_at is not None and f.error_code not in NEEDS_PERSON_CODES,
-        texts.backing_off,
+        situation_texts.backing_off,
     ),
-    (_because(Reason.NOT_RESUMABLE), texts.not_resumable),
+    (_because(Reason.NOT_RESUMABLE), situation_texts.not_resumable),
     (
         _because(Reason.MISSING_RESUME_TOKEN),
-        texts.fixed(
+        situation_texts.fixed(
             Code.MISSING_RESUME_TOKEN,
             "error",
-            texts.NO_CONVERSATION_ID,
-            texts.FRESH_START_HINT,
+            situation_texts.NO_CONVERSATION_ID,
+            situation_texts.FRESH_START_HINT,
             action="fresh_start",
         ),
     ),
-    (lambda f: f.is_resting and f.assessment is not None and token_was_rejected(f.assessment), texts.token_rejected),
-    (lambda f: f.overdue_prompts > 0, texts.overdue),
-    (lambda f: f.retrying and not f.is_down, texts.retrying),
-    (lambda f: f.cancel_ignored_since is not None, texts.cancel_ignored),
-    (lambda f: f.stalled_since is not None, texts.stalled),
-    (lambda f: f.is_starting, texts.starting),
-    (lambda f: f.waits_outside, texts.outside),
-    (lambda f: f.interrupted_wait is not None and not f.queued_prompts, texts.wait_interrupted),
+    (
+        lambda f: f.is_resting and f.assessment is not None and token_was_rejected(f.assessment),
+        situation_texts.token_rejected,
+    ),
+    (lambda f: f.overdue_prompts > 0, situation_texts.overdue),
+    (lambda f: f.retrying and not f.is_down, situation_texts.retrying),
+    (lambda f: f.cancel_ignored_since is not None, situation_texts.cancel_ignored),
+    (lambda f: f.stalled_since is not None, situation_texts.stalled),
+    (lambda f: f.is_starting, situation_texts.starting),
+    (lambda f: f.waits_outside, situation_texts.outside),
+    (lambda f: f.interrupted_wait is not None and not f.queued_prompts, situation_texts.wait_interrupted),
     (
         lambda f: f.continuing,
-        texts.fixed(Code.CONTINUING, "info", "The agent was interrupted, and Kandev asks it to continue."),
+        situation_texts.fixed(Code.CONTINUING, "info", "The agent was interrupted, and Kandev asks it to continue."),
     ),
-    (lambda f: f.interrupted_prompts > 0, texts.interrupted),
-    (lambda f: f.desired_state == DesiredState.STOPPED and f.session_state != SessionState.CREATED, texts.stopped),
+    (lambda f: f.interrupted_prompts > 0, situation_texts.interrupted),
+    (
+        lambda f: f.desired_state == DesiredState.STOPPED and f.session_state != SessionState.CREATED,
+        situation_texts.stopped,
+    ),
     (
         lambda f: f.owner_left and not f.agent_running,
         lambda _: Situation(
@@ -247,20 +253,25 @@ _ROWS: Final[tuple[_Row, ...]] = (
             IdleReason.OWNER_LEFT,
         ),
     ),
-    (lambda f: f.session_state == SessionState.ERROR, texts.error),
-    (lambda f: f.queued_prompts > 0, texts.queued),
-    (lambda f: f.history_armed and not f.is_resting, texts.history_armed),
-    (lambda f: f.asleep and f.is_down, texts.asleep),
-    (lambda f: not f.has_agent, texts.workspace),
-    (waits_by_policy, texts.not_running(Code.POLICY, IdleReason.POLICY, texts.policy_step)),
+    (lambda f: f.session_state == SessionState.ERROR, situation_texts.error),
+    (lambda f: f.queued_prompts > 0, situation_texts.queued),
+    (lambda f: f.history_armed and not f.is_resting, situation_texts.history_armed),
+    (lambda f: f.asleep and f.is_down, situation_texts.asleep),
+    (lambda f: not f.has_agent, situation_texts.workspace),
+    (waits_by_policy, situation_texts.not_running(Code.POLICY, IdleReason.POLICY, situation_texts.policy_step)),
     (
         lambda f: f.is_resting and f.assessment is not None and f.assessment.needs_resume,
-        texts.not_running(Code.RESTART_DUE, IdleReason.NEXT_LOOK, lambda _: "Kandev starts it automatically."),
+        situation_texts.not_running(
+            Code.RESTART_DUE, IdleReason.NEXT_LOOK, lambda _: "Kandev starts it automatically."
+        ),
     ),
-    (lambda f: f.is_resting, texts.not_running(Code.NOT_RUNNING, None, lambda _: texts.RESUME_HINT)),
+    (
+        lambda f: f.is_resting,
+        situation_texts.not_running(Code.NOT_RUNNING, None, lambda _: situation_texts.RESUME_HINT),
+    ),
     (
         _works_outside_turn,
-        texts.fixed(
+        situation_texts.fixed(
             Code.WORKING,
             "",
             "The agent is working outside a turn.",
@@ -277,14 +288,14 @@ _ROWS: Final[tuple[_Row, ...]] = (
             Code.YOUR_TURN,
             "",
             "The agent is idle.",
-            f"Send a prompt to continue. {texts.background_sentence(f)}".strip(),
+            f"Send a prompt to continue. {situation_texts.background_sentence(f)}".strip(),
             reason=IdleReason.YOUR_TURN,
             label=state_label(f.session_state),
         ),
     ),
     (
         lambda f: f.session_state == SessionState.RUNNING,
-        texts.fixed(Code.WORKING, "", "The agent is working.", "Prompts you send now are queued."),
+        situation_texts.fixed(Code.WORKING, "", "The agent is working.", "Prompts you send now are queued."),
     ),
     (lambda _: True, lambda f: Situation(Code.OTHER, "", "", label=state_label(f.session_state))),
 )

@@ -25,7 +25,7 @@ from sessions_app.confined.limits import Limits
 from sessions_app.models import Repository
 from sessions_app.rendering.operations.line_diffs import shown_lines
 from sessions_app.rendering.pool import TEXT_POOL
-from sessions_app.workflows.language.graph import WorkflowGraph as Graph
+from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.agent import AgentSettings
 from sessions_app.workflows.nodes.trigger import Cron, CronError, TriggerSettings, WorkflowTriggers, parse_cron
@@ -44,7 +44,7 @@ _PART_NAMES: Final = {TEXT_PART: "text", "repository": "repository", "executor":
 ConfirmedParts = dict[str, str]
 
 
-def current_parts(row: Workflow, graph: Graph | None, key: str = "") -> ConfirmedParts:
+def current_parts(row: Workflow, graph: WorkflowGraph | None, key: str = "") -> ConfirmedParts:
     """Return the parts of a workflow as it is now; without agents and triggers if its text is invalid.
 
     ``key`` is the secret key for the digests, by default the current one.
@@ -81,7 +81,7 @@ def fingerprint_of(parts: ConfirmedParts) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
 
 
-def changed_parts(row: Workflow, graph: Graph | None) -> list[str]:
+def changed_parts(row: Workflow, graph: WorkflowGraph | None) -> list[str]:
     """Return the names of the parts that differ from what was confirmed.
 
     Digests of earlier secret keys (SECRET_KEY_FALLBACKS) still match, so that a new key alone pauses nothing.
@@ -152,7 +152,7 @@ def _inherited_servers(row: Workflow) -> ConfirmedParts:
     return {}
 
 
-def _agents(row: Workflow, graph: Graph, digester: _SecretDigester) -> ConfirmedParts:
+def _agents(row: Workflow, graph: WorkflowGraph, digester: _SecretDigester) -> ConfirmedParts:
     """Return the profile that each kind of agent node would get now."""
     nodes = [node.settings for node in iterate_nodes(graph.root) if isinstance(node.settings, AgentSettings)]
     wanted = sorted({(agent.runner or "", agent.model or "") for agent in nodes})
@@ -200,7 +200,7 @@ def _secret(row: AgentProfile, field: str, digester: _SecretDigester) -> str:
     return ""
 
 
-def _triggers(graph: Graph) -> str:
+def _triggers(graph: WorkflowGraph) -> str:
     found = [node.settings for node in graph.root.nodes.values() if isinstance(node.settings, TriggerSettings)]
     crons = sorted(f"cron: {trigger.cron}" for trigger in found if trigger.trigger_type == "cron")
     idle = sorted(f"idle: {trigger.idle_minutes} minutes" for trigger in found if trigger.trigger_type == "idle")

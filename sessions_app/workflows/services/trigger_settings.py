@@ -18,7 +18,7 @@ from sessions_app.accounts.authorization import require_write
 from sessions_app.attention.rules import notices
 from sessions_app.kernel.services.errors import Conflict, Invalid, ReadOnly
 from sessions_app.models import raise_for_workflow, resolve_for_workflow
-from sessions_app.workflows.language.graph import WorkflowGraph as Graph
+from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.trigger import find_triggers
 from sessions_app.workflows.services.run_conditions import run_obstacle
@@ -44,7 +44,7 @@ MAX_NAMED_PARTS: Final = 5
 """Maximum number of changed parts that a sentence names."""
 
 
-def update_triggers(user: User, row: Workflow, graph: Graph | None, enable: bool | None) -> None:
+def update_triggers(user: User, row: Workflow, graph: WorkflowGraph | None, enable: bool | None) -> None:
     """Set the triggers of a row that ``user`` is about to save. ``enable``: True, False, or None for no change.
 
     If the user may not start the workflow, or it changes while they are enabled, they are paused until confirmed.
@@ -171,7 +171,7 @@ def triggers_document(user: User, row: Workflow) -> dict[str, Any]:
     }
 
 
-def obstacle_of(row: Workflow, graph: Graph) -> str:
+def obstacle_of(row: Workflow, graph: WorkflowGraph) -> str:
     """Return what keeps everybody from running a workflow with its own settings; empty if nothing does."""
     return run_obstacle(
         graph,
@@ -182,14 +182,14 @@ def obstacle_of(row: Workflow, graph: Graph) -> str:
     )
 
 
-def _why_not_enabled(user: User, row: Workflow, graph: Graph | None) -> str:
+def _why_not_enabled(user: User, row: Workflow, graph: WorkflowGraph | None) -> str:
     """Return why ``user`` may not enable the triggers now, as a sentence; empty if it is allowed."""
     if graph is None:
         return UNREADABLE_REASON
     return run_refusal(user, row.team, default_executor(row.executor), graph) or obstacle_of(row, graph)
 
 
-def _enable_triggers(user: User, row: Workflow, graph: Graph | None) -> None:
+def _enable_triggers(user: User, row: Workflow, graph: WorkflowGraph | None) -> None:
     row.triggers_enabled, row.triggers_paused = True, ""
     row.triggers_enabled_by_id, row.triggers_confirmed_at = user.pk, timezone.now()
     row.confirmed = serialize_parts(current_parts(row, graph))
