@@ -54,16 +54,19 @@ class PermissionRequested(
             raise ValueError("no permission")
         if not all(isinstance(option, dict) for option in options):
             raise ValueError("no permission")
-        run_id = uuid.UUID(values["run_id"]) if values.get("run_id") is not None else None
+        run_id = None
+        if values.get("run_id") is not None:
+            run_id = uuid.UUID(values["run_id"])
+        if run_id not in rows.runs:
+            run_id = None
+        if not isinstance(tool_call, dict):
+            tool_call = {}
         question = values.get("question")
-        rows.permissions[key] = PermissionRow(
-            key,
-            run_id if run_id in rows.runs else None,
-            dict(tool_call) if isinstance(tool_call, dict) else {},
-            options,
-            line.at,
-            question=parse_stored_question(question) if isinstance(question, dict) else {},
-        )
+        if isinstance(question, dict):
+            question = parse_stored_question(question)
+        else:
+            question = {}
+        rows.permissions[key] = PermissionRow(key, run_id, dict(tool_call), options, line.at, question=question)
 
 
 class PermissionSettled(PermissionEvent):
@@ -78,8 +81,9 @@ class PermissionSettled(PermissionEvent):
 
     def item_key(self, *, is_question: bool) -> str:
         """Return the key of the attention item about the request."""
-        kind = AttentionKind.QUESTION if is_question else AttentionKind.PERMISSION
-        return f"{kind}:{self.permission_id}"
+        if is_question:
+            return f"{AttentionKind.QUESTION}:{self.permission_id}"
+        return f"{AttentionKind.PERMISSION}:{self.permission_id}"
 
     @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
@@ -90,8 +94,11 @@ class PermissionSettled(PermissionEvent):
             raise ValueError("the end of an unknown permission request")
         request.state = cls.end_state(text_value(values, "state"))
         request.option_id, request.settled_at = text_value(values, "option_id")[:128], line.at
-        request.reason, answer = text_value(values, "reason")[:64], values.get("answer")
-        request.answer = answer if isinstance(answer, dict) else {}
+        request.reason = text_value(values, "reason")[:64]
+        answer = values.get("answer")
+        if not isinstance(answer, dict):
+            answer = {}
+        request.answer = answer
 
 
 class PermissionResolved(PermissionSettled, name="session.permission.resolved", recorded_by="ingest"):

@@ -38,7 +38,9 @@ def open_request(update: JournalUpdate, line: JournalLine) -> None:
     question: dict[str, Any] = {}
     if "question" in line:
         question = parse_stored_question(line["question"])
-    kind = RequestKind.QUESTION if question else RequestKind.PERMISSION
+    kind = RequestKind.PERMISSION
+    if question:
+        kind = RequestKind.QUESTION
     contents = {"tool_call": tool_call, "options": options, "question": question}
     request, is_new = PermissionRequest.objects.get_or_create(
         id=permission_id,
@@ -56,10 +58,13 @@ def open_request(update: JournalUpdate, line: JournalLine) -> None:
         return
     update.open_requests.add(request)
     begin_permission_wait(transaction, permission_id, turn, kind)
+    run_id = None
+    if turn is not None:
+        run_id = str(turn.id)
     transaction.record_event(
         PermissionRequested(
             permission_id=permission_id,
-            run_id=str(turn.id) if turn else None,
+            run_id=run_id,
             tool_call=tool_call,
             options=options,
             question=question or None,
@@ -93,14 +98,17 @@ def _settle_request(update: JournalUpdate, line: JournalLine, state: str) -> Non
     request.save(update_fields=["state", "settled_at", "option_id", "reason", "answer", "sealed_answer"])
     update.open_requests.remove(request)
     is_question = request.kind == RequestKind.QUESTION
+    status = answer = None
+    if is_question:
+        status, answer = str(request.question_status), request.answer
     transaction.record_event(
         PermissionResolved(
             permission_id=request.id,
             state=state,
             option_id=request.option_id,
             reason=str(line.get("reason", "")),
-            status=str(request.question_status) if is_question else None,
-            answer=request.answer if is_question else None,
+            status=status,
+            answer=answer,
         )
     )
     if is_question:
@@ -126,7 +134,9 @@ def _answerer(request: PermissionRequest) -> str:
 
 def add_permission_message(conversation: ConversationUpdate, request: PermissionRequest) -> None:
     """Add the message about an answered permission: the request, the chosen option and who chose it."""
-    unnamed = "Unknown action" if request.is_unknown_action else "Unnamed action"
+    unnamed = "Unnamed action"
+    if request.is_unknown_action:
+        unnamed = "Unknown action"
     title = str(request.tool_call.get("title") or unnamed)[:TITLE_LIMIT]
     option = option_name(request, request.option_id)[:TITLE_LIMIT]
     details = {"permission_id": request.id, "title": title, "option_id": request.option_id, "option": option}
@@ -175,6 +185,8 @@ def _words(field: Any, value: Any) -> str:
         if value:
             return "Yes"
         return "No"
-    values = value if isinstance(value, list) else [value]
+    values = value
+    if not isinstance(value, list):
+        values = [value]
     labels = {choice.value: choice.label for choice in choices_of(field)}
     return ", ".join(labels.get(chosen, str(chosen)) for chosen in values)

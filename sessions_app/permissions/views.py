@@ -26,15 +26,15 @@ _FORMAT_HINTS: Final = {"date-time": "A date and time with its zone, such as 202
 class WrongAnswer(InvalidAnswer):
     """The answer does not fit the question. Correct the fields that are marked."""
 
-    def __init__(self, asked: PermissionRequest, content: Mapping[str, Any], error: InvalidAnswer):
+    def __init__(self, permission: PermissionRequest, content: Mapping[str, Any], error: InvalidAnswer):
         super().__init__(error.message, **error.details)
-        self.asked, self.content = asked, content
+        self.permission, self.content = permission, content
         self.problems = {name: str(problem["message"]) for name, problem in error.details["fields"].items()}
 
     @property
     def by_input(self) -> dict[str, str]:
         """The problems by the name of the input."""
-        names = {name: input_name(number) for number, name in enumerate(fields_of(self.asked.question))}
+        names = {name: input_name(number) for number, name in enumerate(fields_of(self.permission.question))}
         return {names[name]: problem for name, problem in self.problems.items() if name in names}
 
 
@@ -47,18 +47,17 @@ def answer_from_page(row: TaskSession, request: UserHttpRequest) -> None:
     """Answer a permission or a question as its form on the page was sent; raises WrongAnswer, else as the service."""
     posted = request.POST
     permission_id, option_id = str(posted.get("permission_id", "")), str(posted.get("option_id", ""))
-    asked = row.permissions.filter(id=permission_id).first()
-    if asked is not None and option_id == questions.ACCEPT:
-        content = read_form(asked.question, posted)
-    else:
-        content = {}
+    permission = row.permissions.filter(id=permission_id).first()
+    content = {}
+    if permission is not None and option_id == questions.ACCEPT:
+        content = read_form(permission.question, posted)
     secret = str(posted.get("resume_token", ""))
     try:
         answer_permission(row.id, permission_id, option_id, secret, request.user, content=content)
     except InvalidAnswer as error:
-        if asked is None:
+        if permission is None:
             raise
-        raise WrongAnswer(asked, content, error) from error
+        raise WrongAnswer(permission, content, error) from error
 
 
 def read_form(question: Mapping[str, Any], posted: QueryDict) -> dict[str, Any]:
@@ -104,21 +103,21 @@ def question_context(
     """
     if question.get("mode") == questions.URL:
         return {"message": question["message"], "link": _link_context(question["url"])}
-    fields, required = fields_of(question), required_of(question)
+    required = required_of(question)
+    fields = []
+    for number, (name, field) in enumerate(fields_of(question).items()):
+        value = field.get("default")
+        if content is not None:
+            value = content.get(name)
+        context = _field_context(field, input_name(number), value)
+        context["label"] = field.get("title") or name
+        context["required"] = name in required
+        context["problem"] = (problems or {}).get(name, "")
+        fields.append(context)
     return {
         "message": question["message"],
         "description": question["schema"].get("description", ""),
-        "fields": [
-            _field_context(
-                field,
-                input_name(number),
-                field.get("default") if content is None else content.get(name),
-                label=field.get("title") or name,
-                required=name in required,
-                problem=(problems or {}).get(name, ""),
-            )
-            for number, (name, field) in enumerate(fields.items())
-        ],
+        "fields": fields,
     }
 
 
@@ -132,30 +131,66 @@ def _link_context(url: str) -> dict[str, Any]:
     }
 
 
-def _field_context(field: Mapping[str, Any], name: str, value: Any, **more: Any) -> dict[str, Any]:
-    choices, kind = choices_of(field), field["type"]
-    chosen = value if isinstance(value, list) else [value]
+def _field_context(field: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """Return what the template shows of a field: its control, and what it has instead of one input."""
     context = {
         "name": name,
         "help": field.get("description", ""),
         "hints": _hints(field),
-        "value": "" if value is None or isinstance(value, list) else value,
-        "choices": [{"choice": one, "is_chosen": one.value in chosen} for one in choices],
+        "value": _shown_value(value),
+        "choices": _choice_contexts(field, value),
         "attributes": {},
-        **more,
+        "control": "input",
     }
+    kind = field["type"]
     if kind == "boolean":
-        return {**context, "control": "switch", "is_on": bool(value)}
-    if choices:
-        single = "radio" if len(choices) <= MAX_RADIOS else "select"
-        return {**context, "control": "checkbox" if kind == "array" else single, "is_empty": value is None}
-    if kind in ("integer", "number"):
-        limits = {"min": field.get("minimum"), "max": field.get("maximum"), "step": 1 if kind == "integer" else "any"}
-        return {**context, "control": "input", "type": "number", "attributes": _present(limits)}
-    limits = {"minlength": field.get("minLength"), "maxlength": field.get("maxLength")}
-    is_short = "format" in field or "pattern" in field or field.get("maxLength", _SHORT_TEXT + 1) <= _SHORT_TEXT
-    type_ = _INPUT_TYPES.get(str(field.get("format")), "text")
-    return {**context, "control": "input" if is_short else "text", "type": type_, "attributes": _present(limits)}
+        context["control"], context["is_on"] = "switch", bool(value)
+    elif context["choices"]:
+        context["control"], context["is_empty"] = _choice_control(kind, len(context["choices"])), value is None
+    elif kind in ("integer", "number"):
+        context["type"], context["attributes"] = "number", _number_attributes(field)
+    else:
+        context["type"] = _INPUT_TYPES.get(str(field.get("format")), "text")
+        context["attributes"] = _present({"minlength": field.get("minLength"), "maxlength": field.get("maxLength")})
+        if not _is_short(field):
+            context["control"] = "text"
+    return context
+
+
+def _shown_value(value: Any) -> Any:
+    if value is None or isinstance(value, list):
+        return ""
+    return value
+
+
+def _choice_contexts(field: Mapping[str, Any], value: Any) -> list[dict[str, Any]]:
+    chosen = [value]
+    if isinstance(value, list):
+        chosen = value
+    return [{"choice": choice, "is_chosen": choice.value in chosen} for choice in choices_of(field)]
+
+
+def _choice_control(kind: str, count: int) -> str:
+    if kind == "array":
+        return "checkbox"
+    if count <= MAX_RADIOS:
+        return "radio"
+    return "select"
+
+
+def _number_attributes(field: Mapping[str, Any]) -> dict[str, Any]:
+    attributes = _present({"min": field.get("minimum"), "max": field.get("maximum")})
+    attributes["step"] = 1
+    if field["type"] == "number":
+        attributes["step"] = "any"
+    return attributes
+
+
+def _is_short(field: Mapping[str, Any]) -> bool:
+    """Whether one line is enough for the text of a field."""
+    if "format" in field or "pattern" in field:
+        return True
+    return bool(field.get("maxLength", _SHORT_TEXT + 1) <= _SHORT_TEXT)
 
 
 def _present(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,9 +199,15 @@ def _present(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hints(field: Mapping[str, Any]) -> list[str]:
     """Return what an answer must fulfil, as far as the inputs do not show it."""
-    few, many = field.get("minItems"), field.get("maxItems")
-    hints = [_FORMAT_HINTS.get(str(field.get("format")), "")]
-    hints += [f"At least {few}." if few else "", f"At most {many}." if many is not None else ""]
-    # Not as the attribute ``pattern``: a hostile one could keep the browser busy forever.
-    hints += [f"Must match: {field['pattern']}" if "pattern" in field else ""]
-    return list(filter(None, hints))
+    hints = []
+    format_hint = _FORMAT_HINTS.get(str(field.get("format")))
+    if format_hint:
+        hints.append(format_hint)
+    if field.get("minItems"):
+        hints.append(f"At least {field['minItems']}.")
+    if field.get("maxItems") is not None:
+        hints.append(f"At most {field['maxItems']}.")
+    if "pattern" in field:
+        # Not as the attribute ``pattern``: a hostile one could keep the browser busy forever.
+        hints.append(f"Must match: {field['pattern']}")
+    return hints

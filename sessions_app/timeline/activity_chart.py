@@ -83,7 +83,9 @@ def draw_activity_chart(
     turns = []
     for run in reversed(runs):
         label = _RUN_LABELS.get(run.state, Label(run.state, "bad"))
-        what = "Turn" if run.has_process else "Wait for an answer from outside:"
+        what = "Turn"
+        if not run.has_process:
+            what = "Wait for an answer from outside:"
         title = f"{what} {label.text}, {run.started_at:%H:%M:%S}"
         turns.append(scale.bar(run.started_at, run.ended_at or until, label.tone, title))
     agent = [
@@ -104,9 +106,13 @@ class _TimeScale:
         spans = list(pairwise(self.edges))
         busy = [any(begin < right and left < end for begin, end in ends) for left, right in spans]
         real = [(right - left).total_seconds() for left, right in spans]
-        work = sum(length for length, at_work in zip(real, busy, strict=True) if at_work)
-        longest = max(MAX_REST.total_seconds(), REST_WIDTH_SHARE * work)
-        drawn = [length if at_work else min(length, longest) for length, at_work in zip(real, busy, strict=True)]
+        work = sum(length for length, is_busy in zip(real, busy, strict=True) if is_busy)
+        longest_rest = max(MAX_REST.total_seconds(), REST_WIDTH_SHARE * work)
+        drawn = []
+        for length, is_busy in zip(real, busy, strict=True):
+            if not is_busy:
+                length = min(length, longest_rest)  # noqa: PLW2901
+            drawn.append(length)
         unit = CHART_WIDTH / max(sum(drawn), 0.001)
         self.units = [0.0]
         for length in drawn:
@@ -140,7 +146,10 @@ def _process_intervals(
     process: Sequence[tuple[datetime, bool]], since: datetime, until: datetime
 ) -> list[tuple[datetime, datetime]]:
     """Return when the process was running. If the first event is an end, it was running from ``since`` on."""
-    spans, begin = [], since if process and not process[0][1] else None
+    spans = []
+    begin = None
+    if process and not process[0][1]:
+        begin = since
     for at, is_up in process:
         if is_up and begin is None:
             begin = at
@@ -159,11 +168,14 @@ def _format_duration(seconds: float) -> str:
     return plural(round(seconds), "1 second", "{} seconds")
 
 
-def _chart_summary(runs: Sequence[Turn], looks: int) -> str:
+def _chart_summary(runs: Sequence[Turn], checks: int) -> str:
     """Return the summary for screen readers, such as ``5 turns (1 interrupted), 1 wait, 2 recovery checks``."""
     turns = [run for run in runs if run.has_process]
-    cut = sum(run.state == RunState.INTERRUPTED for run in turns)
-    parts = [plural(len(turns), "1 turn", "{} turns") + (f" ({cut} interrupted)" if cut else "")]
-    if waits := len(runs) - len(turns):
-        parts.append(plural(waits, "1 wait", "{} waits"))
-    return ", ".join([*parts, plural(looks, "1 recovery check", "{} recovery checks")])
+    interrupted = sum(run.state == RunState.INTERRUPTED for run in turns)
+    waits = len(runs) - len(turns)
+    summary = plural(len(turns), "1 turn", "{} turns")
+    if interrupted:
+        summary += f" ({interrupted} interrupted)"
+    if waits:
+        summary += ", " + plural(waits, "1 wait", "{} waits")
+    return summary + ", " + plural(checks, "1 recovery check", "{} recovery checks")

@@ -60,23 +60,22 @@ class TimelinePage:
 
 def timeline_page(session: TaskSession, before: int | None = None) -> TimelinePage:
     """Return the newest events of the timeline, or those before the event number ``before``."""
-    story = session.events.filter(name__in=TIMELINE_EVENTS).exclude(
-        name=StateChanged.name, payload__to__in=_ROUTINE_STATES
-    )
-    rows = story if before is None else story.filter(seq__lt=before)
-    found = list(rows.order_by("-seq")[: EVENTS_PER_PAGE + 1])
-    events, more = found[:EVENTS_PER_PAGE], len(found) > EVENTS_PER_PAGE
+    rows = session.events.filter(name__in=TIMELINE_EVENTS)
+    rows = rows.exclude(name=StateChanged.name, payload__to__in=_ROUTINE_STATES)
+    since = until = older = None
     if before is not None:
+        rows = rows.filter(seq__lt=before)
         until = session.events.filter(seq=before).values_list("at", flat=True).first()
-    else:
-        until = None
-    since = events[-1].at if more else None
+    events = list(rows.order_by("-seq")[: EVENTS_PER_PAGE + 1])
+    if len(events) > EVENTS_PER_PAGE:
+        events.pop()
+        since, older = events[-1].at, events[-1].seq
     return TimelinePage(
         events=events,
         sweeps=_sweeps(session, since, until),
         receipts=_receipts(session, events),
         prompts=_prompts(session, events),
-        older=events[-1].seq if more else None,
+        older=older,
     )
 
 
@@ -100,8 +99,12 @@ def _sweeps(session: TaskSession, since: datetime | None, until: datetime | None
 
 
 def _receipts(session: TaskSession, events: Sequence[SessionEvent]) -> dict[str, ContinuityReceipt]:
-    told = (_uuid(event.payload.get("receipt_id")) for event in events if event.name == ReceiptWritten.name)
-    return {str(row.id): row for row in session.receipts.filter(id__in=[one for one in told if one]).with_history()}
+    ids = []
+    for event in events:
+        receipt_id = _uuid(event.payload.get("receipt_id"))
+        if event.name == ReceiptWritten.name and receipt_id is not None:
+            ids.append(receipt_id)
+    return {str(receipt.id): receipt for receipt in session.receipts.filter(id__in=ids).with_history()}
 
 
 def _uuid(value: Any) -> uuid.UUID | None:
@@ -130,12 +133,13 @@ def process_events(session: TaskSession, since: datetime, until: datetime) -> li
     the first one is a sign of life.
     """
     rows = session.events.filter(name__in=_PROCESS, at__gte=since, at__lte=until).order_by("seq")
-    told = [(at, _is_up(name, payload)) for at, name, payload in _first_events(session, rows, since)]
+    events = [(at, _is_up(name, payload)) for at, name, payload in _first_events(session, rows, since)]
     found_dead = SweepOutcome.objects.filter(
         session=session, observed=Observed.DEAD, sweep__started_at__gte=since, sweep__started_at__lte=until
     )
-    looks = found_dead.order_by("sweep__started_at").values_list("sweep__started_at", flat=True)[:MAX_RUNS]
-    return sorted([*told, *((at, False) for at in looks)])
+    moments = found_dead.order_by("sweep__started_at").values_list("sweep__started_at", flat=True)[:MAX_RUNS]
+    events += [(at, False) for at in moments]
+    return sorted(events)
 
 
 def _first_events(

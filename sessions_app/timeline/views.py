@@ -48,11 +48,15 @@ _OBSERVATION_LABELS: Final[Mapping[str, str]] = {
 
 def sweep_outcome_label(outcome: SweepOutcome) -> Label:
     """Return the label of what a sweep found and decided for one session."""
-    looked = _OBSERVATION_LABELS.get(outcome.sweep.trigger, "Recovery check")
-    word = _SWEEP_ACTION_LABELS.get(outcome.agent_action)
-    if word is None:
-        return Label(f"{looked}. {rule_sentence(outcome.rule)}", "bad" if outcome.error_message else "calm")
-    return Label(f"{looked}. {word.text}.", "bad" if outcome.error_message else word.tone)
+    occasion = _OBSERVATION_LABELS.get(outcome.sweep.trigger, "Recovery check")
+    action = _SWEEP_ACTION_LABELS.get(outcome.agent_action)
+    if action is None:
+        text, tone = f"{occasion}. {rule_sentence(outcome.rule)}", "calm"
+    else:
+        text, tone = f"{occasion}. {action.text}.", action.tone
+    if outcome.error_message:
+        tone = "bad"
+    return Label(text, tone)
 
 
 def rule_sentence(rule: str) -> str:
@@ -107,10 +111,12 @@ def timeline_context(session: TaskSession, before: int | None = None) -> dict[st
 
 def _mark_first_of_day(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Set ``day`` on the first entry of each day, and None on the others."""
-    day = None
+    previous_day = None
     for entry in entries:
-        entry["day"] = entry["at"].date() if entry["at"].date() != day else None
         day = entry["at"].date()
+        entry["day"] = None
+        if day != previous_day:
+            entry["day"] = previous_day = day
     return entries
 
 
@@ -118,19 +124,31 @@ def _event_entry(event: SessionEvent, page: TimelinePage) -> dict[str, Any]:
     receipt = page.receipts.get(str(event.payload.get("receipt_id", "")))
     prompt = page.prompts.get(str(event.payload.get("message_id", "")))
     declared = EVENT_CLASSES.get(event.name)
-    quotes_prompt = declared is not None and declared.quotes_prompt
-    facts = evidence_lines(receipt.evidence) if receipt else []
-    shown = {name: value for name, value in event.payload.items() if name not in _HIDDEN_PAYLOAD_KEYS}
-    return {
+    entry = {
         "at": event.at,
         "seq": event.seq,
-        "kind": "receipt" if event.name == ReceiptWritten.name else event.name.split(".")[1],
+        "kind": event.name.split(".")[1],
         "word": _event_label(event, receipt, prompt),
-        "excerpt": prompt.text[:_EXCERPT_LENGTH] if prompt and quotes_prompt else "",
-        "evidence": [("log line", str(event.seq)), *evidence_lines(shown), *facts],
-        "conversation": event.seq if declared is not None and issubclass(declared, RunEvent) else None,
+        "excerpt": "",
+        "evidence": _event_evidence(event, receipt),
+        "conversation": None,
         "sweep": None,
     }
+    if event.name == ReceiptWritten.name:
+        entry["kind"] = "receipt"
+    if declared is not None and declared.quotes_prompt and prompt is not None:
+        entry["excerpt"] = prompt.text[:_EXCERPT_LENGTH]
+    if declared is not None and issubclass(declared, RunEvent):
+        entry["conversation"] = event.seq
+    return entry
+
+
+def _event_evidence(event: SessionEvent, receipt: ContinuityReceipt | None) -> list[tuple[str, str]]:
+    shown = {name: value for name, value in event.payload.items() if name not in _HIDDEN_PAYLOAD_KEYS}
+    evidence = [("log line", str(event.seq)), *evidence_lines(shown)]
+    if receipt is not None:
+        evidence += evidence_lines(receipt.evidence)
+    return evidence
 
 
 def _event_label(event: SessionEvent, receipt: ContinuityReceipt | None, prompt: Prompt | None) -> Label:
@@ -184,9 +202,9 @@ def _activity_chart(session: TaskSession, entries: list[dict[str, Any]], *, is_n
     """
     if not entries:
         return None
-    since, last = entries[-1]["at"], entries[0]["at"]
-    goes_on = is_newest and session.runs.filter(ended_at=None).exists()
-    until = max(timezone.now(), last) if goes_on else last
+    since, until = entries[-1]["at"], entries[0]["at"]
+    if is_newest and session.runs.filter(ended_at=None).exists():
+        until = max(timezone.now(), until)
     since = min(since, until - _MIN_CHART_SPAN)
     sweeps = [(entry["at"], entry["word"]) for entry in entries if entry["sweep"]]
     runs = runs_between(session, since, until)

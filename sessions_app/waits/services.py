@@ -62,7 +62,9 @@ _REVOKED_TEXTS: Final = {
 
 def find_wait_key(secret: str) -> WaitKey:
     """Return the key with this secret, in any state; raises TokenInvalid if there is none."""
-    key = WaitKey.of_secret(secret) if secret else None
+    if not secret:
+        raise TokenInvalid
+    key = WaitKey.of_secret(secret)
     if key is None:
         raise TokenInvalid
     return key

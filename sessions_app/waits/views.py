@@ -83,16 +83,17 @@ def begin_wait(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UU
     """Open a wait, and show its key."""
     row, form = find_session(request, task_id, session_id), WaitCreateForm(request.POST)
     if not form.is_valid():
-        name, said = next(iter(form.errors.items()))
-        return _show_refusal(request, row, "validation_error", f"{form.fields[name].label}: {said[0]}")
-    asked = form.cleaned_data
-    if asked["expires"]:
-        deadline = timezone.now() + timedelta(seconds=asked["expires"])
-    else:
-        deadline = None
-    kind = WaitKind.TOOL_RESULT if asked["kind"] == "tool" else WaitKind.EXTERNAL
-    begin = partial(waits.open_wait, row.id, asked["reason"], deadline, request.user, kind)
-    return _show_token(request, row, asked["kind"], begin)
+        name, errors = next(iter(form.errors.items()))
+        return _show_refusal(request, row, "validation_error", f"{form.fields[name].label}: {errors[0]}")
+    values = form.cleaned_data
+    deadline = None
+    if values["expires"]:
+        deadline = timezone.now() + timedelta(seconds=values["expires"])
+    kind = WaitKind.EXTERNAL
+    if values["kind"] == "tool":
+        kind = WaitKind.TOOL_RESULT
+    begin = partial(waits.open_wait, row.id, values["reason"], deadline, request.user, kind)
+    return _show_key(request, row, values["kind"], begin)
 
 
 @never_cache
@@ -100,7 +101,7 @@ def begin_wait(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UU
 def rotate_wait_key(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Replace the key of the open wait, and show the new one."""
     row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
-    return _show_token(request, row, "other", lambda: waits.rotate_wait_key(row.id, wait_id, request.user))
+    return _show_key(request, row, "other", lambda: waits.rotate_wait_key(row.id, wait_id, request.user))
 
 
 @never_cache
@@ -108,10 +109,10 @@ def rotate_wait_key(request: UserHttpRequest, task_id: uuid.UUID, session_id: uu
 def begin_wait_again(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Open again a wait that ended without an answer, and show its key."""
     row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
-    return _show_token(request, row, "other", lambda: waits.restart_wait(row.id, wait_id, request.user))
+    return _show_key(request, row, "other", lambda: waits.restart_wait(row.id, wait_id, request.user))
 
 
-def _show_token(request: UserHttpRequest, row: TaskSession, kind: str, act: Callable[[], OpenWait]) -> HttpResponse:
+def _show_key(request: UserHttpRequest, row: TaskSession, kind: str, act: Callable[[], OpenWait]) -> HttpResponse:
     """Call ``act`` and show the key of the wait: as an HTML fragment for a script, otherwise as a page.
 
     No redirect, because only this response shows the key.
@@ -156,34 +157,38 @@ def wait_contexts(session: TaskSession, wait: WaitStatus | None) -> dict[str, An
 
     The argument ``wait`` is the one in the session's status, which can also be a permission wait.
     """
-    runs = session.runs.filter(wait_kind__in=(WaitKind.EXTERNAL, WaitKind.TOOL_RESULT)).order_by("-started_at")[
-        : MAX_PAST_WAITS + 1
-    ]
-    rows = list(runs.prefetch_related("wait_keys__by"))
-    is_open = wait is not None and wait["kind"] != WaitKind.PERMISSION
-    current = rows.pop(0) if is_open and rows else None
-    return {
-        "wait": _open_wait_context(current) if current else None,
-        "past_waits": [_past_wait_context(run) for run in rows[:MAX_PAST_WAITS]],
-    }
+    external_kinds = (WaitKind.EXTERNAL, WaitKind.TOOL_RESULT)
+    newest = session.runs.filter(wait_kind__in=external_kinds).order_by("-started_at")[: MAX_PAST_WAITS + 1]
+    runs = list(newest.prefetch_related("wait_keys__by"))
+    open_wait = None
+    if runs and wait is not None and wait["kind"] != WaitKind.PERMISSION:
+        open_wait = _open_wait_context(runs.pop(0))
+    return {"wait": open_wait, "past_waits": [_past_wait_context(run) for run in runs[:MAX_PAST_WAITS]]}
 
 
 def _open_wait_context(run: Turn) -> dict[str, Any]:
-    key = max(run.wait_keys.all(), key=lambda token: token.created_at)
-    by = key.by.get_username() if key.by else ""
-    return {"id": run.wait_id, "reason": run.wait_reason, "deadline": key.expires_at, "by": by, "since": run.started_at}
+    newest_key = max(run.wait_keys.all(), key=lambda key: key.created_at)
+    requester = ""
+    if newest_key.by is not None:
+        requester = newest_key.by.get_username()
+    return {
+        "id": run.wait_id,
+        "reason": run.wait_reason,
+        "deadline": newest_key.expires_at,
+        "by": requester,
+        "since": run.started_at,
+    }
 
 
 def _past_wait_context(run: Turn) -> dict[str, Any]:
     """Return how a wait ended. If it had several keys, its most usable one decides (see ``most_usable_state``)."""
     now, keys = timezone.now(), list(run.wait_keys.all())
     state = most_usable_state(key.state(now) for key in keys) or WaitKeyState.REVOKED
-    settled = next((key for key in reversed(keys) if key.state(now) is state), None)
     word, colour = WAIT_STATE_LABELS.get(state, ("Open", "ask"))
-    return {
-        "reason": run.wait_reason,
-        "word": word,
-        "colour": colour,
-        "why": humanize_code(settled.reason) if settled else "",
-        "at": (settled and (settled.consumed_at or settled.revoked_at or settled.expired_at)) or run.ended_at,
-    }
+    context = {"reason": run.wait_reason, "word": word, "colour": colour, "why": "", "at": run.ended_at}
+    for key in reversed(keys):
+        if key.state(now) is state:
+            context["why"] = humanize_code(key.reason)
+            context["at"] = key.consumed_at or key.revoked_at or key.expired_at or run.ended_at
+            break
+    return context

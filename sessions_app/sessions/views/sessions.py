@@ -158,7 +158,7 @@ def act_on_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uui
     try:
         return run_and_redirect(request, lambda: ACTIONS[action](row, request), "session", row.task_id, row.id)
     except WrongAnswer as error:
-        asked = error.asked
+        asked = error.permission
         context = {
             "session": row,
             "task": row.task,

@@ -30,9 +30,9 @@ class WaitCreateView(SessionApiView):
     @document_responses({201: WaitAnswerSerializer}, 400, 404, 409, request=NewWaitSerializer)
     def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Let an idle session wait for an external result. Repeating this returns the same wait with a new key."""
-        asked = self.body(NewWaitSerializer)
-        kind = WaitKind(asked["kind"])
-        opened = waits.open_wait(self.session.id, asked["reason"], asked["deadline"], request.user, kind)
+        body = self.body(NewWaitSerializer)
+        kind = WaitKind(body["kind"])
+        opened = waits.open_wait(self.session.id, body["reason"], body["deadline"], request.user, kind)
         return _wait_response(self, opened)
 
 
@@ -75,10 +75,10 @@ class RunResumeView(ApiView):
 
         Repeating the request with the same ``idempotency_key`` returns the first response.
         """
-        given = self.body(RedemptionSerializer)
+        body = self.body(RedemptionSerializer)
         try:
-            told = waits.resume_wait(given["resume_token"], given["payload"], given["idempotency_key"])
+            answer = waits.resume_wait(body["resume_token"], body["payload"], body["idempotency_key"])
         except TokenInvalid:
             count_wrong_token(request)
             raise
-        return self.show(RedemptionAnswerSerializer, told)
+        return self.show(RedemptionAnswerSerializer, answer)

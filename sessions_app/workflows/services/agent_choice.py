@@ -8,7 +8,7 @@ from typing import Final
 
 from executors_app.models import AgentProfile
 from executors_app.plugins import agent_types
-from sessions_app.workflows.language.graph import WorkflowGraph as Graph
+from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.nodes.agent import AgentSettings
 from sessions_app.workflows.services.run_records import iterate_nodes
 
@@ -56,7 +56,7 @@ def choose_agent(profiles: Sequence[AgentProfile], own: AgentProfile | None, run
 
 
 def choose_agents(
-    graph: Graph, profiles: Sequence[AgentProfile], own: AgentProfile | None
+    graph: WorkflowGraph, profiles: Sequence[AgentProfile], own: AgentProfile | None
 ) -> tuple[list[str], list[str]]:
     """Choose an agent for each agent node of a workflow, including those in loops and components, before it runs.
 

@@ -15,7 +15,7 @@ from executors_app.runtimes import SupportsSharedWorktrees
 from sessions_app.agents.services.profiles import profiles_of
 from sessions_app.kernel.services.errors import Invalid, SessionsError, WorktreeNotShared
 from sessions_app.models import Repository
-from sessions_app.workflows.language.graph import WorkflowGraph as Graph
+from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.language.limits import MAX_BYTES
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services.agent_choice import choose_agents, demo_agent_note
@@ -27,7 +27,7 @@ MAX_NODES_LISTED: Final = 5
 """Maximum number of nodes that an error names."""
 
 
-def check_workplace(graph: Graph, repository: Repository | None, executor: Executor | None) -> None:
+def check_workplace(graph: WorkflowGraph, repository: Repository | None, executor: Executor | None) -> None:
     """Check that the nodes have a workspace where they can run.
 
     Raises Invalid without an executor or a repository that the nodes need, and WorktreeNotShared for an executor whose
@@ -47,7 +47,7 @@ def check_workplace(graph: Graph, repository: Repository | None, executor: Execu
         )
 
 
-def check_agents(graph: Graph, team_id: int, agent_profile: AgentProfile | None) -> str:
+def check_agents(graph: WorkflowGraph, team_id: int, agent_profile: AgentProfile | None) -> str:
     """Check that each agent node has an agent: otherwise earlier nodes would spend money for a run that must fail.
 
     Returns a note about runners that the demo agent replaces; empty if there are none. Raises Invalid.
@@ -63,7 +63,7 @@ def check_agents(graph: Graph, team_id: int, agent_profile: AgentProfile | None)
 
 
 def run_obstacle(
-    graph: Graph,
+    graph: WorkflowGraph,
     *,
     team_id: int,
     repository: Repository | None,

@@ -9,7 +9,7 @@ from django.contrib.auth.models import Group, User
 from executors_app.models import Executor
 from executors_app.plugins import UnknownPlugin
 from sessions_app.accounts.authorization import is_trusted, may_write
-from sessions_app.workflows.language.graph import WorkflowGraph as Graph
+from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.services.run_records import node_types_of
 
 UNISOLATED_REFUSAL: Final = (
@@ -24,7 +24,7 @@ def default_executor(named: Executor | None) -> Executor | None:
     return named or places.filter(runtime="local_standalone").first() or places.first()
 
 
-def run_refusal(user: User | None, team: Group, executor: Executor | None, graph: Graph) -> str:
+def run_refusal(user: User | None, team: Group, executor: Executor | None, graph: WorkflowGraph) -> str:
     """Return why ``user`` may not run ``graph`` for ``team`` now, as a sentence; empty if it is allowed."""
     if user is None:
         return "The account whose rights it has was deleted."
@@ -40,7 +40,7 @@ def run_refusal(user: User | None, team: Group, executor: Executor | None, graph
     return ""
 
 
-def describe_required_rights(team: Group, executor: Executor | None, graph: Graph | None) -> str:
+def describe_required_rights(team: Group, executor: Executor | None, graph: WorkflowGraph | None) -> str:
     """Return a sentence that names who has the rights for a run; without a graph, that nobody can start one."""
     if graph is None:
         return "Correct the text first."
@@ -52,7 +52,7 @@ def describe_required_rights(team: Group, executor: Executor | None, graph: Grap
     return "Any member of the team with write access can confirm it."
 
 
-def _requires_staff(team: Group, executor: Executor, graph: Graph) -> bool:
+def _requires_staff(team: Group, executor: Executor, graph: WorkflowGraph) -> bool:
     """Return whether only staff may run it: it has scripts without isolation, and the team is not trusted."""
     if "shell" not in node_types_of(graph):
         return False

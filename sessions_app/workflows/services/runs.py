@@ -25,7 +25,7 @@ from sessions_app.kernel.services.idempotency import IdempotencyMark, create_onc
 from sessions_app.models import Repository, Task
 from sessions_app.workflows.engine.resume import NothingToResume, records_to_resume
 from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow
-from sessions_app.workflows.language.graph import WorkflowGraph as Graph
+from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.language.values import ConversionError, convert_value
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import run_attention
@@ -112,7 +112,7 @@ def rerun(user: User, run: WorkflowRun) -> WorkflowRun:
     return made
 
 
-def resolve_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_inputs(graph: WorkflowGraph, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs of a run: declared ones converted to their types, with defaults for omitted or empty ones.
 
     Undeclared inputs stay as they are. Raises Invalid, naming every input that is missing or has the wrong type.
@@ -254,7 +254,7 @@ def _check_inputs(inputs: Mapping[str, Any]) -> None:
         )
 
 
-def _check_run_possible(user: User, run: WorkflowRun, graph: Graph, repository: Repository | None) -> None:
+def _check_run_possible(user: User, run: WorkflowRun, graph: WorkflowGraph, repository: Repository | None) -> None:
     """Check that the run is possible at all, before anyone waits for it."""
     if run.workflow is not None and (run.workflow.archived_at is not None or run.workflow.team_id != run.team_id):
         raise Invalid("This workflow is archived, or belongs to another team.", field="workflow")
