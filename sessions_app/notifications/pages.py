@@ -109,7 +109,7 @@ def _render_notifications(request: UserHttpRequest, status: int = 200, **more: A
         "sends_mail": settings.KANDEV_EMAIL,
         **more,
     }
-    return render_settings(request, "settings/notifications.html", SETTINGS_PAGE, context, status)
+    return render_settings(request, "notifications/notifications.html", SETTINGS_PAGE, context, status)
 
 
 @require_POST

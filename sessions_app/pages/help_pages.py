@@ -141,7 +141,7 @@ def show_help(request: UserHttpRequest) -> HttpResponse:
         "version": __version__,
         "may_restart": can_order_restart(request.user),
     }
-    return render(request, "help.html", context)
+    return render(request, "pages/help.html", context)
 
 
 @cache_control(private=True, max_age=3600)
@@ -234,4 +234,4 @@ def show_design_system(request: UserHttpRequest) -> HttpResponse:
         "radii": [(name, told[name]) for name in ("radius-s", "radius-m", "radius", "radius-full")],
         "icons": sorted(ICONS),
     }
-    return render(request, "design.html", context)
+    return render(request, "pages/design.html", context)

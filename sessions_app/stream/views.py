@@ -186,7 +186,7 @@ def render_messages(messages: Sequence[Message], viewer: Any) -> list[dict[str, 
             "id": str(message.id),
             "seq": message.seq,
             "updated_seq": message.updated_seq,
-            "html": render_to_string("session/message.html", context),
+            "html": render_to_string("stream/message.html", context),
         }
         for message, context in zip(messages, contexts, strict=True)
     ]

@@ -128,8 +128,8 @@ def _show_key(request: UserHttpRequest, row: TaskSession, kind: str, act: Callab
         "call": _example_request(request, opened, EXAMPLE_PAYLOADS[kind]),
     }
     if _wants_fragment(request):
-        return JsonResponse({"key_html": render_to_string("session/wait_key.html", context)})
-    return render(request, "session/wait_page.html", context)
+        return JsonResponse({"key_html": render_to_string("waits/wait_key.html", context)})
+    return render(request, "waits/wait_page.html", context)
 
 
 def _show_refusal(request: UserHttpRequest, row: TaskSession, code: str, message: str) -> HttpResponse:

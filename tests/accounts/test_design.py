@@ -79,7 +79,9 @@ def test_design_page_shows_every_token_and_component(ada: Client) -> None:
     parts = {path.name for path in (STYLES.parents[2] / "templates" / "parts").glob("*.html")} - {
         "nav.html",
         "account.html",
+        "form_fields.html",
         "theme_switch.html",
+        "time.html",
         "card.html",
         "dialog.html",
         "secret.html",

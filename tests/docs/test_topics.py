@@ -32,3 +32,17 @@ def test_readme_of_a_topic_lists_every_module_that_has_contents(name: str) -> No
 
 def test_every_other_module_brings_topics_together() -> None:
     assert {path.name for path in APP.glob("*.py")} == LOOSE_MODULES
+
+
+def test_every_template_lies_in_the_folder_named_after_its_topic() -> None:
+    misplaced = [
+        path.relative_to(APP).as_posix()
+        for path in APP.glob("*/templates/**/*.html")
+        if path.relative_to(APP).parts[2] != path.relative_to(APP).parts[0]
+    ]
+    assert misplaced == []
+
+
+def test_shared_templates_are_layouts_error_pages_shared_parts_and_the_admin() -> None:
+    shared = {path.name for path in (ROOT / "templates").iterdir() if not path.stem.removesuffix("_csrf").isdigit()}
+    assert shared == {"admin", "base.html", "parts", "plain.html"}

@@ -39,7 +39,7 @@ _wrong_link_limit = AttemptLimit("login-link", 30, 60)
 class LoginView(auth_views.LoginView):
     """The login page: how to get a link, and a form for those who have a password."""
 
-    template_name = "login.html"
+    template_name = "accounts/login.html"
     redirect_authenticated_user = True
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -70,7 +70,7 @@ class LoginView(auth_views.LoginView):
 
 
 def _too_many_attempts(request: HttpRequest) -> HttpResponse:
-    return render(request, "login_throttled.html", {"minutes": LOGIN_WAIT // 60}, status=429)
+    return render(request, "accounts/login_throttled.html", {"minutes": LOGIN_WAIT // 60}, status=429)
 
 
 def _remember_browser(response: HttpResponse, user: User) -> None:
@@ -105,7 +105,7 @@ def confirm_login_link(request: HttpRequest, secret: str) -> HttpResponse:
     if request.method != "POST":
         link = LoginLink.live(secret)
         if link:
-            return render(request, "login_confirm.html", {"link": link, "invited": link.user})
+            return render(request, "accounts/login_confirm.html", {"link": link, "invited": link.user})
         return _invalid_link(request)
     link = LoginLink.consume(secret)
     if link is None:
@@ -122,4 +122,4 @@ def confirm_login_link(request: HttpRequest, secret: str) -> HttpResponse:
 def _invalid_link(request: HttpRequest) -> HttpResponse:
     if not _wrong_link_limit.admits(network_of_address(client_address(request))):
         return _too_many_attempts(request)
-    return render(request, "login_used.html", status=410)
+    return render(request, "accounts/login_used.html", status=410)

@@ -51,7 +51,7 @@ def edit_profile(request: UserHttpRequest) -> HttpResponse:
         remember_appearance(response, user)
         return response
     status = 422 if form.errors else 200
-    return render_settings(request, "settings/profile.html", "settings-profile", {"form": form}, status)
+    return render_settings(request, "accounts/profile.html", "settings-profile", {"form": form}, status)
 
 
 MAX_PASSWORD_ATTEMPTS: Final = 5
@@ -105,7 +105,7 @@ def _render_password_page(request: UserHttpRequest, form: Any, refused: str = ""
         "may_set": bool(request.session.get(MAY_SET_PASSWORD_KEY)),
         "elsewhere": count_other_logins(user, request.session.session_key),
     }
-    return render_settings(request, "settings/password.html", "settings-password", context, status)
+    return render_settings(request, "accounts/password.html", "settings-password", context, status)
 
 
 def _set_password(request: UserHttpRequest, form: Any) -> None:
@@ -139,7 +139,7 @@ def manage_tokens(request: UserHttpRequest) -> HttpResponse:
             except Conflict as error:
                 form.add_error(None, error.message)
     context = {"form": form, "tokens": credentials.list_tokens(request.user), "key": key, "made": made}
-    return render_settings(request, "settings/tokens.html", "settings-tokens", context, status)
+    return render_settings(request, "accounts/tokens.html", "settings-tokens", context, status)
 
 
 @require_POST

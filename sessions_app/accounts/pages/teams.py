@@ -51,7 +51,7 @@ def list_teams(request: UserHttpRequest) -> HttpResponse:
     roles = teams.roles_by_team(request.user)
     rows = [(team, roles[team.pk].value if team.pk in roles else "") for team in teams.visible_teams(request.user)]
     context = {"teams": rows, "form": form}
-    return render_settings(request, "settings/teams.html", "settings-teams", context, 422 if form.errors else 200)
+    return render_settings(request, "accounts/teams.html", "settings-teams", context, 422 if form.errors else 200)
 
 
 @never_cache
@@ -80,7 +80,7 @@ def _render_team(request: UserHttpRequest, found: Group, status: int = 200, **mo
         "repositories": found.repositories.order_by("name"),
         **more,
     }
-    return render_settings(request, "settings/team.html", "settings-teams", context, status)
+    return render_settings(request, "accounts/team.html", "settings-teams", context, status)
 
 
 @never_cache
@@ -221,7 +221,7 @@ def _render_accounts(request: UserHttpRequest, form: AccountForm, status: int = 
         rows = rows.filter(Q(username__icontains=words) | Q(first_name__icontains=words) | Q(email__icontains=words))
     shown = [(user, teams.may_manage_account(request.user, user)) for user in rows[:MAX_ACCOUNTS_SHOWN]]
     context = {"people": shown, "total": rows.count(), "words": words, "form": form, **more}
-    return render_settings(request, "settings/people.html", "settings-people", context, status)
+    return render_settings(request, "accounts/people.html", "settings-people", context, status)
 
 
 CONTINUE_CHOICES: Final = {"": None, "on": True, "off": False}
@@ -266,4 +266,4 @@ def edit_team_policy(request: UserHttpRequest, team_id: int) -> HttpResponse:
         "held_word": POLICY_LABELS[said["effective"]["policy"]],
         "words": POLICY_LABELS.values(),
     }
-    return render_settings(request, "settings/team_policy.html", "settings-teams", context, 422 if form.errors else 200)
+    return render_settings(request, "accounts/team_policy.html", "settings-teams", context, 422 if form.errors else 200)

@@ -27,7 +27,7 @@ def parse_posted_setting(kind: str, value: str) -> str | bool:
 
 
 def agent_settings_context(session: TaskSession) -> dict[str, Any]:
-    """Return the context of ``session/agent.html`` and ``session/title.html``."""
+    """Return the context of ``agents/session_agent.html`` and ``sessions/title.html``."""
     document = agent_settings_document(session)
     over = session.task.is_over or session.state in TERMINAL_STATES
     return {
@@ -129,7 +129,7 @@ _ENDINGS: Final[Mapping[str, str]] = {
 
 
 def login_context(session: TaskSession, *, offers: bool, is_running: bool) -> dict[str, Any]:
-    """Return the context of ``login`` of ``session/banner.html``; ``offers``: the session waits for a login.
+    """Return the context of ``login`` of ``sessions/banner.html``; ``offers``: the session waits for a login.
 
     A running agent is not asked to log in by its own methods: that is part of a start. The terminal remains.
 

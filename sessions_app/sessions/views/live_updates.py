@@ -43,7 +43,7 @@ def session_updates(request: UserHttpRequest, task_id: uuid.UUID, session_id: uu
     return JsonResponse(
         {
             "status": context["status"].as_json(),
-            "parts": {part: render_to_string(f"session/{part}.html", context) for part in SESSION_PARTS},
+            "parts": {part: render_to_string(template, context) for part, template in SESSION_PARTS.items()},
             "messages": render_messages(messages, request.user),
             "last_seq": reached,
             "more": more,

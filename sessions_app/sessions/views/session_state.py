@@ -200,19 +200,19 @@ def without_keys(permissions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 MAX_RECEIPTS_SHOWN = 8
-SESSION_PARTS = (
-    "strip",
-    "banner",
-    "permissions",
-    "ledger",
-    "refusal",
-    "controls",
-    "waits",
-    "continuity",
-    "agent",
-    "title",
-)
-"""The templates ``session/<part>.html``. Live updates replace each as a whole."""
+SESSION_PARTS: Final[Mapping[str, str]] = {
+    "strip": "sessions/strip.html",
+    "banner": "sessions/banner.html",
+    "permissions": "permissions/permissions.html",
+    "ledger": "prompts/ledger.html",
+    "refusal": "sessions/refusal.html",
+    "controls": "sessions/controls.html",
+    "waits": "waits/waits.html",
+    "continuity": "recovery/continuity.html",
+    "agent": "agents/session_agent.html",
+    "title": "sessions/title.html",
+}
+"""The parts of the session page with their templates. Live updates replace each as a whole."""
 
 
 VIEWER_STEPS: Final[Mapping[Code, str]] = {

@@ -60,7 +60,7 @@ def show_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
         "attachment_limits": {"files": MAX_FILES, "bytes": MAX_TOTAL_BYTES},
         "taken_files": taken_files_sentence(accepted_blocks(row)),
     }
-    return render(request, "session/page.html", context)
+    return render(request, "sessions/session.html", context)
 
 
 @never_cache
@@ -97,7 +97,7 @@ def show_message(
         "number": number,
         "page": read_whole_message(message.id, number),
     }
-    return render(request, "session/whole_message.html", context)
+    return render(request, "stream/whole_message.html", context)
 
 
 def _page_of_messages(request: UserHttpRequest, row: TaskSession) -> tuple[list[Message], bool, bool]:
@@ -167,7 +167,7 @@ def act_on_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uui
             "question": question_context(asked.question, error.content, error.problems),
             "resume_token": _posted_value(request, "resume_token"),
         }
-        return render(request, "session/answer_question.html", context, status=400)
+        return render(request, "permissions/answer_question.html", context, status=400)
 
 
 @require_POST
@@ -195,7 +195,7 @@ def queue_prompt(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
             "message_id": message_id,
             "has_files": bool(request.FILES),
         }
-        return render(request, "session/confirm_prompt.html", asked, status=409)
+        return render(request, "prompts/confirm_prompt.html", asked, status=409)
 
 
 def run_and_redirect(request: UserHttpRequest, do: Callable[[], Any], *page: Any) -> HttpResponse:
