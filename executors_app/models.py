@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -350,6 +351,15 @@ class ExecutorRunning(models.Model):
 
     def __str__(self) -> str:
         return f"execution {self.pk} ({self.status})"
+
+    @staticmethod
+    def address_columns(url: str) -> dict[str, object]:
+        """Return the columns that hold agentctl's address; a Unix socket or a malformed URL has no port."""
+        try:
+            port = urlsplit(url).port
+        except ValueError:
+            port = None
+        return {"agentctl_url": url, "agentctl_port": port}
 
     def facts(self, repository_path: str, base_branch: str, store_id: str = "") -> ExecutionFacts:
         """Return the row as runtimes and the client need it; raises SecretUnreadable."""

@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from executors_app.machine import crash_points
 from executors_app.machine.process import spawning
-from sessions_app.recovery.rules.recovery_facts import Policy
+from sessions_app.recovery.rules.resumability import Policy
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

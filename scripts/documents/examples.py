@@ -13,8 +13,8 @@ from sessions_app.kernel.rules.states import (
     SessionState,
     WorkState,
 )
-from sessions_app.recovery.rules.recovery_facts import OTHER_HOST, Policy, SweepFacts
-from sessions_app.recovery.rules.resumability import Assessment, ResumeFacts, assess
+from sessions_app.recovery.rules.recovery import OTHER_HOST, SweepFacts
+from sessions_app.recovery.rules.resumability import Assessment, Policy, ResumeFacts, assess
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 RESUME = ResumeFacts(

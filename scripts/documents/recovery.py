@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from scripts.documents.examples import EXAMPLES, NOW, RESUME_EXAMPLES
 from scripts.documents.markdown import join_sections, markdown_table, written_by
-from sessions_app.recovery.rules.recovery import RULES, decide
-from sessions_app.recovery.rules.recovery_facts import Decision
+from sessions_app.recovery.rules.recovery import RULES, Decision, decide
 from sessions_app.recovery.rules.resumability import Mode, ResumeFacts, assess, assess_mode
 
 

@@ -14,20 +14,23 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
-from django.db.transaction import atomic
+from django.contrib.auth.models import User
+from django.db.transaction import atomic, on_commit
 from django.utils import timezone
 
+from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.orm import PreparedQuery
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.models import AttentionItem
 from sessions_app.attention.rules.notices import cut_short_key, held_key
 from sessions_app.events import Event
-from sessions_app.kernel import actor_context
+from sessions_app.kernel import actor_context, wakeups
 from sessions_app.kernel.bulk import insert_row, update_row, update_rows
 from sessions_app.kernel.events.session import StateChanged, WorkStateChanged
 from sessions_app.kernel.locking import lock_session, lock_timeout
 from sessions_app.kernel.models.event import NewEvent, append_all_events
+from sessions_app.kernel.models.intent import Intent, IntentKind
 from sessions_app.kernel.models.session import Task, TaskSession
 from sessions_app.kernel.rules import states
 from sessions_app.metrics import models as metric_counts
@@ -488,3 +491,17 @@ def _require_lease(execution: ExecutorRunning | None, lease: Lease) -> None:
         raise LeaseLost(LeaseLost.__doc__)
     if lease.execution_id not in ("", str(execution.id)):
         raise LeaseLost("The session has moved to another execution.")
+
+
+def create_intent(session: TaskSession, kind: str, by: User | None, payload: dict[str, Any] | None = None) -> Intent:
+    """Write an intent in the caller's transaction, and wake the supervisors after the commit."""
+    intent = Intent.objects.create(session=session, kind=kind, by=by, payload=payload or {})
+    crash_points.reached("request.order_written", session.id)
+    on_commit(lambda: crash_points.reached("request.order_committed", session.id))
+    wakeups.notify_on_commit()
+    return intent
+
+
+def open_start_intent(session: TaskSession) -> Intent | None:
+    """Return the session's open start intent; a constraint allows at most one."""
+    return Intent.objects.filter(session=session, kind=IntentKind.START, done_at=None).first()

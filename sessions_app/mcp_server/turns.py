@@ -22,12 +22,12 @@ from sessions_app.kernel.rules.states import (
     SessionState,
 )
 from sessions_app.kernel.services.errors import NotFound, Throttled
+from sessions_app.kernel.transactions import open_start_intent
 from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.reading import cut, pending_permissions, view_session, visible_session
 from sessions_app.mcp_server.results import Outcome
 from sessions_app.models import Prompt, TaskSession, Turn, answers_of, newest_turn_of, texts_of
-from sessions_app.sessions.services.intents import open_start_intent
 from sessions_app.stream.live.authentication import CloseCode, Subscription
 from sessions_app.stream.live.hub import Subscriber, TooManySubscriptions, get_hub
 from sessions_app.stream.live.log_reader import LogLine, SessionLog

@@ -11,7 +11,7 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.rules.states import DerivedStatus, TaskState, WorkState
 from sessions_app.models import ContinuityReceipt
-from sessions_app.recovery.rules.recovery_facts import UNREACHABLE, Policy
+from sessions_app.recovery.rules.resumability import UNREACHABLE, Policy
 from sessions_app.sessions.rules.situation_facts import (
     LABELS,
     NOT_STARTED_LABEL,

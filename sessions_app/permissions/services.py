@@ -20,9 +20,9 @@ from sessions_app.confined.client import PoolUnavailable, TooExpensive
 from sessions_app.confined.limits import Limits
 from sessions_app.kernel.rules.states import RequestKind
 from sessions_app.kernel.services.errors import Invalid, InvalidAnswer, NotFound, TokenConsumed, TokenInvalid
+from sessions_app.kernel.transactions import create_intent
 from sessions_app.models import IntentKind, PermissionRequest, SessionTransaction, WaitKey, session_transaction
 from sessions_app.rendering.pool import TEXT_POOL
-from sessions_app.sessions.services.intents import create_intent
 from sessions_app.waits.rules.wait_keys import WaitKeyScope, WaitKind
 from sessions_app.waits.services import find_wait_key, redeem_wait_key
 

@@ -10,7 +10,7 @@ from executors_app.orm import ListField
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.kernel.models.session import TaskSession, choices
 from sessions_app.kernel.rules.states import PromptKind, PromptState
-from sessions_app.recovery.rules.recovery_facts import MAX_CLOCK_SKEW
+from sessions_app.recovery.rules.resumability import MAX_CLOCK_SKEW
 
 
 class Attachment(TeamModel):

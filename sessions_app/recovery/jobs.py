@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
 
 from executors_app.wire.executions import Observed
-from sessions_app.recovery import sweep_reports
+from sessions_app.models import (
+    SweepRequest,
+)
 from sessions_app.recovery.recheck_queue import ExitEventListener
-from sessions_app.recovery.sweep.sweep_pass import SweepScope, run_sweep
+from sessions_app.recovery.sweep.sweep_pass import (
+    ProgressCallback,
+    SweepRun,
+    SweepScope,
+    build_report,
+    run_sweep,
+    store_sweep,
+)
 from sessions_app.stream.stream_news import News
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.job import Job, Supervisor
+
+PROGRESS_EVERY = 0.5
+"""Seconds between two writes of a sweep's progress."""
 
 
 class ReconcileJob(Job):
@@ -62,15 +79,76 @@ class RequestedSweepsJob(Job):
 
     async def run_step(self) -> None:
         """Run the oldest requested sweep; without one, wait until the database changes."""
-        request = await self.registry.database(sweep_reports.next_request)
+        request = await self.registry.database(_next_request)
         if request is None:
             await self.supervisor.database_changed.wait()
             return
-        scope = sweep_reports.request_scope(request)
-        async with sweep_reports.progress_writer(self.registry, request) as progress:
+        scope = _scope_of(request)
+        async with _progress_writer(self.registry, request) as progress:
             result = await run_sweep(self.registry, scope, self.supervisor.unknown, progress)
-        await self.registry.database(sweep_reports.settle_request, request, result, self.registry.boot_id)
+        await self.registry.database(_settle_request, request, result, self.registry.boot_id)
         self.supervisor.dispatcher.announce_work()
+
+
+def _next_request() -> SweepRequest | None:
+    """Return the oldest request that is not done, or None."""
+    return SweepRequest.objects.filter(done_at=None).order_by("created_at", "id").first()
+
+
+def _scope_of(request: SweepRequest) -> SweepScope:
+    """Return the scope of a requested sweep; like a periodic one, it does not act on a first *unknown*."""
+    sessions = [uuid.UUID(session_id) for session_id in request.sessions]
+    return SweepScope("reconcile", sessions=sessions, dry_run=request.dry_run)
+
+
+@asynccontextmanager
+async def _progress_writer(registry: ExecutionRegistry, request: SweepRequest) -> AsyncIterator[ProgressCallback]:
+    """Yield a progress callback, and store its latest values in the request while the block runs."""
+    latest: tuple[int, int] | None = None
+
+    def report(done: int, total: int) -> None:
+        nonlocal latest
+        latest = (done, total)
+
+    async def store_latest() -> None:
+        stored = None
+        while True:
+            if latest is not None and latest != stored:
+                stored = latest
+                await registry.database(_save_progress, request.id, *stored)
+            await asyncio.sleep(PROGRESS_EVERY)
+
+    task = asyncio.create_task(store_latest())
+    try:
+        yield report
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _save_progress(request_id: uuid.UUID, done: int, total: int) -> None:
+    SweepRequest.objects.filter(id=request_id, done_at=None).update(rows_done=done, rows_in_all=total)
+
+
+def _settle_request(request: SweepRequest, result: SweepRun, boot_id: str) -> None:
+    """Store the sweep, unless it was a dry run, and mark its request as done with the report.
+
+    If two supervisors ran the same request, the first result stays.
+    """
+    document = build_report(result, boot_id)
+    with transaction.atomic():
+        sweep_id = None
+        if not request.dry_run:
+            store_sweep(document, result, is_requested=True)
+            sweep_id = result.sweep_id
+        SweepRequest.objects.filter(id=request.id, done_at=None).update(
+            done_at=timezone.now(),
+            rows_done=document["examined"],
+            rows_in_all=document["examined"],
+            sweep_id=sweep_id,
+            report=document,
+        )
 
 
 class ExitEventsJob(Job):

@@ -13,7 +13,7 @@ from executors_app.orm import ObjectField
 from sessions_app.accounts.team_scope import TeamModel, TeamQuerySet
 from sessions_app.kernel.models.session import TaskSession, choices
 from sessions_app.recovery.rules.history import Injection
-from sessions_app.recovery.rules.recovery_facts import Policy
+from sessions_app.recovery.rules.resumability import Policy
 from sessions_app.recovery.rules.verification import ReceiptKind, Verified
 from sessions_app.turns.models import Turn
 

@@ -29,8 +29,8 @@ from sessions_app.pages.labels import (
     receipt_label_in_history,
 )
 from sessions_app.pages.shortcuts import READ_METHODS, part_response
+from sessions_app.recovery.rules.recovery import SKIPPED, UNDER_WAY, row_result
 from sessions_app.recovery.services import restarts, sweeps
-from sessions_app.recovery.services.sweeps import row_result
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
 from sessions_app.timeline.views import rule_sentence
 
@@ -39,7 +39,7 @@ MAX_SWEEPS_SHOWN: Final = 50
 MAX_ROWS_SHOWN: Final = 200
 BAR_WIDTH: Final = 100.0
 _QUERY_LIMIT: Final = 200
-_RESULT_LABELS: Final[Mapping[str, Label]] = {**OUTCOME_LABELS, sweeps.UNDER_WAY: Label("still starting", "busy")}
+_RESULT_LABELS: Final[Mapping[str, Label]] = {**OUTCOME_LABELS, UNDER_WAY: Label("still starting", "busy")}
 _OBSERVED_LABELS: Final[Mapping[str, Label]] = {
     Observed.ALIVE: Label("Alive", "good"),
     Observed.DEAD: Label("Dead", "bad"),
@@ -171,7 +171,7 @@ def _result_bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def _outcome_context(outcome: SweepOutcome, came: str) -> dict[str, Any]:
-    if came == sweeps.SKIPPED:
+    if came == SKIPPED:
         told = None
     else:
         told = _RESULT_LABELS.get(came) or receipt_kind_label(came)

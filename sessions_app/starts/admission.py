@@ -23,8 +23,8 @@ from executors_app.models import Executor, ExecutorRunning
 from sessions_app.confined.admission import Admission, Ticket
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState
 from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, TaskSession
-from sessions_app.recovery.rules import restart_rules
-from sessions_app.recovery.rules.restart_rules import Applicant, QueuedSession, WaitReason
+from sessions_app.starts.rules import restart_rules
+from sessions_app.starts.rules.restart_rules import Applicant, QueuedSession, WaitReason
 from sessions_app.supervisor import leases
 
 THIS_MACHINE = "this machine"

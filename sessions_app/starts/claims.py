@@ -25,15 +25,13 @@ from sessions_app.models import (
     TaskSession,
     session_transaction,
 )
-from sessions_app.recovery.rules.recovery_facts import UNREACHABLE
-from sessions_app.recovery.rules.resumability import Mode
+from sessions_app.recovery.rules.resumability import UNREACHABLE, Mode
 from sessions_app.recovery.services.assessment import DAMAGED_ROW, execution_facts_of, is_running, session_flaws
 from sessions_app.sessions.services.intents import due_intents
 from sessions_app.starts.outcomes import settle_intent
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.executions import (
     SESSION_RELATED,
-    address_columns,
     launch_spec_of,
     load_execution,
     load_session,
@@ -252,7 +250,7 @@ def write_launch(plan: StartClaim, launched: Launched) -> bool:
         worktree = {name: getattr(launched, name) for name in ("worktree_id", "worktree_path", "worktree_branch")}
         transaction.move_executor(
             "ready" if wanted else "stop",
-            **address_columns(launched.url),
+            **ExecutorRunning.address_columns(launched.url),
             host_id=identity.host_id(),
             pid=launched.pid,
             boot_id=launched.boot_id,

@@ -29,6 +29,7 @@ from sessions_app.kernel.rules.states import (
     SessionState,
     WorkState,
 )
+from sessions_app.kernel.transactions import create_intent
 from sessions_app.models import (
     IDLE_REASON,
     IntentKind,
@@ -41,7 +42,6 @@ from sessions_app.models import (
 )
 from sessions_app.recovery.rules.resumability import Strategy
 from sessions_app.recovery.services.assessment import assess_session, is_running
-from sessions_app.sessions.services.intents import create_intent
 from sessions_app.starts.events import Asleep
 from sessions_app.stream.events.conversation import MessageEvent
 from sessions_app.supervisor.execution_registry import ExecutionRegistry

@@ -32,16 +32,14 @@ from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, Runtim
 from executors_app.wire.protocol import Code
 from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES, RECHECK_AFTER
 from sessions_app.agents.services import agent_login
-from sessions_app.attention.rules.quotations import shorten
-from sessions_app.kernel.rules.states import SESSION, DesiredState, PromptState, RunState
-from sessions_app.kernel.rules.wording import describe_exit, plural
-from sessions_app.models import IDLE_REASON, Intent, Lease, SessionTransaction, TaskSession, Turn, session_transaction
+from sessions_app.kernel.rules.states import SESSION, DesiredState, PromptState
+from sessions_app.kernel.rules.wording import plural
+from sessions_app.models import IDLE_REASON, Intent, Lease, SessionTransaction, TaskSession, session_transaction
 from sessions_app.recovery import continuity
-from sessions_app.recovery.rules import restart_rules
-from sessions_app.recovery.rules.recovery_facts import UNREACHABLE
-from sessions_app.recovery.rules.resumability import Reason
+from sessions_app.recovery.rules.resumability import UNREACHABLE, Reason
 from sessions_app.sessions.rules.situation_texts import REFUSALS
-from sessions_app.starts.events import AgentExited, TranscriptClosed
+from sessions_app.starts.events import TranscriptClosed
+from sessions_app.starts.rules import restart_rules
 from sessions_app.turns.interruptions import (
     hold_unsent_prompts,
     interrupt_turn,
@@ -92,42 +90,6 @@ REFUSAL_MESSAGES: Final = {
     ),
 }
 """The error of a session whose agent is not started, by code of the refusal."""
-
-LAST_OUTPUT: Final = 3
-"""Lines of the agent's log that the explanation quotes; the item in the inbox has more."""
-
-
-def explain_agent_deaths(transaction: SessionTransaction) -> str:
-    """Describe the agent's deaths since its last completed turn; empty if the starts failed for other reasons."""
-    most = transaction.session.start_attempts + 1
-    success = continuity.completed_turns(transaction.session.id).order_by("-started_at", "-id").first()
-    exits = _exits_since(transaction, success)[-most:]
-    in_turn = _count_interrupted_since(transaction, success)
-    deaths = len(exits) or min(in_turn, most)
-    if deaths < 2:  # most of these starts have failed otherwise
-        return ""
-    where = " in its turn" if in_turn >= deaths else ""
-    how = f" ({', '.join(map(describe_exit, exits))})" if exits else ""
-    told = [line.strip() for line in transaction.log_tail.splitlines() if line.strip()][-LAST_OUTPUT:]
-    words = f" Its last output: {shorten(' / '.join(told))}" if told else ""
-    return f"The agent died{where} {deaths} times in a row{how}.{words} It is not restarted automatically again."
-
-
-def _exits_since(transaction: SessionTransaction, success: Turn | None) -> list[Any]:
-    """Return the exit codes of agents that died since a completed turn, oldest first; None: since the beginning."""
-    since = None if success is None else success.first_seq  # no agent dies in a turn that it completes
-    log = transaction.session.events
-    died = log.filter(name=AgentExited.name, seq__gt=since or 0, payload__expected=False).order_by("seq")
-    return [payload.get("exit_code") for payload in died.values_list("payload", flat=True)]
-
-
-def _count_interrupted_since(transaction: SessionTransaction, success: Turn | None) -> int:
-    interrupted = transaction.session.runs.filter(state=RunState.INTERRUPTED)
-    if success is None:
-        later = interrupted
-    else:
-        later = interrupted.filter(started_at__gt=success.started_at)
-    return int(later.count())
 
 
 CONFIRM_LOSS_AFTER = timedelta(seconds=90)

@@ -36,7 +36,8 @@ from sessions_app.supervisor import leases
 from sessions_app.supervisor.change_counter import ChangeCounter
 from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.supervisor.execution_stream import ExecutionStream, SessionListener
-from sessions_app.supervisor.executions import Takeover, TakeoverRequest, load_execution_facts, take_over_executions
+from sessions_app.supervisor.executions import load_execution_facts
+from sessions_app.supervisor.leases import Takeover, TakeoverRequest, take_over_executions
 from sessions_app.supervisor.place_threads import in_place_thread
 
 

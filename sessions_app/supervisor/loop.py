@@ -15,8 +15,8 @@ from sessions_app.jobs import JOBS
 from sessions_app.kernel import actor_context
 from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.portable import database_restore
-from sessions_app.recovery import sweep_reports
 from sessions_app.recovery.recheck_queue import RecheckQueue
+from sessions_app.recovery.sweep import sweep_pass
 from sessions_app.recovery.sweep.sweep_pass import (
     ProgressCallback,
     SweepRun,
@@ -64,8 +64,8 @@ class SupervisorLoop:
         if result.decided or result.damaged:  # otherwise it has changed nothing, and paused checks need not run again
             self.registry.changes.record()
         if not scope.dry_run:
-            document = await self.registry.database(sweep_reports.build_report, result, self.registry.boot_id)
-            await self.registry.database(sweep_reports.store_sweep, document, result)
+            document = await self.registry.database(sweep_pass.build_report, result, self.registry.boot_id)
+            await self.registry.database(sweep_pass.store_sweep, document, result)
         return result
 
     async def run(self, stop: asyncio.Event, *, first_sweep: bool = True) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 
 from sessions_app.agents.services.background_processes import processes_json
+from sessions_app.attention.rules.quotations import shorten
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
     OPEN_PROMPT_STATES,
@@ -21,8 +23,10 @@ from sessions_app.kernel.rules.states import (
     PromptKind,
     PromptState,
     RequestKind,
+    RunState,
     WorkState,
 )
+from sessions_app.kernel.rules.wording import describe_exit
 from sessions_app.models import (
     IntentKind,
     PermissionRequest,
@@ -34,10 +38,10 @@ from sessions_app.permissions.events import PermissionExpired
 from sessions_app.permissions.journal import add_question_message
 from sessions_app.prompts.services import prompt_context
 from sessions_app.recovery import continuity
-from sessions_app.recovery.rules import restart_rules
-from sessions_app.recovery.rules.recovery_facts import Policy, policy_wants_agent
-from sessions_app.recovery.services.assessment import assess_session
-from sessions_app.recovery.services.policies import effective_policy_of
+from sessions_app.recovery.rules.resumability import Policy, policy_wants_agent
+from sessions_app.recovery.services.assessment import assess_session, effective_policy_of
+from sessions_app.starts.events import AgentExited
+from sessions_app.starts.rules import restart_rules
 from sessions_app.stream.conversation import ConversationUpdate, schedule_writes
 from sessions_app.turns.events import OutsideWorkInterrupted
 from sessions_app.turns.rules import continuation
@@ -47,6 +51,8 @@ from sessions_app.waits.models import revoke_wait_keys
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
 """Reasons of interruptions in which output was lost that was still in the agent's pipe (rule 23)."""
+LAST_OUTPUT = 3
+"""Lines of the agent's log that the explanation quotes; the item in the inbox has more."""
 
 
 def interrupt_turn(
@@ -287,3 +293,42 @@ def _put_continue_prompt(transaction: SessionTransaction, run: Turn, interrupted
     if made:
         transaction.move_prompt(interrupted, "dismiss", continued_by=row)  # the continue prompt settles it
         transaction.record_queued(row)
+
+
+def explain_agent_deaths(transaction: SessionTransaction) -> str:
+    """Describe the agent's deaths since its last completed turn; empty if the starts failed for other reasons."""
+    most = transaction.session.start_attempts + 1
+    success = continuity.completed_turns(transaction.session.id).order_by("-started_at", "-id").first()
+    exits = _exits_since(transaction, success)[-most:]
+    in_turn = _count_interrupted_since(transaction, success)
+    deaths = len(exits) or min(in_turn, most)
+    if deaths < 2:  # most of these starts have failed otherwise
+        return ""
+    sentence = "The agent died"
+    if in_turn >= deaths:
+        sentence += " in its turn"
+    sentence += f" {deaths} times in a row"
+    if exits:
+        sentence += f" ({', '.join(map(describe_exit, exits))})"
+    sentence += "."
+    output = [line.strip() for line in transaction.log_tail.splitlines() if line.strip()]
+    if output:
+        sentence += f" Its last output: {shorten(' / '.join(output[-LAST_OUTPUT:]))}"
+    return f"{sentence} It is not restarted automatically again."
+
+
+def _exits_since(transaction: SessionTransaction, success: Turn | None) -> list[Any]:
+    """Return the exit codes of agents that died since a completed turn, oldest first; None: since the beginning."""
+    since = 0
+    if success is not None:
+        since = success.first_seq or 0  # no agent dies in a turn that it completes
+    log = transaction.session.events
+    died = log.filter(name=AgentExited.name, seq__gt=since, payload__expected=False).order_by("seq")
+    return [payload.get("exit_code") for payload in died.values_list("payload", flat=True)]
+
+
+def _count_interrupted_since(transaction: SessionTransaction, success: Turn | None) -> int:
+    interrupted = transaction.session.runs.filter(state=RunState.INTERRUPTED)
+    if success is not None:
+        interrupted = interrupted.filter(started_at__gt=success.started_at)
+    return int(interrupted.count())

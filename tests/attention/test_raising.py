@@ -19,7 +19,7 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.prompts.services import prompts
-from sessions_app.recovery.sweep.actions import _raise_owner_left
+from sessions_app.recovery.sweep.sweep_pass import _raise_owner_left
 from sessions_app.sessions.services import intents
 from sessions_app.starts.outcomes import StartFailure, write_start_failure, write_stopped
 from tests.attention.reading import as_read

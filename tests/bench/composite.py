@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from executors_app.machine.sockets import AgentctlListener, LocalConnector, connector_url
 from executors_app.models import ExecutorRunning
-from sessions_app.recovery import sweep_reports
+from sessions_app.recovery.sweep import sweep_pass
 from sessions_app.recovery.sweep.sweep_pass import SweepScope, run_sweep
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from tests.bench.bare import BareGets
@@ -70,9 +70,7 @@ async def sweep_and_store(registry: ExecutionRegistry, count: int) -> None:
     """Check all ``count`` executions and store the report, as ``recover_sessions --dry-run`` does."""
     result = await run_sweep(registry, SweepScope("command", dry_run=True), set())
     assert len(result.decided) == count
-    await registry.database(
-        lambda: sweep_reports.store_sweep(sweep_reports.build_report(result, registry.boot_id), result)
-    )
+    await registry.database(lambda: sweep_pass.store_sweep(sweep_pass.build_report(result, registry.boot_id), result))
 
 
 async def _get(http: aiohttp.ClientSession, row: ExecutorRunning) -> None:

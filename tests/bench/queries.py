@@ -14,7 +14,7 @@ from executors_app.orm import Key, PreparedQuery
 from sessions_app.kernel import locking, transactions
 from sessions_app.models import Message, MessagePart, TaskSession, Turn
 from sessions_app.permissions import open_requests
-from sessions_app.recovery.sweep import candidates, selection
+from sessions_app.recovery.sweep import candidates
 from sessions_app.stream import models as message
 from sessions_app.turns import models as turns
 from tests.bench.figures import Figure
@@ -52,8 +52,8 @@ def _queries() -> dict[str, tuple[PreparedQuery[Any], tuple[Key, ...]]]:
         "tool calls by key": (message._tools_by_keys(2), (session.id, 0, "one", "two")),
         "last part of a message": (message._LAST_PARTS.of_one, (text.id,)),
         "open permission requests": (open_requests.OPEN_REQUESTS, (session.id,)),
-        "sweep: the execution": (selection._OF_FEW.of_one, (session.id,)),
-        "sweep: a missing execution": (selection._DANGLING_OF_FEW.of_one, (session.id,)),
+        "sweep: the execution": (candidates._OF_FEW.of_one, (session.id,)),
+        "sweep: a missing execution": (candidates._DANGLING_OF_FEW.of_one, (session.id,)),
         "sweep: the agent profile": (candidates._PROFILES.of_one, (session.agent_profile_id,)),
         "sweep: an open start": (candidates._STARTS.of_one, (session.id,)),
         "sweep: a queued prompt": (candidates._QUEUED.of_one, (session.id,)),

@@ -30,8 +30,7 @@ from sessions_app.mcp_server.arguments import MAX_WAIT
 from sessions_app.mcp_server.results import Outcome
 from sessions_app.mcp_server.tools import TOOLS
 from sessions_app.recovery.rules.recovery import RULES
-from sessions_app.recovery.rules.recovery_facts import UNREACHABLE, WORKTREE_MISSING, Policy
-from sessions_app.recovery.rules.resumability import Mode, Reason
+from sessions_app.recovery.rules.resumability import UNREACHABLE, WORKTREE_MISSING, Mode, Policy, Reason
 from sessions_app.recovery.rules.verification import ReceiptKind, Verified
 from sessions_app.sessions.rules.situation_facts import AGENT_DIED
 from sessions_app.stream.live.authentication import CloseCode

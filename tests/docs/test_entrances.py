@@ -186,7 +186,7 @@ _OF_OTHERS: Final = frozenset(
         *(
             "sessions_app/stream/consumers.py",
             "sessions_app/supervisor/loop.py",
-            "sessions_app/recovery/recovery_pass.py",
+            "sessions_app/management/commands/recover_sessions.py",
         ),
         *("executors_app/agentctl/drivers/acp.py", "executors_app/agentctl/drivers/acp_updates.py"),
         *("executors_app/agentctl/drivers/openai_chat.py", "executors_app/agentctl/http/workspace_api.py"),

@@ -29,6 +29,7 @@ from kandev.log_format import ConsoleFormatter, JsonFormatter
 from sessions_app.accounts import credentials
 from sessions_app.accounts.models import ApiToken
 from sessions_app.kernel.services.errors import Invalid
+from sessions_app.management.commands.recover_sessions import print_result
 from sessions_app.management.console import VisibleConsole
 from sessions_app.management.output import VisibleCommand
 from sessions_app.models import (
@@ -46,7 +47,6 @@ from sessions_app.models import (
     Turn,
 )
 from sessions_app.notifications import delivery
-from sessions_app.recovery.recovery_pass import print_result
 from sessions_app.redaction.visible_text import make_visible
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from tests.attention.reading import as_read

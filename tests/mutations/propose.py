@@ -22,8 +22,7 @@ SEED: Final = 33
 MODULES: Final = {
     # The rules of recovery: what a sweep does, and what a session can be resumed with.
     "sessions_app/recovery/rules/recovery.py": 7,
-    "sessions_app/recovery/rules/recovery_facts.py": 3,
-    "sessions_app/recovery/rules/restart_rules.py": 2,
+    "sessions_app/starts/rules/restart_rules.py": 2,
     "sessions_app/recovery/rules/resumability.py": 5,
     "sessions_app/turns/rules/continuation.py": 3,
     "sessions_app/turns/rules/turn_ends.py": 1,

@@ -9,8 +9,8 @@ from executors_app.wire.executions import ExecutorStatus, Observation, Observed,
 from executors_app.wire.protocol import AgentState
 from scripts.documents.examples import DEAD, NOW, SWEEP, example_assessment, observed_alive
 from sessions_app.kernel.rules.states import EXECUTOR, SESSION, SessionState
-from sessions_app.recovery.rules.recovery import decide
-from sessions_app.recovery.rules.recovery_facts import UNREACHABLE, Decision, SweepFacts
+from sessions_app.recovery.rules.recovery import Decision, SweepFacts, decide
+from sessions_app.recovery.rules.resumability import UNREACHABLE
 
 STARTING = observed_alive(AgentState.STARTING)
 NO_AGENT = observed_alive(AgentState.NONE)

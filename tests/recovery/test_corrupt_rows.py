@@ -11,7 +11,7 @@ from django.db import connection
 
 from sessions_app.models import Intent, Prompt, SweepOutcome, TaskSession
 from sessions_app.prompts.delivery import send_next_prompt
-from sessions_app.recovery import sweep_reports
+from sessions_app.recovery.sweep import sweep_pass
 from sessions_app.recovery.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from sessions_app.starts.execution import execute_start
 from sessions_app.supervisor.dispatcher import Dispatcher
@@ -29,7 +29,7 @@ def start_ordered(session: TaskSession) -> bool:
 
 
 def report_rows(result: SweepRun) -> dict[str, dict[str, Any]]:
-    document = with_registry(lambda registry: registry.database(sweep_reports.build_report, result, "boot"))
+    document = with_registry(lambda registry: registry.database(sweep_pass.build_report, result, "boot"))
     return {row["session_id"]: row for row in document["sessions"]}
 
 
@@ -145,8 +145,8 @@ def test_boot_sweeps_store_damage_each_time_but_log_it_once(
     async def sweep_twice(registry: ExecutionRegistry) -> None:
         for _ in range(2):
             result = await run_sweep(registry, SweepScope("boot"), set())
-            document = await registry.database(sweep_reports.build_report, result, "boot")
-            await registry.database(sweep_reports.store_sweep, document, result)
+            document = await registry.database(sweep_pass.build_report, result, "boot")
+            await registry.database(sweep_pass.store_sweep, document, result)
 
     with caplog.at_level(logging.ERROR, logger="sessions_app.recovery.sweep.sweep_pass"):
         with_registry(sweep_twice)

@@ -9,7 +9,7 @@ import pytest
 from sessions_app.models import ContinuityReceipt, TaskSession, session_transaction
 from sessions_app.recovery.continuity import last_user_request
 from sessions_app.recovery.rules.verification import quotes_request
-from sessions_app.starts.outcomes import explain_agent_deaths
+from sessions_app.turns.interruptions import explain_agent_deaths
 from tests.agents.scripts import agent, chunk, result
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.native_resume import ASKED, Resume

@@ -14,9 +14,14 @@ from executors_app.machine import crash_points
 from executors_app.wire.executions import Observation, Observed
 from sessions_app.kernel.actor_context import acting_as
 from sessions_app.models import LeaseLost, SessionTransaction, TaskSession
-from sessions_app.recovery.sweep import actions, candidates
-from sessions_app.recovery.sweep.actions import ActionOutcome, PendingReattach, write_reattachments
-from sessions_app.recovery.sweep.sweep_pass import SweepScope, run_sweep
+from sessions_app.recovery.sweep import candidates, sweep_pass
+from sessions_app.recovery.sweep.sweep_pass import (
+    ActionOutcome,
+    PendingReattach,
+    SweepScope,
+    run_sweep,
+    write_reattachments,
+)
 from tests.supervisor import database_dump
 from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.recording_runtime import RecordingRuntime, sweep_once, with_registry
@@ -79,19 +84,19 @@ def test_session_that_cannot_be_written_does_not_stop_the_others(
     orphaned_sessions: list[TaskSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, bad, *others = orphaned_sessions
-    queue = actions._place_in_start_queue
+    queue = sweep_pass._place_in_start_queue
 
     def fail_for_bad(transaction: SessionTransaction, decision: Any) -> None:
         if transaction.session.id == bad.id:
             raise ZeroDivisionError("this row")
         queue(transaction, decision)
 
-    monkeypatch.setattr(actions, "_place_in_start_queue", fail_for_bad)
+    monkeypatch.setattr(sweep_pass, "_place_in_start_queue", fail_for_bad)
     result = sweep_once()
     assert result.outcomes[str(bad.id)].error == "ZeroDivisionError: this row"
     assert (names(bad), bad.receipts.count()) == ([], 0)
     assert [names(session) for session in (first, *others)] == [REATTACH_EVENTS] * 3
-    monkeypatch.setattr(actions, "_place_in_start_queue", queue)
+    monkeypatch.setattr(sweep_pass, "_place_in_start_queue", queue)
     change(execution_of(bad), **GONE)
     sweep_once(SweepScope("boot", sessions=[bad.id]))
     assert names(bad) == REATTACH_EVENTS

@@ -15,9 +15,8 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from executors_app.wire.executions import Observation, Observed
-from sessions_app.management.commands.recover_sessions import Command
+from sessions_app.management.commands.recover_sessions import COLUMNS, Command
 from sessions_app.models import RecoverySweep, Supervisor, SweepOutcome
-from sessions_app.recovery.recovery_pass import COLUMNS
 from tests.databases import new_database
 from tests.supervisor import database_dump
 from tests.supervisor.commands import environment, manage

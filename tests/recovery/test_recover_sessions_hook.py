@@ -16,9 +16,9 @@ from django.utils import timezone
 
 from executors_app.machine.process import identity
 from executors_app.wire.executions import Observation, Observed
+from sessions_app.kernel.transactions import create_intent
 from sessions_app.models import IntentKind, RecoverySweep, Supervisor, SweepOutcome, TaskSession, session_transaction
 from sessions_app.recovery.rules.resumability import Reason
-from sessions_app.sessions.services import intents
 from sessions_app.supervisor.leases import SupervisorLock
 from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime, lost_session
@@ -169,7 +169,7 @@ def test_newly_damaged_row_fails_the_deploy_once(runtime: RecordingRuntime) -> N
 def test_unfinished_starts_after_the_wait_have_their_own_status(runtime: RecordingRuntime) -> None:
     session = leased_session(runtime)
     with live_supervisor():
-        intents.create_intent(session, IntentKind.START, None, {"mode": "auto"})
+        create_intent(session, IntentKind.START, None, {"mode": "auto"})
         code, document, err = run_command("--strict", "--wait", "0.3")
     assert (code, document["unfinished"]) == (3, [str(session.id)])
     assert "1 start had not finished after 0.3 s" in err

@@ -28,9 +28,8 @@ from scripts.documents.examples import (
     observed_alive,
 )
 from sessions_app.kernel.rules.states import TERMINAL_STATES, DesiredState, SessionState, WorkState
-from sessions_app.recovery.rules.recovery import RULES, decide
-from sessions_app.recovery.rules.recovery_facts import UNREACHABLE, Decision, Policy, SweepFacts
-from sessions_app.recovery.rules.resumability import Assessment
+from sessions_app.recovery.rules.recovery import RULES, Decision, SweepFacts, decide
+from sessions_app.recovery.rules.resumability import UNREACHABLE, Assessment, Policy
 from tests.recovery.sweeps import GIVEN_UP, LEFT_BEHIND, NO_AGENT, STARTING, apply_decision
 
 OBSERVATIONS = (

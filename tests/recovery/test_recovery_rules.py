@@ -24,9 +24,15 @@ from scripts.documents.examples import (
     observed_alive,
 )
 from sessions_app.kernel.rules.states import DesiredState, SessionState, WorkState
-from sessions_app.recovery.rules.recovery import decide, explain_decision, is_start_decision
-from sessions_app.recovery.rules.recovery_facts import UNREACHABLE, Case, Policy, policy_wants_agent
-from sessions_app.recovery.rules.resumability import Assessment, Strategy, assess
+from sessions_app.recovery.rules.recovery import Case, decide, explain_decision, is_start_decision
+from sessions_app.recovery.rules.resumability import (
+    UNREACHABLE,
+    Assessment,
+    Policy,
+    Strategy,
+    assess,
+    policy_wants_agent,
+)
 from tests.recovery.sweeps import GIVEN_UP, GONE, LEFT_BEHIND, NO_AGENT, STARTING, UNREACHABLE_ROW, decision_for
 
 S = SessionState

@@ -17,8 +17,7 @@ from executors_app import plugins
 from executors_app.models import Executor
 from executors_app.wire.executions import ExecutionFacts, Observation, Observed
 from sessions_app.models import Intent, Message, Prompt, RecoverySweep, Supervisor, SweepOutcome, TaskSession
-from sessions_app.recovery import sweep_reports
-from sessions_app.recovery.sweep import candidates
+from sessions_app.recovery.sweep import candidates, sweep_pass
 from sessions_app.recovery.sweep.sweep_pass import MAX_CONCURRENT_ACTIONS, SweepRun, SweepScope, run_sweep
 from sessions_app.sessions.services.status import session_status
 from sessions_app.supervisor import loop
@@ -154,7 +153,7 @@ def test_session_whose_action_fails_does_not_affect_others(runtime: RecordingRun
     assert result.outcomes[str(bad.id)].error == "RuntimeError: this disk is on fire"
     assert fresh(good).intents.filter(kind="start", done_at=None).exists()
     assert not fresh(bad).intents.filter(kind="start", done_at=None).exists()
-    document = sweep_reports.build_report(result, "boot")
+    document = sweep_pass.build_report(result, "boot")
     assert (document["outcomes"]["failed"], document["outcomes"]["skipped"]) == (1, 1)
 
 
@@ -180,7 +179,7 @@ def test_living_agent_that_cannot_be_attached_is_not_reported_as_reattached(runt
         report = agentctl.report()
     runtime.set_observation(session, Observation(Observed.ALIVE, report=report, url=agentctl.url))
     result = sweep_once()
-    document = sweep_reports.build_report(result, "boot")
+    document = sweep_pass.build_report(result, "boot")
     assert document["sessions"][0]["error_message"]
     assert (document["outcomes"]["reattached"], document["outcomes"]["failed"]) == (0, 1)
     assert fresh(session).state == "WAITING_FOR_INPUT"
@@ -260,9 +259,9 @@ def test_sweep_and_its_rows_are_stored_together(runtime: RecordingRuntime, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(sweep_reports, "insert_rows", interrupt)
-        sweep_reports.store_sweep(sweep_reports.build_report(result, "boot"), result)
+        patch.setattr(sweep_pass, "insert_rows", interrupt)
+        sweep_pass.store_sweep(sweep_pass.build_report(result, "boot"), result)
     assert not RecoverySweep.objects.filter(id=result.sweep_id).exists()
 
-    sweep_reports.store_sweep(sweep_reports.build_report(result, "boot"), result)
+    sweep_pass.store_sweep(sweep_pass.build_report(result, "boot"), result)
     assert RecoverySweep.objects.get(id=result.sweep_id).rows.count() == 1

@@ -11,14 +11,14 @@ from django.utils import timezone
 
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import Prompt, TaskSession, session_transaction
-from sessions_app.recovery.rules.restart_rules import restart_delay_after_death, stable_after
 from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.situations import situation
 from sessions_app.sessions.services.situations import load_facts
 from sessions_app.sessions.services.status import load_status
 from sessions_app.sessions.views.session_state import composer_refusal, wants_start_on_open
 from sessions_app.sessions.views.session_summary import banner_buttons
-from sessions_app.starts.outcomes import explain_agent_deaths
+from sessions_app.starts.rules.restart_rules import restart_delay_after_death, stable_after
+from sessions_app.turns.interruptions import explain_agent_deaths
 from tests.pages.world import supervise
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, fresh, running_session

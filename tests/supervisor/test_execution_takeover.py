@@ -13,9 +13,10 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutionFacts
 from sessions_app.models import Lease, LeaseLost, TaskSession
-from sessions_app.supervisor import executions, leases
+from sessions_app.supervisor import leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.executions import Takeover, TakeoverRequest, load_execution_facts, take_over_executions
+from sessions_app.supervisor.executions import load_execution_facts
+from sessions_app.supervisor.leases import Takeover, TakeoverRequest, take_over_executions
 from tests.supervisor import database_dump
 from tests.supervisor.recording_runtime import with_registry
 from tests.supervisor.rows import change, execution_of, running_session
@@ -117,7 +118,7 @@ def test_taking_many_needs_as_many_queries_as_taking_one() -> None:
 
 def test_unreadable_row_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     first, bad, last = (session_with() for _ in range(3))
-    read = executions._facts
+    read = leases._facts
 
     def fail_for_bad(values: Sequence[Any]) -> ExecutionFacts:
         if execution_of(bad).id in values:
@@ -128,6 +129,6 @@ def test_unreadable_row_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch
         wanted = [registry._takeovers(TakeoverRequest(session.id, 0)) for session in (first, bad, last)]
         return await asyncio.gather(*wanted, return_exceptions=True)
 
-    monkeypatch.setattr(executions, "_facts", fail_for_bad)
+    monkeypatch.setattr(leases, "_facts", fail_for_bad)
     assert [type(one) for one in with_registry(take_over_all)] == [Takeover, ValueError, Takeover]
     assert [execution_of(session).generation for session in (first, bad, last)] == [5, 4, 5]

@@ -17,8 +17,8 @@ from django.utils import timezone
 
 from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
+from sessions_app.kernel.transactions import create_intent
 from sessions_app.models import Lease, LeaseLost, Supervisor, session_transaction
-from sessions_app.sessions.services.intents import create_intent
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.dispatcher import load_pending_sessions, next_start_intent
 from tests.supervisor.recording_runtime import RecordingRuntime

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sessions_app.kernel.rules.states import WorkState
-from sessions_app.recovery.rules.recovery_facts import Policy
+from sessions_app.recovery.rules.resumability import Policy
 from sessions_app.turns.rules.continuation import (
     ContinueFacts,
     Interruption,

@@ -23,7 +23,8 @@ from sessions_app.catalogue.services.repositories import add_repository, scratch
 from sessions_app.models import Repository, TaskSession
 from sessions_app.recovery.services.assessment import execution_facts_of
 from sessions_app.recovery.sweep.candidates import load_candidates
-from sessions_app.supervisor.executions import TakeoverRequest, launch_spec_of, take_over_executions
+from sessions_app.supervisor.executions import launch_spec_of
+from sessions_app.supervisor.leases import TakeoverRequest, take_over_executions
 from tests.api.world import World, make_world
 from tests.executors.repositories import commit, run_git
 

@@ -30,6 +30,7 @@ from sessions_app.agents.models import agent_settings_of
 from sessions_app.agents.services import agent_setup
 from sessions_app.agents.services.agent_setup import retry_after_login
 from sessions_app.kernel.services.errors import AlreadyRunning, Invalid, ReadOnly
+from sessions_app.kernel.transactions import open_start_intent
 from sessions_app.models import (
     AgentSettings,
     Intent,
@@ -40,13 +41,7 @@ from sessions_app.models import (
 )
 from sessions_app.recovery.rules.resumability import Mode
 from sessions_app.recovery.services.assessment import refuse_lost_worktree
-from sessions_app.sessions.services.intents import (
-    assess_for_start,
-    ensure_start_intent,
-    open_start_intent,
-    require_mode,
-    want_running,
-)
+from sessions_app.sessions.services.intents import assess_for_start, ensure_start_intent, require_mode, want_running
 
 LOGIN_KEY: Final = "login"
 """In ``TaskSession.metadata``: the last login or logout that a user requested here.

@@ -19,7 +19,7 @@ from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.rules.json_size import json_size
 from sessions_app.kernel.rules.states import DesiredState, PromptState, RunState, SessionState, TaskState, WorkState
 from sessions_app.kernel.services.idempotency import KEY_LIMIT
-from sessions_app.recovery.rules.recovery_facts import Policy
+from sessions_app.recovery.rules.resumability import Policy
 from sessions_app.waits.rules.wait_keys import WaitKind
 
 

@@ -34,7 +34,7 @@ from sessions_app.models import (
     TaskSession,
     Turn,
 )
-from sessions_app.recovery.rules.recovery_facts import MAX_CLOCK_SKEW
+from sessions_app.recovery.rules.resumability import MAX_CLOCK_SKEW
 
 _ENDED_TASK_STATES: Final = (TaskState.DONE, TaskState.CANCELLED)
 WORKFLOW_TEXTS: Final = ("workflow__text", "workflow__files", "workflow__confirmed")

@@ -20,11 +20,11 @@ from sessions_app.attention.services import inbox
 from sessions_app.attention.services.inbox import has_unseen
 from sessions_app.kernel.rules.states import PromptKind, PromptState, RequestKind, RunState, TaskState
 from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Prompt, Supervisor, Task, TaskSession
-from sessions_app.recovery.rules.restart_rules import WaitReason
 from sessions_app.recovery.services.assessment import is_running
 from sessions_app.sessions.rules.situation_facts import SituationFacts
 from sessions_app.sessions.services.queries import SECRET_FIELDS
 from sessions_app.sessions.services.status import CLAIMS_TO_RUN, SessionRunState, is_asleep, load_run_states
+from sessions_app.starts.rules.restart_rules import WaitReason
 from sessions_app.waits.rules.wait_keys import WaitKind
 from sessions_app.workflows.models import WorkflowRun
 

@@ -14,7 +14,7 @@ from executors_app.orm import ObjectField
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.catalogue.models import Repository
 from sessions_app.kernel.rules.states import DesiredState, SessionState, TaskEnd, TaskState, WorkState
-from sessions_app.recovery.rules.recovery_facts import Policy
+from sessions_app.recovery.rules.resumability import Policy
 
 
 def choices(values: type[StrEnum]) -> list[tuple[str, str]]:
@@ -131,7 +131,7 @@ class TaskSession(TeamModel):
     start_attempts = models.PositiveIntegerField(default=0)
     next_restart_at = models.DateTimeField(null=True, blank=True)
     start_rank = models.BigIntegerField(null=True, blank=True, editable=False)
-    """Its position in the queue of automatic starts (``recovery.rules.restart_rules``); None: it does not wait."""
+    """Its position in the queue of automatic starts (``starts.rules.restart_rules``); None: it does not wait."""
     ready_since = models.DateTimeField(null=True, blank=True)
     stalled_since = models.DateTimeField(null=True, blank=True)
     """Since when the open turn is silent, if for longer than ``KANDEV_STALL_NOTICE``; else None."""

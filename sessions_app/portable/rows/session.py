@@ -16,7 +16,7 @@ from sessions_app.kernel.rules.states import TERMINAL_STATES, DerivedStatus, Des
 from sessions_app.models import AgentSettings, TaskSession
 from sessions_app.portable.rows.parents import SessionParents
 from sessions_app.portable.snapshot_values import SnapshotValues
-from sessions_app.recovery.rules.recovery_facts import Policy
+from sessions_app.recovery.rules.resumability import Policy
 
 IMPORTED_ERROR_CODE: Final = "imported"
 

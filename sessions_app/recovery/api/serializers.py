@@ -19,7 +19,7 @@ from sessions_app.models import (
     SweepRequest,
     TaskSession,
 )
-from sessions_app.recovery.rules.recovery_facts import PolicySource
+from sessions_app.recovery.rules.resumability import PolicySource
 from sessions_app.recovery.rules.verification import Verified
 
 

@@ -1,4 +1,4 @@
-"""Decide whether and how a session can be resumed, and why or why not.
+"""Decide whether and how a session can be resumed, why or why not, and which policy resumes it without a request.
 
 ``assess`` is the only place where this is decided: status, resume, prompt, sweep and page all call it. It is an
 ordered table, of which the first row that matches answers; docs/recovery.md lists the rows. Everything here is a
@@ -13,9 +13,14 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 
 from executors_app.wire.executions import WorkspaceState
-from sessions_app.kernel.rules.states import TERMINAL_STATES, DesiredState, SessionState
+from sessions_app.kernel.rules.states import TERMINAL_STATES, DesiredState, SessionState, WorkState
 
 SEEN_RECENTLY = timedelta(seconds=30)
+UNREACHABLE = "unreachable"
+"""Error code of execution and session while it is unknown whether the agent runs."""
+WORKTREE_MISSING = "worktree_missing"
+MAX_CLOCK_SKEW = timedelta(days=1)
+"""Times further ahead than this were written by a wrong clock, and nothing waits for them."""
 
 
 class Strategy(StrEnum):
@@ -349,3 +354,78 @@ def token_was_rejected(assessment: Assessment) -> bool:
     """
     cause = assessment.cause
     return cause.row is Row.TOKEN_REJECTED or (cause.row is Row.HISTORY and not cause.needs_resume)
+
+
+class Policy(StrEnum):
+    """Which sessions get their agent back without anyone asking."""
+
+    AUTO = "auto"
+    """Every session that should run."""
+    WORKING = "working"
+    """Sessions that were working or have queued prompts."""
+    ON_OPEN = "on_open"
+    """Only when someone opens the page or sends a prompt."""
+    MANUAL = "manual"
+    """Only when someone asks for it."""
+
+
+def policy_wants_agent(policy: str, work_state: str, has_queued_prompts: bool, boot: bool) -> bool:
+    """Return whether ``policy`` starts, without a request, an agent that should run and does not.
+
+    A queued prompt counts as a request. Only under ``manual`` at boot, or by command, is it ignored: the main loop
+    takes it up in its next pass, so that such a sweep starts nothing.
+    """
+    match Policy(policy):
+        case Policy.AUTO:
+            return True
+        case Policy.WORKING:
+            return has_queued_prompts or work_state == WorkState.WORKING
+        case Policy.ON_OPEN:
+            return has_queued_prompts
+        case Policy.MANUAL:
+            return has_queued_prompts and not boot
+
+
+class PolicySource(StrEnum):
+    """Where a recovery policy is set, in order of precedence."""
+
+    SESSION = "session"
+    TEAM = "team"
+    DEPLOYMENT = "deployment"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """The policy set in one place; empty and None: not set there."""
+
+    policy: str = ""
+    continues: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectivePolicy:
+    """The recovery policy in effect for a session, and where it comes from."""
+
+    policy: str
+    """A value of ``Policy``; another text only in a damaged row."""
+    source: PolicySource
+    continues: bool
+    """Whether interrupted turns are continued automatically, by a continue prompt."""
+    continues_source: PolicySource | None
+    """None: set nowhere, so it follows from the policy."""
+
+
+def effective_policy(session: PolicyChoice, team: PolicyChoice, deployment: PolicyChoice) -> EffectivePolicy:
+    """Combine the settings of session, team and deployment; the first that is set takes precedence.
+
+    Policy and continuation are resolved independently. Continuation that is set nowhere is on if the policy is
+    ``auto``.
+    """
+    choices = ((PolicySource.SESSION, session), (PolicySource.TEAM, team), (PolicySource.DEPLOYMENT, deployment))
+    policy, policy_source = next(
+        ((choice.policy, source) for source, choice in choices if choice.policy), ("auto", PolicySource.DEPLOYMENT)
+    )
+    for source, choice in choices:
+        if choice.continues is not None:
+            return EffectivePolicy(policy, policy_source, choice.continues, source)
+    return EffectivePolicy(policy, policy_source, policy == Policy.AUTO, None)

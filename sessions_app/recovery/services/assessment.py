@@ -1,4 +1,4 @@
-"""Facts read from a session's rows: integrity, resumability, and whether the worktree is lost."""
+"""Facts read from a session's rows: integrity, resumability, policy, and whether the worktree is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from django.db.models import Model
+from django.conf import settings
+from django.db.models import Case, CharField, F, Model, OuterRef, Subquery, Value, When
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from executors_app.encryption import UndecryptedValue
@@ -21,18 +23,23 @@ from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutionFacts, ExecutorStatus, WorkspaceState
 from sessions_app.kernel.rules.states import SESSION, TERMINAL_STATES, DesiredState, SessionState, WorkState
 from sessions_app.kernel.services.errors import WorktreeMissing
-from sessions_app.models import TaskSession, session_transaction
-from sessions_app.recovery.rules.recovery_facts import WORKTREE_MISSING, Policy
+from sessions_app.models import TaskSession, TeamPolicy, session_transaction
 from sessions_app.recovery.rules.resumability import (
     DAMAGED_ASSESSMENT,
+    WORKTREE_MISSING,
     Assessment,
+    EffectivePolicy,
     ModeVerdict,
+    Policy,
+    PolicyChoice,
     ResumeFacts,
     assess,
     assess_mode,
+    effective_policy,
 )
 from sessions_app.recovery.rules.verification import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
 
+log = logging.getLogger(__name__)
 DAMAGED_ROW: Final = "damaged_row"
 """Error code, and sweep rule, of a session whose rows contain impossible values."""
 _ALLOWED_VALUES: Final[Mapping[str, frozenset[str]]] = {
@@ -218,9 +225,6 @@ def assess_start(session: TaskSession, mode: str) -> ModeVerdict:
     return assess_mode(assess_session(session).without_live_agent, mode)
 
 
-log = logging.getLogger(__name__)
-
-
 def refuse_lost_worktree(session_id: uuid.UUID) -> None:
     """Raise WorktreeMissing if this machine's disk shows that the worktree is lost and cannot be rebuilt.
 
@@ -295,3 +299,39 @@ def can_be_taken_over(session: TaskSession) -> bool:
     except UnknownPlugin:
         return False
     return shares and bool(session.worktree_path)
+
+
+NO_CHOICE: Final = PolicyChoice()
+
+
+def effective_policy_expression() -> Case:
+    """Return an expression for queries of sessions: the policy in effect for each."""
+    team = TeamPolicy.objects.filter(team=OuterRef("task__team")).exclude(policy="").values("policy")
+    others = Coalesce(Subquery(team), Value(settings.KANDEV_RECOVERY_POLICY))
+    return Case(When(policy="", then=others), default=F("policy"), output_field=CharField())
+
+
+def effective_policy_of(session: TaskSession) -> EffectivePolicy:
+    """Return the policy in effect for one session; one query, or none if the session sets both values."""
+    own = PolicyChoice(session.policy, session.continue_prompts)
+    if own.policy and own.continues is not None:
+        return effective_policy(own, NO_CHOICE, deployment_policy())
+    return effective_policy(own, team_choice(session.task.team_id), deployment_policy())
+
+
+def deployment_policy() -> PolicyChoice:
+    """Return the deployment's settings."""
+    continues = {"on": True, "off": False}.get(settings.KANDEV_CONTINUE)
+    return PolicyChoice(settings.KANDEV_RECOVERY_POLICY, continues)
+
+
+def team_choice(team_id: int) -> PolicyChoice:
+    """Return what one team has set."""
+    return team_choices([team_id]).get(team_id, NO_CHOICE)
+
+
+def team_choices(team_ids: Collection[int]) -> Mapping[int, PolicyChoice]:
+    """Return what teams have set, by id; teams without settings may be missing. One query."""
+    columns = ("team_id", "policy", "continue_prompts")
+    rows = TeamPolicy.objects.filter(team_id__in=set(team_ids))
+    return {team: PolicyChoice(policy, continues) for team, policy, continues in rows.values_list(*columns)}

@@ -19,7 +19,8 @@ from executors_app.machine.process import identity
 from sessions_app.attention.services import inbox
 from sessions_app.board.services.board import annotate_needs
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, Task, TaskSession, Turn
-from sessions_app.recovery.services.sweeps import SKIPPED, load_results
+from sessions_app.recovery.rules.recovery import SKIPPED
+from sessions_app.recovery.services.sweeps import load_results
 from sessions_app.sessions.services.queries import SECRET_FIELDS
 
 SERVE_FILE: Final = "serve.json"

@@ -13,21 +13,10 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from sessions_app.kernel import wakeups
-from sessions_app.kernel.rules.states import SessionState
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, SweepRequest, TaskSession
-from sessions_app.recovery.services.assessment import DAMAGED_ROW
+from sessions_app.recovery.rules.recovery import UNDER_WAY, row_result
 from sessions_app.sessions.services.queries import SECRET_FIELDS
 
-FAILED_RESULT: Final = "failed"
-OVERTAKEN: Final = "overtaken"
-"""``reason`` of a row that another supervisor or a later start has handled."""
-REATTACHED: Final = "reattached"
-SKIPPED: Final = "skipped"
-UNDER_WAY: Final = "under_way"
-OPENS_WORKSPACE: Final = "start_workspace"
-STARTING_ACTIONS: Final = ("resume", OPENS_WORKSPACE)
-"""Decisions whose receipt is written after the sweep."""
-_BY_STRATEGY: Final = {"native": "resumed", "history": "injected", "fresh": "fresh"}
 _FACTS: Final = ("receipt_kind", "agent_action", "rule", "reason", "error_message", "session_state")
 
 
@@ -41,34 +30,6 @@ class RowResult:
     observed: str
     kind: str
     """The kind of its receipt, ``failed``, ``reattached``, ``under_way`` or ``skipped``."""
-
-
-def row_result(row: Mapping[str, Any]) -> str:
-    """Return the result of a row alone; a start without a receipt is ``under_way``."""
-    if row.get("receipt_kind"):
-        return str(row["receipt_kind"])
-    failed = row.get("session_state") == SessionState.ERROR or bool(row.get("error_message"))
-    # An agent that cannot be resumed puts its session in error while the workspace opens; the receipt shows how that
-    # went.
-    if failed and row.get("rule") != DAMAGED_ROW and row.get("agent_action") != OPENS_WORKSPACE:
-        return FAILED_RESULT
-    if row.get("reason") == OVERTAKEN:
-        return SKIPPED
-    if row.get("agent_action") == "reattach":
-        return REATTACHED
-    if row.get("agent_action") in STARTING_ACTIONS:
-        return UNDER_WAY
-    return SKIPPED
-
-
-def planned_row_result(row: Mapping[str, Any]) -> str:
-    """Predict the result of a dry run's row; a native start counts as ``resumed``, but may become ``loaded``."""
-    action = row.get("agent_action")
-    if action == "resume":
-        return _BY_STRATEGY[row["strategy"]]
-    if action == "start_workspace":
-        return "workspace_only"
-    return row_result({**row, "session_state": ""})
 
 
 def load_results(user: User, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID, list[RowResult]]:

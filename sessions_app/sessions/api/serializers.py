@@ -26,12 +26,11 @@ from sessions_app.prompts.api.serializers import NewAttachmentSerializer
 from sessions_app.prompts.rules.attachments import MAX_FILES
 from sessions_app.recovery.api.serializers import ReceiptSerializer
 from sessions_app.recovery.rules.recovery_choices import Choice
-from sessions_app.recovery.rules.recovery_facts import PolicySource
-from sessions_app.recovery.rules.restart_rules import WaitReason
-from sessions_app.recovery.rules.resumability import Mode, Reason, Strategy
+from sessions_app.recovery.rules.resumability import Mode, PolicySource, Reason, Strategy
 from sessions_app.sessions.rules.session_status import SessionStatus
 from sessions_app.sessions.rules.situation_facts import IdleReason
 from sessions_app.sessions.services.intents import BULK_ACTIONS, BULK_LIMIT, MODES, TEXT_LIMIT
+from sessions_app.starts.rules.restart_rules import WaitReason
 from sessions_app.waits.rules.wait_keys import WaitKind
 
 

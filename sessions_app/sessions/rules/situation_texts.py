@@ -9,8 +9,7 @@ from typing import Final
 from sessions_app.agents.rules.agent_programs import RETRY_SENTENCE
 from sessions_app.kernel.rules.states import SessionState, WorkState
 from sessions_app.kernel.rules.wording import as_sentence, plural
-from sessions_app.recovery.rules.recovery_facts import Policy, PolicySource
-from sessions_app.recovery.rules.resumability import Reason, Strategy
+from sessions_app.recovery.rules.resumability import Policy, PolicySource, Reason, Strategy
 from sessions_app.sessions.rules.situation_facts import (
     AGENT_DIED,
     AGENT_DIED_HEADLINE,

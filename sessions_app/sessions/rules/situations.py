@@ -20,9 +20,7 @@ from typing import Final
 from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.kernel.rules.states import TERMINAL_STATES, DesiredState, RunState, SessionState, WorkState
 from sessions_app.kernel.rules.wording import as_sentence
-from sessions_app.recovery.rules.recovery_facts import UNREACHABLE, Policy, policy_wants_agent
-from sessions_app.recovery.rules.restart_rules import WaitReason
-from sessions_app.recovery.rules.resumability import Reason, token_was_rejected
+from sessions_app.recovery.rules.resumability import UNREACHABLE, Policy, Reason, policy_wants_agent, token_was_rejected
 from sessions_app.sessions.rules import situation_texts
 from sessions_app.sessions.rules.situation_facts import (
     DISK_CODES,
@@ -35,6 +33,7 @@ from sessions_app.sessions.rules.situation_facts import (
     SituationFacts,
     state_label,
 )
+from sessions_app.starts.rules.restart_rules import WaitReason
 
 _Row = tuple[Callable[[situation_texts.Facts], bool], situation_texts.Describe]
 

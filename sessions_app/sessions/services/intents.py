@@ -12,13 +12,11 @@ from typing import Any, Final
 from django.contrib.auth.models import User
 from django.db import DatabaseError
 from django.db.models import Q
-from django.db.transaction import on_commit
 from django.utils import timezone
 
 from executors_app.machine import crash_points
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.agents.services.background_processes import processes_json
-from sessions_app.kernel import wakeups
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
     OPEN_RUN_STATES,
@@ -42,11 +40,11 @@ from sessions_app.kernel.services.errors import (
     TerminalState,
     refusal_error,
 )
+from sessions_app.kernel.transactions import create_intent, open_start_intent
 from sessions_app.models import Intent, IntentKind, Prompt, SessionTransaction, TaskSession, Turn, session_transaction
 from sessions_app.prompts.rules.attachments import AttachedFile
 from sessions_app.prompts.services.attachments import store_files
-from sessions_app.recovery.rules.recovery_facts import MAX_CLOCK_SKEW
-from sessions_app.recovery.rules.resumability import Assessment, Mode, assess_mode
+from sessions_app.recovery.rules.resumability import MAX_CLOCK_SKEW, Assessment, Mode, assess_mode
 from sessions_app.recovery.services.assessment import assess_session, execution_of, is_running, refuse_lost_worktree
 from sessions_app.sessions.services.queries import visible_sessions
 from sessions_app.waits.models import end_external_wait, revoke_wait_keys
@@ -66,20 +64,6 @@ def due_intents(at: str = "session__next_restart_at") -> Q:
     """
     now = timezone.now()
     return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": now + MAX_CLOCK_SKEW})
-
-
-def create_intent(session: TaskSession, kind: str, by: User | None, payload: dict[str, Any] | None = None) -> Intent:
-    """Write an intent in the caller's transaction, and wake the supervisors after the commit."""
-    intent = Intent.objects.create(session=session, kind=kind, by=by, payload=payload or {})
-    crash_points.reached("request.order_written", session.id)
-    on_commit(lambda: crash_points.reached("request.order_committed", session.id))
-    wakeups.notify_on_commit()
-    return intent
-
-
-def open_start_intent(session: TaskSession) -> Intent | None:
-    """Return the session's open start intent; a constraint allows at most one."""
-    return Intent.objects.filter(session=session, kind=IntentKind.START, done_at=None).first()
 
 
 def ensure_start_intent(session: TaskSession, by: User | None, mode: str) -> Intent:

@@ -11,7 +11,7 @@ from django.db.models.functions import Coalesce
 from executors_app.models import PROFILE_SECRETS, ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.models import TaskSession
-from sessions_app.recovery.services.policies import effective_policy_expression
+from sessions_app.recovery.services.assessment import effective_policy_expression
 
 SECRET_FIELDS: Final = tuple(f"agent_profile__{name}" for name in PROFILE_SECRETS)
 """Fields of a session's profile that no list of sessions reads."""

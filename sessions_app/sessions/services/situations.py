@@ -26,14 +26,14 @@ from sessions_app.models import (
     TaskSession,
     Turn,
 )
-from sessions_app.recovery.rules import restart_rules
 from sessions_app.recovery.rules.recovery_choices import OFFERING_ACTIONS, recovery_choices
-from sessions_app.recovery.rules.restart_rules import WaitReason
 from sessions_app.recovery.rules.resumability import Assessment, Mode, Strategy
 from sessions_app.recovery.services.assessment import can_be_taken_over, execution_of
 from sessions_app.sessions.rules.session_status import IdleStatus, RetryStatus, SessionStatus, StartWaitStatus
 from sessions_app.sessions.rules.situation_facts import SituationFacts
 from sessions_app.sessions.rules.situations import idle_situation, situation
+from sessions_app.starts.rules import restart_rules
+from sessions_app.starts.rules.restart_rules import WaitReason
 from sessions_app.turns.models import newest_run
 from sessions_app.turns.rules.transient_errors import Retry
 from sessions_app.waits.rules.wait_keys import WaitKind

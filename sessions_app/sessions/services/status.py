@@ -29,6 +29,7 @@ from sessions_app.kernel.rules.states import (
     RunState,
 )
 from sessions_app.kernel.side_effects import derived_status
+from sessions_app.kernel.transactions import open_start_intent
 from sessions_app.models import (
     CANCEL_IGNORED,
     IDLE_REASON,
@@ -47,13 +48,13 @@ from sessions_app.recovery.rules.resumability import Assessment, Reason, Strateg
 from sessions_app.recovery.services.assessment import (
     DAMAGED_ROW,
     assess_session,
+    effective_policy_of,
     execution_of,
     flaws_sentence,
     is_running,
     session_flaws,
 )
 from sessions_app.recovery.services.history import current_history
-from sessions_app.recovery.services.policies import effective_policy_of
 from sessions_app.sessions.rules.session_status import (
     InterruptedWaitStatus,
     ReceiptStatus,
@@ -61,7 +62,7 @@ from sessions_app.sessions.rules.session_status import (
     SessionStatus,
     WaitStatus,
 )
-from sessions_app.sessions.services.intents import open_start_intent, waiting_retry
+from sessions_app.sessions.services.intents import waiting_retry
 from sessions_app.sessions.services.situations import start_wait_json, with_situation
 from sessions_app.turns.models import newest_run, newest_runs
 from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES

@@ -37,8 +37,7 @@ from sessions_app.pages.labels import (
 )
 from sessions_app.permissions.services import option_name, permission_keys
 from sessions_app.permissions.views import question_context
-from sessions_app.recovery.rules.recovery_facts import Policy
-from sessions_app.recovery.rules.resumability import Assessment, Mode, assess_mode
+from sessions_app.recovery.rules.resumability import Assessment, Mode, Policy, assess_mode
 from sessions_app.recovery.services.assessment import assess_session, can_be_taken_over, execution_of
 from sessions_app.rendering.operations.tool_calls import TITLE_LIMIT
 from sessions_app.rendering.services import Text, render_texts

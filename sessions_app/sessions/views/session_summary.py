@@ -14,8 +14,14 @@ from sessions_app.kernel.rules.states import DerivedStatus, SessionState, WorkSt
 from sessions_app.models import TaskSession
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DERIVED_STATUS_LABELS, WORK_STATE_LABELS
 from sessions_app.recovery.rules.recovery_choices import OFFERING_ACTIONS, Choice, RecoveryChoice, recovery_choices
-from sessions_app.recovery.rules.recovery_facts import UNREACHABLE
-from sessions_app.recovery.rules.resumability import Assessment, Mode, Reason, assess_mode, token_was_rejected
+from sessions_app.recovery.rules.resumability import (
+    UNREACHABLE,
+    Assessment,
+    Mode,
+    Reason,
+    assess_mode,
+    token_was_rejected,
+)
 from sessions_app.sessions.rules.situation_facts import LABELS, Code, Label, Situation, state_label
 from sessions_app.sessions.rules.situations import status_label
 

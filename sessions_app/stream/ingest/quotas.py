@@ -20,9 +20,9 @@ from django.template.defaultfilters import filesizeformat
 from executors_app.models import ExecutorRunning
 from executors_app.wire.protocol import TURN_ENDS, JournalKind
 from sessions_app.kernel.rules.states import DesiredState
+from sessions_app.kernel.transactions import create_intent
 from sessions_app.models import IntentKind, SessionTransaction
 from sessions_app.permissions.open_requests import MAX_OPEN_BYTES, MAX_OPEN_REQUESTS, OpenRequests
-from sessions_app.sessions.services.intents import create_intent
 from sessions_app.stream.conversation import (
     MAX_OPEN_TOOL_BYTES,
     MAX_OPEN_TOOLS,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sessions_app.kernel.rules.states import WorkState
-from sessions_app.recovery.rules.recovery_facts import Policy
+from sessions_app.recovery.rules.resumability import Policy
 
 _REQUEST_CHARS = 4000
 _MAX_LISTED = 20

@@ -9,8 +9,8 @@ from rest_framework.test import APIClient
 
 from sessions_app.accounts.models import TeamRole
 from sessions_app.models import TeamPolicy
-from sessions_app.recovery.rules.recovery_facts import EffectivePolicy, PolicyChoice, PolicySource, effective_policy
-from sessions_app.recovery.services.policies import effective_policy_of
+from sessions_app.recovery.rules.resumability import EffectivePolicy, PolicyChoice, PolicySource, effective_policy
+from sessions_app.recovery.services.assessment import effective_policy_of
 from sessions_app.recovery.sweep import candidates
 from tests.api.world import World, client_of
 from tests.supervisor.rows import fresh

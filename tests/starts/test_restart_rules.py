@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sessions_app.recovery.rules.restart_rules import (
+from sessions_app.starts.rules.restart_rules import (
     Applicant,
     QueuedSession,
     WaitReason,

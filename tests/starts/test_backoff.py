@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from sessions_app.recovery.rules.restart_rules import FIRST_RESTART_DELAY, MAX_DELAY_FACTOR, restart_delay
+from sessions_app.starts.rules.restart_rules import FIRST_RESTART_DELAY, MAX_DELAY_FACTOR, restart_delay
 
 
 @pytest.mark.parametrize(
