@@ -29,8 +29,7 @@ from sessions_app.mcp_server.reading import cut, pending_permissions, view_sessi
 from sessions_app.mcp_server.results import Outcome
 from sessions_app.models import Prompt, TaskSession, Turn, answers_of, newest_turn_of, texts_of
 from sessions_app.stream.live.authentication import CloseCode, Subscription
-from sessions_app.stream.live.hub import Subscriber, TooManySubscriptions, get_hub
-from sessions_app.stream.live.log_reader import LogLine, SessionLog
+from sessions_app.stream.live.hub import LogLine, SessionLog, Subscriber, TooManySubscriptions, get_hub
 from sessions_app.waits.rules.wait_keys import WaitKind
 
 ReportProgress = Callable[[float, float, str], Awaitable[None]]

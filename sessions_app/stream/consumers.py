@@ -31,8 +31,8 @@ from sessions_app.sessions.services.queries import visible_sessions
 from sessions_app.sessions.services.status import session_status
 from sessions_app.stream.live import hub
 from sessions_app.stream.live.authentication import CloseCode, Principal, Subscription, authenticate, remember_user
-from sessions_app.stream.live.hub import Subscriber, TooManySubscriptions, get_hub
-from sessions_app.stream.live.log_reader import LogLine, SessionLog, find_session, start_stream_at
+from sessions_app.stream.live.hub import LogLine, SessionLog, Subscriber, TooManySubscriptions, get_hub
+from sessions_app.stream.live.stream_start import find_session, start_stream_at
 from sessions_app.stream.socket_actions import failure_answer, parse_acknowledgement, read_frame, run_action
 
 log = logging.getLogger(__name__)

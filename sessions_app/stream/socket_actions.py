@@ -24,7 +24,7 @@ from sessions_app.sessions.api.serializers import ResumeRequestSerializer
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
 from sessions_app.stream.live.authentication import Subscription
-from sessions_app.stream.live.log_reader import find_session
+from sessions_app.stream.live.stream_start import find_session
 
 MAX_FRAME: Final = 1024 * 1024
 """Bytes that one frame of a client may have."""

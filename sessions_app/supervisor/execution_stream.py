@@ -21,8 +21,7 @@ from executors_app.wire.protocol import JournalKind
 from sessions_app.kernel import actor_context
 from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.models import Lease, LeaseLost
-from sessions_app.stream.ingest.batches import IngestResult
-from sessions_app.stream.ingest.line_buffer import LineBuffer
+from sessions_app.stream.ingest.batches import IngestResult, LineBuffer
 from sessions_app.stream.ingest.writer import JournalWriter, show_agentctl_trouble
 from sessions_app.stream.stream_news import News, news_of
 from sessions_app.supervisor.database_outage import is_database_outage

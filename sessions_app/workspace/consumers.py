@@ -30,7 +30,7 @@ from sessions_app.kernel.database_threads import run_for_user, run_in_database
 from sessions_app.kernel.services.errors import Invalid, NotFound, ReadOnly, SessionsError
 from sessions_app.stream.consumers import AsgiMessage, AuthenticatedConsumer
 from sessions_app.stream.live.authentication import CloseCode, Principal, Subscription, revoked_subscriptions
-from sessions_app.stream.live.log_reader import find_session
+from sessions_app.stream.live.stream_start import find_session
 from sessions_app.workspace.services.workspace import agentctl_client
 
 log = logging.getLogger(__name__)

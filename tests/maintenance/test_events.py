@@ -13,7 +13,7 @@ from kandev.metrics import collect_metrics
 from sessions_app.maintenance import chore_run
 from sessions_app.models import SessionEvent, TaskSession
 from sessions_app.portable import database_restore
-from sessions_app.stream.live.log_reader import start_stream_at
+from sessions_app.stream.live.stream_start import start_stream_at
 from tests.maintenance.chores import LONG_AGO, run_chore
 from tests.portable.records import export, session_with_history
 from tests.supervisor.rows import change

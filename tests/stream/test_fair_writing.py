@@ -24,8 +24,7 @@ from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.models import Message, SessionEvent, TaskSession, session_transaction
 from sessions_app.stream.ingest import writer as writers
 from sessions_app.stream.ingest.batches import Batch, Written, write_batches
-from sessions_app.stream.ingest.shares import fair_shares
-from sessions_app.stream.ingest.writer import JournalWriter
+from sessions_app.stream.ingest.writer import JournalWriter, fair_shares
 from tests.supervisor.journals import Journal
 from tests.supervisor.rows import MINE, conversation, running_session
 from tests.waiting import PATIENCE

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sessions_app.stream.ingest.line_buffer import MAX_BUFFERED, LineBuffer
+from sessions_app.stream.ingest.batches import MAX_BUFFERED, LineBuffer
 from tests.waiting import eventually_async
 
 Lines = list[dict[str, Any]]

@@ -18,8 +18,7 @@ from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.kernel.locking import LockTimer
 from sessions_app.models import Lease, LeaseLost, Task, TaskSession
 from sessions_app.stream.ingest import writer as writers
-from sessions_app.stream.ingest.batches import Batch, IngestResult, Written, write_batches
-from sessions_app.stream.ingest.line_buffer import LineBuffer
+from sessions_app.stream.ingest.batches import Batch, IngestResult, LineBuffer, Written, write_batches
 from sessions_app.stream.ingest.writer import COMMIT_INTERVAL, JournalWriter
 from tests.supervisor.journals import Journal
 from tests.supervisor.rows import MINE, conversation, names, running_session

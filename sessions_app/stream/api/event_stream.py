@@ -23,8 +23,8 @@ from sessions_app.api.base_views import SessionApiView
 from sessions_app.api.pagination import MAX_SEQ
 from sessions_app.api.serializers.common import ProblemSerializer
 from sessions_app.stream.live.authentication import CloseCode, Principal, Subscription
-from sessions_app.stream.live.hub import Subscriber, TooManySubscriptions, get_hub, has_too_many_subscriptions
-from sessions_app.stream.live.log_reader import LogLine, StreamStart, start_stream_at
+from sessions_app.stream.live.hub import LogLine, Subscriber, TooManySubscriptions, get_hub, has_too_many_subscriptions
+from sessions_app.stream.live.stream_start import StreamStart, start_stream_at
 
 HEARTBEAT: Final = 15.0
 """Seconds without a line after which a comment is sent, so that proxies keep the connection open."""

@@ -21,54 +21,23 @@ from sessions_app.kernel.locking import LockTimer, is_too_long
 from sessions_app.kernel.rules.states import SessionState
 from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.models import Lease, session_transaction
-from sessions_app.stream.ingest.batches import Batch, IngestResult, write_batches
-from sessions_app.stream.ingest.line_buffer import LineBuffer, Lines
-from sessions_app.stream.ingest.shares import MINIMUM_SHARE, TRANSACTION_BUDGET, fair_shares
+from sessions_app.stream.ingest.batches import TRANSACTION_BUDGET, Batch, IngestResult, LineBuffer, Lines, write_batches
 
 log = logging.getLogger(__name__)
-
-
-TROUBLE_MESSAGES: Final[Mapping[str, str]] = {
-    Code.DISK_FULL: "The disk that stores the agent's journal is full. Free some space: waiting prompts are then sent.",
-    Code.DISK_FAILING: "The disk that stores the agent's journal cannot be written. The agent waits for it.",
-}
-_SELF_MOVES: Final = {SessionState.RUNNING: "turn_started", SessionState.WAITING_FOR_INPUT: "ready"}
-"""By state, the move that leaves the session in it and only sets its error."""
-
-
-def show_agentctl_trouble(session_id: uuid.UUID, lease: Lease, trouble: str) -> bool:
-    """Write agentctl's disk trouble as the session's error, or clear it if ``trouble`` is empty. Raises LeaseLost.
-
-    Returns False while the agent is starting: the end of the start sets the session's error, so the caller has to try
-    again afterwards.
-    """
-    with session_transaction(session_id, lease) as transaction:
-        session = transaction.session
-        if trouble and session.state == SessionState.STARTING:
-            return False
-        stay = _SELF_MOVES.get(SessionState(session.state))
-        if stay is None or (not trouble and session.error_code not in TROUBLE_MESSAGES):
-            return True
-        transaction.move_session(
-            stay, error_code=trouble, error_message=TROUBLE_MESSAGES.get(trouble, ""), reason=trouble or "room_again"
-        )
-    return True
-
-
 COMMIT_INTERVAL = 0.002
 """Minimum seconds between two commits, in which other processes can begin to write."""
 JOURNAL_CAUSE = "journal"
 """The cause recorded with everything written here: an agent or its agentctl reported it."""
 RETRY_AFTER = 1.0
 """Seconds until the next try when the database cannot be written."""
-
-
-def _pause_after(locked: float) -> float:
-    """Return the seconds until the next transaction, after one that locked SQLite for ``locked`` seconds."""
-    if connection.vendor == "postgresql":
-        return COMMIT_INTERVAL  # others wait for a row of ours at most, and its lock goes to whoever waits first
-    # Half of the time is left for the database's other writers: whoever tries while SQLite's lock is free gets it.
-    return max(COMMIT_INTERVAL, locked)
+MINIMUM_SHARE: Final = 16 << 10
+"""Bytes that a session may write in a transaction in any case: with less, its fixed cost would be the greater part."""
+TROUBLE_MESSAGES: Final[Mapping[str, str]] = {
+    Code.DISK_FULL: "The disk that stores the agent's journal is full. Free some space: waiting prompts are then sent.",
+    Code.DISK_FAILING: "The disk that stores the agent's journal cannot be written. The agent waits for it.",
+}
+_SELF_MOVES: Final = {SessionState.RUNNING: "turn_started", SessionState.WAITING_FOR_INPUT: "ready"}
+"""By state, the move that leaves the session in it and only sets its error."""
 
 
 class JournalWriter:
@@ -223,3 +192,40 @@ class JournalWriter:
             self._delay(batch.session_id, RETRY_AFTER)
         if not batch.result.done():
             self._waiting.append(batch)
+
+
+def _pause_after(locked: float) -> float:
+    """Return the seconds until the next transaction, after one that locked SQLite for ``locked`` seconds."""
+    if connection.vendor == "postgresql":
+        return COMMIT_INTERVAL  # others wait for a row of ours at most, and its lock goes to whoever waits first
+    # Half of the time is left for the database's other writers: whoever tries while SQLite's lock is free gets it.
+    return max(COMMIT_INTERVAL, locked)
+
+
+def fair_shares(costs: Sequence[int], budget: int = TRANSACTION_BUDGET) -> list[int]:
+    """Divide the budget by max-min fairness: whoever wants less than an equal share leaves the rest to the others."""
+    shares, left = [0] * len(costs), budget
+    by_cost = sorted(range(len(costs)), key=costs.__getitem__)
+    for served, number in enumerate(by_cost):
+        shares[number] = min(costs[number], left // (len(costs) - served))
+        left -= shares[number]
+    return shares
+
+
+def show_agentctl_trouble(session_id: uuid.UUID, lease: Lease, trouble: str) -> bool:
+    """Write agentctl's disk trouble as the session's error, or clear it if ``trouble`` is empty. Raises LeaseLost.
+
+    Returns False while the agent is starting: the end of the start sets the session's error, so the caller has to try
+    again afterwards.
+    """
+    with session_transaction(session_id, lease) as transaction:
+        session = transaction.session
+        if trouble and session.state == SessionState.STARTING:
+            return False
+        stay = _SELF_MOVES.get(SessionState(session.state))
+        if stay is None or (not trouble and session.error_code not in TROUBLE_MESSAGES):
+            return True
+        transaction.move_session(
+            stay, error_code=trouble, error_message=TROUBLE_MESSAGES.get(trouble, ""), reason=trouble or "room_again"
+        )
+    return True

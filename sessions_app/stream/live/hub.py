@@ -1,8 +1,9 @@
 """Fan-out of session logs: one reader for all sockets of this process, and the clients that it sends to.
 
 The hub reads after each wake-up, and four times a second in case one was lost: a lost wake-up costs latency, never an
-event. Each line is read and encoded once. The next read begins when all clients were sent to, so nothing queues up
-here. Each client has a window of unacknowledged lines; one that falls behind catches up from the database on its own.
+event. Each line is read in one query for all clients, and encoded once. The next read begins when all clients were sent
+to, so nothing queues up here. Each client has a window of unacknowledged lines; one that falls behind catches up from
+the database on its own.
 """
 
 from __future__ import annotations
@@ -13,25 +14,153 @@ import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import groupby
 from time import monotonic
-from typing import Final
+from typing import Any, Final
+
+import orjson
+from django.db import connection
 
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.database_errors import classify_error
 from sessions_app.kernel.database_threads import DatabaseThread, run_in_database
+from sessions_app.models import TaskSession
 from sessions_app.stream.live.authentication import CloseCode, Subscription, revoked_subscriptions
-from sessions_app.stream.live.log_reader import LogLine, SessionLog, load_changes, load_lines_after
 
 log = logging.getLogger(__name__)
+LOG_BATCH_LINES: Final = 200
+"""Lines of one log in one batch at most, so that a long log does not delay the others."""
+BATCH_LINES: Final = 1000
+"""Lines of one batch at most."""
+BATCH_BYTES: Final = 1024 * 1024
+"""Bytes of one batch; it ends with the line that reaches this size."""
 MAX_UNACKED_EVENTS: Final = 5000
 MAX_UNACKED_BYTES: Final = 8 * 1024 * 1024
 ACK_TIMEOUT: Final = 5.0
 """Seconds within which a client with a full window has to acknowledge something."""
 _MARKS: Final = 32
 """Number of marks by which a window is counted: more would be more precise and cost more memory."""
+
+# ``seq`` has no gaps, so a range of numbers limits how many lines each log contributes.
+_SQLITE: Final = """
+SELECT e.session_id, e.seq, e.name, e.payload, e.at
+FROM json_each(%s) AS w CROSS JOIN session_events AS e
+WHERE e.session_id = w.key AND e.seq > w.value AND e.seq <= w.value + %s
+ORDER BY w.id, e.seq LIMIT %s
+"""
+_POSTGRESQL: Final = """
+SELECT e.session_id, e.seq, e.name, e.payload::text, e.at
+FROM unnest(%s::uuid[], %s::bigint[]) WITH ORDINALITY AS w(id, after, place)
+JOIN session_events AS e ON e.session_id = w.id AND e.seq > w.after AND e.seq <= w.after + %s
+ORDER BY w.place, e.seq LIMIT %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLog:
+    """Identifies the log of one session."""
+
+    session_id: uuid.UUID
+    task_id: uuid.UUID
+    epoch: str
+
+    @classmethod
+    def of(cls, session: TaskSession) -> SessionLog:
+        """Return the identity of a session's log."""
+        return cls(session.id, session.task_id, session.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a log, encoded once for all clients."""
+
+    log: SessionLog
+    seq: int
+    text: str = field(repr=False)
+    size: int
+    """Size of the text in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogChanges:
+    """The result of one read for all subscribers."""
+
+    version: str
+    """The version of the database, to pass to the next ``load_changes``."""
+    lines: list[LogLine] = field(default_factory=list)
+    """By log, in the order of the cursors, then by seq."""
+    new_logs: list[SessionLog] = field(default_factory=list)
+    """Logs of watched tasks that have no cursor yet."""
+    more: bool = False
+    """Whether there may be more to read now."""
+
+
+def load_changes(version: str | None, cursors: Mapping[SessionLog, int], tasks: Collection[uuid.UUID]) -> LogChanges:
+    """Read the lines behind ``cursors`` and the new sessions of ``tasks``, if the database changed since ``version``.
+
+    It takes at most three statements, however many clients follow. Always call it on the same thread, because a
+    version belongs to its connection.
+    """
+    # Read first: a change that commits during the queries below gives the next call another version.
+    now = wakeups.database_version()
+    if now == version:
+        return LogChanges(now)
+    new_logs = _load_new_sessions(tasks, cursors)
+    lines, more = load_lines_after({**cursors, **dict.fromkeys(new_logs, 0)})
+    return LogChanges(now, lines, new_logs, more)
+
+
+def load_lines_after(cursors: Mapping[SessionLog, int]) -> tuple[list[LogLine], bool]:
+    """Return the lines behind each log's cursor, oldest first, and whether there may be more; one statement.
+
+    Logs that come first in ``cursors`` are read first, which matters when the batch is full before the last one.
+    """
+    if not cursors:
+        return [], False
+    by_key = {_key(log): log for log in cursors}
+    lines: list[LogLine] = []
+    size = 0
+    with connection.cursor() as cursor:
+        cursor.execute(*_statement(cursors))
+        for key, seq, name, payload, at in cursor:
+            lines.append(_line(by_key[key], seq, name, payload, at))
+            size += lines[-1].size
+            if size >= BATCH_BYTES:
+                break
+    return lines, len(lines) >= LOG_BATCH_LINES or size >= BATCH_BYTES
+
+
+def _statement(cursors: Mapping[SessionLog, int]) -> tuple[str, list[Any]]:
+    if connection.vendor == "sqlite":
+        places = orjson.dumps({_key(log): seq for log, seq in cursors.items()}).decode()
+        return _SQLITE, [places, LOG_BATCH_LINES, BATCH_LINES]
+    return _POSTGRESQL, [[log.session_id for log in cursors], list(cursors.values()), LOG_BATCH_LINES, BATCH_LINES]
+
+
+def _key(log: SessionLog) -> Any:
+    """Return a session's id as a raw query returns it."""
+    if connection.vendor == "sqlite":
+        return log.session_id.hex
+    return log.session_id
+
+
+def _line(log: SessionLog, seq: int, name: str, payload: str, at: datetime) -> LogLine:
+    when = (at if at.tzinfo else at.replace(tzinfo=UTC)).isoformat()
+    text = (
+        f'{{"type":"event","event":{orjson.dumps(name).decode()},"seq":{seq},"epoch":"{log.epoch}",'
+        f'"session_id":"{log.session_id}","task_id":"{log.task_id}","at":"{when}","payload":{payload}}}'
+    )
+    return LogLine(log, seq, text, len(text) if text.isascii() else len(text.encode()))
+
+
+def _load_new_sessions(tasks: Collection[uuid.UUID], known: Mapping[SessionLog, int]) -> list[SessionLog]:
+    if not tasks:
+        return []
+    rows = TaskSession.objects.filter(task_id__in=tasks).values_list("id", "task_id", "epoch")
+    return [log for log in (SessionLog(*row) for row in rows) if log not in known]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from sessions_app.models import SessionEvent
 from sessions_app.stream.api import event_stream
 from sessions_app.stream.live import hub as hubs
 from sessions_app.stream.live.authentication import Principal, Subscription
-from sessions_app.stream.live.log_reader import start_stream_at
+from sessions_app.stream.live.stream_start import start_stream_at
 from tests.api.world import World, client_of
 from tests.stream.live.sockets import Headers, Wire, connected, of_page, of_program, path_of, say, wait_until
 from tests.waiting import PATIENCE

@@ -13,7 +13,6 @@ from django.db import OperationalError, connection, transaction
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.stream.live import hub as hubs
-from sessions_app.stream.live import log_reader
 from tests.api.world import World
 from tests.stream.live.sockets import Headers, Socket, connected, of_page, path_of, say, wait_until
 
@@ -106,15 +105,17 @@ async def test_brief_database_failure_loses_no_events(
 ) -> None:
     failures = iter([OperationalError("gone"), OperationalError("still gone")])
 
-    def look(*args: Any) -> log_reader.LogChanges:
+    load_changes = hubs.load_changes
+
+    def load_or_fail(*args: Any) -> hubs.LogChanges:
         for error in failures:
             raise error
-        return log_reader.load_changes(*args)
+        return load_changes(*args)
 
     monkeypatch.setattr(hubs, "RETRY", 0.01)
     async with AsyncExitStack() as stack:
         (socket,) = await live_sockets(stack, world, member, 1)
-        monkeypatch.setattr(hubs, "load_changes", look)
+        monkeypatch.setattr(hubs, "load_changes", load_or_fail)
         await say(world.session, 3)
         assert await socket.seqs(3) == [1, 2, 3]
     assert caplog.text.count("could not be sent to sockets") == 2
@@ -127,7 +128,7 @@ async def test_broken_connection_is_dropped_and_others_are_served(
         await live_sockets(stack, world, member, 1)
         (broken,) = hubs.get_hub().subscribers
 
-        async def transmit(batch: Sequence[log_reader.LogLine]) -> None:
+        async def transmit(batch: Sequence[hubs.LogLine]) -> None:
             raise ConnectionError
 
         monkeypatch.setattr(broken, "transmit", transmit)

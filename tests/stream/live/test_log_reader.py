@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 
 from sessions_app.board.services.tasks import create_session
 from sessions_app.models import NewEvent, TaskSession, append_events
-from sessions_app.stream.live import log_reader
-from sessions_app.stream.live.log_reader import SessionLog, load_changes, load_lines_after
+from sessions_app.stream.live import hub
+from sessions_app.stream.live.hub import SessionLog, load_changes, load_lines_after
 from sessions_app.timeline.services import event_json
 from tests.api.world import World
 from tests.stream.live.sockets import append as say
@@ -64,7 +64,7 @@ def test_one_statement_reads_every_log_after_its_own_cursor(world: World) -> Non
 @pytest.mark.embedded
 def test_log_query_uses_the_index(world: World) -> None:
     say(world.session.id, 3)
-    sql, values = log_reader._statement({SessionLog.of(world.session): 0})
+    sql, values = hub._statement({SessionLog.of(world.session): 0})
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN QUERY PLAN {sql}", values)
         plan = " / ".join(row[3] for row in cursor.fetchall())
@@ -74,15 +74,15 @@ def test_log_query_uses_the_index(world: World) -> None:
 
 def test_long_log_leaves_room_for_other_logs(world: World) -> None:
     second = another(world)
-    say(world.session.id, log_reader.LOG_BATCH_LINES + 50)
+    say(world.session.id, hub.LOG_BATCH_LINES + 50)
     say(second.id, 1)
     found, more = load_lines_after({SessionLog.of(world.session): 0, SessionLog.of(second): 0})
-    assert [line.seq for line in found] == [*range(1, log_reader.LOG_BATCH_LINES + 1), 1]
+    assert [line.seq for line in found] == [*range(1, hub.LOG_BATCH_LINES + 1), 1]
     assert more
 
 
 def test_batch_ends_at_its_size_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_reader, "BATCH_BYTES", 2500)
+    monkeypatch.setattr(hub, "BATCH_BYTES", 2500)
     say(world.session.id, 10, size=1000)
     found, more = load_lines_after({SessionLog.of(world.session): 4})
     assert ([line.seq for line in found], more) == ([5, 6], True)
@@ -91,7 +91,7 @@ def test_batch_ends_at_its_size_limit(world: World, monkeypatch: pytest.MonkeyPa
 @pytest.mark.embedded
 def test_reading_leaves_no_transaction_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unfinished statement would keep its read transaction open, and the write-ahead log would grow."""
-    monkeypatch.setattr(log_reader, "BATCH_BYTES", 1)
+    monkeypatch.setattr(hub, "BATCH_BYTES", 1)
     say(world.session.id, 500)
     load_lines_after({SessionLog.of(world.session): 0})
     with connection.cursor() as cursor:

@@ -10,8 +10,7 @@ import pytest
 from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.models import SessionEvent
 from sessions_app.sessions.services.status import session_status
-from sessions_app.stream.live.hub import get_hub
-from sessions_app.stream.live.log_reader import LogLine, SessionLog, load_lines_after
+from sessions_app.stream.live.hub import LogLine, SessionLog, get_hub, load_lines_after
 from tests.api.world import World, client_of, message
 from tests.stream.live.sockets import Headers, append, connected, of_page, path_of, say, wait_until
 

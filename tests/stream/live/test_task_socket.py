@@ -14,8 +14,7 @@ from sessions_app.models import TaskSession
 from sessions_app.stream import consumers
 from sessions_app.stream.consumers import ConnectionGreeting, TaskConsumer
 from sessions_app.stream.live.authentication import Principal
-from sessions_app.stream.live.hub import Hub, get_hub
-from sessions_app.stream.live.log_reader import LogChanges
+from sessions_app.stream.live.hub import Hub, LogChanges, get_hub
 from tests.api.world import World, client_of
 from tests.stream.live.sockets import append, connected, of_page, path_of, say, wait_until
 from tests.waiting import eventually
