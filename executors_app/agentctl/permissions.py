@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from executors_app.agentctl.journal.journal import Journal
+from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.state_files import DurableStore
 from executors_app.machine import crash_points
 from executors_app.wire import questions

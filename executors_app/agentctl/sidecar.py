@@ -18,7 +18,7 @@ from executors_app.agentctl.conversation_store import ConversationStore
 from executors_app.agentctl.drivers import Driver, SettingRefused, SupportsSettings
 from executors_app.agentctl.job_runner import JobRunner
 from executors_app.agentctl.job_store import JobRecords
-from executors_app.agentctl.journal.journal import Journal, JournalLimits
+from executors_app.agentctl.journal import Journal, JournalLimits
 from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.process import subreaper
 from executors_app.agentctl.state_files import DurableStore, GenerationFence, TokenFile

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from executors_app.agentctl.journal.journal import JournalLimits
+from executors_app.agentctl.journal import JournalLimits
 from executors_app.wire.protocol import CLOSE_STALE_GENERATION, JournalKind
 from tests.agentctl.running import Running, agentctl, next_lines
 from tests.waiting import PATIENCE, eventually_async

@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 import pytest
 
+from executors_app.agentctl import journal as journals
 from executors_app.agentctl.http.server import FRAME_BYTES
-from executors_app.agentctl.journal import store
 from executors_app.agentctl.state_files import write_all
 from executors_app.wire.protocol import JournalKind
 from tests.agentctl.running import Running, agentctl
@@ -38,7 +38,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made = Disk()
-    monkeypatch.setattr(store, "write_all", made.write_all)
+    monkeypatch.setattr(journals, "write_all", made.write_all)
     yield made
     made.room = float("inf")
 

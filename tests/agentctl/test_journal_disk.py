@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.journal.journal import Journal
-from executors_app.agentctl.journal.store import SegmentStore
+from executors_app.agentctl.journal import Journal, SegmentStore
 from executors_app.wire.protocol import JournalKind
 from tests.agentctl.journals import last_segment, opened, seqs, shown
 from tests.waiting import PATIENCE, eventually_async

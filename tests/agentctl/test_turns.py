@@ -10,7 +10,7 @@ import pytest
 
 from executors_app.agentctl import turns
 from executors_app.agentctl.drivers import acp
-from executors_app.agentctl.journal.journal import JournalLimits
+from executors_app.agentctl.journal import JournalLimits
 from tests.agentctl.journals import held_syncs
 from tests.agentctl.running import Running, agentctl, holds
 from tests.waiting import eventually_async

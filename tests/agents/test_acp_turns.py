@@ -449,7 +449,7 @@ async def test_prompt_that_has_begun_is_not_sent_again(
     read_by_agent: Callable[[], list[dict[str, Any]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("executors_app.agentctl.drivers.acp._REFUSAL_TIME", refusal_time)
+    monkeypatch.setattr("executors_app.agentctl.drivers.acp_updates._REFUSAL_TIME", refusal_time)
     monkeypatch.setattr("executors_app.agentctl.drivers.acp._BUSY_WAIT", 0.05)
     script = agent()
     script["session/prompt"] = [[work, error(-32603, "409: another request is in progress")], [ENDED]]

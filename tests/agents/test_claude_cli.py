@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from executors_app.agentctl.drivers import StartFailed, TurnFailed
-from executors_app.agentctl.drivers.events import ConversationNamed, JournalLine, TurnErrored
+from executors_app.agentctl.drivers.cli_events import ConversationNamed, JournalLine, TurnErrored
 from executors_app.agentctl.drivers.stream_json import ControlProtocol, StreamJsonReader
 from tests.agents.driver_contract import AGENTS, Talk
 from tests.agents.hosts import RecordingHost

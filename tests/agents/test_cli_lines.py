@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.drivers import StartRequest, amp_cli, codex_cli, gemini_cli
+from executors_app.agentctl.drivers.acp_updates import error_in_text
+from executors_app.agentctl.drivers.cli_events import JournalLine, TurnEnded, TurnErrored
 from executors_app.agentctl.drivers.codex_cli import CodexEventReader
-from executors_app.agentctl.drivers.events import JournalLine, TurnEnded, TurnErrored, error_in_text, failure_code
+from executors_app.agentctl.drivers.failures import failure_code
 from executors_app.agentctl.drivers.gemini_cli import GeminiEventReader
 from executors_app.agentctl.drivers.stream_json import StreamJsonReader
 

@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import orjson
 
-from executors_app.agentctl.drivers.events import update_to_journal_line
+from executors_app.agentctl.drivers.acp_updates import update_to_journal_line
 from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection
-from executors_app.agentctl.journal.journal import Journal
+from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.process.agent_process import AgentProcess
 from executors_app.agentctl.process.async_io import CHUNK_BYTES, PipeReader
 from executors_app.wire.line_format import encode_line

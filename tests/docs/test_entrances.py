@@ -82,7 +82,7 @@ FILES: Final[Mapping[str, str]] = {
                 *("agentctl/process/background", "machine/process/execution_processes", "machine/process/identity"),
                 *("repositories/progress", "agentctl/process/subreaper"),
             ),
-            JOURNAL: ("wire/line_format", "agentctl/journal/store"),
+            JOURNAL: ("wire/line_format", "agentctl/journal"),
             "lines of an agent": ("agentctl/conversation_store", "agentctl/job_runner", "agentctl/job_store"),
             OURS: (
                 *("agentctl/daemon", "agentctl/host/daemon", "agentctl/host/records", "agentctl/process/forked_guard"),

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors_app.agentctl.drivers.events import ReplayCollector, parse_permission_request, update_to_journal_line
+from executors_app.agentctl.drivers.acp_requests import parse_permission_request
+from executors_app.agentctl.drivers.acp_updates import ReplayCollector, update_to_journal_line
 from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection
 from executors_app.client import parse_frame
 from executors_app.wire.protocol import JournalKind

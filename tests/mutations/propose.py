@@ -40,7 +40,7 @@ MODULES: Final = {
     "sessions_app/turns/retries.py": 2,
     # From the agent to the log: agentctl's turns and journal, and ingest.
     "executors_app/agentctl/turns.py": 3,
-    "executors_app/agentctl/journal/journal.py": 3,
+    "executors_app/agentctl/journal.py": 3,
     "executors_app/wire/line_format.py": 3,
     "sessions_app/stream/ingest/batches.py": 7,
     "sessions_app/journal.py": 1,

@@ -7,7 +7,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import (
@@ -20,10 +20,20 @@ from executors_app.agentctl.drivers import (
     StartResult,
     TurnFailed,
     acp_session_setup,
-    events,
+)
+from executors_app.agentctl.drivers.acp_requests import (
+    PERMISSION_METHOD,
+    QUESTION_COMPLETED,
+    QUESTION_METHOD,
+    ask_permission,
+    ask_question,
+    asks_in_own_form,
+    complete_question,
+    decline_question,
 )
 from executors_app.agentctl.drivers.acp_settings import AcpSettings
-from executors_app.agentctl.drivers.acp_updates import Update, UpdateRouter
+from executors_app.agentctl.drivers.acp_updates import PromptedTurn, UpdateRecorder, UpdateRouter, usage_of_answer
+from executors_app.agentctl.drivers.failures import NO_STOP_REASON, agent_ended, failure_code, stop_reason_text
 from executors_app.agentctl.drivers.json_rpc import (
     METHOD_NOT_FOUND,
     AgentGone,
@@ -55,8 +65,6 @@ _SAYS_BUSY: Final = re.compile(
     re.IGNORECASE,
 )
 """How agents refuse a prompt while they work on something that they began themselves."""
-_REFUSAL_TIME: Final = 1.0
-"""Seconds within which such a refusal comes, even if the other work produces output meanwhile."""
 _BUSY_WAIT: Final = 1.0
 """Seconds before such a prompt is sent again, doubled each time."""
 _MAX_BUSY_WAIT: Final = 5.0
@@ -88,36 +96,6 @@ def create(host: Host, marker: Mapping[str, str]) -> Driver:
 
 
 @dataclass(slots=True)
-class _Turn:
-    text: str
-    """The text of the prompt."""
-    echoed: int = 0
-    """How much of it the agent has repeated as words of its user."""
-    cancelled: bool = False
-    error: str = ""
-    """The agent's last text, if it is an error."""
-    sent_at: float = 0.0
-    """When the prompt was sent last, on the monotonic clock."""
-    has_begun: bool = False
-    """Whether the agent seems to have begun with the prompt, so that it must not be sent again."""
-    interrupted: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the turn is cancelled, or its agent has ended."""
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def takes_as_echo(self, update: Update) -> bool:
-        """Whether an update only repeats the prompt, or its next part."""
-        if update.get("sessionUpdate") != "user_message_chunk":
-            return False
-        said, start = events.content_text(update.get("content")).strip(), self.echoed
-        while self.text[start : start + 1].isspace():
-            start += 1
-        if not said or not self.text.startswith(said, start):
-            return False
-        self.echoed = start + len(said)
-        return True
-
-
-@dataclass(slots=True)
 class _Agent:
     """One agent process and the connection to it."""
 
@@ -136,14 +114,21 @@ class AcpDriver:
         self._agent_info: acp_session_setup.AgentInfo | None = None
         self._trial, self._login = acp_session_setup.CapabilityTrial(), acp_session_setup.Login(None)
         self._settings = AcpSettings(host.record)
-        self._updates = self._new_router()
-        self._turn: _Turn | None = None
+        self._recorder = self._new_recorder()
         self._step, self._step_timeout = "initialize", 0.0
         self._cwd = ""
         self._unknown_notifications = RateLimitedLog(host.record, "notifications", level="debug")
 
-    def _new_router(self) -> UpdateRouter:
-        return UpdateRouter(self._host.record, self._settings.handle_update, self._record_update)
+    def _new_recorder(self) -> UpdateRecorder:
+        return UpdateRecorder(self._host.record, self._settings.handle_update, self._handle_other_notification)
+
+    @property
+    def _updates(self) -> UpdateRouter:
+        return self._recorder.router
+
+    @property
+    def _turn(self) -> PromptedTurn | None:
+        return self._recorder.turn
 
     @property
     def _conversation_id(self) -> str | None:
@@ -163,9 +148,9 @@ class AcpDriver:
         """Start the agent and open or restore the conversation; raises StartFailed, which leaves no process."""
         if self.pid is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
-        self._agent, self._turn = None, None
+        self._agent = None
         self._settings = AcpSettings(self._host.record)
-        self._updates = self._new_router()
+        self._recorder = self._new_recorder()
         self._agent_info, self._trial, self._step_timeout = None, acp_session_setup.CapabilityTrial(), request.timeout
         self._login, self._cwd = acp_session_setup.Login(request.login), request.cwd
         try:
@@ -196,6 +181,7 @@ class AcpDriver:
             self._step, self._step_timeout = "initialize", request.timeout * _INITIALIZE_SHARE
             async with asyncio.timeout(self._step_timeout):
                 peer = self._agent_info = await acp_session_setup.initialize(agent.connection)
+            self._recorder.agent_name = peer.agent.get("name", "")
             self._step_timeout = request.handshake_limit
         request.report_left_out(self._host.record, peer.mcp_transports)
         self._step = "login"
@@ -230,7 +216,7 @@ class AcpDriver:
         process = await AgentProcess.spawn(request.argv, request.env, request.cwd, self._marker, record)
         wire = JsonRpcConnection(
             process,
-            on_notification=self._handle_notification,
+            on_notification=self._recorder.handle_notification,
             on_request=self._handle_request,
             room=self._host.wait_for_room,
             record=record,
@@ -280,7 +266,7 @@ class AcpDriver:
                 how = self._agent.process.exit_description()
             else:
                 how = f"with code {exit_code}"
-            return events.agent_ended(f"the agent ended {how} before completing {self._step}", stderr)
+            return agent_ended(f"the agent ended {how} before completing {self._step}", stderr)
         if isinstance(error, SpawnFailed):
             return StartFailed(error.code, str(error), permanent=error.permanent)
         late = f"the agent did not complete {self._step} within {self._step_timeout:g} s{_LIMIT_HINT}"
@@ -298,7 +284,7 @@ class AcpDriver:
         if agent is None or agent.exited.is_set() or self._conversation_id is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
         params = {"sessionId": self._conversation_id, "prompt": self._blocks(text, attachments), **_prompt_meta(kind)}
-        turn = self._turn = _Turn(text)
+        turn = self._recorder.turn = PromptedTurn(text)
         self._updates.prompted()
         try:
             answer = await self._call_when_free(agent, turn, params, delivered)
@@ -310,7 +296,7 @@ class AcpDriver:
                 raise TurnFailed(Code.AUTH_REQUIRED, error.text) from error
             if not turn.has_begun and acp_session_setup.reports_loss(error, params["sessionId"]):
                 raise TurnFailed(Code.CONVERSATION_CLOSED, self._closed_sentence(error.text)) from error
-            raise TurnFailed(events.failure_code(error.text), error.text) from error
+            raise TurnFailed(failure_code(error.text), error.text) from error
         except PipeStuck as error:
             # Part of the prompt was written. It must never be completed, and the agent would read any further
             # message as its rest.
@@ -322,10 +308,10 @@ class AcpDriver:
             raise TurnFailed(Code.AGENT_EXITED, message) from error
         finally:
             turn.ended.set()
-            self._turn = None
+            self._recorder.turn = None
         reason = self._stop_reason(answer)
-        if turn.error and reason in ("end_turn", events.NO_STOP_REASON) and not turn.cancelled:
-            raise TurnFailed(events.failure_code(turn.error), turn.error)
+        if turn.error and reason in ("end_turn", NO_STOP_REASON) and not turn.cancelled:
+            raise TurnFailed(failure_code(turn.error), turn.error)
         return reason
 
     def _closed_sentence(self, said: str) -> str:
@@ -339,7 +325,7 @@ class AcpDriver:
             "Send the prompt again afterwards."
         )
 
-    async def _call_when_free(self, agent: _Agent, turn: _Turn, params: dict[str, Any], delivered: Any) -> Any:
+    async def _call_when_free(self, agent: _Agent, turn: PromptedTurn, params: dict[str, Any], delivered: Any) -> Any:
         """Send the prompt; while the agent refuses it because it still works on something else, wait and repeat it.
 
         Such a refusal means that the agent has not begun with this prompt. The same words after a tool call, or after
@@ -371,9 +357,9 @@ class AcpDriver:
 
     def _stop_reason(self, answer: Any) -> str:
         result = answer if isinstance(answer, dict) else {}
-        if usage := events.usage_of_answer(result):
+        if usage := usage_of_answer(result):
             self._host.record(JournalKind.USAGE, usage=usage)
-        return events.stop_reason_text(result.get("stopReason"))
+        return stop_reason_text(result.get("stopReason"))
 
     async def cancel(self) -> None:
         """Ask the agent to end the active turn; an error that it answers afterwards counts as *cancelled*."""
@@ -385,37 +371,21 @@ class AcpDriver:
             await self._agent.connection.notify("session/cancel", {"sessionId": self._conversation_id})
 
     # -- notifications and requests of the agent
-    def _handle_notification(self, method: str, params: Any) -> None:
-        if method == events.QUESTION_COMPLETED and events.complete_question(self._host, params):
+    def _handle_other_notification(self, method: str, params: Any) -> None:
+        if method == QUESTION_COMPLETED and complete_question(self._host, params):
             return
-        update = params.get("update") if isinstance(params, dict) else None
-        if method != "session/update" or not isinstance(update, dict):
-            self._unknown_notifications.put(
-                f"the agent sent {method}".encode(),
-                params=encode_message(_without_session_id(params))[:500].decode("utf-8", "replace"),
-            )
-        else:
-            self._updates.receive(params.get("sessionId"), update)
-
-    def _record_update(self, update: Update, may_be_replayed: bool) -> None:
-        if self._turn is not None and update.get("sessionUpdate") != "usage_update":
-            is_late = time.monotonic() - self._turn.sent_at > _REFUSAL_TIME
-            self._turn.has_begun |= is_late or update.get("sessionUpdate") == "tool_call"
-        if self._turn is not None and self._turn.takes_as_echo(update):
-            return
-        # An agent may report its usage after its last text.
-        if self._turn and self._agent_info and update.get("sessionUpdate") != "usage_update":
-            self._turn.error = events.error_in_text(self._agent_info.agent.get("name", ""), update)
-        kind, body = events.update_to_journal_line(update)
-        self._host.record(kind, **body, **({"may_be_replayed": True} if may_be_replayed else {}))
+        self._unknown_notifications.put(
+            f"the agent sent {method}".encode(),
+            params=encode_message(_without_session_id(params))[:500].decode("utf-8", "replace"),
+        )
 
     async def _handle_request(self, method: str, params: Any) -> Any:
-        if method == events.QUESTION_METHOD:
-            return await events.ask_question(self._host, params, self._asking_sub_agent(params))
-        if method == events.PERMISSION_METHOD:
-            return await events.ask_permission(self._host, params, self._asking_sub_agent(params))
-        if events.asks_in_own_form(method):
-            events.decline_question(self._host, params)
+        if method == QUESTION_METHOD:
+            return await ask_question(self._host, params, self._asking_sub_agent(params))
+        if method == PERMISSION_METHOD:
+            return await ask_permission(self._host, params, self._asking_sub_agent(params))
+        if asks_in_own_form(method):
+            decline_question(self._host, params)
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
 
     def _asking_sub_agent(self, params: Any) -> str:

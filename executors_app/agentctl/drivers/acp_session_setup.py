@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from executors_app.agentctl.drivers import LoginRequest, StartFailed, StartRequest
-from executors_app.agentctl.drivers.acp_updates import UpdateRouter
-from executors_app.agentctl.drivers.events import LOGIN_PATTERN, QUESTION_CAPABILITIES, ReplayCollector
+from executors_app.agentctl.drivers.acp_requests import QUESTION_CAPABILITIES
+from executors_app.agentctl.drivers.acp_updates import ReplayCollector, UpdateRouter
+from executors_app.agentctl.drivers.failures import LOGIN_PATTERN
 from executors_app.agentctl.drivers.json_rpc import METHOD_NOT_FOUND, AgentGone, JsonRpcConnection, RpcError
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.wire.agent_settings import AGENT, REASON_LIMIT, clean_text, parse_auth_methods

@@ -1,4 +1,4 @@
-"""Decide which conversation an update of an ACP agent belongs to, and whether it is new or only replayed.
+"""Updates of ACP agents as journal lines: which conversation each belongs to, and whether it is new or only replayed.
 
 ACP says that an agent replays the conversation before it answers ``session/load``. Some answer first and replay
 afterwards, some answer with another id than the one that was asked for, some send updates before there is any
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Final
 
-from executors_app.agentctl.drivers import events
-from executors_app.agentctl.drivers.events import ReplayCollector
 from executors_app.wire.protocol import JournalKind
+from executors_app.wire.replayed_texts import MAX_DIGESTS, MAX_TEXTS, text_digest
 
 _QUIET: Final = 0.1
 """Seconds without an update after which a replay of all expected requests is over."""
@@ -32,10 +34,29 @@ _LATE_QUIET: Final = 1.0
 _MAX_HELD: Final = 2000
 """Maximum number of updates that are held back until it is known what they are."""
 _MAX_SUB_AGENTS: Final = 1000
+_REFUSAL_TIME: Final = 1.0
+"""Seconds within which a busy agent refuses a prompt, even if its other work produces output meanwhile."""
 _CONTENT: Final = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 _TOOLS: Final = frozenset({"tool_call", "tool_call_update"})
 
 Update = Mapping[str, Any]
+USER_TEXT_BYTES: Final = 4096
+_MESSAGE_KINDS: Final = {
+    "user_message_chunk": JournalKind.MESSAGE_USER,
+    "agent_message_chunk": JournalKind.MESSAGE_AGENT,
+    "agent_thought_chunk": JournalKind.MESSAGE_THOUGHT,
+}
+_TOOL_FIELDS: Final[Mapping[str, tuple[str, type]]] = {
+    "title": ("title", str),
+    "kind": ("tool_kind", str),
+    "status": ("status", str),
+    "content": ("content", list),
+    "locations": ("locations", list),
+    "rawInput": ("raw_input", object),
+    "rawOutput": ("raw_output", object),
+}
+"""ACP's field of a tool call, ours, and the type of its values; a value of another type is left out."""
+LineParts = tuple[JournalKind, dict[str, Any]]
 
 
 class _Phase(Enum):
@@ -48,6 +69,85 @@ class _Phase(Enum):
     SETTLING = auto()
     """It has answered, and may replay afterwards."""
     OPEN = auto()
+
+
+@dataclass(slots=True)
+class PromptedTurn:
+    """A turn from its prompt to its end."""
+
+    text: str
+    """The text of the prompt."""
+    echoed: int = 0
+    """How much of it the agent has repeated as words of its user."""
+    cancelled: bool = False
+    error: str = ""
+    """The agent's last text, if it is an error."""
+    sent_at: float = 0.0
+    """When the prompt was sent last, on the monotonic clock."""
+    has_begun: bool = False
+    """Whether the agent seems to have begun with the prompt, so that it must not be sent again."""
+    interrupted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the turn is cancelled, or its agent has ended."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def takes_as_echo(self, update: Update) -> bool:
+        """Whether an update only repeats the prompt, or its next part."""
+        if update.get("sessionUpdate") != "user_message_chunk":
+            return False
+        said, start = content_text(update.get("content")).strip(), self.echoed
+        while self.text[start : start + 1].isspace():
+            start += 1
+        if not said or not self.text.startswith(said, start):
+            return False
+        self.echoed = start + len(said)
+        return True
+
+
+class UpdateRecorder:
+    """Records the updates of one agent process as journal lines.
+
+    ``on_settings`` as in ``UpdateRouter``; ``on_other`` gets the notifications that are no updates.
+    """
+
+    def __init__(
+        self,
+        record: Callable[..., Any],
+        on_settings: Callable[[Update], bool],
+        on_other: Callable[[str, Any], None],
+    ):
+        self._record, self._on_other = record, on_other
+        self.router = UpdateRouter(record, on_settings, self._record_update)
+        self.turn: PromptedTurn | None = None
+        self.agent_name = ""
+        """The agent's own name, once it has told it."""
+
+    def handle_notification(self, method: str, params: Any) -> None:
+        """Take one notification of the agent."""
+        if method == "session/update" and isinstance(params, dict) and isinstance(params.get("update"), dict):
+            self.router.receive(params.get("sessionId"), params["update"])
+        else:
+            self._on_other(method, params)
+
+    def _record_update(self, update: Update, may_be_replayed: bool) -> None:
+        if self.turn is not None and self._shows_begin(self.turn, update):
+            self.turn.has_begun = True
+        if self.turn is not None and self.turn.takes_as_echo(update):
+            return
+        # An agent may report its usage after its last text.
+        if self.turn is not None and update.get("sessionUpdate") != "usage_update":
+            self.turn.error = error_in_text(self.agent_name, update)
+        kind, body = update_to_journal_line(update)
+        if may_be_replayed:
+            body["may_be_replayed"] = True
+        self._record(kind, **body)
+
+    @staticmethod
+    def _shows_begin(turn: PromptedTurn, update: Update) -> bool:
+        """Whether an update shows that the agent has begun with the prompt, and does not still end other work."""
+        name = update.get("sessionUpdate")
+        if name == "usage_update":
+            return False
+        return name == "tool_call" or time.monotonic() - turn.sent_at > _REFUSAL_TIME
 
 
 class UpdateRouter:
@@ -223,7 +323,7 @@ class UpdateRouter:
 
         The process serves one conversation, so another one that appears during its turns was begun by the agent.
         """
-        line = events.sub_agent_line(update) if self._prompted else None
+        line = sub_agent_line(update) if self._prompted else None
         if line is None:
             self._log("the agent sent an update of another conversation", update)
             return
@@ -261,3 +361,173 @@ def _join_chunks(held: list[tuple[Any, Update]]) -> Iterator[tuple[Any, Update]]
             text = "".join(each["content"]["text"] for _, each in chunks)
             update = {**update, "content": {"type": "text", "text": text}}
         yield session_id, update
+
+
+def update_to_journal_line(update: Mapping[str, Any]) -> LineParts:
+    """Return kind and body of the journal line for the ``update`` of a ``session/update``."""
+    name = update.get("sessionUpdate")
+    if name in _MESSAGE_KINDS:
+        return _message_line(_MESSAGE_KINDS[name], update)
+    if name in ("tool_call", "tool_call_update"):
+        return _tool_line(update)
+    if name == "plan" and isinstance(update.get("entries"), list):
+        return JournalKind.PLAN, {"entries": update["entries"]}
+    if name == "usage_update":
+        return JournalKind.USAGE, {"usage": {key: value for key, value in update.items() if key != "sessionUpdate"}}
+    return JournalKind.LOG, {"level": "debug", "text": f"the agent sent {name}", "data": dict(update)}
+
+
+def _tool_line(update: Mapping[str, Any]) -> LineParts:
+    if tool_call_id(update) is None:
+        text = "the agent reported a tool call without an id"
+        return JournalKind.LOG, {"level": "warning", "text": text, "data": dict(update)}
+    if update.get("sessionUpdate") == "tool_call_update":
+        return JournalKind.TOOL_UPDATE, acp_tool_call(update)
+    return JournalKind.TOOL_CALL, {"title": "", "tool_kind": "other", "status": "pending", **acp_tool_call(update)}
+
+
+def sub_agent_line(update: Mapping[str, Any]) -> LineParts | None:
+    """Return the journal line for an update of a sub-agent: its text or a tool call; None for any other update."""
+    kind, body = update_to_journal_line(update)
+    if kind == JournalKind.MESSAGE_AGENT:
+        return JournalKind.MESSAGE_SUB_AGENT, body
+    if kind in (JournalKind.TOOL_CALL, JournalKind.TOOL_UPDATE):
+        return (kind, body)
+    return None
+
+
+def acp_tool_call(update: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a tool call or of a change to one, with only the fields that the agent sent."""
+    fields = {}
+    for theirs, (ours, kind) in _TOOL_FIELDS.items():
+        value = update.get(theirs)
+        if value is not None and isinstance(value, kind):
+            fields[ours] = value
+    return {"tool_call_id": tool_call_id(update) or "", **fields}
+
+
+def tool_call_id(update: Mapping[str, Any]) -> str | None:
+    """Return the id of a tool call as text, because some agents number their calls; None if it has none."""
+    call_id = update.get("toolCallId")
+    if isinstance(call_id, int) and not isinstance(call_id, bool):
+        return str(call_id)
+    if isinstance(call_id, str):
+        return call_id
+    return None
+
+
+def content_text(content: Any) -> str:
+    """Return the text of a content block or of a list of them; other content is named in brackets."""
+    if isinstance(content, list):
+        return "".join(map(content_text, content))
+    if not isinstance(content, dict):
+        if isinstance(content, str):
+            return content
+        return ""
+    if isinstance(text := content.get("text"), str):
+        return text
+    resource = content.get("resource")
+    if isinstance(resource, dict) and isinstance(text := resource.get("text"), str):
+        return text
+    return f"[{content.get('type')}: {content.get('uri') or content.get('name') or content.get('mimeType') or '?'}]"
+
+
+def _message_line(kind: JournalKind, update: Mapping[str, Any]) -> LineParts:
+    content = update.get("content")
+    if not content or not isinstance(content, dict | list | str):
+        return JournalKind.LOG, {
+            "level": "warning",
+            "text": "the agent sent a message without content",
+            "data": dict(update),
+        }
+    body: dict[str, Any] = {"text": content_text(content)}
+    blocks = content if isinstance(content, list) else [content]
+    if any(isinstance(block, dict) and block.get("type") != "text" for block in blocks):
+        body["content"] = content
+    if isinstance(update.get("messageId"), str):
+        body["agent_message_id"] = update["messageId"]
+    return kind, body
+
+
+class ReplayCollector:
+    """Collects the conversation that an agent replays while it loads it."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        """Number of messages of user and agent; consecutive chunks of one message count once."""
+        self.user_messages = 0
+        """Number of messages of the user among them."""
+        self._user: deque[str] = deque(maxlen=MAX_TEXTS)
+        self._digests: deque[str] = deque(maxlen=MAX_DIGESTS)
+        """Of all user texts but the last one, which may still grow."""
+        self._last: tuple[Any, Any] | None = None
+
+    def add(self, update: Mapping[str, Any]) -> None:
+        """Add one replayed update."""
+        name = update.get("sessionUpdate")
+        if name not in ("user_message_chunk", "agent_message_chunk"):
+            self._last = None
+            return
+        message = (name, update.get("messageId"))
+        begins = message != self._last
+        self._last = message
+        self.messages += begins
+        if name == "user_message_chunk":
+            self.user_messages += begins
+            self._add_user_text(content_text(update.get("content")), begins=begins)
+
+    def _add_user_text(self, text: str, *, begins: bool) -> None:
+        if self._user and begins:
+            self._digests.append(text_digest(self._user[-1]))
+        earlier = self._user.pop() if self._user and not begins else ""
+        self._user.append(earlier + text)
+
+    @property
+    def user_texts(self) -> list[str]:
+        """The last user texts, each cut to ``USER_TEXT_BYTES``."""
+        return [text.encode("utf-8", "replace")[:USER_TEXT_BYTES].decode("utf-8", "ignore") for text in self._user]
+
+    @property
+    def user_digests(self) -> list[str]:
+        """The digests of all user texts, whole, oldest first."""
+        return [*self._digests, *(text_digest(text) for text in islice(reversed(self._user), 1))]
+
+
+_ERRORS: Final[Mapping[str, re.Pattern[str]]] = {
+    # Its only machine-readable report needs a capability of one client, which would cost the output of its commands.
+    "@agentclientprotocol/codex-acp": re.compile(
+        r"(?:unexpected status \d{3}\b|exceeded retry limit, last status: |stream disconnected before completion: "
+        r"|[Cc]onnection failed: |Selected model is at capacity\.|We're currently experiencing high demand"
+        r"|Quota exceeded\.|Codex ran out of room in the model's context window|internal error; agent loop died)"
+    ),
+}
+"""How the errors begin that an agent reports as text, by the name that the agent reports."""
+
+
+def error_in_text(agent_name: str, update: Mapping[str, Any]) -> str:
+    """Return the error that an update consists of, or an empty string.
+
+    Such an update is the whole error and an empty line, unlike a model's text, which comes in pieces.
+    """
+    pattern, content = _ERRORS.get(agent_name), update.get("content")
+    if pattern is None or update.get("sessionUpdate") != "agent_message_chunk" or not isinstance(content, dict):
+        return ""
+    text = content.get("text")
+    if not isinstance(text, str) or not text.endswith("\n\n"):
+        return ""
+    if pattern.match(text):
+        return text.strip()
+    return ""
+
+
+def usage_of_answer(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the usage that the answer to a prompt reports, by ACP or in its ``_meta``; empty if it reports none."""
+    meta = result.get("_meta")
+    extension = meta if isinstance(meta, dict) else {}
+    for usage in (result.get("usage"), extension.get("usage")):
+        if isinstance(usage, dict):
+            return usage
+    return {name: extension[name] for name in _USAGE_IN_META if name in extension}
+
+
+_USAGE_IN_META: Final = ("inputTokens", "outputTokens", "totalTokens", "cachedReadTokens")

@@ -16,8 +16,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, TurnFailed
+from executors_app.agentctl.drivers.cli_events import TurnReader
 from executors_app.agentctl.drivers.cli_process import CliProcess, wait_for_any
-from executors_app.agentctl.drivers.events import NO_STOP_REASON, TurnReader, failure_code, matches_gone_pattern
+from executors_app.agentctl.drivers.failures import NO_STOP_REASON, failure_code, matches_gone_pattern
 from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
 from executors_app.agentctl.drivers.prompt_content import prompt_text, split_images
 from executors_app.agentctl.drivers.stream_json import (

@@ -10,14 +10,18 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from executors_app.agentctl.drivers import Driver, Host, StartRequest, events
-from executors_app.agentctl.drivers.events import (
+from executors_app.agentctl.drivers import Driver, Host, StartRequest
+from executors_app.agentctl.drivers.cli_events import (
     CliEvent,
     ConversationNamed,
     JournalLine,
     TurnEnded,
     TurnErrored,
+    joined_text,
     log_event,
+    plan_event,
+    tool_call_event,
+    tool_result_event,
 )
 from executors_app.agentctl.drivers.per_turn import Dialect, PerTurnDriver
 from executors_app.wire.protocol import JournalKind
@@ -82,7 +86,7 @@ class CodexEventReader:
                     yield JournalLine(JournalKind.MESSAGE_THOUGHT, {"text": str(item.get("text") or "")})
             case "todo_list":
                 steps = item.get("items") or ()
-                yield events.plan_event(
+                yield plan_event(
                     (str(step.get("text")), "completed" if step.get("completed") is True else "pending")
                     for step in steps
                 )
@@ -103,12 +107,12 @@ class CodexEventReader:
         if call_id not in self._begun:
             self._begun.add(call_id)
             title, tool_kind, arguments = _tool_call_fields(item)
-            yield events.tool_call_event(call_id, title, tool_kind, arguments)
+            yield tool_call_event(call_id, title, tool_kind, arguments)
         if done:
             failed = item.get("status", "completed") not in ("completed", *_UNFINISHED)
             code = item.get("exit_code")
             outcome = {"raw_output": {"exit_code": code}} if isinstance(code, int) else {}
-            yield events.tool_result_event(call_id, _result_text(item), failed=failed, **outcome)
+            yield tool_result_event(call_id, _result_text(item), failed=failed, **outcome)
 
 
 def _tool_call_fields(item: Item) -> tuple[str, str, Any]:
@@ -131,7 +135,7 @@ def _result_text(item: Item) -> str:
         return str(item["error"].get("message"))
     result = item.get("result")
     content = result.get("content") if isinstance(result, dict) else None
-    return str(item.get("aggregated_output") or "") or events.joined_text(content or "")
+    return str(item.get("aggregated_output") or "") or joined_text(content or "")
 
 
 DIALECT: Final = Dialect("codex", "codex exec", _turn, CodexEventReader, takes_images=True)

@@ -10,14 +10,16 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from executors_app.agentctl.drivers import Driver, Host, StartRequest, events
-from executors_app.agentctl.drivers.events import (
+from executors_app.agentctl.drivers import Driver, Host, StartRequest
+from executors_app.agentctl.drivers.cli_events import (
     CliEvent,
     ConversationNamed,
     JournalLine,
     TurnEnded,
     TurnErrored,
     log_event,
+    tool_call_event,
+    tool_result_event,
 )
 from executors_app.agentctl.drivers.per_turn import Dialect, PerTurnDriver
 from executors_app.agentctl.drivers.stream_json import tool_title
@@ -68,10 +70,10 @@ class GeminiEventReader:
             case "tool_use":
                 name, arguments = str(message.get("tool_name")), message.get("parameters")
                 kind = _TOOL_KINDS.get(name, "other")
-                yield events.tool_call_event(self._call_id(message), tool_title(name, arguments), kind, arguments)
+                yield tool_call_event(self._call_id(message), tool_title(name, arguments), kind, arguments)
             case "tool_result":
                 failed = message.get("status") != "success"
-                yield events.tool_result_event(self._call_id(message), _tool_output(message), failed=failed)
+                yield tool_result_event(self._call_id(message), _tool_output(message), failed=failed)
             case "error":
                 yield log_event(str(message.get("message")), {}, level="warning")
             case "result":

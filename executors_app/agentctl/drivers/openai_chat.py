@@ -35,7 +35,8 @@ from executors_app.agentctl.drivers import (
     TurnFailed,
     openai_chat_api,
 )
-from executors_app.agentctl.drivers.events import NO_STOP_REASON, USER_TEXT_BYTES
+from executors_app.agentctl.drivers.acp_updates import USER_TEXT_BYTES
+from executors_app.agentctl.drivers.failures import NO_STOP_REASON
 from executors_app.agentctl.drivers.json_rpc import encode_message
 from executors_app.agentctl.drivers.openai_chat_api import ChatProvider, build_messages, completion_request
 from executors_app.agentctl.drivers.prompt_content import prompt_text

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from executors_app.agentctl.conversation_store import USER, ConversationEntry
 from executors_app.agentctl.drivers import TurnFailed
-from executors_app.agentctl.drivers.events import stop_reason_text
+from executors_app.agentctl.drivers.failures import stop_reason_text
 from executors_app.agentctl.drivers.json_rpc import decode_message
 from executors_app.agentctl.process.async_io import LineSplitter
 from executors_app.machine.process import spawning

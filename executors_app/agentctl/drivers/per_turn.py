@@ -14,13 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Host, StartFailed, StartRequest, StartResult, TurnFailed
+from executors_app.agentctl.drivers.cli_events import LineParser, TurnReader
 from executors_app.agentctl.drivers.cli_process import CliProcess, run_command, wait_for_any
-from executors_app.agentctl.drivers.events import (
-    LineParser,
-    TurnReader,
-    failure_code,
-    matches_gone_pattern,
-)
+from executors_app.agentctl.drivers.failures import failure_code, matches_gone_pattern
 from executors_app.agentctl.drivers.prompt_content import image_files, prompt_text, split_images
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from executors_app.agentctl.drivers import TurnFailed
-from executors_app.agentctl.drivers.events import content_text
+from executors_app.agentctl.drivers.acp_updates import content_text
 from executors_app.wire.protocol import Code
 
 UNSUPPORTED: Final = "attachment_unsupported"

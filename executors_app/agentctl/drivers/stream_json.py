@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Host
-from executors_app.agentctl.drivers.events import (
-    NO_STOP_REASON,
+from executors_app.agentctl.drivers.cli_events import (
     CliEvent,
     ConversationNamed,
     JournalLine,
@@ -18,10 +17,10 @@ from executors_app.agentctl.drivers.events import (
     joined_text,
     log_event,
     plan_event,
-    stop_reason_text,
     tool_call_event,
     tool_result_event,
 )
+from executors_app.agentctl.drivers.failures import NO_STOP_REASON, stop_reason_text
 from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
 from executors_app.wire.protocol import JournalKind
 

@@ -33,8 +33,7 @@ from executors_app.agentctl.http.requests import (
 )
 from executors_app.agentctl.http.workspace_api import WorkspaceApi
 from executors_app.agentctl.job_runner import parse_job_request
-from executors_app.agentctl.journal.journal import Journal
-from executors_app.agentctl.journal.store import JournalDamaged
+from executors_app.agentctl.journal import Journal, JournalDamaged
 from executors_app.agentctl.process.async_io import StateNotifier
 from executors_app.agentctl.process.job_process import KEPT_BYTES
 from executors_app.agentctl.sidecar import Sidecar

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.journal.journal import Journal
+from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.workspace.changes import changes_between
 from executors_app.agentctl.workspace.left_commits import RefMemory, keep_left_commits
 from executors_app.agentctl.workspace.submodule_snapshots import SubmoduleSaver

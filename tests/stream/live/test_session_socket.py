@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.models import SessionEvent
 from sessions_app.sessions.services.status import session_status
-from sessions_app.stream.live.hub import LogLine, SessionLog, get_hub, load_lines_after
+from sessions_app.stream.live.hub import get_hub, load_lines_after
 from tests.api.world import World, client_of, message
-from tests.stream.live.sockets import Headers, append, connected, of_page, path_of, say, wait_until
+from tests.stream.live.sockets import Headers, connected, of_page, path_of, say, wait_until
 
 
 @pytest.fixture
@@ -88,17 +89,18 @@ async def test_events_sent_to_others_during_catch_up_are_not_missed(
         (followed,) = get_hub()._cursors
         await wait_until(lambda: get_hub()._cursors[followed] == 5, "the hub has passed by")
 
-    loop, reads = asyncio.get_running_loop(), []
+    reads: list[int] = []
 
-    def read(cursors: Mapping[SessionLog, int]) -> tuple[list[LogLine], bool]:
-        found = load_lines_after(cursors)
-        reads.append(len(found[0]))
-        if len(reads) == 1:
-            append(world.session.id, 3)
-            asyncio.run_coroutine_threadsafe(passed_by(), loop).result(10)
+    async def run(function: Callable[..., Any], *args: Any) -> Any:
+        found = await run_in_database(function, *args)
+        if function is load_lines_after:
+            reads.append(len(found[0]))
+            if len(reads) == 1:
+                await say(world.session, 3)
+                await passed_by()
         return found
 
-    monkeypatch.setattr("sessions_app.stream.live.hub.load_lines_after", read)
+    monkeypatch.setattr("sessions_app.stream.live.hub.run_in_database", run)
     await say(world.session, 2)
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
