@@ -1,8 +1,6 @@
 // Keep the lists of board, task, executors and sweeps up to date, and show times in the reader's time zone.
 
-import { keepLive } from "./live.js";
-import { partsOf } from "./parts.js";
-import { listen } from "./socket.js";
+import { keepLive, listen, partsOf } from "./live.js";
 import { showLocalTimes } from "./times.js";
 
 const EVERY = 3000;
@@ -24,7 +22,7 @@ function follow(place) {
   });
   place.addEventListener("kandev:look", () => live.soon());
   if (!place.dataset.socket) return;
-  socket = listen({ path: () => place.dataset.socket, hear: () => live.soon(AFTER_NEWS), ended: live.end });
+  socket = listen({ path: () => place.dataset.socket, onFrame: () => live.soon(AFTER_NEWS), onEnd: live.end });
 }
 
 document.querySelectorAll("main [data-live]").forEach(follow);

@@ -1,13 +1,24 @@
-// Keep a page up to date: request changes when a socket announces them, otherwise at intervals while the page
-// is visible, and continue through restarts of the server.
+// Keep a page up to date: receive events over a WebSocket, request changes when it announces them, otherwise at
+// intervals while the page is visible, replace the parts that have changed, and continue through restarts of the server.
 
-const FIRST_PAUSE = 1000;
-const LONGEST_PAUSE = 5000;
+import { showLocalTimes } from "./times.js";
+
+const FIRST_REQUEST_PAUSE = 1000;
+const FIRST_SOCKET_PAUSE = 500;
+const LONGEST_PAUSE = 5000; // a restart takes a few seconds
+const PAUSE_WHEN_TOO_MANY = 30000;
 const PATIENCE = 15000;
+const ACK_EVERY = 3000;
+const ACK_AT = 500; // events: timers of a hidden page are slow
+
+const LOGGED_OUT = "You are logged out. Reload the page to log in.";
+const GONE = "This no longer exists, or you no longer have access to it.";
+const ENDS = { 4401: LOGGED_OUT, 4404: GONE };
+const TOO_MANY = 4429;
 
 const connection = document.getElementById("connection");
 
-function say(text) {
+function showConnection(text) {
   connection.textContent = text;
   connection.hidden = !text;
 }
@@ -16,7 +27,7 @@ function say(text) {
 // which promises to queue prompts, is hidden; afterwards they show it again.
 const STATUS = ".strip > div:not(.wide) .pill, .chips .pill, .rows:not(.places) > li > .pill";
 
-function doubt(word) {
+function markUnknown(word) {
   document.documentElement.toggleAttribute("data-unknown", Boolean(word));
   for (const pill of document.querySelectorAll(STATUS)) {
     const known = pill.dataset.known === undefined ? [pill.textContent, pill.className] : JSON.parse(pill.dataset.known);
@@ -42,10 +53,10 @@ export function keepLive({ url, apply, every, back = () => {} }) {
     if (ended || at >= due) return;
     due = at;
     clearTimeout(timer);
-    if (!busy) timer = setTimeout(look, wait);
+    if (!busy) timer = setTimeout(requestChanges, wait);
   }
 
-  function rest(wait) {
+  function requestAfter(wait) {
     const wished = due;
     due = Infinity;
     if (wished < Infinity) soon(Math.max(0, Math.min(wait, wished - performance.now())));
@@ -55,21 +66,21 @@ export function keepLive({ url, apply, every, back = () => {} }) {
   function end(text) {
     ended = true;
     clearTimeout(timer);
-    say(text);
-    doubt("Unknown");
+    showConnection(text);
+    markUnknown("Unknown");
   }
 
-  async function look() {
+  async function requestChanges() {
     due = Infinity;
     busy = true;
-    const answer = await ask(url()).catch(() => null);
+    const answer = await fetchAnswer(url()).catch(() => null);
     busy = false;
     if (ended) return;
     if (answer?.over) return end(answer.over);
-    if (!answer) return later();
-    say("");
+    if (!answer) return retryLater();
+    showConnection("");
     if (failures) {
-      doubt("");
+      markUnknown("");
       back();
     }
     failures = 0;
@@ -79,15 +90,15 @@ export function keepLive({ url, apply, every, back = () => {} }) {
     } catch (error) {
       reportError(error);
     }
-    rest(more ? 0 : every());
+    requestAfter(more ? 0 : every());
   }
 
-  function later() {
+  function retryLater() {
     failures += 1;
-    say("Reconnecting… What you see may be out of date.");
-    doubt("Reconnecting");
+    showConnection("Reconnecting… What you see may be out of date.");
+    markUnknown("Reconnecting");
     due = Infinity;
-    soon(jittered(Math.min(FIRST_PAUSE * 1.5 ** failures, LONGEST_PAUSE)));
+    soon(jittered(Math.min(FIRST_REQUEST_PAUSE * 1.5 ** failures, LONGEST_PAUSE)));
   }
 
   document.addEventListener("visibilitychange", () => document.hidden || soon());
@@ -96,7 +107,7 @@ export function keepLive({ url, apply, every, back = () => {} }) {
   return { soon, end };
 }
 
-async function ask(url) {
+async function fetchAnswer(url) {
   const response = await fetch(url, {
     headers: { Accept: "application/json" },
     redirect: "manual",
@@ -109,5 +120,154 @@ async function ask(url) {
   return { json: await response.json() };
 }
 
-export const LOGGED_OUT = "You are logged out. Reload the page to log in.";
-export const GONE = "This no longer exists, or you no longer have access to it.";
+// --- events over a WebSocket ---
+
+// The page itself requests what it misses while there is no socket.
+// path(): the address, for each connection. onFrame(frame): called with each frame. onEnd(text): called at the final end.
+export function listen({ path, onFrame, onEnd }) {
+  let socket = null, greeted = false, over = false, failures = 0, timer, ackTimer;
+  const unacked = new Map(); // session: last seq
+  let count = 0;
+
+  // A socket that is being closed accepts nothing more, although its `onclose` has not been called yet.
+  const isOpen = () => greeted && socket.readyState === WebSocket.OPEN;
+
+  function connect() {
+    clearTimeout(timer);
+    if (socket || over) return;
+    socket = new WebSocket(new URL(path(), location.origin.replace(/^http/, "ws")));
+    socket.onmessage = ({ data }) => receive(JSON.parse(data));
+    socket.onclose = ({ code }) => closed(code);
+  }
+
+  function receive(frame) {
+    if (frame.type === "hello") {
+      greeted = true;
+      failures = 0;
+    }
+    if (frame.type === "event") noteUnacked(frame);
+    if (frame.type === "response") return; // to an unimportant request
+    onFrame(frame);
+  }
+
+  function noteUnacked({ session_id: session, seq }) {
+    unacked.set(session, seq);
+    count += 1;
+    if (count >= ACK_AT) acknowledge();
+    else ackTimer ??= setTimeout(acknowledge, ACK_EVERY);
+  }
+
+  function acknowledge() {
+    clearTimeout(ackTimer);
+    ackTimer = undefined;
+    count = 0;
+    if (isOpen()) for (const [session, seq] of unacked) socket.send(JSON.stringify({ type: "ack", session_id: session, seq }));
+    unacked.clear();
+  }
+
+  function closed(code) {
+    const wasOpen = greeted;
+    socket = null;
+    greeted = false;
+    unacked.clear();
+    if (code in ENDS) {
+      over = true;
+      return onEnd(ENDS[code]);
+    }
+    failures += 1;
+    const pause = code === TOO_MANY ? PAUSE_WHEN_TOO_MANY : Math.min(FIRST_SOCKET_PAUSE * 2 ** failures, LONGEST_PAUSE);
+    timer = setTimeout(connect, jittered(pause));
+    if (wasOpen) onFrame({ type: "closed" });
+  }
+
+  // The server can be reached again: an earlier socket may be dead without having noticed.
+  function renew() {
+    if (greeted) socket.close();
+    else connect();
+  }
+
+  // Send a request to the server; false while there is no socket.
+  function request(action, payload) {
+    if (!isOpen()) return false;
+    socket.send(JSON.stringify({ type: "request", id: 0, action, payload }));
+    return true;
+  }
+
+  connect();
+  return { renew, request, isOpen };
+}
+
+// --- parts of the page ---
+
+// Return the function that replaces parts of the page, each only when it has changed; open details, checked boxes and the
+// focus are kept. Its forget(name) replaces a part the next time even if it is unchanged.
+export function partsOf(names) {
+  const shown = new Map();
+  const replace = (parts) => {
+    for (const name of names) {
+      if (shown.get(name) === parts[name]) continue;
+      replaceInside(document.getElementById(`part-${name}`), parts[name]);
+      shown.set(name, parts[name]);
+    }
+  };
+  replace.forget = (name) => shown.delete(name);
+  return replace;
+}
+
+function replaceInside(place, html) {
+  const template = document.createElement("template");
+  template.innerHTML = html;
+  keepOpen(place, template.content);
+  keepTicked(place, template.content);
+  keepChosen(place, template.content);
+  keepFilledIn(place, template.content);
+  showLocalTimes(template.content); // before the layout: a longer time could need another line, and move the page
+  const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  place.replaceChildren(template.content);
+  if (focused) [...place.querySelectorAll("a, button, summary, input, select, textarea")].find((one) => nameOf(one) === focused)?.focus({ preventScroll: true });
+}
+
+function keepTicked(before, after) {
+  for (const box of before.querySelectorAll("input[type=checkbox]:checked")) {
+    const same = after.querySelector(`input[name="${CSS.escape(box.name)}"][value="${CSS.escape(box.value)}"]`);
+    if (same) same.checked = true;
+  }
+}
+
+// What the user has selected and not sent yet.
+function keepChosen(before, after) {
+  for (const select of before.querySelectorAll("select[id]")) {
+    const same = after.querySelector(`select#${CSS.escape(select.id)}`);
+    const isTouched = [...select.options].some((option) => option.selected !== option.defaultSelected);
+    if (same && isTouched && [...same.options].some((option) => option.value === select.value)) same.value = select.value;
+  }
+}
+
+// The user's input to an agent's question, and the server's error messages for it.
+function keepFilledIn(before, after) {
+  for (const form of before.querySelectorAll("form[data-key]")) {
+    const same = after.querySelector(`form[data-key="${CSS.escape(form.dataset.key)}"]`);
+    for (const one of same ? form.querySelectorAll(".question-field [name]") : []) {
+      const isBox = one.type === "checkbox" || one.type === "radio";
+      const found = [...same.querySelectorAll(`[name="${CSS.escape(one.name)}"]`)].find((other) => !isBox || other.value === one.value);
+      if (found) found[isBox ? "checked" : "value"] = isBox ? one.checked : one.value;
+    }
+    for (const problem of same ? form.querySelectorAll(".question-field .error[id]:not(:empty)") : []) {
+      const about = `[aria-describedby~="${CSS.escape(problem.id)}"]`;
+      same.querySelector(`#${CSS.escape(problem.id)}`)?.replaceChildren(problem.textContent);
+      if (form.querySelector(`[aria-invalid]${about}`)) same.querySelector(about)?.setAttribute("aria-invalid", "true");
+    }
+  }
+}
+
+function keepOpen(before, after) {
+  for (const details of before.querySelectorAll("details[data-key][open]")) {
+    const same = after.querySelector(`details[data-key="${CSS.escape(details.dataset.key)}"]`);
+    if (same) same.open = true;
+  }
+}
+
+function nameOf(element) {
+  const about = element.closest("[data-key]")?.dataset.key; // two permissions may offer the same answers
+  return [about, element.tagName, element.name, element.href ?? element.getAttribute("formaction"), element.value, element.textContent].join(" ");
+}

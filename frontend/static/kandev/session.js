@@ -8,12 +8,10 @@ import { append, showMessage } from "./conversation.js";
 import * as attach from "./attach.js";
 import * as complete from "./complete.js";
 import * as draft from "./draft.js";
-import { keepLive } from "./live.js";
-import { partsOf } from "./parts.js";
+import { keepLive, listen, partsOf } from "./live.js";
 import { visible } from "./plain_text.js";
 import { tellPresence } from "./presence.js";
 import * as reading from "./reading.js";
-import { listen } from "./socket.js";
 import * as tabs from "./tabs.js";
 import { showLocalTimes } from "./times.js";
 import { showKey } from "./waits.js";
@@ -41,15 +39,15 @@ new ResizeObserver(() => {
 }).observe(composer);
 
 let lastSeq = Number(page.dataset.lastSeq); // of the log, as far as the server has rendered it for this page
-let heardSeq = lastSeq; // as far as the socket has sent it
+let receivedSeq = lastSeq; // as far as the socket has sent it
 let statusSeq = lastSeq;
 let settlePlace = null; // keeps the scroll position in the next frame, if text was added since the last one
 let settles = false; // a request is pending that may leave no trace in the log
 let mayStart = true;
-let heard = document.querySelector(".strip").dataset.label;
+let shownLabel = document.querySelector(".strip").dataset.label;
 
 let socket = null;
-const lookAround = tellPresence((here) => socket?.say("task.session.presence", { here }));
+const reportPresence = tellPresence((here) => socket?.request("task.session.presence", { here }));
 const live = keepLive({
   url: () => `${page.dataset.live}?after=${lastSeq}`,
   every: () => (socket?.isOpen() && !settles ? EVERY_WITH_SOCKET : EVERY),
@@ -80,11 +78,11 @@ function apply(answer) {
   return answer.more;
 }
 
-function hear(frame) {
+function receive(frame) {
   if (frame.type === "truncated" || (frame.epoch ?? page.dataset.epoch) !== page.dataset.epoch) return location.reload();
-  if (frame.type === "hello") lookAround();
+  if (frame.type === "hello") reportPresence();
   if (frame.type !== "event") return live.soon();
-  heardSeq = Math.max(heardSeq, frame.seq);
+  receivedSeq = Math.max(receivedSeq, frame.seq);
   if (!isPast && !settlePlace) {
     settlePlace = reading.placeKeeper();
     document.hidden ? setTimeout(keepPlace, HIDDEN) : requestAnimationFrame(keepPlace);
@@ -105,9 +103,9 @@ function allowPrompts(allowed) {
 }
 
 function announce() {
-  const word = document.querySelector(".strip").dataset.label;
-  if (word !== heard) document.getElementById("announce").textContent = `Session: ${word}`;
-  heard = word;
+  const label = document.querySelector(".strip").dataset.label;
+  if (label !== shownLabel) document.getElementById("announce").textContent = `Session: ${label}`;
+  shownLabel = label;
   document.title = document.title.replace(/^(\(!\) )?/, document.getElementById("permissions") ? "(!) " : "");
 }
 
@@ -245,9 +243,9 @@ composer.elements.text.addEventListener("keydown", (event) => {
 });
 
 socket = listen({
-  path: () => `${page.dataset.socket}?after=${Math.max(lastSeq, heardSeq)}&epoch=${page.dataset.epoch}`,
-  hear,
-  ended: live.end,
+  path: () => `${page.dataset.socket}?after=${Math.max(lastSeq, receivedSeq)}&epoch=${page.dataset.epoch}`,
+  onFrame: receive,
+  onEnd: live.end,
 });
 
 showLocalTimes(document);

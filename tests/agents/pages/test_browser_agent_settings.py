@@ -20,7 +20,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.browser
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "color_scheme": "dark"}
 DRAW_AGAIN = """async () => {
-  const { partsOf } = await import("/static/kandev/parts.js");
+  const { partsOf } = await import("/static/kandev/live.js");
   const original = window.fetch;
   window.fetch = async (...request) => {
     const answer = await original(...request);

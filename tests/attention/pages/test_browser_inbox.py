@@ -109,12 +109,12 @@ SAY_WHILE_CLOSING = """async () => {
     send(frame) { sent.push(frame); }
     close() { this.readyState = 2; }
   };
-  const { listen } = await import("/static/kandev/socket.js");
-  const news = listen({ path: () => "/slow", hear() {}, ended() {} });
+  const { listen } = await import("/static/kandev/live.js");
+  const news = listen({ path: () => "/slow", onFrame() {}, onEnd() {} });
   socket.onmessage({ data: '{"type": "hello"}' });
-  const before = news.say("here", {});
+  const before = news.request("here", {});
   news.renew();
-  const after = news.say("here", {});
+  const after = news.request("here", {});
   window.WebSocket = original;
   return { before, after, sent: sent.length };
 }"""
