@@ -9,17 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from executors_app.wire.protocol import JournalKind
+from executors_app.wire.protocol import TURN_ENDS, JournalKind
 from sessions_app.agents import journal as agents
 from sessions_app.kernel.rules.states import WORK, SessionState, WorkState
 from sessions_app.models import MessageDraft, SessionTransaction
 from sessions_app.permissions import journal as permissions
 from sessions_app.prompts import journal as prompts
+from sessions_app.recovery.rules import verification
 from sessions_app.starts import journal as starts
 from sessions_app.stream import conversation
-from sessions_app.stream.conversation import TEXT_KINDS, TOOL_KINDS, JournalLine, JournalUpdate
+from sessions_app.stream.conversation import OUTPUT_KINDS, TEXT_KINDS, TOOL_KINDS, JournalLine, JournalUpdate
 from sessions_app.stream.events.journal import JournalSkipped
 from sessions_app.stream.rules.tool_calls import key_of_tool
+from sessions_app.stream.stream_news import News
 from sessions_app.turns import journal as turns
 from sessions_app.workspace import journal as workspace
 
@@ -148,3 +150,26 @@ def _tool_key_of_request(line: JournalLine) -> str:
     if kind == JournalKind.PERMISSION_REQUESTED and isinstance(line.get("tool_call"), dict):
         return key_of_tool(line["tool_call"])
     return ""
+
+
+def news_of(lines: Sequence[JournalLine], *, agent_gone: bool) -> list[News]:
+    """Return what journal lines that were just committed mean for others; nothing if they are only output."""
+    kinds = {line["kind"] for line in lines}
+    if kinds <= OUTPUT_KINDS:
+        return []
+    news = [News.WORK_DUE]
+    if JournalKind.WORKSPACE_SNAPSHOT in kinds:
+        news.append(News.SNAPSHOT_TAKEN)
+    if not TURN_ENDS.isdisjoint(kinds):
+        news.append(News.TURN_ENDED)
+    if any(_completes_turn(line) for line in lines):
+        news.append(News.TURN_COMPLETED)
+    if agent_gone:
+        news.append(News.AGENT_GONE)
+    return news
+
+
+def _completes_turn(line: JournalLine) -> bool:
+    """Whether it ends a turn well, and not just a memory check, which proves less (``turns/journal.py``)."""
+    is_check = str(line.get("message_id")).startswith(verification.MEMORY_CHECK_PREFIX)
+    return line["kind"] == JournalKind.TURN_COMPLETED and not is_check

@@ -18,12 +18,13 @@ from executors_app.machine import crash_points
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutionFacts
 from executors_app.wire.protocol import JournalKind
+from sessions_app.journal import news_of
 from sessions_app.kernel import actor_context
 from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.stream.ingest.batches import IngestResult, LineBuffer
 from sessions_app.stream.ingest.writer import JournalWriter, show_agentctl_trouble
-from sessions_app.stream.stream_news import News, news_of
+from sessions_app.stream.stream_news import News
 from sessions_app.supervisor.database_outage import is_database_outage
 
 log = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ class ExecutionStream:
                 # Acknowledged after the commit: agentctl may delete what is acknowledged. After a crash in between the
                 # lines arrive again, and the cursor filters them out.
                 result = await self._write(lines, buffer)
-                news = news_of(lines, result)
+                news = news_of(lines, agent_gone=result.agent_gone)
                 if news:
                     # Before anything can fail: these lines are committed and will not be read again.
                     self.listener.handle_news(self, news)

@@ -48,8 +48,8 @@ def values(made: AcpSettings) -> dict[str, Any]:
     return {each["id"]: each["value"] for each in made.settings}
 
 
-def updated(made: AcpSettings, kind: str, **body: Any) -> bool:
-    return made.handle_update({"sessionUpdate": kind, **body})
+def report(made: AcpSettings, kind: str, **body: Any) -> None:
+    made.handle_update({"sessionUpdate": kind, **body})
 
 
 def test_modes_and_options_of_an_answer_are_recorded_in_one_shape() -> None:
@@ -67,23 +67,22 @@ def test_mode_that_is_an_option_too_is_that_option() -> None:
 def test_updates_are_recorded_once_for_each_change() -> None:
     made, recorded = settings(OFFERS)
     for _ in range(2):
-        assert updated(made, "current_mode_update", currentModeId="plan")
-        assert updated(made, "config_option_update", configOptions=[{**SWITCH, "currentValue": True}])
-        assert updated(made, "available_commands_update", availableCommands=[{"name": "work", "input": {"hint": "s"}}])
-        assert updated(made, "session_info_update", title="Fences")
-        assert updated(made, "session_info_update", updatedAt="2026-01-01")
+        report(made, "current_mode_update", currentModeId="plan")
+        report(made, "config_option_update", configOptions=[{**SWITCH, "currentValue": True}])
+        report(made, "available_commands_update", availableCommands=[{"name": "work", "input": {"hint": "s"}}])
+        report(made, "session_info_update", title="Fences")
+        report(made, "session_info_update", updatedAt="2026-01-01")
     assert [kind for kind, _ in recorded] == ["agent.settings"] * 3 + ["agent.commands", "agent.title"]
     assert recorded[-2][1]["commands"] == [{"name": "work", "description": "", "hint": "s"}]
-    updated(made, "session_info_update", title=None)
+    report(made, "session_info_update", title=None)
     assert recorded[-1] == ("agent.title", {"title": ""})
-    assert not updated(made, "plan", entries=[])
 
 
 def test_updates_before_the_conversation_is_open_are_recorded_with_it() -> None:
     recorded: Recorded = []
     made = AcpSettings(lambda kind, **body: recorded.append((str(kind), body)))
-    updated(made, "current_mode_update", currentModeId="long past")
-    updated(made, "available_commands_update", availableCommands=[{"name": "work"}])
+    report(made, "current_mode_update", currentModeId="long past")
+    report(made, "available_commands_update", availableCommands=[{"name": "work"}])
     assert recorded == []
     made.open(OFFERS)
     made.publish()
@@ -96,10 +95,10 @@ def test_updates_before_the_conversation_is_open_are_recorded_with_it() -> None:
 )
 def test_malformed_reports_are_left_out(value: Any) -> None:
     made, recorded = settings({"configOptions": value, "modes": value})
-    updated(made, "config_option_update", configOptions=value)
-    updated(made, "available_commands_update", availableCommands=value)
-    updated(made, "current_mode_update", currentModeId=value)
-    updated(made, "session_info_update", title=value if not isinstance(value, str) else None)
+    report(made, "config_option_update", configOptions=value)
+    report(made, "available_commands_update", availableCommands=value)
+    report(made, "current_mode_update", currentModeId=value)
+    report(made, "session_info_update", title=value if not isinstance(value, str) else None)
     assert made.settings == []
     assert all(not any(body.values()) or "reason" in body for _, body in recorded)
 
@@ -108,8 +107,8 @@ def test_counts_and_sizes_of_reports_are_bounded() -> None:
     choices = [{"value": str(number), "name": "x" * 9999} for number in range(5000)]
     options = [{"id": f"o{number}", "type": "select", "options": choices} for number in range(500)]
     made, recorded = settings({"configOptions": [*options, *({**SWITCH, "id": f"s{number}"} for number in range(500))]})
-    updated(made, "available_commands_update", availableCommands=[{"name": f"c{number}"} for number in range(5000)])
-    updated(made, "session_info_update", title="t\n" * 9999)
+    report(made, "available_commands_update", availableCommands=[{"name": f"c{number}"} for number in range(5000)])
+    report(made, "session_info_update", title="t\n" * 9999)
     assert len(made.settings) == MAX_SETTINGS
     assert sum(len(each["choices"]) for each in made.settings) <= MAX_CHOICES
     assert len(recorded[1][1]["commands"]) == MAX_COMMANDS

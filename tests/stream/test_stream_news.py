@@ -8,9 +8,9 @@ import pytest
 
 from executors_app.client import EventStream
 from executors_app.wire.errors import AgentctlUnreachable
+from sessions_app.journal import news_of
 from sessions_app.recovery.rules.verification import MEMORY_CHECK_PREFIX
-from sessions_app.stream.ingest.batches import IngestResult
-from sessions_app.stream.stream_news import News, news_of
+from sessions_app.stream.stream_news import News
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from tests.supervisor.journals import Journal
 from tests.supervisor.recording_agentctl import recording_agentctl
@@ -42,7 +42,7 @@ CHECK = {"kind": "turn.completed", "message_id": f"{MEMORY_CHECK_PREFIX}1"}
     ],
 )
 def test_news_of_committed_lines(lines: list[dict[str, Any]], agent_gone: bool, news: list[News]) -> None:
-    assert news_of(lines, IngestResult("e1", 1, agent_gone)) == news
+    assert news_of(lines, agent_gone=agent_gone) == news
 
 
 @pytest.mark.django_db(transaction=True)

@@ -31,9 +31,6 @@ _OLDER_FIELDS: Final = {
     "model": ("models", "availableModels", "modelId", "currentModelId", "session/set_model"),
 }
 """By category: field of the choices, their list, their id, the current id, and the method that selects one."""
-_UPDATES: Final = frozenset(
-    {"available_commands_update", "current_mode_update", "config_option_update", "session_info_update"}
-)
 
 
 class AcpSettings:
@@ -74,11 +71,9 @@ class AcpSettings:
         self._tell(JournalKind.AGENT_COMMANDS, commands=self._commands) if self._commands else None
         self._tell(JournalKind.AGENT_TITLE, title=self._title) if self._title else None
 
-    def handle_update(self, update: Mapping[str, Any]) -> bool:
-        """Take one of the updates of this module; return False for any other."""
+    def handle_update(self, update: Mapping[str, Any]) -> None:
+        """Take one of ``SETTINGS_UPDATES``."""
         kind = update.get("sessionUpdate")
-        if kind not in _UPDATES:
-            return False
         if kind == "available_commands_update":
             self._commands = parse_commands(list(map(_command, _objects(update.get("availableCommands")))))
             self._tell(JournalKind.AGENT_COMMANDS, commands=self._commands)
@@ -92,7 +87,6 @@ class AcpSettings:
         else:
             self._set_mode(update.get("currentModeId"))
             self._tell_settings("agent")
-        return True
 
     async def apply(
         self, wire: JsonRpcConnection, conversation_id: str, request: StartRequest, *, limit: float

@@ -38,6 +38,9 @@ _REFUSAL_TIME: Final = 1.0
 """Seconds within which a busy agent refuses a prompt, even if its other work produces output meanwhile."""
 _CONTENT: Final = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
 _TOOLS: Final = frozenset({"tool_call", "tool_call_update"})
+SETTINGS_UPDATES: Final = frozenset(
+    {"available_commands_update", "current_mode_update", "config_option_update", "session_info_update"}
+)
 
 Update = Mapping[str, Any]
 USER_TEXT_BYTES: Final = 4096
@@ -112,7 +115,7 @@ class UpdateRecorder:
     def __init__(
         self,
         record: Callable[..., Any],
-        on_settings: Callable[[Update], bool],
+        on_settings: Callable[[Update], object],
         on_other: Callable[[str, Any], None],
     ):
         self._record, self._on_other = record, on_other
@@ -153,14 +156,14 @@ class UpdateRecorder:
 class UpdateRouter:
     """Takes the updates of one agent process.
 
-    ``on_settings`` gets each update of the conversation first, and returns True if it is about settings. ``on_update``
-    gets what is new, and whether it may belong to a replay nevertheless.
+    ``on_settings`` gets the updates of the conversation that are about settings. ``on_update`` gets what else is new,
+    and whether it may belong to a replay nevertheless.
     """
 
     def __init__(
         self,
         record: Callable[..., Any],
-        on_settings: Callable[[Update], bool],
+        on_settings: Callable[[Update], object],
         on_update: Callable[[Update, bool], None],
     ):
         self._record, self._on_settings, self._on_update = record, on_settings, on_update
@@ -286,7 +289,7 @@ class UpdateRouter:
 
     def _receive_replay(self, session_id: Any, update: Update) -> None:
         key = self.conversation_id if session_id is None else session_id
-        if key == self.conversation_id and self._on_settings(update):
+        if key == self.conversation_id and self._takes_settings(update):
             return  # agents report what they offer while they load
         self._arrived.set()
         name = update.get("sessionUpdate")
@@ -305,7 +308,7 @@ class UpdateRouter:
             self._replays.setdefault(key, ReplayCollector()).add(update)
 
     def _receive_own(self, update: Update) -> None:
-        if self._on_settings(update):
+        if self._takes_settings(update):
             return
         name = update.get("sessionUpdate")
         if self._restored and not self._prompted and name in _CONTENT | _TOOLS:
@@ -317,6 +320,13 @@ class UpdateRouter:
             self._on_update(update, True)
             return
         self._on_update(update, False)
+
+    def _takes_settings(self, update: Update) -> bool:
+        """Pass on an update about settings; return False for any other."""
+        if update.get("sessionUpdate") not in SETTINGS_UPDATES:
+            return False
+        self._on_settings(update)
+        return True
 
     def _receive_other(self, session_id: Any, update: Update) -> None:
         """Record what a sub-agent says and does; of a conversation that is none of this agent's turns, only a log line.
