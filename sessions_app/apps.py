@@ -20,6 +20,6 @@ class SessionsAppConfig(AppConfig):
     def ready(self) -> None:
         """Register the converter of URLs; after each migration, create the schedules."""
         register_converter(NameConverter, "name")
-        from sessions_app.tasks import schedules  # noqa: PLC0415 - models load after the apps
+        from sessions_app.worker import schedules  # noqa: PLC0415 - models load after the apps
 
         post_migrate.connect(schedules.ensure_schedules, sender=self)

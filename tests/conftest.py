@@ -18,7 +18,7 @@ from django.test import TransactionTestCase
 from whitenoise.middleware import WhiteNoiseMiddleware
 
 from executors_app import plugins
-from sessions_app.tasks.schedules import ensure_schedules
+from sessions_app.worker.schedules import ensure_schedules
 from tests.databases import database_named
 from tests.migrated_database import copy_migrated
 from tests.supervisor.recording_runtime import RecordingRuntime

@@ -15,7 +15,7 @@ from django_q.models import Schedule
 from sessions_app.accounts.models import LoginLink
 from sessions_app.maintenance.chores import CHORES
 from sessions_app.models import Chore
-from sessions_app.tasks import schedules
+from sessions_app.worker import schedules
 from tests.maintenance.chores import LONG_AGO
 from tests.supervisor.commands import environment, manage
 from tests.supervisor.rows import make_user
@@ -64,7 +64,7 @@ def test_missing_database_is_status_2_and_one_line(tmp_path: Any) -> None:
 
 def test_repeated_setup_makes_one_schedule() -> None:
     made = Schedule.objects.get(name="maintenance")
-    assert (made.func, made.schedule_type) == ("sessions_app.tasks.maintenance.maintain", Schedule.HOURLY)
+    assert (made.func, made.schedule_type) == ("sessions_app.worker.maintenance.maintain", Schedule.HOURLY)
     schedules.ensure_schedules()
     assert Schedule.objects.get(name="maintenance").id == made.id
     Schedule.objects.create(name="maintenance", func="math.sqrt", schedule_type=Schedule.DAILY)

@@ -22,7 +22,7 @@ from sessions_app.notifications import delivery as notifying
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.notifications.round_lock import round_lock
 from sessions_app.notifications.user_settings import change_settings, create_webhook, send_test_call, send_test_email
-from sessions_app.tasks.notifications import give, notify
+from sessions_app.worker.notifications import give, notify
 from tests.api.world import World, client_of
 from tests.attention.raising import backdate, raise_item_of, resolve_items_of
 from tests.notifications.receiver import Receiver, is_genuine, receiving

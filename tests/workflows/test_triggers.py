@@ -13,7 +13,7 @@ from django_q.models import Schedule
 
 from sessions_app.kernel.services.errors import ChecksUnavailable
 from sessions_app.models import Turn
-from sessions_app.tasks import schedules
+from sessions_app.worker import schedules
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.nodes.trigger import find_triggers
 from sessions_app.workflows.services import loading, runs

@@ -38,7 +38,11 @@ from sessions_app.management.child_processes import (
     wait_for_signal_or_exit,
 )
 from sessions_app.management.startup import refuse_incompatible_database, report_database_errors, set_private_umask
-from sessions_app.tasks import maintenance, notifications, workflows  # noqa: F401 - so that no job has to import them
+from sessions_app.worker import (
+    maintenance,  # noqa: F401 - so that no job has to import them
+    notifications,  # noqa: F401 - so that no job has to import them
+    workflows,  # noqa: F401 - so that no job has to import them
+)
 
 
 class Command(Cluster):  # type: ignore[misc]

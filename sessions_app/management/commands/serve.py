@@ -29,14 +29,14 @@ from sessions_app.management.startup import (
 )
 from sessions_app.portable import database_restore
 from sessions_app.recovery.services import restarts
-from sessions_app.tasks import schedules
+from sessions_app.worker import schedules
 
 MAX_FRAME_SIZE: Final = 4 * 1024 * 1024
 """Maximum bytes of a WebSocket message. Consumers reject those above 1 MiB with an error that explains why."""
 PRELOADED: Final = (
     *("kandev.urls", "sessions_app.routing", "sessions_app.supervisor.loop", "sessions_app.workflows.driver.driver"),
     *(
-        "sessions_app.tasks",
+        "sessions_app.worker",
         "sessions_app.management.commands.qcluster",
         "daphne.http_protocol",
         "daphne.ws_protocol",

@@ -11,13 +11,13 @@ from django.utils import timezone
 from django_q.models import Schedule
 
 SCHEDULES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "maintenance": {"func": "sessions_app.tasks.maintenance.maintain", "schedule_type": Schedule.HOURLY},
+    "maintenance": {"func": "sessions_app.worker.maintenance.maintain", "schedule_type": Schedule.HOURLY},
     "notifications": {
-        "func": "sessions_app.tasks.notifications.notify",
+        "func": "sessions_app.worker.notifications.notify",
         "schedule_type": Schedule.MINUTES,
         "minutes": 1,
     },
-    "workflows": {"func": "sessions_app.tasks.workflows.start_due", "schedule_type": Schedule.MINUTES, "minutes": 1},
+    "workflows": {"func": "sessions_app.worker.workflows.start_due", "schedule_type": Schedule.MINUTES, "minutes": 1},
 }
 """Fields of each schedule, by its name."""
 FIRST_RUN_DELAY: Final = timedelta(minutes=10)
