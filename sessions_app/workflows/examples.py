@@ -65,5 +65,12 @@ def find_example(slug: str) -> WorkflowExample:
     if about is None or not path.is_file():
         return DEFAULT_EXAMPLE
     text = path.read_text(encoding="utf-8")
-    loaded = load_workflow(text).workflow
-    return WorkflowExample(slug, loaded.name if loaded else slug, about, text)
+    workflow = load_workflow(text).workflow
+    name = workflow.name if workflow else slug
+    return WorkflowExample(slug, name, about, text)
+
+
+def shipped_examples() -> list[WorkflowExample]:
+    """Return the examples whose files are there."""
+    examples = [find_example(slug) for slug, _ in EXAMPLES]
+    return [example for example in examples if example is not DEFAULT_EXAMPLE]

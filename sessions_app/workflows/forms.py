@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib.auth.models import Group, User
+from django.db.models import QuerySet
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
@@ -21,7 +22,6 @@ from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.services.loading import apply_node_changes, load_node_data
 
 PAUSE_HINT = "Any change of what they do pauses them until someone confirms the change."
-CHOICE_FIELDS = ("team", "repository", "agent_profile", "executor")
 
 
 class WorkflowForm(forms.Form):
@@ -56,28 +56,36 @@ class WorkflowForm(forms.Form):
             teams = writable_teams(user)
         else:
             teams = Group.objects.filter(id=workflow.team_id)
-        repositories = without_scratch(
-            Repository.objects.visible_to(user).filter(team__in=teams).select_related("team"),
-            keep=workflow.repository_id if workflow else None,
-        )
-        rows: tuple[Any, ...] = (teams, repositories, visible_profiles(user), Executor.objects.all())
-        for name, found in zip(CHOICE_FIELDS, rows, strict=True):
-            field = self.fields[name]
-            assert isinstance(field, forms.ModelChoiceField)  # noqa: S101
-            field.queryset = found
-        if workflow is None and len(first_two := list(repositories[:2])) == 1:
-            self.initial.setdefault("repository", first_two[0].pk)  # as run_workflow does
-        if workflow is not None and workflow.triggers_paused:
-            del self.fields["triggers_enabled"]  # the change must be confirmed where it is shown
-        elif workflow is not None and workflow.triggers_enabled_by is not None:
-            name = workflow.triggers_enabled_by.get_username()
-            self.fields["triggers_enabled"].help_text = f"Scheduled runs have the rights of {name}. {PAUSE_HINT}"
+        kept_repository = workflow.repository_id if workflow else None
+        of_teams = Repository.objects.visible_to(user).filter(team__in=teams).select_related("team")
+        repositories = without_scratch(of_teams, keep=kept_repository)
+        self._set_choices("team", teams)
+        self._set_choices("repository", repositories)
+        self._set_choices("agent_profile", visible_profiles(user))
+        self._set_choices("executor", Executor.objects.all())
+        if workflow is not None:
+            self._adapt_triggers(workflow)
+        else:
+            first_two = list(repositories[:2])
+            if len(first_two) == 1:
+                self.initial.setdefault("repository", first_two[0].pk)  # as run_workflow does
+        self.only_team: Group | None = None
         if workflow is not None or teams.count() == 1:
             self.fields["team"].required = False
             self.fields["team"].widget = forms.HiddenInput()
             self.only_team = teams.first()
 
-    only_team: Group | None = None
+    def _set_choices(self, name: str, rows: QuerySet[Any]) -> None:
+        field = self.fields[name]
+        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101
+        field.queryset = rows
+
+    def _adapt_triggers(self, workflow: Workflow) -> None:
+        if workflow.triggers_paused:
+            del self.fields["triggers_enabled"]  # the change must be confirmed where it is shown
+        elif workflow.triggers_enabled_by is not None:
+            name = workflow.triggers_enabled_by.get_username()
+            self.fields["triggers_enabled"].help_text = f"Scheduled runs have the rights of {name}. {PAUSE_HINT}"
 
     def clean(self) -> dict[str, Any]:
         """Convert line ends, and check that repository and agent belong to the team."""
@@ -97,8 +105,15 @@ class WorkflowForm(forms.Form):
 
 def initial_values(row: Workflow) -> dict[str, Any]:
     """Return the values of a workflow for the form."""
-    names = ("name", "repository", "agent_profile", "executor", "triggers_enabled", "text", "revision")
-    return {name: getattr(row, f"{name}_id" if name in CHOICE_FIELDS else name) for name in names}
+    return {
+        "name": row.name,
+        "repository": row.repository_id,
+        "agent_profile": row.agent_profile_id,
+        "executor": row.executor_id,
+        "triggers_enabled": row.triggers_enabled,
+        "text": row.text,
+        "revision": row.revision,
+    }
 
 
 class RunForm(forms.Form):
@@ -117,29 +132,40 @@ class RunForm(forms.Form):
 
     def __init__(self, declared: Sequence[Port], *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._declared = {f"input-{number}": one for number, one in enumerate(declared)}
-        for name, one in self._declared.items():
-            self.fields[name] = _make_input_field(one)
+        self._declared = {f"input-{number}": port for number, port in enumerate(declared)}
+        for name, port in self._declared.items():
+            self.fields[name] = _make_input_field(port)
         if any(port.name == "text" for port in declared):
             del self.fields["text"]
 
     def inputs(self) -> dict[str, Any]:
         """Return the values for triggers, and the declared inputs by name; for valid forms only."""
-        given: dict[str, Any] = {"text": self.cleaned_data.get("text", ""), "params": {}, "type": "manual"}
-        given |= {one.name: self.cleaned_data[name] for name, one in self._declared.items()}
-        return {name: one.replace("\r\n", "\n") if isinstance(one, str) else one for name, one in given.items()}
+        values: dict[str, Any] = {"text": self.cleaned_data.get("text", ""), "params": {}, "type": "manual"}
+        for name, port in self._declared.items():
+            values[port.name] = self.cleaned_data[name]
+        for name, value in values.items():
+            if isinstance(value, str):
+                values[name] = value.replace("\r\n", "\n")
+        return values
 
 
-def _make_input_field(one: Port) -> forms.Field:
+def _make_input_field(port: Port) -> forms.Field:
     """Return the field of a declared input. The service checks its type, as it does for the API."""
-    options: dict[str, Any] = {"label": (one.label or one.name)[:200], "help_text": one.description or ""}
-    if one.type == "boolean":
-        return forms.BooleanField(**options, required=False, initial=one.default in (True, "true"))
-    rows = 1 if one.type == "number" else 3
-    widget = forms.Textarea(attrs={"rows": rows})
-    initial = "" if one.default is None else to_text(one.default)
+    label = (port.label or port.name)[:200]
+    help_text = port.description or ""
+    if port.type == "boolean":
+        initially_on = port.default in (True, "true")
+        return forms.BooleanField(label=label, help_text=help_text, required=False, initial=initially_on)
+    rows = 1 if port.type == "number" else 3
+    initial = "" if port.default is None else to_text(port.default)
     return forms.CharField(
-        **options, required=one.required, initial=initial, strip=False, max_length=MAX_BYTES, widget=widget
+        label=label,
+        help_text=help_text,
+        required=port.required,
+        initial=initial,
+        strip=False,
+        max_length=MAX_BYTES,
+        widget=forms.Textarea(attrs={"rows": rows}),
     )
 
 
@@ -161,7 +187,7 @@ def _text_field(label: str, rows: int = 6, **more: Any) -> FieldFactory:
     return lambda: forms.CharField(label=label, required=False, strip=False, max_length=MAX_BYTES, widget=area, **more)
 
 
-_TIMEOUT: Final[Mapping[str, FieldFactory]] = {"timeout": _number_field("Timeout in seconds", 604_800)}
+_timeout_field: Final = _number_field("Timeout in seconds", 604_800)
 _TRIGGERS: Final = (("manual", "by hand"), ("cron", "on a schedule (cron)"), ("idle", "when the team is idle"))
 NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
     "agent": {
@@ -170,7 +196,7 @@ NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
         ),
         "model": _line_field("Model"),
         "prompt": _text_field("Prompt"),
-        **_TIMEOUT,
+        "timeout": _timeout_field,
         KEEP_SESSION_FIELD: lambda: forms.BooleanField(
             label="Keep the session",
             required=False,
@@ -178,7 +204,7 @@ NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
             f"inputs {' and '.join(SESSION_PORTS)}, for its first prompt and for later ones.",
         ),
     },
-    "shell": {"script": _text_field("Script"), **_TIMEOUT},
+    "shell": {"script": _text_field("Script"), "timeout": _timeout_field},
     "function": {"code": _text_field("Code")},
     "loop": {"maxIterations": _number_field("Maximum iterations", MAX_ITERATIONS)},
     "gate": {"maxRetries": _number_field("Maximum retries", MAX_RETRIES)},
@@ -212,25 +238,32 @@ class NodeSettingsForm(forms.Form):
                 self.fields[name] = make()
 
     def _initial(self) -> dict[str, Any]:
+        initial = {"triggerType": "manual"} | self.written
+        initial[KEEP_SESSION_FIELD] = self._keeps_session()
+        return initial
+
+    def _keeps_session(self) -> bool:
+        if self.written.get("resumable") is True:
+            return True
         ports = self.written.get("inputs")
-        if isinstance(ports, list):
-            names = {str(port.get("name")) for port in ports if isinstance(port, dict)}
-        else:
-            names = set()
-        kept = self.written.get("resumable") is True or names >= set(SESSION_PORTS)
-        return {"triggerType": "manual", **self.written, KEEP_SESSION_FIELD: kept}
+        if not isinstance(ports, list):
+            return False
+        names = {str(port.get("name")) for port in ports if isinstance(port, dict)}
+        return names >= set(SESSION_PORTS)
 
     def apply_to_text(self) -> str:
         """Return the text with the changes of a valid form. Raises EditNotPossible and ChecksUnavailable."""
         changes: dict[str, Any] = {}
         for name in self.fields:
-            value, before = self._submitted_value(name), self.initial.get(name)
-            if value == (before if before is not None else self._empty_value(name)):
+            value = self._submitted_value(name)
+            before = self.initial.get(name)
+            if before is None:
+                before = self._empty_value(name)
+            if value == before:
                 continue
-            if name == KEEP_SESSION_FIELD or value not in ("", None):
-                changes[name] = value
-            else:
-                changes[name] = None
+            if value == "" and name != KEEP_SESSION_FIELD:
+                value = None
+            changes[name] = value
         kept = changes.pop(KEEP_SESSION_FIELD, None)
         if not changes and kept is None:
             return self.text
@@ -243,8 +276,8 @@ class NodeSettingsForm(forms.Form):
             return value
         value = value.replace("\r\n", "\n")
         before = self.initial.get(name)
-        keeps_end = isinstance(before, str) and before.endswith("\n") and value and not value.endswith("\n")
-        if keeps_end:
+        had_line_break = isinstance(before, str) and before.endswith("\n")
+        if had_line_break and value and not value.endswith("\n"):
             return f"{value}\n"
         return value
 
@@ -256,9 +289,9 @@ class NodeSettingsForm(forms.Form):
 
 def build_node_form(text: str, node: str, data: Any = None) -> NodeSettingsForm | None:
     """Return the form of a node; None if the text has no such node. Raises ChecksUnavailable."""
-    try:
-        if node:
-            return NodeSettingsForm(text, node, data)
+    if not node:
         return None
+    try:
+        return NodeSettingsForm(text, node, data)
     except EditNotPossible:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -72,16 +72,26 @@ def parse_cron(text: str) -> Cron:
     words = _NAMED_CRONS.get(text.strip().lower(), text).upper().split()
     if len(words) != len(_CRON_FIELDS):
         raise CronError(f"a cron expression has five fields, this one has {len(words)}")
-    sets = [_parse_field(word, *field) for word, field in zip(words, _CRON_FIELDS, strict=True)]
-    weekdays = frozenset(day % 7 for day in sets[4])
-    return Cron(sets[0], sets[1], sets[2], sets[3], weekdays, words[2].startswith("*"), words[4].startswith("*"))
+    fields = [_parse_field(word, *field) for word, field in zip(words, _CRON_FIELDS, strict=True)]
+    minutes, hours, days, months, weekdays = fields
+    return Cron(
+        minutes=minutes,
+        hours=hours,
+        days=days,
+        months=months,
+        weekdays=frozenset(day % 7 for day in weekdays),
+        any_day=words[2].startswith("*"),
+        any_weekday=words[4].startswith("*"),
+    )
 
 
 def _parse_field(word: str, name: str, lowest: int, highest: int) -> frozenset[int]:
-    for number, month in enumerate(_MONTHS, 1):
-        word = word.replace(month, str(number)) if name == "month" else word
-    for number, weekday in enumerate(_WEEKDAYS):
-        word = word.replace(weekday, str(number)) if name == "weekday" else word
+    if name == "month":
+        for number, month in enumerate(_MONTHS, 1):
+            word = word.replace(month, str(number))
+    elif name == "weekday":
+        for number, weekday in enumerate(_WEEKDAYS):
+            word = word.replace(weekday, str(number))
     found: set[int] = set()
     for part in word.split(","):
         match = _CRON_PART.match(part)
@@ -143,16 +153,34 @@ class WorkflowTriggers:
 
     def next_after(self, moment: datetime) -> datetime | None:
         """Return when a cron trigger is due next; None if never."""
-        return min((at for cron in self.crons if (at := cron.next_after(moment)) is not None), default=None)
+        times = [cron.next_after(moment) for cron in self.crons]
+        return min((at for at in times if at is not None), default=None)
+
+    @classmethod
+    def of(cls, crons: Sequence[Cron], idle_minutes: Sequence[int]) -> WorkflowTriggers:
+        """Return the triggers with these expressions, and with the shortest of these times."""
+        if not idle_minutes:
+            return cls(tuple(crons))
+        return cls(tuple(crons), timedelta(minutes=min(idle_minutes)))
+
+
+def trigger_settings_of(workflow: WorkflowGraph) -> list[TriggerSettings]:
+    """Return the settings of all trigger nodes of a workflow."""
+    return [node.settings for node in workflow.root.nodes.values() if isinstance(node.settings, TriggerSettings)]
 
 
 def find_triggers(workflow: WorkflowGraph | None) -> WorkflowTriggers:
     """Return the triggers of a workflow; None as the workflow gives no triggers."""
-    nodes = workflow.root.nodes.values() if workflow else ()
-    found = [node.settings for node in nodes if isinstance(node.settings, TriggerSettings)]
-    crons = tuple(parse_cron(trigger.cron) for trigger in found if trigger.trigger_type == "cron" and trigger.cron)
-    minutes = [trigger.idle_minutes for trigger in found if trigger.trigger_type == "idle" and trigger.idle_minutes]
-    return WorkflowTriggers(crons, timedelta(minutes=min(minutes)) if minutes else None)
+    if workflow is None:
+        return WorkflowTriggers()
+    crons: list[Cron] = []
+    idle_minutes: list[int] = []
+    for settings in trigger_settings_of(workflow):
+        if settings.trigger_type == "cron" and settings.cron:
+            crons.append(parse_cron(settings.cron))
+        elif settings.trigger_type == "idle" and settings.idle_minutes:
+            idle_minutes.append(settings.idle_minutes)
+    return WorkflowTriggers.of(crons, idle_minutes)
 
 
 TYPES: Final = (

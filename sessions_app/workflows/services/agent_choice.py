@@ -46,13 +46,19 @@ def choose_agent(profiles: Sequence[AgentProfile], own: AgentProfile | None, run
     """
     matching = _profiles_for_runner(profiles, own, runner)
     if not matching:
-        if (demo := _demo_profile(profiles, own, runner)) is not None:
-            return AgentChoice(demo, is_demo_agent=True)
-        raise NoMatchingAgent(_no_match_message(profiles, runner))
-    found = next((profile for profile in matching if model and profile.model == model), matching[0])
-    if model and found.agent_type == DEMO_AGENT_TYPE:
-        raise NoMatchingAgent(f"“{found.name}” is the demo agent, which has no model “{model}”. Remove the model.")
-    return AgentChoice(found, "" if found.model == model else model)
+        demo = _demo_profile(profiles, own, runner)
+        if demo is None:
+            raise NoMatchingAgent(_no_match_message(profiles, runner))
+        return AgentChoice(demo, is_demo_agent=True)
+    if not model:
+        return AgentChoice(matching[0])
+    with_model = [profile for profile in matching if profile.model == model]
+    chosen = (with_model or matching)[0]
+    if chosen.agent_type == DEMO_AGENT_TYPE:
+        raise NoMatchingAgent(f"“{chosen.name}” is the demo agent, which has no model “{model}”. Remove the model.")
+    if with_model:
+        return AgentChoice(chosen)
+    return AgentChoice(chosen, model)
 
 
 def choose_agents(
@@ -98,14 +104,16 @@ def _profiles_for_runner(profiles: Sequence[AgentProfile], own: AgentProfile | N
         return [own, *rest]
     types = _agent_types_for_runner(runner)
 
-    def rank(one: AgentProfile) -> tuple[bool, bool, int]:
-        is_named = one.name.lower() == runner.lower()
-        return own is None or one.id != own.id, not is_named, 0 if is_named else types.index(one.agent_type)
+    def matches(profile: AgentProfile) -> bool:
+        return profile.name.lower() == runner.lower() or profile.agent_type in types
 
-    return sorted(
-        (profile for profile in profiles if profile.name.lower() == runner.lower() or profile.agent_type in types),
-        key=rank,
-    )
+    def rank(profile: AgentProfile) -> tuple[bool, bool, int]:
+        is_own = own is not None and profile.id == own.id
+        if profile.name.lower() == runner.lower():
+            return not is_own, False, 0
+        return not is_own, True, types.index(profile.agent_type)
+
+    return sorted(filter(matches, profiles), key=rank)
 
 
 def _agent_types_for_runner(runner: str) -> tuple[str, ...]:
@@ -125,7 +133,7 @@ def _demo_profile(profiles: Sequence[AgentProfile], own: AgentProfile | None, ru
 
 
 def _no_match_message(profiles: Sequence[AgentProfile], runner: str) -> str:
-    has = ", ".join(f"“{profile.name}” ({profile.agent_type})" for profile in profiles) or "none"
+    available = ", ".join(f"“{profile.name}” ({profile.agent_type})" for profile in profiles) or "none"
     if not runner:
-        return f"the node names no runner, and the run has no agent profile. Choose one; available: {has}."
-    return f"no agent profile matches the runner “{runner}”. Ask staff to add one; available: {has}."
+        return f"the node names no runner, and the run has no agent profile. Choose one; available: {available}."
+    return f"no agent profile matches the runner “{runner}”. Ask staff to add one; available: {available}."

@@ -43,7 +43,8 @@ def user_load_slot(user: User, *, counted: bool = True) -> Iterator[None]:
     user_key = str(user.pk)
     if counted and not CHECK_THROTTLE.admits(user_key):
         raise Throttled(CHECK_THROTTLE.wait, "You have checked workflows too often. Try again in a minute.")
-    key, until = f"workflow-loading:{user_key}", time.monotonic() + MAX_WAIT
+    key = f"workflow-loading:{user_key}"
+    until = time.monotonic() + MAX_WAIT
     while not cache.add(key, True, _SLOT_TIMEOUT):
         if time.monotonic() > until:
             raise Throttled(1, "Another check of yours is still running. Try again when it is done.")

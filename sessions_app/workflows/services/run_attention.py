@@ -49,7 +49,8 @@ def raise_run_failed(run: WorkflowRun) -> None:
 
     It belongs to the session that failed last, or else to any session of the run, or else to the run alone.
     """
-    session, notice = _session_to_notify(run), notices.run_failed_notice(str(run.id), run.name, run.error, run.round)
+    notice = notices.run_failed_notice(str(run.id), run.name, run.error, run.round)
+    session = _session_to_notify(run)
     if session is None:
         raise_for_run(run, notice)
         return
@@ -68,6 +69,7 @@ def resolve_run_failed(run: WorkflowRun) -> None:
 
 
 def _session_to_notify(run: WorkflowRun) -> TaskSession | None:
-    row = run.node_runs.filter(state="failed", session__isnull=False).select_related("session").last()
-    found: TaskSession | None = row.session if row is not None else run.workspace or run.task.sessions.first()
-    return found
+    failed = run.node_runs.filter(state="failed", session__isnull=False).select_related("session").last()
+    if failed is not None:
+        return failed.session
+    return run.workspace or run.task.sessions.first()

@@ -35,6 +35,9 @@ def run_document(run: WorkflowRun, *, whole: bool = False) -> dict[str, Any]:
 
 
 def _node_document(row: NodeRun, *, whole: bool) -> dict[str, Any]:
+    inputs, outputs = row.inputs, row.outputs
+    if not whole:
+        inputs, outputs = _shortened(inputs), _shortened(outputs)
     return {
         "path": row.path,
         "node": row.node,
@@ -45,8 +48,8 @@ def _node_document(row: NodeRun, *, whole: bool) -> dict[str, Any]:
         "waiting_for": row.waiting_for,
         "session_id": _optional_id(row.session_id),
         "message_id": row.message_id,
-        "inputs": row.inputs if whole else _shortened(row.inputs),
-        "outputs": row.outputs if whole else _shortened(row.outputs),
+        "inputs": inputs,
+        "outputs": outputs,
         "error": row.error,
         "started_at": _optional_time(row.started_at),
         "ended_at": _optional_time(row.ended_at),

@@ -24,8 +24,18 @@ def graph_of(text: str, files: Mapping[str, str]) -> WorkflowGraph | None:
 
 def record_from_row(row: NodeRun) -> NodeRecord:
     """Return the engine record of a row."""
-    values = {name: getattr(row, name) for name in RECORD_FIELDS}
-    return NodeRecord(path=row.path, **values | {"state": NodeState(row.state)})
+    return NodeRecord(
+        path=row.path,
+        node=row.node,
+        kind=row.kind,
+        state=NodeState(row.state),
+        inputs=row.inputs,
+        outputs=row.outputs,
+        request=row.request,
+        error=row.error,
+        iteration=row.iteration,
+        flawed=row.flawed,
+    )
 
 
 def records_from_rows(rows: Iterable[NodeRun]) -> dict[str, NodeRecord]:

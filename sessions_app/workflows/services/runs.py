@@ -92,13 +92,14 @@ def rerun(user: User, run: WorkflowRun) -> WorkflowRun:
 
     Raises Conflict if the workflow was changed since, because it would run another text than the user sees.
     """
-    inputs = {**run.inputs, "type": "manual"}
+    inputs = dict(run.inputs)
+    inputs["type"] = "manual"
     inputs.pop("timestamp", None)
     if run.workflow is not None and run.workflow.archived_at is None:
         if run.workflow.revision != run.revision:
             raise Conflict("The workflow has changed since this run began. Open the workflow, and start it there.")
         return start_saved_run(user, run.workflow, inputs)[0]
-    made, _ = start_run(
+    new_run, _ = start_run(
         user,
         team=run.team,
         text=run.text,
@@ -109,7 +110,7 @@ def rerun(user: User, run: WorkflowRun) -> WorkflowRun:
         agent_profile=run.agent_profile,
         executor=run.executor,
     )
-    return made
+    return new_run
 
 
 def resolve_inputs(graph: WorkflowGraph, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,11 +118,14 @@ def resolve_inputs(graph: WorkflowGraph, given: Mapping[str, Any]) -> dict[str, 
 
     Undeclared inputs stay as they are. Raises Invalid, naming every input that is missing or has the wrong type.
     """
-    values, problems = dict(given), []
+    values = dict(given)
+    problems = []
     for port in graph.inputs:
         value = given.get(port.name)
+        if value in (None, ""):
+            value = port.default
         try:
-            value = convert_value(port.default if value in (None, "") else value, port.type)
+            value = convert_value(value, port.type)
         except ConversionError as error:
             problems.append(f"The input “{port.name}”: {error}.")
             continue
@@ -197,10 +201,16 @@ def start_run(
             "The workflow has errors, so it cannot be run.", field="text", problems=_describe_problems(loaded.problems)
         )
     graph = loaded.workflow
-    given = {"timestamp": timezone.now().isoformat(), "type": trigger, "text": "", "params": {}}
-    values = {**given, **resolve_inputs(graph, inputs or {})}
-    place = default_executor(executor or (workflow.executor if workflow else None))
-    if place is None:
+    values: dict[str, Any] = {"timestamp": timezone.now().isoformat(), "type": trigger, "text": "", "params": {}}
+    values |= resolve_inputs(graph, inputs or {})
+    revision = 0
+    if workflow is not None:
+        revision = workflow.revision
+        repository = repository or workflow.repository
+        agent_profile = agent_profile or workflow.agent_profile
+        executor = executor or workflow.executor
+    executor = default_executor(executor)
+    if executor is None:
         raise Invalid("There is no executor yet. Ask staff to add one.", field="executor")
     run = WorkflowRun(
         team=team,
@@ -211,17 +221,21 @@ def start_run(
         inputs=values,
         trigger=trigger,
         started_by=user,
-        revision=workflow.revision if workflow else 0,
-        agent_profile=agent_profile or (workflow.agent_profile if workflow else None),
-        executor=place,
+        revision=revision,
+        agent_profile=agent_profile,
+        executor=executor,
     )
-    repository = repository or (workflow.repository if workflow else None)
     _check_run_possible(user, run, graph, repository)
     if mark is None:
-        given_values = {"text": text, "files": _sorted_json(files), "inputs": _sorted_json(inputs)}
-        mark = mark_request(key, {**given_values, "workflow": workflow and workflow.id})
+        request = {
+            "text": text,
+            "files": _sorted_json(files),
+            "inputs": _sorted_json(inputs),
+            "workflow": workflow and workflow.id,
+        }
+        mark = mark_request(key, request)
 
-    def make(mark: IdempotencyMark) -> WorkflowRun:
+    def create(mark: IdempotencyMark) -> WorkflowRun:
         run.task = create_task(user, {"team": team, "title": f"Workflow: {run.name}"[:300], "repository": repository})
         for field, value in mark.items():
             setattr(run, field, value)
@@ -229,7 +243,7 @@ def start_run(
         return run
 
     with transaction.atomic():
-        found, is_new = create_once(WorkflowRun.objects.filter(team=team), mark, make)
+        found, is_new = create_once(WorkflowRun.objects.filter(team=team), mark, create)
         if is_new:
             wakeups.notify_on_commit()  # a driver that woke earlier would not find the run yet
     return found, is_new
@@ -256,7 +270,8 @@ def _check_inputs(inputs: Mapping[str, Any]) -> None:
 
 def _check_run_possible(user: User, run: WorkflowRun, graph: WorkflowGraph, repository: Repository | None) -> None:
     """Check that the run is possible at all, before anyone waits for it."""
-    if run.workflow is not None and (run.workflow.archived_at is not None or run.workflow.team_id != run.team_id):
+    workflow = run.workflow
+    if workflow is not None and (workflow.archived_at is not None or workflow.team_id != run.team_id):
         raise Invalid("This workflow is archived, or belongs to another team.", field="workflow")
     check_belongs_to_team(run, repository, run.agent_profile)
     check_workplace(graph, repository, run.executor)

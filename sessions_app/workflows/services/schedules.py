@@ -78,8 +78,11 @@ def _triggers_of(row: Workflow) -> WorkflowTriggers:
     The confirmed ones are those of the text: any change of it pauses the triggers. Raises ChecksUnavailable.
     """
     confirmed = getattr(row, "confirmed_triggers", None)
-    found = parse_triggers(confirmed) if isinstance(confirmed, str) else None
-    return found or find_triggers(load_text(row.text, row.files).workflow)
+    if isinstance(confirmed, str):
+        triggers = parse_triggers(confirmed)
+        if triggers:
+            return triggers
+    return find_triggers(load_text(row.text, row.files).workflow)
 
 
 def _start_by_cron(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> bool:
@@ -89,12 +92,12 @@ def _start_by_cron(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> 
     idempotency key of the slot finds the run that exists.
     """
     slot, started = row.next_run_at, False
-    if slot is not None and slot <= now and triggers.crons and not _is_cron_run_active(row):
+    if slot is not None and slot > now:
+        return False
+    if slot is not None and triggers.crons and not _is_cron_run_active(row):
         started = _start_triggered_run(row, "cron", slot)
-    if slot is None or slot <= now:
-        after = triggers.next_after(now)
-        same = Workflow.objects.filter(id=row.id, next_run_at=slot, revision=row.revision, triggers_enabled=True)
-        same.update(next_run_at=after)
+    same = Workflow.objects.filter(id=row.id, next_run_at=slot, revision=row.revision, triggers_enabled=True)
+    same.update(next_run_at=triggers.next_after(now))
     return started
 
 
@@ -109,8 +112,10 @@ def _is_cron_run_active(row: Workflow) -> bool:
 
 def _start_when_idle(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> bool:
     """Start a run if the team has been idle long enough; once for each idle period."""
-    since = team_idle_since(row) if triggers.idle is not None else None
-    if triggers.idle is None or since is None or now - since < triggers.idle:
+    if triggers.idle is None:
+        return False
+    since = team_idle_since(row)
+    if since is None or now - since < triggers.idle:
         return False
     return _start_triggered_run(row, "idle", since)
 
@@ -124,13 +129,17 @@ def team_idle_since(row: Workflow) -> datetime | None:
     turns = Turn.objects.filter(session__task__team=row.team_id)
     if runs.filter(state__in=ACTIVE_STATES).exists() or turns.filter(ended_at=None).exists():
         return None
-    ends = (rows.aggregate(at=Max("ended_at"))["at"] for rows in (runs, turns))
-    latest: datetime = max((row.updated_at, *(at for at in ends if at is not None)))
+    latest: datetime = row.updated_at
+    for rows in (runs, turns):
+        ended_at = rows.aggregate(at=Max("ended_at"))["at"]
+        if ended_at is not None:
+            latest = max(latest, ended_at)
     return latest
 
 
 def _idempotency_key(row: Workflow, trigger: str, at: datetime | None) -> str:
-    return f"{trigger}:{row.id}:{at.isoformat() if at else ''}"
+    slot = at.isoformat() if at else ""
+    return f"{trigger}:{row.id}:{slot}"
 
 
 def _start_triggered_run(row: Workflow, trigger: str, at: datetime) -> bool:

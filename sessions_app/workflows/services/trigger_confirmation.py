@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
@@ -28,7 +27,13 @@ from sessions_app.rendering.pool import TEXT_POOL
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.agent import AgentSettings
-from sessions_app.workflows.nodes.trigger import Cron, CronError, TriggerSettings, WorkflowTriggers, parse_cron
+from sessions_app.workflows.nodes.trigger import (
+    Cron,
+    CronError,
+    WorkflowTriggers,
+    parse_cron,
+    trigger_settings_of,
+)
 from sessions_app.workflows.services.agent_choice import NoMatchingAgent, choose_agent
 from sessions_app.workflows.services.run_records import iterate_nodes
 from sessions_app.workflows.services.run_rights import default_executor
@@ -50,15 +55,18 @@ def current_parts(row: Workflow, graph: WorkflowGraph | None, key: str = "") -> 
     ``key`` is the secret key for the digests, by default the current one.
     """
     digester = _SecretDigester(key or str(settings.SECRET_KEY))
-    return {
-        TEXT_PART: row.text,
-        **{f"{FILE_PART}{path}": text for path, text in sorted(row.files.items())},
-        "repository": _repository(row.repository),
-        "executor": _executor(default_executor(row.executor), digester),
-        **_inherited_servers(row),
-        **(_agents(row, graph, digester) if graph else {}),
-        **({"triggers": _triggers(graph)} if graph else {}),
-    }
+    parts: ConfirmedParts = {TEXT_PART: row.text}
+    for path, text in sorted(row.files.items()):
+        parts[f"{FILE_PART}{path}"] = text
+    parts["repository"] = _repository(row.repository)
+    parts["executor"] = _executor(default_executor(row.executor), digester)
+    servers = _inherited_servers(row)
+    if servers:
+        parts["MCP servers"] = servers
+    if graph is not None:
+        parts |= _agents(row, graph, digester)
+        parts["triggers"] = _triggers(graph)
+    return parts
 
 
 def serialize_parts(parts: ConfirmedParts) -> dict[str, Any]:
@@ -86,14 +94,15 @@ def changed_parts(row: Workflow, graph: WorkflowGraph | None) -> list[str]:
 
     Digests of earlier secret keys (SECRET_KEY_FALLBACKS) still match, so that a new key alone pauses nothing.
     """
-    confirmed, found = confirmed_parts(row), list[str]()
-    for key in (str(settings.SECRET_KEY), *map(str, settings.SECRET_KEY_FALLBACKS)):
-        now = current_parts(row, graph, key)
-        different = [name for name in {**confirmed, **now} if confirmed.get(name) != now.get(name)]
+    confirmed = confirmed_parts(row)
+    changed: list[str] = []
+    for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
+        current = current_parts(row, graph, str(key))
+        different = [name for name in confirmed | current if confirmed.get(name) != current.get(name)]
         if not different:
             return []
-        found = found or different
-    return found
+        changed = changed or different
+    return changed
 
 
 def part_name(part: str) -> str:
@@ -102,7 +111,9 @@ def part_name(part: str) -> str:
         return f"file “{part.removeprefix(FILE_PART)}”"
     if part.startswith(AGENT_PART):
         runner, model = json.loads(part.removeprefix(AGENT_PART))
-        label = f"agent for “{runner}”" if runner else "agent for nodes without a runner"
+        label = "agent for nodes without a runner"
+        if runner:
+            label = f"agent for “{runner}”"
         if model:
             return f"{label} with the model “{model}”"
         return label
@@ -121,7 +132,8 @@ class _SecretDigester:
 
 
 def _format_lines(values: Mapping[str, Any]) -> str:
-    return "\n".join(f"{name}: {value}" for name, value in values.items() if value not in (None, "", []))
+    lines = [f"{name}: {value}" for name, value in values.items() if value not in (None, "", [])]
+    return "\n".join(lines)
 
 
 def _repository(row: Repository | None) -> str:
@@ -143,28 +155,30 @@ def _executor(row: Executor | None, digester: _SecretDigester) -> str:
     )
 
 
-def _inherited_servers(row: Workflow) -> ConfirmedParts:
+def _inherited_servers(row: Workflow) -> str:
     """Return the MCP servers that repository and team give to all agents; they contain no secret."""
-    found = inherited_servers(row.team_id, row.repository_id)
-    lines = [f"{level}: {json.dumps(server, sort_keys=True)}" for level, servers in found.items() for server in servers]
-    if lines:
-        return {"MCP servers": "\n".join(sorted(lines))}
-    return {}
+    lines = []
+    for level, servers in inherited_servers(row.team_id, row.repository_id).items():
+        lines += [f"{level}: {json.dumps(server, sort_keys=True)}" for server in servers]
+    return "\n".join(sorted(lines))
 
 
 def _agents(row: Workflow, graph: WorkflowGraph, digester: _SecretDigester) -> ConfirmedParts:
     """Return the profile that each kind of agent node would get now."""
-    nodes = [node.settings for node in iterate_nodes(graph.root) if isinstance(node.settings, AgentSettings)]
-    wanted = sorted({(agent.runner or "", agent.model or "") for agent in nodes})
-    profiles = list(profiles_of(row.team_id).order_by("name", "id")) if wanted else []
-    found: ConfirmedParts = {}
-    for runner, model in wanted:
+    agents = [node.settings for node in iterate_nodes(graph.root) if isinstance(node.settings, AgentSettings)]
+    kinds = sorted({(agent.runner or "", agent.model or "") for agent in agents})
+    if not kinds:
+        return {}
+    profiles = list(profiles_of(row.team_id).order_by("name", "id"))
+    parts: ConfirmedParts = {}
+    for runner, model in kinds:
         try:
-            profile_text = _profile(choose_agent(profiles, row.agent_profile, runner, model).profile, digester)
+            choice = choose_agent(profiles, row.agent_profile, runner, model)
+            profile_text = _profile(choice.profile, digester)
         except NoMatchingAgent:
             profile_text = "no agent profile matches"
-        found[f"{AGENT_PART}{json.dumps([runner, model])}"] = profile_text
-    return found
+        parts[f"{AGENT_PART}{json.dumps([runner, model])}"] = profile_text
+    return parts
 
 
 def _profile(row: AgentProfile, digester: _SecretDigester) -> str:
@@ -191,20 +205,23 @@ def _secret(row: AgentProfile, field: str, digester: _SecretDigester) -> str:
         value = getattr(row, field)
     except SecretUnreadable:
         return "cannot be read"
+    if not value:
+        return ""
     if isinstance(value, dict):
         names = sorted(value)
     else:
         names = [str(server.get("name")) for server in value]
-    if value:
-        return f"{', '.join(names)} ({digester.digest(value)})"
-    return ""
+    return f"{', '.join(names)} ({digester.digest(value)})"
 
 
 def _triggers(graph: WorkflowGraph) -> str:
-    found = [node.settings for node in graph.root.nodes.values() if isinstance(node.settings, TriggerSettings)]
-    crons = sorted(f"cron: {trigger.cron}" for trigger in found if trigger.trigger_type == "cron")
-    idle = sorted(f"idle: {trigger.idle_minutes} minutes" for trigger in found if trigger.trigger_type == "idle")
-    return "\n".join([*crons, *idle])
+    crons, idle = [], []
+    for trigger in trigger_settings_of(graph):
+        if trigger.trigger_type == "cron":
+            crons.append(f"cron: {trigger.cron}")
+        elif trigger.trigger_type == "idle":
+            idle.append(f"idle: {trigger.idle_minutes} minutes")
+    return "\n".join(sorted(crons) + sorted(idle))
 
 
 _IDLE_LINE: Final = re.compile(r"([0-9]{1,6}) minutes")
@@ -212,20 +229,20 @@ _IDLE_LINE: Final = re.compile(r"([0-9]{1,6}) minutes")
 
 def parse_triggers(text: str) -> WorkflowTriggers | None:
     """Return the triggers of a confirmed part ``triggers``; None if they cannot be read from it."""
-    crons, minutes = list[Cron](), list[int]()
+    crons: list[Cron] = []
+    minutes: list[int] = []
     for line in filter(None, text.split("\n")):
         kind, _, value = line.partition(": ")
-        idle = _IDLE_LINE.fullmatch(value) if kind == "idle" else None
-        if idle is not None:
-            minutes.append(int(idle[1]))
-        elif kind == "cron":
+        if kind == "cron":
             try:
                 crons.append(parse_cron(value))
             except CronError:  # it may contain line ends
                 return None
+        elif kind == "idle" and (idle := _IDLE_LINE.fullmatch(value)):
+            minutes.append(int(idle[1]))
         else:
             return None
-    return WorkflowTriggers(tuple(crons), timedelta(minutes=min(minutes)) if minutes else None)
+    return WorkflowTriggers.of(crons, minutes)
 
 
 COMPARISON_LIMITS: Final = Limits(cpu_seconds=3.0, seconds=9.0, memory=512 << 20)
@@ -257,8 +274,7 @@ def compare_parts(before: ConfirmedParts, after: ConfirmedParts, owner: str) -> 
     A part that takes too long to compare is shown as removed and added, and cut. ``owner`` is whose texts they are, for
     ``TEXT_POOL``.
     """
-    names = [*after, *(name for name in before if name not in after)]
-    changed = [name for name in names if before.get(name) != after.get(name)]
+    changed = [name for name in after | before if before.get(name) != after.get(name)]
     pairs = [{"before": before.get(name, ""), "after": after.get(name, "")} for name in changed]
     try:
         outcomes = TEXT_POOL.run_batch(
@@ -266,17 +282,25 @@ def compare_parts(before: ConfirmedParts, after: ConfirmedParts, owner: str) -> 
         )
     except PoolUnavailable:
         outcomes = [NOT_REACHED] * len(pairs)
-    return [
-        _difference(name, outcome.result or _uncompared(**pair))
-        for name, pair, outcome in zip(changed, pairs, outcomes, strict=True)
-    ]
+    differences = []
+    for name, pair, outcome in zip(changed, pairs, outcomes, strict=True):
+        if outcome.result:
+            lines, is_cut = outcome.result["lines"], outcome.result["is_cut"]
+        else:
+            lines, is_cut = _uncompared_lines(pair["before"], pair["after"]), True
+        differences.append(PartDifference(name, part_name(name), tuple(lines), is_cut))
+    return differences
 
 
-def _difference(part: str, compared: Mapping[str, Any]) -> PartDifference:
-    return PartDifference(part, part_name(part), tuple(compared["lines"]), compared["is_cut"])
+def _uncompared_lines(before: str, after: str) -> list[str]:
+    """Return the first lines of both texts, as if all had been removed and added."""
+    lines = [f"-{line}" for line in _first_lines(before)]
+    lines += [f"+{line}" for line in _first_lines(after)]
+    shown: list[str] = shown_lines(lines)["lines"]
+    return shown
 
 
-def _uncompared(before: str, after: str) -> dict[str, Any]:
-    old, new = (text.split("\n", _UNCOMPARED_LINES)[:_UNCOMPARED_LINES] if text else [] for text in (before, after))
-    lines = [*(f"-{line}" for line in old), *(f"+{line}" for line in new)]
-    return {**shown_lines(lines), "is_cut": True}
+def _first_lines(text: str) -> list[str]:
+    if not text:
+        return []
+    return text.split("\n", _UNCOMPARED_LINES)[:_UNCOMPARED_LINES]

@@ -35,8 +35,14 @@ from sessions_app.workflows.services.trigger_confirmation import (
 )
 
 TRIGGER_FIELDS: Final = (
-    *("triggers_enabled", "triggers_enabled_by", "triggers_confirmed_at", "triggers_paused", "confirmed"),
-    *("next_run_at", "trigger_error", "updated_at"),
+    "triggers_enabled",
+    "triggers_enabled_by",
+    "triggers_confirmed_at",
+    "triggers_paused",
+    "confirmed",
+    "next_run_at",
+    "trigger_error",
+    "updated_at",
 )
 """The fields of a workflow that this module writes."""
 UNREADABLE_REASON: Final = "The text has errors, so it cannot be run."
@@ -68,19 +74,21 @@ def update_triggers(user: User, row: Workflow, graph: WorkflowGraph | None, enab
         row.next_run_at = None
 
 
-def pause_triggers(row: Workflow, why: str) -> None:
-    """Pause the triggers until a user confirms them; ``why`` is a sentence."""
-    row.triggers_enabled, row.triggers_paused, row.next_run_at = False, why, None
+def pause_triggers(row: Workflow, reason: str) -> None:
+    """Pause the triggers until a user confirms them; ``reason`` is a sentence."""
+    row.triggers_enabled, row.triggers_paused, row.next_run_at = False, reason, None
 
 
 def sync_attention(row: Workflow) -> None:
     """Raise or resolve the inbox item of a saved row."""
-    if row.triggers_paused:
-        graph = graph_of(row.text, row.files)
-        who = describe_required_rights(row.team, default_executor(row.executor), graph)
-        raise_for_workflow(row, notices.triggers_paused_notice(str(row.id), row.name, row.triggers_paused, who))
-    else:
-        resolve_for_workflow(row, "confirmed" if row.triggers_enabled else "switched_off")
+    if not row.triggers_paused:
+        outcome = "confirmed" if row.triggers_enabled else "switched_off"
+        resolve_for_workflow(row, outcome)
+        return
+    graph = graph_of(row.text, row.files)
+    required_rights = describe_required_rights(row.team, default_executor(row.executor), graph)
+    notice = notices.triggers_paused_notice(str(row.id), row.name, row.triggers_paused, required_rights)
+    raise_for_workflow(row, notice)
 
 
 def confirm_triggers(user: User, workflow: Workflow, fingerprint: str) -> Workflow:
@@ -134,14 +142,14 @@ def may_trigger_now(row: Workflow) -> bool:
     changed = changed_parts(row, graph)
     if changed:
         names = _format_parts(changed)
-        why = f"{names[0].upper()}{names[1:]} changed since the last confirmation."
+        reason = f"{names[0].upper()}{names[1:]} changed since the last confirmation."
     elif graph is None:
-        why = UNREADABLE_REASON
+        reason = UNREADABLE_REASON
     else:
-        why = run_refusal(row.triggers_enabled_by, row.team, default_executor(row.executor), graph)
-    if not why:
+        reason = run_refusal(row.triggers_enabled_by, row.team, default_executor(row.executor), graph)
+    if not reason:
         return True
-    pause_triggers(row, why)
+    pause_triggers(row, reason)
     row.save(update_fields=TRIGGER_FIELDS)
     sync_attention(row)
     return False
@@ -149,22 +157,26 @@ def may_trigger_now(row: Workflow) -> bool:
 
 def triggers_document(user: User, row: Workflow) -> dict[str, Any]:
     """Return what the page and the API show about triggers, with the changes since they were confirmed."""
-    graph, executor = graph_of(row.text, row.files), default_executor(row.executor)
+    graph = graph_of(row.text, row.files)
+    executor = default_executor(row.executor)
     parts, confirmed = current_parts(row, graph), confirmed_parts(row)
-    is_known = bool(confirmed or row.triggers_paused)
-    changed = changed_parts(row, graph) if is_known else []
+    changed: list[str] = []
+    if confirmed or row.triggers_paused:
+        changed = changed_parts(row, graph)
+    differences = compare_parts(confirmed, parts, f"team:{row.team_id}")
     refusal = _why_not_enabled(user, row, graph)
     if row.archived_at is not None:
         refusal = "This workflow is archived."
+    enabled_by = row.triggers_enabled_by
     return {
         "enabled": row.triggers_enabled,
         "paused": row.triggers_paused,
         "enabled_by": row.triggers_enabled_by_id,
-        "enabled_by_name": row.triggers_enabled_by.get_username() if row.triggers_enabled_by else "",
+        "enabled_by_name": enabled_by.get_username() if enabled_by else "",
         "confirmed_at": row.triggers_confirmed_at,
         "next_run_at": row.next_run_at,
         "fingerprint": fingerprint_of(parts),
-        "changes": [part for part in compare_parts(confirmed, parts, f"team:{row.team_id}") if part.part in changed],
+        "changes": [difference for difference in differences if difference.part in changed],
         "may_confirm": not refusal,
         "refusal": refusal,
         "who_may_confirm": describe_required_rights(row.team, executor, graph),

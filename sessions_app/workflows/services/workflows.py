@@ -39,12 +39,16 @@ def save_workflow(
     what its triggers start pauses them (see ``trigger_settings``). Raises ReadOnly, Invalid, ChecksUnavailable, and
     Conflict for an old revision, a name that is taken, or an archived workflow.
     """
-    team = workflow.team if workflow is not None else values["team"]
+    if workflow is not None:
+        team, text, files = workflow.team, workflow.text, workflow.files
+    else:
+        team, text, files = values["team"], "", {}
     require_write(user, team)
-    text, files = (values.get(name, getattr(workflow, name, None)) for name in ("text", "files"))
-    check_size(text or "", files or {})
+    text = values.get("text", text) or ""
+    files = values.get("files", files) or {}
+    check_size(text, files)
     # Before the transaction, which then finds the result in the cache: no row stays locked while a text is loaded.
-    load_text(text or "", files or {})
+    load_text(text, files)
     with transaction.atomic():
         if workflow is not None:
             row = _lock_workflow(workflow, revision)

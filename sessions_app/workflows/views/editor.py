@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,10 +18,12 @@ from django.views.decorators.http import require_http_methods, require_POST
 from sessions_app.accounts.authorization import may_write, may_write_somewhere
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.kernel.rules.parsers import parse_uuid
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import ChecksUnavailable, Conflict, Invalid, SessionsError, Throttled
 from sessions_app.workflows.examples import find_example
 from sessions_app.workflows.forms import NodeSettingsForm, RunForm, WorkflowForm, build_node_form, initial_values
 from sessions_app.workflows.language.diagnostics import Diagnostic
+from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.language.limits import MAX_BYTES
 from sessions_app.workflows.language.schema import Port
 from sessions_app.workflows.loader.editing import EditNotPossible
@@ -33,7 +35,7 @@ from sessions_app.workflows.services.run_records import graph_of
 from sessions_app.workflows.services.run_rights import default_executor
 from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.trigger_settings import obstacle_of, triggers_document
-from sessions_app.workflows.views.lists import runs_context
+from sessions_app.workflows.views.lists import newest_runs
 from sessions_app.workflows.views.lookups import find_workflow
 
 MAX_PROBLEMS_SHOWN: Final = 100
@@ -41,56 +43,54 @@ MAX_PROBLEMS_SHOWN: Final = 100
 MAX_EXCERPT_LENGTH: Final = 80
 
 
-NOT_CHECKED: Final[Mapping[str, Any]] = {"valid": False, "problems": [], "svg": "", "is_unchecked": True}
-"""Context for ``workflows/check.html`` if a text could not be checked now."""
+def check_context(row: Workflow | None, form: WorkflowForm, text: str) -> dict[str, Any]:
+    """Return the context of ``workflows/check.html`` and ``workflows/node_settings.html``. Raises ChecksUnavailable.
 
-
-def check_context(text: str, files: Mapping[str, str]) -> dict[str, Any]:
-    """Return the context of ``workflows/check.html`` and ``workflows/node_settings.html``. Raises ChecksUnavailable."""
-    found, lines = check_text(text, files), text.split("\n")
+    ``obstacle`` is a sentence, empty if nothing keeps the text from running with the settings of the form, and None
+    while that is unknown.
+    """
+    files = row.files if row else {}
+    checked = check_text(text, files)
+    lines = text.split("\n")
     return {
-        "node_ids": found.nodes,
-        "valid": found.is_valid,
-        "problems": [_problem_context(diagnostic, lines) for diagnostic in found.problems[:MAX_PROBLEMS_SHOWN]],
-        "more_problems": max(len(found.problems) - MAX_PROBLEMS_SHOWN, 0),
-        "svg": mark_safe(found.svg),  # noqa: S308 - our own drawing, which escapes every text of the file
+        "node_ids": checked.nodes,
+        "valid": checked.is_valid,
+        "problems": [_problem_context(problem, lines) for problem in checked.problems[:MAX_PROBLEMS_SHOWN]],
+        "more_problems": max(len(checked.problems) - MAX_PROBLEMS_SHOWN, 0),
+        "svg": mark_safe(checked.svg),  # noqa: S308 - our own drawing, which escapes every text of the file
         "is_empty": not text.strip(),
+        "obstacle": _find_obstacle(row, form, graph_of(text, files)),
     }
 
 
-def run_context(row: Workflow | None, form: WorkflowForm, text: str) -> dict[str, Any]:
-    """Return whether the text could be run with the settings of the form, for ``workflows/check.html``.
-
-    ``obstacle`` is a sentence, empty if nothing keeps it from running, and None while that is unknown: a new workflow
-    has no settings before they are sent.
-    """
-    graph = graph_of(text, row.files if row else {})
+def _find_obstacle(row: Workflow | None, form: WorkflowForm, graph: WorkflowGraph | None) -> str | None:
+    """Return what keeps the text from running; a new workflow has no settings before they are sent."""
     if graph is None:
-        return {"obstacle": None}
-    if form.is_bound:
-        form.is_valid()
-        chosen = form.cleaned_data
-        team = row.team if row else chosen.get("team")
-        if team is None:
-            return {"obstacle": None}
-        obstacle = run_obstacle(
-            graph,
-            team_id=team.pk,
-            repository=chosen.get("repository"),
-            executor=default_executor(chosen.get("executor")),
-            agent_profile=chosen.get("agent_profile"),
-        )
-        return {"obstacle": obstacle}
-    return {"obstacle": obstacle_of(row, graph) if row else None}
+        return None
+    if not form.is_bound:
+        if row is None:
+            return None
+        return obstacle_of(row, graph)
+    form.is_valid()
+    chosen = form.cleaned_data
+    team = row.team if row else chosen.get("team")
+    if team is None:
+        return None
+    return run_obstacle(
+        graph,
+        team_id=team.pk,
+        repository=chosen.get("repository"),
+        executor=default_executor(chosen.get("executor")),
+        agent_profile=chosen.get("agent_profile"),
+    )
 
 
 def _problem_context(problem: Diagnostic, lines: list[str]) -> dict[str, Any]:
     is_in_text = problem.file == "workflow" and 0 < problem.line <= len(lines)
-    return {
-        "problem": problem,
-        "is_in_text": is_in_text,
-        "excerpt": lines[problem.line - 1].strip()[:MAX_EXCERPT_LENGTH] if is_in_text else "",
-    }
+    excerpt = ""
+    if is_in_text:
+        excerpt = lines[problem.line - 1].strip()[:MAX_EXCERPT_LENGTH]
+    return {"problem": problem, "is_in_text": is_in_text, "excerpt": excerpt}
 
 
 _STATUS_OF_ERROR: Final[Mapping[type[SessionsError], int]] = {Throttled: 429, ChecksUnavailable: 503}
@@ -107,7 +107,8 @@ class EditorDraft:
     notice: str = ""
     """What a button has done, for the user."""
     error: str = ""
-    errors: bool = False
+    has_errors: bool = False
+    """Whether the settings of the node are not valid."""
 
 
 @never_cache
@@ -131,15 +132,15 @@ def _show_or_change(request: UserHttpRequest, row: Workflow | None) -> HttpRespo
     """
     is_change = request.method == "POST"
     if is_change:
-        form, text = WorkflowForm(request.user, row, request.POST), _posted_text(request)
+        form = WorkflowForm(request.user, row, request.POST)
+        text = _posted_text(request)
     elif row is not None:
-        form, text = WorkflowForm(request.user, row, initial=initial_values(row)), row.text
+        form = WorkflowForm(request.user, row, initial=initial_values(row))
+        text = row.text
     else:
         example = find_example(request.GET.get("example", ""))
-        form, text = (
-            WorkflowForm(request.user, None, initial={"name": example.name, "text": example.text}),
-            example.text,
-        )
+        form = WorkflowForm(request.user, None, initial={"name": example.name, "text": example.text})
+        text = example.text
     try:
         with user_load_slot(request.user, counted=is_change):
             if not is_change:
@@ -155,7 +156,8 @@ def _show_or_change(request: UserHttpRequest, row: Workflow | None) -> HttpRespo
 def _handle_post(request: UserHttpRequest, row: Workflow | None, form: WorkflowForm) -> HttpResponse:
     if request.POST.get("do") in ("check", "open", "apply"):
         draft = _handle_button(request)
-        return _render_editor(request, row, form, draft, 422 if draft.errors else 200)
+        status = 422 if draft.has_errors else 200
+        return _render_editor(request, row, form, draft, status)
     draft = EditorDraft(_posted_text(request))
     if form.is_valid():
         return _save(request, row, form, draft)
@@ -177,7 +179,7 @@ def _handle_button(request: UserHttpRequest) -> EditorDraft:
 def _apply_node_settings(request: UserHttpRequest, draft: EditorDraft) -> None:
     draft.form = build_node_form(draft.text, draft.node, request.POST)
     if draft.form is None or not draft.form.is_valid():
-        draft.errors = draft.form is not None
+        draft.has_errors = draft.form is not None
         return
     try:
         text = draft.form.apply_to_text()
@@ -198,7 +200,7 @@ def _posted_text(request: UserHttpRequest) -> str:
 def _save(request: UserHttpRequest, row: Workflow | None, form: WorkflowForm, draft: EditorDraft) -> HttpResponse:
     revision = form.cleaned_data.get("revision") if row else None
     try:
-        made, problems = workflows.save_workflow(request.user, form.values(), workflow=row, revision=revision)
+        saved, problems = workflows.save_workflow(request.user, form.values(), workflow=row, revision=revision)
     except Conflict as error:
         if error.details.get("field"):
             form.add_error(error.details["field"], error.message)
@@ -210,16 +212,14 @@ def _save(request: UserHttpRequest, row: Workflow | None, form: WorkflowForm, dr
     except SessionsError as error:
         form.add_error(None, error.message)
         return _render_editor(request, row, form, draft, 422)
-    if made.triggers_paused:
+    if saved.triggers_paused:
         messages.warning(request, "Saved. Scheduled runs are paused until someone confirms the change.")
-    elif made.is_valid:
+    elif saved.is_valid:
         messages.success(request, "Saved.")
     else:
-        count = len(problems)
-        messages.warning(
-            request, f"Saved, but it cannot be run yet: see the {count} problem{'s' * (count != 1)} below."
-        )
-    return redirect("workflow", made.id)
+        count = plural(len(problems), "1 problem", "{} problems")
+        messages.warning(request, f"Saved, but it cannot be run yet: see the {count} below.")
+    return redirect("workflow", saved.id)
 
 
 def _render_editor(
@@ -231,37 +231,45 @@ def _render_editor(
     *,
     is_checked: bool = True,
 ) -> HttpResponse:
-    rows = Workflow.objects.visible_to(request.user)
-    if row and status == 409:
-        newest = rows.values("revision", "text").get(id=row.id)
-    else:
-        newest = None
-    context = {
+    context: dict[str, Any] = {
         "workflow": row,
         "form": form,
         "draft": draft,
-        "newest": newest,
-        "revision": newest["revision"] if newest else form["revision"].value(),
-        "is_read_only": not (may_write(request.user, row.team_id) if row else may_write_somewhere(request.user)),
-        "run_form": RunForm(_declared_inputs(row) if is_checked else (), auto_id="run-%s"),
-        "triggers": triggers_document(request.user, row) if row and row.triggers_paused and is_checked else None,
+        "revision": form["revision"].value(),
         "run_key": str(uuid.uuid4()),
-        **(_checked(row, form, draft.text) if is_checked else NOT_CHECKED),
-        **(runs_context(request.user, row) if row else {}),
+        "is_read_only": not _may_edit(request, row),
     }
+    if is_checked:
+        context |= check_context(row, form, draft.text)
+        context["run_form"] = RunForm(_declared_inputs(row), auto_id="run-%s")
+    else:
+        context["is_unchecked"] = True
+        context["run_form"] = RunForm((), auto_id="run-%s")
+    if row is not None:
+        context["runs"] = newest_runs(request.user, row)
+        if row.triggers_paused and is_checked:
+            context["triggers"] = triggers_document(request.user, row)
+        if status == 409:
+            newest = Workflow.objects.visible_to(request.user).values("revision", "text").get(id=row.id)
+            context["newest"] = newest
+            context["revision"] = newest["revision"]
     return render(request, "workflows/editor.html", context, status=status)
 
 
-def _checked(row: Workflow | None, form: WorkflowForm, text: str) -> dict[str, Any]:
-    return {**check_context(text, row.files if row else {}), **run_context(row, form, text)}
+def _may_edit(request: UserHttpRequest, row: Workflow | None) -> bool:
+    if row is None:
+        return may_write_somewhere(request.user)
+    return may_write(request.user, row.team_id)
 
 
-def _declared_inputs(row: Workflow | None) -> tuple[Port, ...]:
+def _declared_inputs(row: Workflow | None) -> Sequence[Port]:
     """Return the inputs that the saved text declares."""
-    graph = graph_of(row.text, row.files) if row is not None and row.is_valid else None
-    if graph:
-        return graph.inputs
-    return ()
+    if row is None or not row.is_valid:
+        return ()
+    graph = graph_of(row.text, row.files)
+    if graph is None:
+        return ()
+    return graph.inputs
 
 
 @never_cache
@@ -270,13 +278,14 @@ def check_workflow(request: UserHttpRequest) -> HttpResponse:
     """Check the text while the user types; return ``{text, said, trouble, parts: {check, settings}}``."""
     key = parse_uuid(request.POST.get("workflow", ""))
     row = find_workflow(request, key) if key else None
+    form = WorkflowForm(request.user, row, request.POST)
     try:
         with user_load_slot(request.user):
             draft = _handle_button(request)
-            checked = _checked(row, WorkflowForm(request.user, row, request.POST), draft.text)
+            context = check_context(row, form, draft.text)
     except (Throttled, ChecksUnavailable) as error:
         return JsonResponse({"code": error.code, "message": error.message}, status=_STATUS_OF_ERROR[type(error)])
-    context = {**checked, "draft": draft}
+    context["draft"] = draft
     parts = {
         "check": render_to_string("workflows/check.html", context),
         "settings": render_to_string("workflows/node_settings.html", context),
@@ -306,8 +315,13 @@ def _start_run(request: UserHttpRequest, row: Workflow) -> WorkflowRun:
     if not form.is_valid():
         name, errors = next(iter(form.errors.items()))
         raise Invalid(f"{form[name].label}: {errors[0]}")
-    options = {"key": request.POST.get("key", ""), "revision": form.cleaned_data["revision"]}
-    run, _ = start_saved_run(request.user, row, form.inputs(), **options)
+    run, _ = start_saved_run(
+        request.user,
+        row,
+        form.inputs(),
+        key=request.POST.get("key", ""),
+        revision=form.cleaned_data["revision"],
+    )
     return run
 
 

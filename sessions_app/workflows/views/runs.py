@@ -29,10 +29,9 @@ from sessions_app.workflows.language.graph import Scope, WorkflowGraph
 from sessions_app.workflows.language.limits import MAX_RUN_DRAWING
 from sessions_app.workflows.loader.drawing import DrawingTooLarge, NodeMark, draw_inline_svg
 from sessions_app.workflows.models import NodeRun, WorkflowRun
-from sessions_app.workflows.services import runs
 from sessions_app.workflows.services.loading import user_load_slot
 from sessions_app.workflows.services.run_records import graph_of_run
-from sessions_app.workflows.services.runs import rerun
+from sessions_app.workflows.services.runs import cancel_run, rerun, retry_run
 from sessions_app.workflows.views.lookups import find_run
 
 _REPETITION_SUFFIX: Final = re.compile(r"#\d+|\[\d+\]")
@@ -42,6 +41,8 @@ MAX_NEIGHBOURS_SHOWN: Final = 10
 MAX_VALUE_LENGTH: Final = 20_000
 """Maximum number of characters that are shown of a value, script, prompt or output."""
 MAX_RECORDS_LISTED: Final = 200
+NodeRunsByPath = Mapping[str, Sequence[NodeRun]]
+"""Node runs by the path of their node in the graph, in the order in which they began."""
 _OVERVIEW_FIELDS: Final = (
     "id",
     "run_id",
@@ -61,9 +62,12 @@ _OVERVIEW_FIELDS: Final = (
 def show_run(request: UserHttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Show a run; ``?node=`` selects a node of the graph, ``?at=`` one of its node runs."""
     row = find_run(request, run_id)
+    context = run_context(request.user, row, request.GET)
     selected = {key: request.GET[key] for key in ("node", "at") if request.GET.get(key)}
-    live = reverse("workflow-run-live", args=(row.id,)) + (f"?{urlencode(selected)}" if selected else "")
-    return render(request, "workflows/run.html", {**run_context(request.user, row, request.GET), "live": live})
+    context["live"] = reverse("workflow-run-live", args=(row.id,))
+    if selected:
+        context["live"] += f"?{urlencode(selected)}"
+    return render(request, "workflows/run.html", context)
 
 
 @never_cache
@@ -74,36 +78,50 @@ def run_updates(request: UserHttpRequest, run_id: uuid.UUID) -> JsonResponse:
     return part_response("run", "workflows/run_state.html", run_context(request.user, row, request.GET), request)
 
 
-def run_context(user: User, row: WorkflowRun, given: Mapping[str, str]) -> dict[str, Any]:
+def run_context(user: User, row: WorkflowRun, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the context of ``workflows/run_state.html``, with a constant number of queries."""
     node_runs = list(row.node_runs.only(*_OVERVIEW_FIELDS, "started_at", "ended_at").order_by("position"))
+    by_path = _by_path_in_graph(node_runs)
     graph = _graph(user, row)
-    by_path: dict[str, list[NodeRun]] = {}
-    for node_run in node_runs:
-        by_path.setdefault(_REPETITION_SUFFIX.sub("", node_run.path), []).append(node_run)
-    titles = _titles(graph.root) if graph else {}
-    selected = _selected_record(row, by_path, given, titles)
-    paths = _leaf_paths(graph.root) if graph else []
+    titles: dict[str, str] = {}
+    paths: list[str] = []
+    svg = ""
+    if graph is not None:
+        titles = _titles(graph.root)
+        paths = _leaf_paths(graph.root)
+        svg = _render_graph(graph, by_path)
+    waiting = [node_run for node_run in node_runs if node_run.state == "running" and node_run.waiting_for == "user"]
     return {
         "run": row,
         "may_write": may_write(user, row.team_id),
         "label": RUN_STATE_LABELS[row.state],
         "by": TRIGGER_LABELS[row.trigger],
-        "svg": _render_graph(graph, by_path) if graph else "",
+        "svg": svg,
         "is_readable": graph is not None,
-        "done": sum(path in by_path and by_path[path][-1].state != "running" for path in paths),
+        "done": sum(_has_run(by_path.get(path, ())) for path in paths),
         "nodes": len(paths),
-        "waiting": [
-            _record_context(row, node_run, titles)
-            for node_run in node_runs
-            if node_run.state == "running" and node_run.waiting_for == "user"
-        ],
-        "times": [_record_context(row, node_run, titles) for node_run in node_runs[-MAX_RECORDS_LISTED:]],
+        "waiting": [_node_run_context(row, node_run, titles) for node_run in waiting],
+        "times": [_node_run_context(row, node_run, titles) for node_run in node_runs[-MAX_RECORDS_LISTED:]],
         "earlier": max(len(node_runs) - MAX_RECORDS_LISTED, 0),
-        "selected": selected,
+        "selected": _selected_context(row, by_path, query, titles),
         "inputs": _value_texts(row.inputs),
         "outputs": _value_texts(row.outputs),
     }
+
+
+def _by_path_in_graph(node_runs: Sequence[NodeRun]) -> NodeRunsByPath:
+    by_path: dict[str, list[NodeRun]] = {}
+    for node_run in node_runs:
+        by_path.setdefault(_path_in_graph(node_run), []).append(node_run)
+    return by_path
+
+
+def _path_in_graph(node_run: NodeRun) -> str:
+    return _REPETITION_SUFFIX.sub("", node_run.path)
+
+
+def _has_run(node_runs: Sequence[NodeRun]) -> bool:
+    return len(node_runs) > 0 and node_runs[-1].state != "running"
 
 
 def _graph(user: User, row: WorkflowRun) -> WorkflowGraph | None:
@@ -118,7 +136,10 @@ def _leaf_paths(scope: Scope, prefix: str = "") -> list[str]:
     """Return the paths of all nodes that are not loops or components."""
     found: list[str] = []
     for name, node in scope.nodes.items():
-        found += _leaf_paths(node.body, f"{prefix}{name}/") if node.body else [f"{prefix}{name}"]
+        if node.body:
+            found += _leaf_paths(node.body, f"{prefix}{name}/")
+        else:
+            found.append(f"{prefix}{name}")
     return found
 
 
@@ -132,7 +153,7 @@ def _titles(scope: Scope, prefix: str = "") -> dict[str, str]:
     return found
 
 
-def _render_graph(graph: WorkflowGraph, by_path: Mapping[str, Sequence[NodeRun]]) -> str:
+def _render_graph(graph: WorkflowGraph, by_path: NodeRunsByPath) -> str:
     """Return the drawing with the states of the nodes; empty if it is too large for a page that is drawn repeatedly."""
     marks = {path: _node_mark(path, _newest_record(node_runs)) for path, node_runs in by_path.items()}
     try:
@@ -144,8 +165,7 @@ def _render_graph(graph: WorkflowGraph, by_path: Mapping[str, Sequence[NodeRun]]
 
 def _newest_record(node_runs: Sequence[NodeRun]) -> NodeRun:
     """Return the newest node run; for a loop, that of the loop itself instead of an iteration."""
-    own = [node_run for node_run in node_runs if node_run.kind != ITERATION]
-    return (own or node_runs)[-1]
+    return _without_iterations(node_runs)[-1]
 
 
 def _node_mark(path_in_graph: str, newest: NodeRun) -> NodeMark:
@@ -153,59 +173,82 @@ def _node_mark(path_in_graph: str, newest: NodeRun) -> NodeMark:
     return NodeMark(label.tone, label.text.lower(), f"?{urlencode({'node': path_in_graph})}#node-detail")
 
 
-def _record_context(row: WorkflowRun, one: NodeRun, titles: Mapping[str, str]) -> dict[str, Any]:
-    path_in_graph = _REPETITION_SUFFIX.sub("", one.path)
-    if one.session_id:
-        session = reverse("session", args=(row.task_id, one.session_id))
-    else:
-        session = ""
-    query = urlencode({"node": path_in_graph, "at": one.path})
-    title = titles.get(path_in_graph) or one.node
-    return {"row": one, "title": title, "label": node_run_label(one), "query": query, "session": session}
+def _node_run_context(row: WorkflowRun, node_run: NodeRun, titles: Mapping[str, str]) -> dict[str, Any]:
+    path_in_graph = _path_in_graph(node_run)
+    session = ""
+    if node_run.session_id:
+        session = reverse("session", args=(row.task_id, node_run.session_id))
+    return {
+        "row": node_run,
+        "title": titles.get(path_in_graph) or node_run.node,
+        "label": node_run_label(node_run),
+        "query": urlencode({"node": path_in_graph, "at": node_run.path}),
+        "session": session,
+    }
 
 
-def _selected_record(
-    row: WorkflowRun, by_path: Mapping[str, Sequence[NodeRun]], given: Mapping[str, str], titles: Mapping[str, str]
+def _selected_context(
+    row: WorkflowRun, by_path: NodeRunsByPath, query: Mapping[str, str], titles: Mapping[str, str]
 ) -> dict[str, Any] | None:
     """Return the selected node run and those around it; in a failed run, the last failed one by default."""
-    path_in_graph, at = given.get("node", ""), given.get("at", "")
-    if not path_in_graph and row.state == "failed":
-        failed = [node_run for node_runs in by_path.values() for node_run in node_runs if node_run.state == "failed"]
-        path_in_graph = _REPETITION_SUFFIX.sub("", failed[-1].path) if failed else ""
-    node_runs = [node_run for node_run in by_path.get(path_in_graph, ()) if node_run.kind != ITERATION] or list(
-        by_path.get(path_in_graph, ())
-    )
-    if not node_runs:
-        title = titles.get(path_in_graph) or path_in_graph
-        if path_in_graph:
-            return {"path_in_graph": path_in_graph, "title": title}
+    path_in_graph = query.get("node", "") or _path_of_failure(row, by_path)
+    if not path_in_graph:
         return None
-    index = next((number for number, one in enumerate(node_runs) if one.path == at), len(node_runs) - 1)
-    one = row.node_runs.get(pk=node_runs[index].pk)
-    return {
+    node_runs = _without_iterations(by_path.get(path_in_graph, ()))
+    if not node_runs:
+        return {"path_in_graph": path_in_graph, "title": titles.get(path_in_graph) or path_in_graph}
+    index = _selected_index(node_runs, query.get("at", ""))
+    near: Sequence[NodeRun] = ()
+    if len(node_runs) > 1:
+        near = node_runs[max(index - MAX_NEIGHBOURS_SHOWN, 0) : index + MAX_NEIGHBOURS_SHOWN + 1]
+    node_run = row.node_runs.get(pk=node_runs[index].pk)
+    context = _node_run_context(row, node_run, titles)
+    context |= {
         "path_in_graph": path_in_graph,
-        **_record_context(row, one, titles),
         "number": index + 1,
         "count": len(node_runs),
-        "near": [
-            _record_context(row, near, titles)
-            for near in node_runs[max(index - MAX_NEIGHBOURS_SHOWN, 0) : index + MAX_NEIGHBOURS_SHOWN + 1]
-        ]
-        if len(node_runs) > 1
-        else [],
-        "inputs": _value_texts(one.inputs),
-        "outputs": _value_texts(one.outputs),
-        "script": str(one.request.get("script", ""))[:MAX_VALUE_LENGTH],
-        "prompt": str(one.request.get("prompt", ""))[:MAX_VALUE_LENGTH],
-        "tail": one.output_tail[-MAX_VALUE_LENGTH:],
+        "near": [_node_run_context(row, neighbour, titles) for neighbour in near],
+        "inputs": _value_texts(node_run.inputs),
+        "outputs": _value_texts(node_run.outputs),
+        "script": str(node_run.request.get("script", ""))[:MAX_VALUE_LENGTH],
+        "prompt": str(node_run.request.get("prompt", ""))[:MAX_VALUE_LENGTH],
+        "tail": node_run.output_tail[-MAX_VALUE_LENGTH:],
         "may_resume": row.is_over and row.state != "succeeded",
     }
+    return context
+
+
+def _path_of_failure(row: WorkflowRun, by_path: NodeRunsByPath) -> str:
+    """Return the path of the last node in the graph that failed; empty if the run has not failed."""
+    path = ""
+    if row.state == "failed":
+        for node_runs in by_path.values():
+            for node_run in node_runs:
+                if node_run.state == "failed":
+                    path = _path_in_graph(node_run)
+    return path
+
+
+def _without_iterations(node_runs: Sequence[NodeRun]) -> Sequence[NodeRun]:
+    """Return the node runs without the iterations of a loop, unless there are no others."""
+    return [node_run for node_run in node_runs if node_run.kind != ITERATION] or node_runs
+
+
+def _selected_index(node_runs: Sequence[NodeRun], path: str) -> int:
+    """Return the index of the node run with this path, or of the last one."""
+    for index, node_run in enumerate(node_runs):
+        if node_run.path == path:
+            return index
+    return len(node_runs) - 1
 
 
 def _value_texts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return values as texts, without hidden ports and empty values."""
-    shown = ((name, value) for name, value in values.items() if not name.startswith("@") and value not in (None, ""))
-    return [(name, _value_text(value)[:MAX_VALUE_LENGTH]) for name, value in shown]
+    texts = []
+    for name, value in values.items():
+        if not name.startswith("@") and value not in (None, ""):
+            texts.append((name, _value_text(value)[:MAX_VALUE_LENGTH]))
+    return texts
 
 
 def _value_text(value: Any) -> str:
@@ -217,20 +260,19 @@ def _value_text(value: Any) -> str:
 @require_POST
 def act_on_run(request: UserHttpRequest, run_id: uuid.UUID, action: str) -> HttpResponse:
     """Cancel a run, resume a failed one (at ``node`` if given), or run the same again."""
-    row = shown = find_run(request, run_id)
+    row = find_run(request, run_id)
     if action not in ("cancel", "resume", "again"):
         raise Http404(action)
     try:
         if action == "cancel":
-            runs.cancel_run(request.user, row)
+            cancel_run(request.user, row)
             messages.info(request, "Cancelling the run: its scripts and turns are being stopped; finished work stays.")
         else:
             with user_load_slot(request.user, counted=False):
-                node = request.POST.get("node", "")
                 if action == "again":
-                    shown = rerun(request.user, row)
+                    row = rerun(request.user, row)
                 else:
-                    shown = runs.retry_run(request.user, row, node)
+                    row = retry_run(request.user, row, request.POST.get("node", ""))
     except SessionsError as error:
         messages.error(request, error.message)
-    return redirect("workflow-run", shown.id)
+    return redirect("workflow-run", row.id)

@@ -371,6 +371,16 @@ def test_paused_triggers_can_be_disabled_and_not_confirmed_unseen(ada: Client, w
     assert (row.triggers_enabled, row.triggers_paused) == (False, "")
 
 
+def test_viewer_sees_paused_triggers_without_buttons(ada: Client, world: World) -> None:
+    row = scheduled(world)
+    save_workflow(world.ada, {"text": PLAIN}, row)
+    assert f'action="/workflows/{row.id}/triggers/"' in ada.get(f"/workflows/{row.id}/").content.decode()
+    world.ada.team_roles.create(team=world.team, role="viewer")
+    page = ada.get(f"/workflows/{row.id}/").content.decode()
+    assert "Scheduled runs are paused" in page
+    assert f'action="/workflows/{row.id}/triggers/"' not in page
+
+
 def test_manual_run_of_an_unseen_revision_is_refused(ada: Client, world: World) -> None:
     row = make_workflow(world, PLAIN)
     run = make_run(world, row)
