@@ -179,9 +179,12 @@ def assess_capabilities(
         if _update_row(row, report, claimed, at):
             changed.add(capability)
     believed = [report.claims[name] and not is_refuted(rows[name]) for name in report.claims]
+    supports_resume = None
+    if believed:
+        supports_resume = any(believed)
     failed = [rows[name] for name, claimed in report.claims.items() if claimed and is_broken(rows[name])]
     return CapabilityAssessment(
-        supports_session_resume=any(believed) if believed else None,
+        supports_session_resume=supports_resume,
         note=" ".join(map(explain_capability, failed)),
         rows=rows,
         changed=frozenset(changed),
@@ -223,9 +226,12 @@ def save_assessment(report: CapabilityReport, assessment: CapabilityAssessment) 
     """
     for name in sorted(assessment.changed):
         row, seen = assessment.rows[name], ["claimed", "last_seen_at", "agent_title"]
-        seen += ("kept_at", "kept_proof") if name in report.kept else ()
-        seen += ("replayed_at",) if report.replayed and report.tried == name else ()
-        seen += ("broken_at", "broken_how", "broken_said") if name in report.broken else ()
+        if name in report.kept:
+            seen += ["kept_at", "kept_proof"]
+        if report.replayed and report.tried == name:
+            seen += ["replayed_at"]
+        if name in report.broken:
+            seen += ["broken_at", "broken_how", "broken_said"]
         row.pk = uuid4()  # an existing row keeps its own id
         AgentCapability.objects.bulk_create(
             [row],
@@ -297,10 +303,15 @@ def explain_capabilities(rows: Sequence[AgentCapability]) -> str:
         named.setdefault(_predicate(row), []).append(CAPABILITIES.get(row.capability, row.capability))
     who = f"{own_title(rows[0].agent_type, rows[0].own_name)} {rows[0].agent_version}".strip()
     subjects = [who, *["It"] * (len(named) - 1)]
-    predicates = [
-        said.format(what=" and ".join(what), it="it" if len(what) == 1 else "them") for said, what in named.items()
-    ]
+    predicates = [_fill_predicate(template, names) for template, names in named.items()]
     return " ".join(f"{subject} {predicate}." for subject, predicate in zip(subjects, predicates, strict=True))
+
+
+def _fill_predicate(template: str, names: Sequence[str]) -> str:
+    pronoun = "them"
+    if len(names) == 1:
+        pronoun = "it"
+    return template.format(what=" and ".join(names), it=pronoun)
 
 
 def group_by_agent(rows: Iterable[AgentCapability]) -> list[list[AgentCapability]]:
@@ -354,7 +365,9 @@ def own_title_in_team(profile: AgentProfile, team_id: int) -> str:
         return agent_title(profile.agent_type)
     rows = AgentCapability.objects.filter(profile=profile, team_id=team_id).exclude(agent_name="", agent_title="")
     newest = rows.order_by("-last_seen_at").only("agent_name", "agent_title").first()
-    return own_title(profile.agent_type, newest.own_name if newest else "")
+    if newest is None:
+        return own_title(profile.agent_type, "")
+    return own_title(profile.agent_type, newest.own_name)
 
 
 def list_recent_capabilities(teams: QuerySet[Any], limit: int) -> Iterable[AgentCapability]:
@@ -389,7 +402,9 @@ def _text(value: Any) -> str:
 
 def _words(value: Any, secret: str) -> str:
     """Return an agent's text without the conversation id, which is a credential."""
-    words = value if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    words = value
     if secret:
         words = words.replace(secret, "…")
     return words.replace("\0", "")[:_SAID_LIMIT]

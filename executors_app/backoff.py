@@ -56,7 +56,9 @@ class Backoff:
 
     def record_failure(self) -> float:
         """Start the next delay and return its seconds."""
-        self._failures = 1 if self.is_reset else self._failures + 1
+        if self.is_reset:
+            self._failures = 0
+        self._failures += 1
         seconds = backoff_delay(self._failures, INITIAL_DELAY, MAX_DELAY)
         self._not_before = time.monotonic() + seconds
         return seconds

@@ -14,18 +14,25 @@ from executors_app.machine.process import execution_processes
 from executors_app.repositories import bare
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.team import TeamRepository
-from executors_app.wire import line_format
-from executors_app.workspace_store import execution_storage, state_directory_of
+from executors_app.repositories.workspace_store import execution_storage, state_directory_of
+from executors_app.wire import journal_files
 
 _DATA_FOLDERS: Final = ("agent_homes", "archives", "workspaces")
 REMOVING_PREFIX: Final = ".going-"
 """Prefix of a directory's name while it is being removed."""
 
+_RECOVERY: Final = "refs/kandev/recovery/"
+_REF_FOLDERS: Final = ("refs/kandev/kept/", "refs/kandev/arrived/")
+Ref = tuple[str, str]
+"""Name, and the commit that it names."""
+
 
 def list_state_directories() -> Iterator[str]:
     """Yield the execution ids of the state directories on this disk."""
     folder = state_directory_of(str(uuid.UUID(int=0))).path.parent
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
         if _is_id(path.name) and path.is_dir() and not path.is_symlink():
             yield path.name
 
@@ -50,13 +57,13 @@ def is_idle(execution_id: str, living_ones: frozenset[str]) -> bool:
 
 def is_journal_read(execution_id: str, epoch: str, seq: int) -> bool:
     """Whether the cursor is past every line of the journal; False if the journal cannot be read."""
-    journal = line_format.journal_directory(state_directory_of(execution_id).path)
+    journal = journal_files.journal_directory(state_directory_of(execution_id).path)
     if not journal.is_dir():
         return True
     try:
-        if line_format.read_epoch(journal) not in (epoch, None):
+        if journal_files.read_epoch(journal) not in (epoch, None):
             return False
-        return next(line_format.read_lines(journal, seq, epoch), None) is None
+        return next(journal_files.read_lines(journal, seq, epoch), None) is None
     except (OSError, ValueError):
         return False
 
@@ -138,12 +145,6 @@ def _is_id(name: str) -> bool:
         return False
 
 
-_RECOVERY: Final = "refs/kandev/recovery/"
-_REF_FOLDERS: Final = ("refs/kandev/kept/", "refs/kandev/arrived/")
-Ref = tuple[str, str]
-"""Name, and the commit that it names."""
-
-
 def session_refs(repository: Path, session_id: str) -> list[Ref]:
     """Return all refs of a session in the team's repository; raises RepositoryUnusable, ValueError."""
     wanted = (
@@ -166,14 +167,10 @@ def find_redundant_snapshot(repository: Path, session_id: str, branch: str) -> R
     team = TeamRepository.open(repository)
     ref = recovery_snapshots.session_recovery_ref(session_id)
     kept = recovery_snapshots.find_recovery(team.git.text, ref)
-    tip = team.commit_of(f"refs/heads/{branch}") if branch else None
-    if (
-        kept is None
-        or kept.submodules
-        or tip is None
-        or not bare.OBJECT_ID.fullmatch(kept.head)
-        or not bare.is_ancestor(team.git, kept.head, tip)
-    ):
+    if kept is None or kept.submodules or not bare.OBJECT_ID.fullmatch(kept.head) or not branch:
+        return None
+    tip = team.commit_of(f"refs/heads/{branch}")
+    if tip is None or not bare.is_ancestor(team.git, kept.head, tip):
         return None
     trees = {bare.resolve_tree(team.git, commit) for commit in (kept.commit, kept.index, kept.head)}
     if len(trees) == 1:

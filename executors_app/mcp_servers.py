@@ -197,7 +197,8 @@ def _destinations(server: Mapping[str, Any]) -> set[str]:
     if "\\" in str(server["url"]) or "@" in parts.netloc or parts.scheme not in _DEFAULT_PORTS:
         return set()
     host = parts.hostname or ""
-    host = f"[{host}]" if ":" in host else host
+    if ":" in host:
+        host = f"[{host}]"
     port = parts.port or _DEFAULT_PORTS[parts.scheme]
     written = {f"{host}:{port}"}
     if port == _DEFAULT_PORTS[parts.scheme]:

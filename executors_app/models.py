@@ -24,6 +24,15 @@ MAX_PATTERNS: Final = 20
 PATTERN_LIMIT: Final = 200
 """Maximum characters of one pattern."""
 
+_SECRET_FIELDS: Final = ("env", "mcp_servers")
+PROFILE_SECRETS: Final = (*_SECRET_FIELDS, "former_secrets")
+"""Fields of a profile that are encrypted; lists are read without them."""
+MAX_FORMER_SECRETS: Final = 100
+
+
+SNAPSHOT_DUE: Final = ~Q(snapshot_announced=F("snapshot_arrived"))
+"""Rows whose newest snapshot has not arrived in the archive; also the condition of an index."""
+
 
 def check_env(env: Any) -> None:
     """Raise ValidationError for an invalid environment: names must be valid in a shell."""
@@ -146,12 +155,6 @@ class AgentProfile(models.Model):
             raise ValidationError({"additional_directories": "Expected absolute paths."})
 
 
-_SECRET_FIELDS: Final = ("env", "mcp_servers")
-PROFILE_SECRETS: Final = (*_SECRET_FIELDS, "former_secrets")
-"""Fields of a profile that are encrypted; lists are read without them."""
-MAX_FORMER_SECRETS: Final = 100
-
-
 def named_values(profile: AgentProfile) -> list[dict[str, str]]:
     """Return what may be secret in a profile, as ``{name, value}``. Raises SecretUnreadable."""
     parts = [profile.env, *(server.get(part) for server in profile.mcp_servers for part in ("env", "headers"))]
@@ -251,10 +254,6 @@ class AgentCapability(models.Model):
     def own_name(self) -> str:
         """What the agent calls itself: its title, or else its name."""
         return self.agent_title or self.agent_name
-
-
-SNAPSHOT_DUE: Final = ~Q(snapshot_announced=F("snapshot_arrived"))
-"""Rows whose newest snapshot has not arrived in the archive; also the condition of an index."""
 
 
 class ExecutorRunning(models.Model):

@@ -20,6 +20,17 @@ from django.db import DEFAULT_DB_ALIAS, connection, models
 from django.db.models import Model, QuerySet
 from django.db.models.fields.json import KeyTransform
 
+M = TypeVar("M", bound=Model)
+Key = uuid.UUID | str | int
+ID_PLACEHOLDER: Final = uuid.uuid4()
+"""Stands for an id while the SQL is compiled."""
+NUMBER_PLACEHOLDER: Final = 1_928_374_650
+"""Stands for an id that is a number."""
+
+
+FEW: Final = 4
+"""For as many keys, one prepared query each costs less than one queryset for all."""
+
 
 class JSONFormField(forms.JSONField):
     """Django's JSON form field, with the problem, line and column in its error message."""
@@ -103,14 +114,6 @@ class ListField(_ShapedField):
     shape, misfit = list, MalformedList
 
 
-M = TypeVar("M", bound=Model)
-Key = uuid.UUID | str | int
-ID_PLACEHOLDER: Final = uuid.uuid4()
-"""Stands for an id while the SQL is compiled."""
-NUMBER_PLACEHOLDER: Final = 1_928_374_650
-"""Stands for an id that is a number."""
-
-
 @dataclass(frozen=True, slots=True)
 class _CompiledQuery(Generic[M]):
     model: type[M]
@@ -159,10 +162,6 @@ class PreparedQuery(Generic[M]):
         if self._compiled is None:
             self._compiled = _compile_query(self.query(*self._placeholders), self._placeholders)
         return self._compiled
-
-
-FEW: Final = 4
-"""For as many keys, one prepared query each costs less than one queryset for all."""
 
 
 class KeyedQuery(Generic[M]):

@@ -78,9 +78,13 @@ def _found(package: ModuleType, attribute: str) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for info in pkgutil.iter_modules(package.__path__):
         name = f"{package.__name__}.{info.name}"
-        module = importlib.import_module(f"{name}.runtime" if info.ispkg else name)
-        one = getattr(module, attribute, None)
-        for plugin in (*([] if one is None else [one]), *getattr(module, f"{attribute}S", ())):
+        if info.ispkg:
+            name += ".runtime"
+        module = importlib.import_module(name)
+        plugins = list(getattr(module, f"{attribute}S", ()))
+        if hasattr(module, attribute):
+            plugins.insert(0, getattr(module, attribute))
+        for plugin in plugins:
             if plugin.name in found:
                 raise RuntimeError(f"{module.__name__} defines {plugin.name!r} a second time.")
             found[plugin.name] = plugin

@@ -27,6 +27,9 @@ else:
     Form = ModelForm
 
 
+UNREADABLE_TEXT = "set, but cannot be decrypted with the current keys"
+
+
 class StaffModelAdmin(ModelAdmin):
     """Allows staff everything that the page offers."""
 
@@ -90,9 +93,6 @@ class ReadOnlyModelAdmin(StaffModelAdmin):
         """Return all fields except the hidden ones, then the class's own."""
         own = [field.name for field in self.opts.concrete_fields if field.name not in self.hidden]
         return [*own, *self.readonly_fields]
-
-
-UNREADABLE_TEXT = "set, but cannot be decrypted with the current keys"
 
 
 def describe_secret(instance: models.Model, name: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.db import transaction
 
-from executors_app.machine.git import workspace_git
+from executors_app.machine.git import repository_git
 from executors_app.repositories.git import Git
 from sessions_app.confined.limits import Limits
 from sessions_app.kernel.services.idempotency import mark_request
@@ -34,7 +34,7 @@ def run_git() -> object:
 
 
 def run_workspace_git() -> object:
-    return workspace_git.run_git(Path(tempfile.gettempdir()), "version")
+    return repository_git.run_git(Path(tempfile.gettempdir()), "version")
 
 
 WORK: dict[str, Callable[[], object]] = {

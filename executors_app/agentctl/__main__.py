@@ -20,21 +20,19 @@ from pathlib import Path
 from typing import Final
 
 from executors_app.agentctl.agent_lifecycle import DriverFactory
-from executors_app.agentctl.daemon import (
-    ServeOptions,
-    load_drivers,
+from executors_app.agentctl.command_line import (
     log_to_stderr,
     parse_address,
     parse_socket_path,
     report_lock_holder,
     report_start_failure,
     report_workspace_error,
-    serve,
 )
+from executors_app.agentctl.daemon import ServeOptions, load_drivers, serve
 from executors_app.agentctl.process import forked_guard
 from executors_app.agentctl.sidecar import Execution
 from executors_app.agentctl.state_files import AlreadyRunning, InstanceLock
-from executors_app.agentctl.workspace.workspace import WorkspacePreparation
+from executors_app.agentctl.workspace.preparation import WorkspacePreparation
 from executors_app.machine import crash_points
 from executors_app.machine.git.workspace_root import WORKSPACE_ROOT
 from executors_app.machine.process import identity, spawning
@@ -47,7 +45,8 @@ HOST: Final = "host"
 def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory] | None = None) -> int:
     """Run agentctl and return its exit code. ``drivers`` replaces the drivers of the package (for tests)."""
     _start_clean()
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        argv = sys.argv[1:]
     log_to_stderr()
     if argv[:1] == [HOST]:
         return _host(argv[1:])
@@ -69,7 +68,9 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory]
         if options.execution.preparation is not None:
             options.execution.preparation.create_at_start()
         identity.enter_group(execution_id, forked_guard.own_pid())
-        asyncio.run(serve(options, lock, load_drivers() if drivers is None else drivers))
+        if drivers is None:
+            drivers = load_drivers()
+        asyncio.run(serve(options, lock, drivers))
     except ExecutorError as error:
         return report_workspace_error(error, options.ready_file)
     except (OSError, ValueError) as error:
@@ -138,12 +139,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _options(arguments: argparse.Namespace) -> ServeOptions:
-    path = parse_socket_path(arguments.listen)
-    host, port = parse_address(arguments.listen) if path is None else ("localhost", 0)
+    path, host, port = parse_socket_path(arguments.listen), "localhost", 0
+    if path is None:
+        host, port = parse_address(arguments.listen)
     state_dir: Path = arguments.state_dir.absolute()
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = arguments.worktree_of or arguments.session_id
     workspace = arguments.workspace.absolute()
+    preparation = None
+    if arguments.seed:
+        preparation = WorkspacePreparation(arguments.seed, arguments.root, owner, workspace)
     execution = Execution(
         execution_id=arguments.execution_id,
         session_id=arguments.session_id,
@@ -151,7 +156,7 @@ def _options(arguments: argparse.Namespace) -> ServeOptions:
         state_dir=state_dir,
         labels=dict(_label(text) for text in arguments.label),
         worktree_id=arguments.worktree_of,
-        preparation=WorkspacePreparation(arguments.seed, arguments.root, owner, workspace) if arguments.seed else None,
+        preparation=preparation,
     )
     return ServeOptions(execution, arguments.token_file, host, port, arguments.ready_file, arguments.hold_socket, path)
 

@@ -35,7 +35,6 @@ from executors_app.agentctl.process.background import (
 from executors_app.agentctl.state_files import DurableStore, TokenFile
 from executors_app.agentctl.turns import DriverHost, Turns
 from executors_app.machine import crash_points
-from executors_app.wire.line_format import token_fingerprint
 from executors_app.wire.protocol import (
     AgentReport,
     AgentState,
@@ -44,6 +43,7 @@ from executors_app.wire.protocol import (
     JournalKind,
     validation_error,
 )
+from executors_app.wire.token_redaction import token_fingerprint
 
 logger = logging.getLogger(__name__)
 

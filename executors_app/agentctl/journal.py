@@ -35,16 +35,16 @@ from executors_app.agentctl.process.async_io import StateNotifier
 from executors_app.agentctl.state_files import replace_file, sync_directory, write_all
 from executors_app.machine import crash_points
 from executors_app.machine.process.identity import kernel_boot_id
-from executors_app.wire.line_format import (
+from executors_app.wire.journal_files import (
     ASIDE,
     META_FILE,
-    encode_line,
     list_segments,
     read_epoch,
     read_meta,
     segment_path,
     survey_segment,
 )
+from executors_app.wire.line_format import encode_line
 from executors_app.wire.protocol import DURABLE_KINDS, QUOTING_KINDS, Code, JournalKind, JournalReport
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from executors_app.agentctl import __main__ as agentctl
-from executors_app.agentctl.daemon import load_drivers, log_to_stderr
+from executors_app.agentctl.command_line import log_to_stderr
+from executors_app.agentctl.daemon import load_drivers
 from executors_app.agentctl.http.connections import serve_app
 from executors_app.agentctl.http.server import EventStreams, build_app
 from executors_app.agentctl.process import forked_guard
@@ -37,7 +38,6 @@ _ANY_ARGUMENTS: Final = (
     *("serve", "--workspace", "/", "--state-dir", "/", "--token-file", "/", "--ready-file", "/"),
     *("--session-id", "any", "--execution-id", "any", "--listen", "unix:/any", "--seed", "/"),
 )
-
 
 _REQUESTS: Final = 40
 """Python specialises the code of a function after some calls."""

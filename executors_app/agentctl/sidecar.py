@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,28 +14,24 @@ from typing import Any, Final
 from executors_app import __version__
 from executors_app.agentctl.agent_lifecycle import AgentLifecycle, DriverFactory
 from executors_app.agentctl.conversation_store import ConversationStore
-from executors_app.agentctl.drivers import Driver, SettingRefused, SupportsSettings
-from executors_app.agentctl.job_runner import JobRunner
-from executors_app.agentctl.job_store import JobRecords
+from executors_app.agentctl.jobs.records import JobRecords
+from executors_app.agentctl.jobs.runner import JobRunner
 from executors_app.agentctl.journal import Journal, JournalLimits
 from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.process import subreaper
+from executors_app.agentctl.setting_changes import SettingChanges
 from executors_app.agentctl.state_files import DurableStore, GenerationFence, TokenFile
 from executors_app.agentctl.turns import Turns
-from executors_app.agentctl.workspace.snapshots import SnapshotService
-from executors_app.agentctl.workspace.workspace import Workspace, WorkspacePreparation
+from executors_app.agentctl.workspace.preparation import WorkspacePreparation
+from executors_app.agentctl.workspace.snapshot_service import SnapshotService
+from executors_app.agentctl.workspace.workspace import Workspace
 from executors_app.machine import crash_points
-from executors_app.wire.line_format import journal_directory
+from executors_app.wire.journal_files import journal_directory
 from executors_app.wire.protocol import EXECUTION_MARKER, PROTOCOL_VERSION, ApiError, Code, JournalKind, Status
-
-logger = logging.getLogger(__name__)
 
 ABANDONED_AFTER: Final = 7 * 24 * 3600.0
 """Seconds without contact to a control plane after which agentctl ends."""
 _STOP_GRACE: Final = 5.0
-_SETTING_TOPIC: Final = "setting"
-_WRITE_LIMIT: Final = 2.0
-"""Seconds that the answer waits until the change is written to the agent, so that a later prompt stays behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,50 +47,6 @@ class Execution:
     """The session that owns the worktree and its snapshots; empty: this session."""
     preparation: WorkspacePreparation | None = None
     """How to create the workspace; None if it exists already."""
-
-
-class SettingChanges:
-    """The requested changes, and those that were made before, by ``change_id``."""
-
-    def __init__(self, journal: Journal, store: DurableStore):
-        self._journal, self._store = journal, store
-        self._open: dict[str, asyncio.Task[None]] = {}
-
-    async def request(self, driver: Driver, change_id: str, setting: str, value: str | bool) -> dict[str, bool]:
-        """Pass a change on to the agent, once; its outcome follows as a journal line. Raises ApiError.
-
-        Returns ``{"accepted", "duplicate"}``. A change whose agent ends first has no outcome: the control plane sends
-        it with the next start.
-        """
-        if change_id in self._open or self._store.get(_SETTING_TOPIC, change_id) is not None:
-            return {"accepted": True, "duplicate": True}
-        if not isinstance(driver, SupportsSettings):
-            raise ApiError(Code.SETTINGS_UNSUPPORTED, "this agent has no settings")
-        written = asyncio.Event()
-        work = self._change(driver, {"change_id": change_id, "setting": setting, "value": value}, written)
-        task = self._open[change_id] = asyncio.create_task(work, name=f"setting {change_id}")
-        task.add_done_callback(lambda _: self._open.pop(change_id, None))
-        waiting = asyncio.create_task(written.wait())
-        await asyncio.wait((task, waiting), timeout=_WRITE_LIMIT, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        return {"accepted": True, "duplicate": False}
-
-    async def _change(self, driver: SupportsSettings, about: dict[str, Any], written: asyncio.Event) -> None:
-        kind, more = JournalKind.SETTING_APPLIED, {}
-        try:
-            await driver.change_setting(about["setting"], about["value"], written.set)
-        except SettingRefused as error:
-            kind, more = JournalKind.SETTING_REFUSED, {"code": error.code, "reason": error.message}
-        except Exception as error:  # noqa: BLE001  (the agent ended: its next start makes the change)
-            logger.info("a setting was not changed: %r", error)
-            return
-        # The journal first: after a crash in between the agent is gone, and its next start makes the change again.
-        await self._journal.wait_until_durable(self._journal.append(kind, **about, **more))
-        crash_points.reached("agentctl.setting_journaled")
-        try:
-            self._store.put(_SETTING_TOPIC, about["change_id"], True)
-        except OSError as error:
-            logger.error("the change of a setting could not be stored: %s", error.strerror)
 
 
 class Sidecar:
@@ -164,7 +115,10 @@ class Sidecar:
 
     async def cancel(self, message_id: str) -> dict[str, bool]:
         """``POST /cancel``."""
-        return await self.turns.cancel(self.agent.driver() if self.agent.is_running else None, message_id)
+        driver = None
+        if self.agent.is_running:
+            driver = self.agent.driver()
+        return await self.turns.cancel(driver, message_id)
 
     async def shutdown(self, stop_agent: bool, intent_id: str) -> dict[str, Any]:
         """``POST /shutdown``: end agentctl after the answer was sent; a running agent only with ``stop_agent``."""
@@ -211,20 +165,23 @@ class Sidecar:
 
     def capabilities(self) -> dict[str, Any]:
         """``GET /capabilities``; null for what no agent has reported yet."""
-        started = self.agent.started
-        claims: Mapping[str, Any] = started.capabilities if started else {}
-        load, resume = claims.get("load_session"), claims.get("resume_session")
-        can_resume = None if started is None else bool(load or resume)
+        claims: Mapping[str, Any] = {}
+        agent: dict[str, Any] = {"name": None, "version": None}
+        can_resume = requires_new = None
+        if started := self.agent.started:
+            claims, agent = started.capabilities, dict(started.agent)
+            can_resume = bool(claims.get("load_session") or claims.get("resume_session"))
+            requires_new = not can_resume
         return {
             "supports_session_resume": can_resume,
             "supports_workspace_only": bool(self.workspace.report()["exists"]),
-            "requires_new_session": None if can_resume is None else not can_resume,
+            "requires_new_session": requires_new,
             "history": claims.get("history"),
             "protocol": claims.get("protocol"),
-            "load_session": load,
-            "resume_session": resume,
+            "load_session": claims.get("load_session"),
+            "resume_session": claims.get("resume_session"),
             "prompt": claims.get("prompt"),
-            "agent": dict(started.agent) if started else {"name": None, "version": None},
+            "agent": agent,
         }
 
     def status(self) -> Status:

@@ -12,8 +12,8 @@ from typing import Any, Final
 import orjson
 
 from executors_app.machine.process import identity
-from executors_app.wire.line_format import TokenRedactor, token_fingerprint
 from executors_app.wire.protocol import ApiError, Code
+from executors_app.wire.token_redaction import TokenRedactor, token_fingerprint
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -24,8 +24,8 @@ from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.state_files import DurableStore, TokenFile
 from executors_app.machine import crash_points
 from executors_app.wire import questions
-from executors_app.wire.line_format import token_fingerprint
 from executors_app.wire.protocol import OUTPUT_KINDS, ActiveTurn, ApiError, Code, JournalKind
+from executors_app.wire.token_redaction import token_fingerprint
 
 logger = logging.getLogger(__name__)
 

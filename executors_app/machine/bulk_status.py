@@ -1,4 +1,4 @@
-"""Poll ``GET /status`` of many agentctls at once, and map their HTTP answers to errors.
+"""Poll ``GET /status`` of many agentctls at once.
 
 HTTP is written by hand here, because this is the hot path of a sweep.
 """
@@ -9,88 +9,25 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-import orjson
-
-from executors_app.machine.sockets import LOCAL_HOST_HEADER, AgentctlListener, address_family
+from executors_app.machine.agentctl_answers import MAX_ANSWER, answer_too_large, check_execution, read_json
+from executors_app.machine.listeners import LOCAL_HOST_HEADER, AgentctlListener
+from executors_app.machine.sockets import address_family
 from executors_app.wire import socket_urls
-from executors_app.wire.errors import (
-    AgentctlForeign,
-    AgentctlRefused,
-    AgentctlUnreachable,
-    ExecutorError,
-    StaleGeneration,
-)
-from executors_app.wire.protocol import PROTOCOL_VERSION, Code, is_supported_version
-
-MAX_ANSWER: Final = 64 * 1024 * 1024
-NOT_OURS: Final = "not_ours"
-"""The reason if our token was rejected."""
-_GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
-
-
-def read_json(status: int, body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a successful answer; raises the matching error for any other."""
-    if not 200 <= status < 300:
-        raise error_for_status(status, body)
-    answer = _parse_object(body)
-    if answer is None:
-        raise AgentctlForeign("What answered is not agentctl: it sent no JSON object.", reason="no_json")
-    return answer
-
-
-def check_execution(status: Mapping[str, Any], execution_id: str) -> None:
-    """Check that a status names our execution in a protocol version we support; raises AgentctlForeign.
-
-    Only then does the execution count as alive.
-    """
-    if status.get("execution_id") != execution_id:
-        raise AgentctlForeign("Another execution's agentctl answered.", reason="other_execution")
-    version = status.get("version", PROTOCOL_VERSION)
-    if not is_supported_version(version):
-        message = f"This agentctl speaks protocol version {version!r}; this Kandev speaks version {PROTOCOL_VERSION}."
-        raise AgentctlForeign(message, reason="protocol_version")
-
-
-def error_for_status(status: int, body: bytes) -> ExecutorError:
-    """Return the error for an answer other than 2xx."""
-    if status in {401, 403}:
-        return AgentctlForeign(f"agentctl rejected our token (HTTP {status}).", reason=NOT_OURS, status=status)
-    answer = _parse_object(body)
-    code = answer.get("code") if answer else None
-    if answer is None or not isinstance(code, str):
-        if status in _GATEWAY_STATUSES:
-            return AgentctlUnreachable(f"A proxy in front of agentctl failed (HTTP {status}).", reason="gateway")
-        return AgentctlForeign(f"What answered is not agentctl (HTTP {status}).", reason="no_json", status=status)
-    if code == Code.INSTANCE_UNREACHABLE:
-        return AgentctlUnreachable(str(answer.get("message") or ""), reason="gateway")
-    kind = StaleGeneration if code == Code.STALE_GENERATION else AgentctlRefused
-    return kind(str(answer.get("message") or ""), status=status, refusal=code, answer=answer)
-
-
-def answer_too_large() -> AgentctlForeign:
-    """Return the error for an answer larger than ``MAX_ANSWER``."""
-    return AgentctlForeign("What answered is not agentctl: its answer is too large.", reason="too_large")
-
-
-def _parse_object(body: bytes) -> dict[str, Any] | None:
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    if isinstance(answer, dict):
-        return answer
-    return None
-
+from executors_app.wire.errors import AgentctlForeign, AgentctlUnreachable, ExecutorError
 
 _HEAD_END: Final = b"\r\n\r\n"
 _CHUNK: Final = 64 << 10
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HEAD_WITHIN: Final = 16
 """Number of chunks in which the Content-Length header is expected."""
+
+OnError = Callable[[str, ExecutorError], None]
+"""Called at once with an execution whose poll failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +41,6 @@ class StatusTarget:
     """For https; None uses the system's certificates."""
     listener: AgentctlListener | None = None
     """Proves who listens at ``url`` before the token is sent; always used for a Unix socket."""
-
-
-OnError = Callable[[str, ExecutorError], None]
-"""Called at once with an execution whose poll failed."""
 
 
 async def poll_statuses(
@@ -226,7 +159,7 @@ def _prepare_request(target: StatusTarget) -> tuple[str, int, bytes, ssl.SSLCont
     """Return host, port, the request and the TLS context."""
     try:
         parts = urlsplit(target.url)
-        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        host, port = parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme, 80)
     except ValueError as error:
         raise _bad_url_error() from error
     if not host or parts.scheme not in {"http", "https"}:

@@ -114,13 +114,15 @@ POINT_NAMES: Final = (
 )
 """Every crash point, in the order of docs/crash-points.md, which describes what a crash there leaves behind."""
 
+_EACH: Final = "each"
+
+_armed_points: list[_ArmedPoint] = []
+_subject: list[str] = []
+
 
 def processes_of(name: str) -> tuple[str, ...]:
     """Return the kinds of process that reach the point ``name``."""
     return PROCESSES[name.partition(".")[0]]
-
-
-_EACH: Final = "each"
 
 
 class _ArmedPoint:
@@ -155,10 +157,6 @@ class _ArmedPoint:
         os.write(descriptor, subject.encode())
         os.fsync(descriptor)
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-_armed_points: list[_ArmedPoint] = []
-_subject: list[str] = []
 
 
 def check(spec: str) -> None:

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from executors_app.machine import launch
 from executors_app.machine.bulk_status import StatusTarget, poll_statuses
+from executors_app.machine.listeners import AgentctlListener
 from executors_app.machine.process import execution_processes, identity
 from executors_app.machine.process.execution_processes import ExecutionProcesses
 from executors_app.machine.process.identity import ProcessIdentity
-from executors_app.machine.sockets import AgentctlListener
 from executors_app.machine.storage import ExecutionStorage
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import AgentctlForeign, ExecutorError, LaunchFailed
@@ -27,6 +27,9 @@ GROUPING_WINDOW: Final = 0.05
 """Seconds for which failed polls are gathered, because each group costs one scan of the machine's processes."""
 
 FollowUpCheck = Callable[[str, ExecutionProcesses, ExecutorError], Awaitable[Observation]]
+
+STOP_GRACE: Final = 10.0
+"""Seconds between TERM and KILL."""
 
 
 class FollowUpChecks:
@@ -70,10 +73,6 @@ class FollowUpChecks:
     async def _check_one(self, execution_id: str, processes: ExecutionProcesses, error: ExecutorError) -> None:
         async with self._bound:
             self.observations[execution_id] = await self._check(execution_id, processes, error)
-
-
-STOP_GRACE: Final = 10.0
-"""Seconds between TERM and KILL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +172,8 @@ class LocalMachine:
                 second = (await poll_statuses([target], timeout, 1))[execution.id]
                 if not isinstance(second, ExecutorError):
                     return self._alive_elsewhere(target, listener.process, second)
-                answer = second if processes.agentctl else answer
+                if processes.agentctl:
+                    answer = second
         if processes.agentctl or not _is_proven_dead(execution, answer):
             return Observation.unknown(_unknown_reason(answer))
         state, reason = await asyncio.to_thread(self.storage.workspace_state, execution)
@@ -195,7 +195,10 @@ class LocalMachine:
 
     def _state(self, process: ProcessIdentity, token: str) -> dict[str, Any]:
         """Return what the row needs to recognise agentctl later."""
-        return {"process": process.to_json(), **(launch_tokens.token_state(token) if self.derives_tokens else {})}
+        state: dict[str, Any] = {"process": process.to_json()}
+        if self.derives_tokens:
+            state |= launch_tokens.token_state(token)
+        return state
 
 
 def _process_lives(execution: ExecutionFacts) -> bool:

@@ -16,8 +16,9 @@ import orjson
 
 from executors_app.machine.git import ref_locks, worktrees
 from executors_app.machine.git.rebuild_plan import RepositoryLookup
-from executors_app.machine.git.worktrees import OwnedRepository, Seed, Worktree, write_seed
-from executors_app.wire import line_format
+from executors_app.machine.git.seeds import Seed, write_seed
+from executors_app.machine.git.worktrees import OwnedRepository, Worktree
+from executors_app.wire import journal_files
 from executors_app.wire.errors import LaunchFailed, RepositoryUnusable
 from executors_app.wire.executions import ExecutionFacts, LaunchSpec, WorkspaceState
 from executors_app.wire.launch_tokens import is_token_of
@@ -102,7 +103,7 @@ class ExecutionStorage:
     def worktree_of(self, session_id: str, path: str, branch: str) -> Worktree:
         """Return the recorded worktree; what the row lacks follows from the session's id."""
         default = worktrees.session_worktree(self.root, session_id)
-        return Worktree(Path(path) if path else default.path, branch or default.branch)
+        return Worktree(Path(path or default.path), branch or default.branch)
 
     def write_seed(self, spec: LaunchSpec) -> Worktree:
         """Write the seed of a launch's worktree. Blocks; raises RepositoryUnusable, OSError.
@@ -153,15 +154,17 @@ class ExecutionStorage:
             content = orjson.loads(self.state_directory_of(execution_id).resume_token_file.read_bytes())
         except (OSError, ValueError):
             return None
-        token = content.get("resume_token") if isinstance(content, dict) else None
+        if not isinstance(content, dict):
+            return None
+        token = content.get("resume_token")
         if isinstance(token, str) and token:
             return token
         return None
 
     def unread_journal(self, execution_id: str, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """Return the journal lines after a cursor, those of earlier epochs first; each names its epoch."""
-        directory = line_format.journal_directory(self.state_directory_of(execution_id).path)
+        directory = journal_files.journal_directory(self.state_directory_of(execution_id).path)
         try:
-            return list(line_format.read_lines(directory, after, epoch or None))
+            return list(journal_files.read_lines(directory, after, epoch or None))
         except OSError:
             return []

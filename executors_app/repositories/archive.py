@@ -16,19 +16,21 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Final
 
-from executors_app.machine.git.worktrees import Seed
-from executors_app.repositories import bare, transfer
-from executors_app.repositories.bare import WorkspaceRefs, check_workspace_id
+from executors_app.machine.git.seeds import Seed
+from executors_app.repositories import bare, bundles, transfer
+from executors_app.repositories.bundles import BUNDLE_LIMIT, BundleHeader
+from executors_app.repositories.carried_settings import CarriedSettings
 from executors_app.repositories.git import CHECK, Git, GitFailed
 from executors_app.repositories.git_errors import Cause
 from executors_app.repositories.object_store import ObjectStore
-from executors_app.repositories.published_packs import PublishedPacks
-from executors_app.repositories.team import CarriedSettings, TeamRepository
-from executors_app.repositories.transfer import BUNDLE_LIMIT, BundleHeader, Pack
+from executors_app.repositories.published_packs import Published, PublishedPacks
+from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.transfer import Pack
+from executors_app.repositories.workspace_refs import WorkspaceRefs, check_workspace_id
 from executors_app.wire.errors import BundleRefused, PublicationRefused, RepositoryUnusable
 
 ARCHIVE_LIMIT: Final = 8 << 30
@@ -37,16 +39,12 @@ KEPT_LIMIT: Final = 1000
 """Maximum number of refs in one archive."""
 MAX_PATHS: Final = 2_000_000
 """Files and directories of one commit. A few small trees that name one another can describe billions."""
-PUBLISHED_BYTES: Final = 4 << 30
-"""Bytes of packs that one workspace may add to the team's repository."""
-PUBLISHED_INFLATED: Final = 32 << 30
-"""Bytes of objects, unpacked, that one workspace may add to the team's repository."""
-PUBLISHED_OBJECTS: Final = 5_000_000
-"""Objects that one workspace may add to the team's repository."""
 _MAX_PACKS: Final = 16
 """With more packs than this, they are merged into one without unreachable objects."""
 _INCOMING_PREFIX: Final = "incoming-"
 REMOVING_PREFIX: Final = ".going-"
+
+_PUBLISHED: Final = "published.json"
 
 
 class Archive:
@@ -95,7 +93,10 @@ class Archive:
         A commit that is not published is copied from the team's repository. Raises RepositoryUnusable, GitFailed.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
-        with self._locked(self.store.repository.object_format if self.store else "sha1") as held:
+        object_format = "sha1"
+        if self.store:
+            object_format = self.store.repository.object_format
+        with self._locked(object_format) as held:
             if names.branch not in self.tips():
                 self._bring({names.branch: commit}, held)
 
@@ -123,7 +124,7 @@ class Archive:
         """
         names = WorkspaceRefs(self.workspace_id, branch)
         with bundle.open("rb", buffering=0) as file:
-            header = transfer.parse_bundle(file)
+            header = bundles.parse_bundle(file)
             if strange := next((ref for ref in header.refs if not names.owns(ref)), ""):
                 raise BundleRefused(f"The bundle names {strange}, which is not this workspace's.", ref=strange)
             if os.fstat(file.fileno()).st_size > BUNDLE_LIMIT:
@@ -177,11 +178,11 @@ class Archive:
         in addition to the workspace's own. ``whole``: append the pack.
         """
         published = store.refs()
-        names = (f"refs/heads/{base}", f"refs/remotes/origin/{base}", f"refs/tags/{base}")
         if borrow:
-            shared = published
+            shared, borrowed = published, published
         else:
-            shared = {name: published[name] for name in names if name in published}
+            names = (f"refs/heads/{base}", f"refs/remotes/origin/{base}", f"refs/tags/{base}")
+            shared, borrowed = {name: published[name] for name in names if name in published}, {}
         seed = Seed(
             branch,
             refs={**shared, **self.tips()},
@@ -194,7 +195,7 @@ class Archive:
             hooks=carried.hooks,
             base=base,
         )
-        transfer.write_seed(self.git, into, seed, published if borrow else {})
+        transfer.write_seed(self.git, into, seed, borrowed)
 
     @contextmanager
     def pack_for_publication(self, commits: Sequence[str], known: Sequence[str], held: int) -> Iterator[Pack | None]:
@@ -280,12 +281,20 @@ class Archive:
         if self.store is None or not self.store.path.is_dir():
             return
         file = self.path / "objects" / "info" / "alternates"
-        named = file.read_text().splitlines() if file.exists() else []
+        named: list[str] = []
+        if file.exists():
+            named = file.read_text().splitlines()
         line = os.path.relpath(self.store.objects, self.path / "objects")
         if line not in named:
             draft = file.with_name("alternates.draft")
             draft.write_text("".join(f"{one}\n" for one in [*named, line]))
             draft.rename(file)
+
+    def _published_refs(self) -> dict[str, str]:
+        """Return the refs of the store; empty without one."""
+        if self.store is None:
+            return {}
+        return self.store.refs()
 
     def _alternates(self) -> list[Path]:
         file = self.path / "objects" / "info" / "alternates"
@@ -295,7 +304,7 @@ class Archive:
 
     def _bring(self, wanted: Mapping[str, str], held: int) -> None:
         """Create refs to commits of the team's repository, after copying what the store lacks."""
-        published = self.store.refs() if self.store else {}
+        published = self._published_refs()
         if self.store and self.store.path.is_dir():
             here = bare.object_types(self.store.git, wanted.values())
         else:
@@ -332,7 +341,7 @@ class Archive:
         if missing := sorted(header.prerequisites - set(here)):
             raise BundleRefused("The bundle depends on commits that have not arrived.", missing=missing)
         if header.objects:
-            transfer.index_bundle(git, file, header, (held,))
+            bundles.index_bundle(git, file, header, (held,))
         kinds = bare.object_types(git, header.refs.values())
         if any(kinds.get(commit) != "commit" for commit in header.refs.values()):
             raise BundleRefused("The bundle names something other than its own commits.")
@@ -342,7 +351,7 @@ class Archive:
 
     def _check_whole(self, git: Git, refs: Mapping[str, str], before: Mapping[str, str], held: int) -> None:
         """Check that everything the commits reach is present; raises BundleRefused."""
-        known = {*before.values(), *(self.store.refs().values() if self.store else ())}
+        known = {*before.values(), *self._published_refs().values()}
         wanted = bare.revision_input(refs.values(), sorted(known))
         try:
             git.run("rev-list", "--objects", "--quiet", "--stdin", stdin=wanted, bounds=CHECK, hold=(held,))
@@ -379,39 +388,6 @@ class Archive:
 
     def _repack(self, held: int) -> None:
         self.git.run("repack", "-a", "-d", "-l", "-n", "-q", bounds=CHECK, hold=(held,))
-
-
-_PUBLISHED: Final = "published.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What a workspace has added to the team's repository so far."""
-
-    stored: int = 0
-    """Bytes of packs."""
-    inflated: int = 0
-    """Bytes of objects, unpacked."""
-    objects: int = 0
-
-    def plus(self, pack: Pack) -> Published:
-        """Return the sum with another pack."""
-        return Published(
-            self.stored + pack.stored, self.inflated + pack.size.inflated, self.objects + pack.size.objects
-        )
-
-    def check(self) -> None:
-        """Raise PublicationRefused if this is more than a workspace may add."""
-        for name, used, limit in (
-            ("bytes", self.stored, PUBLISHED_BYTES),
-            ("unpacked bytes", self.inflated, PUBLISHED_INFLATED),
-            ("objects", self.objects, PUBLISHED_OBJECTS),
-        ):
-            if used > limit:
-                raise PublicationRefused(
-                    f"This workspace would have published {used} {name} into the team's repository, more than the "
-                    f"{limit} that it may. Its work is kept in its archive; continue in a new session."
-                )
 
 
 def _check_paths(git: Git, commit: str, object_format: str, held: int) -> None:

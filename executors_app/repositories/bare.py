@@ -1,4 +1,4 @@
-"""Bare git repositories of our own: creation without templates, locks, refs and objects, and a workspace's refs."""
+"""Bare git repositories of our own: creation without templates, locks, refs and objects."""
 
 from __future__ import annotations
 
@@ -9,65 +9,11 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from executors_app.machine.git.ref_locks import wait_for_lock
 from executors_app.repositories.git import Git, GitFailed
-from executors_app.wire.errors import RepositoryUnusable
-
-_WORKSPACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_BRANCH: Final = re.compile(r"kandev/[0-9a-f]{12}")
-_KEPT: Final = re.compile(r"[0-9a-f]{12,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkspaceRefs:
-    """The refs of one workspace; raises RepositoryUnusable for ids or branches that could name other refs."""
-
-    workspace_id: str
-    branch_name: str
-
-    def __post_init__(self) -> None:
-        check_workspace_id(self.workspace_id)
-        if not _BRANCH.fullmatch(self.branch_name):
-            raise RepositoryUnusable(
-                f"{self.branch_name!r} is not a workspace's branch: expected kandev/ and twelve hexadecimal digits."
-            )
-
-    @property
-    def branch(self) -> str:
-        """The ref of the branch."""
-        return f"refs/heads/{self.branch_name}"
-
-    @property
-    def recovery(self) -> str:
-        """The ref of the newest snapshot."""
-        return f"refs/kandev/recovery/{self.workspace_id}"
-
-    @property
-    def kept(self) -> str:
-        """The prefix of refs that were set aside."""
-        return f"refs/kandev/kept/{self.workspace_id}/"
-
-    def kept_as(self, commit: str) -> str:
-        """Return the ref under which a commit is set aside."""
-        return f"{self.kept}{commit[:12]}"
-
-    def owns(self, ref: str) -> bool:
-        """Whether a ref belongs to this workspace."""
-        return ref in (self.branch, self.recovery) or (
-            ref.startswith(self.kept) and _KEPT.fullmatch(ref.removeprefix(self.kept)) is not None
-        )
-
-
-def check_workspace_id(workspace_id: str) -> str:
-    """Return the id if it is valid; raises RepositoryUnusable."""
-    if not _WORKSPACE.fullmatch(workspace_id):
-        raise RepositoryUnusable(f"{workspace_id!r} is not a workspace id.")
-    return workspace_id
-
 
 OBJECT_ID: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 OBJECT_FORMATS: Final = {"sha1": 40, "sha256": 64}
@@ -104,10 +50,13 @@ def make_bare_repository(path: Path, object_format: str, *, mode: int, shared: s
 
 def write_config(path: Path, object_format: str, shared: str = "", *, has_work_tree: bool = False) -> None:
     """Write the whole configuration of one of our git directories."""
-    version = "0" if object_format == "sha1" else "1"
-    lines = ["[core]", f"\trepositoryFormatVersion = {version}", f"\tbare = {str(not has_work_tree).lower()}"]
-    lines += [f"\tsharedRepository = {shared}"] if shared else []
-    lines += [] if object_format == "sha1" else ["[extensions]", f"\tobjectFormat = {object_format}"]
+    needs_extension = object_format != "sha1"
+    lines = ["[core]", f"\trepositoryFormatVersion = {int(needs_extension)}"]
+    lines.append(f"\tbare = {str(not has_work_tree).lower()}")
+    if shared:
+        lines.append(f"\tsharedRepository = {shared}")
+    if needs_extension:
+        lines += ["[extensions]", f"\tobjectFormat = {object_format}"]
     (path / "config").write_text("\n".join(lines) + "\n")
 
 
@@ -125,7 +74,9 @@ def repository_lock(path: Path, *, folder: bool = False, seconds: float = LOCK_T
     Yields the descriptor, which children can keep open. Raises FileNotFoundError for a missing folder.
     """
     until = time.monotonic() + seconds
-    flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT
+    flags = os.O_RDWR | os.O_CREAT
+    if folder:
+        flags = os.O_RDONLY | os.O_DIRECTORY
     while True:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         try:
@@ -163,9 +114,9 @@ def object_types(git: Git, names: Iterable[str]) -> dict[str, str]:
     wanted = sorted(set(names))
     if not wanted:
         return {}
-    said = git.run("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=join_lines(wanted))
-    told = (line.split(" ") for line in said.decode().splitlines())
-    return {name: kind for name, kind in told if kind != "missing"}
+    output = git.run("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=join_lines(wanted))
+    pairs = (line.split(" ") for line in output.decode().splitlines())
+    return {name: kind for name, kind in pairs if kind != "missing"}
 
 
 def resolve_commit(git: Git, revision: str) -> str | None:
@@ -210,11 +161,14 @@ def update_refs(git: Git, changes: Mapping[str, tuple[str, str]], hold: Sequence
     zeros = "0" * max((len(commit) for pair in changes.values() for commit in pair), default=40)
     words = ["start"]
     for name, (before, after) in changes.items():
-        words += ["option no-deref"]
-        words += [f"update {name}\0{after}\0{before or zeros}" if after else f"delete {name}\0{before}"]
-    told = "\0".join([*words, "prepare", "commit", ""])
+        words.append("option no-deref")
+        if after:
+            words.append(f"update {name}\0{after}\0{before or zeros}")
+        else:
+            words.append(f"delete {name}\0{before}")
+    commands = "\0".join([*words, "prepare", "commit", ""])
     if changes:
-        git.run("update-ref", "--stdin", "-z", stdin=told.encode(errors="surrogateescape"), hold=hold)
+        git.run("update-ref", "--stdin", "-z", stdin=commands.encode(errors="surrogateescape"), hold=hold)
 
 
 def join_lines(words: Iterable[str]) -> bytes:

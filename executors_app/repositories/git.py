@@ -46,34 +46,6 @@ _ERROR_BYTES: Final = 2000
 _TERM_GRACE: Final = 2.0
 """Seconds in which git may remove its lock files before it is killed."""
 
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits on one call of git, and on each process that it starts."""
-
-    memory: int
-    """Bytes of address space."""
-    cpu: int
-    """Seconds of CPU time."""
-    seconds: float
-    """Seconds until it is killed, with everything that it started."""
-    output: int
-    """Bytes that it may return."""
-    file: int
-    """Bytes of the longest file that it may write."""
-    pool: Pool | None = None
-    """Of which slots of the whole installation it needs one; None: it needs none."""
-
-
-LOOKUP: Final = Bounds(memory=1 << 30, cpu=30, seconds=60.0, output=64 << 20, file=256 << 20)
-"""For calls about refs and single objects."""
-VIEW: Final = Bounds(memory=1 << 30, cpu=10, seconds=20.0, output=4 << 20, file=0, pool=Pool.VIEW)
-"""For what people are shown of saved work."""
-CHECK: Final = Bounds(memory=2 << 30, cpu=300, seconds=900.0, output=64 << 20, file=8 << 30, pool=Pool.HEAVY)
-"""For indexing and walking what a workspace has sent."""
-COPY: Final = Bounds(memory=4 << 30, cpu=1800, seconds=3600.0, output=64 << 20, file=64 << 30, pool=Pool.HEAVY)
-"""For copying the whole history of a team's repository."""
-
 SAFE_OPTIONS: Final = (
     *("-c", f"core.hooksPath={os.devnull}"),
     *("-c", f"core.attributesFile={os.devnull}"),
@@ -105,6 +77,34 @@ SAFE_OPTIONS: Final = (
     *("-c", "core.quotePath=false"),
     "--no-pager",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits on one call of git, and on each process that it starts."""
+
+    memory: int
+    """Bytes of address space."""
+    cpu: int
+    """Seconds of CPU time."""
+    seconds: float
+    """Seconds until it is killed, with everything that it started."""
+    output: int
+    """Bytes that it may return."""
+    file: int
+    """Bytes of the longest file that it may write."""
+    pool: Pool | None = None
+    """Of which slots of the whole installation it needs one; None: it needs none."""
+
+
+LOOKUP: Final = Bounds(memory=1 << 30, cpu=30, seconds=60.0, output=64 << 20, file=256 << 20)
+"""For calls about refs and single objects."""
+VIEW: Final = Bounds(memory=1 << 30, cpu=10, seconds=20.0, output=4 << 20, file=0, pool=Pool.VIEW)
+"""For what people are shown of saved work."""
+CHECK: Final = Bounds(memory=2 << 30, cpu=300, seconds=900.0, output=64 << 20, file=8 << 30, pool=Pool.HEAVY)
+"""For indexing and walking what a workspace has sent."""
+COPY: Final = Bounds(memory=4 << 30, cpu=1800, seconds=3600.0, output=64 << 20, file=64 << 30, pool=Pool.HEAVY)
+"""For copying the whole history of a team's repository."""
 
 
 class GitFailed(RepositoryUnusable):

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 logger = logging.getLogger(__name__)
+_RULE: Final = re.compile(r"object [0-9a-f]{40,64}: ([A-Za-z]{3,40}):")
 
 
 class Cause(StrEnum):
@@ -68,7 +69,6 @@ _PATTERNS: Final = (
     (Cause.DAMAGED, r"corrupt|inflate|pack|signature|checksum|sha1 mismatch|truncated|early eof|unable to unpack"),
 )
 _COMPILED: Final = tuple((cause, re.compile(pattern, re.IGNORECASE)) for cause, pattern in _PATTERNS)
-_RULE: Final = re.compile(r"object [0-9a-f]{40,64}: ([A-Za-z]{3,40}):")
 
 
 def classify(text: str, exit_code: int) -> Cause:
@@ -83,8 +83,7 @@ def classify(text: str, exit_code: int) -> Cause:
 
 def describe(cause: Cause, text: str) -> str:
     """Return the sentence for a cause. A broken rule is named by git's word for it, which is letters only."""
-    rule = _RULE.search(text) if cause is Cause.RULES else None
-    if rule:
+    if cause is Cause.RULES and (rule := _RULE.search(text)):
         return f"An object breaks git's rule {rule[1]}."
     return _SENTENCES[cause]
 
@@ -93,6 +92,8 @@ def log_failure(command: str, text: str, *, exit_code: int | None) -> str:
     """Log git's own output, and return the reference under which operators find it."""
     reference = f"git-{secrets.token_hex(4)}"
     # Some calls ask a question and expect this answer, without a word on stderr.
-    level = logging.WARNING if text else logging.DEBUG
+    level = logging.DEBUG
+    if text:
+        level = logging.WARNING
     logger.log(level, "%s: git %s failed with exit code %s: %s", reference, command, exit_code, ascii(text))
     return reference

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from executors_app.machine.untrusted_files import Directory
 from executors_app.repositories import bare, transfer
-from executors_app.repositories.bare import check_workspace_id
 from executors_app.repositories.git import COPY, LOOKUP, Git, GitFailed
 from executors_app.repositories.team import TeamRepository
-from executors_app.untrusted_files import Directory
+from executors_app.repositories.workspace_refs import check_workspace_id
 from executors_app.wire.errors import RepositoryUnusable
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,9 @@ _KEPT_FREE: Final = 0.05
 """Share of the disk that copies of git-lfs files leave free."""
 _SCANNED: Final = "scanned"
 _MISSING: Final = "missing"
+
+MAX_PACKS: Final = 24
+"""With more packs than this, packs are merged."""
 
 
 def needs_lfs_update(store: Path, repository: Directory) -> bool:
@@ -54,7 +57,9 @@ def copy_lfs_objects(git: Git, store: Path, repository: Directory) -> None:
     folder.mkdir(mode=0o755, exist_ok=True)
     packs = {path.name for path in (store / "objects" / "pack").glob("*.idx")}
     scanned = folder / _SCANNED
-    new = packs - set(scanned.read_text().split()) if scanned.exists() else packs
+    new = packs
+    if scanned.exists():
+        new = packs - set(scanned.read_text().split())
     found = _read_missing(store) | set(_pointers(git, store, new))
     _write_list(folder / _MISSING, (oid for oid in sorted(found) if not _copy_object(store, repository, oid)))
     _write_list(scanned, sorted(packs))  # last: after a crash, the same packs are scanned again
@@ -159,10 +164,6 @@ def _write_list(path: Path, words: Iterable[str]) -> None:
     draft.write_text("".join(f"{word}\n" for word in words))
     draft.chmod(0o644)
     draft.rename(path)
-
-
-MAX_PACKS: Final = 24
-"""With more packs than this, packs are merged."""
 
 
 class ObjectStore:

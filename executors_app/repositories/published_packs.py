@@ -16,8 +16,16 @@ from typing import Final
 from executors_app.repositories import bare
 from executors_app.repositories.git import CHECK, Git, GitFailed
 from executors_app.repositories.transfer import Pack, PackSize
+from executors_app.wire.errors import PublicationRefused
 
 _FOLDER: Final = "published"
+
+PUBLISHED_BYTES: Final = 4 << 30
+"""Bytes of packs that one workspace may add to the team's repository."""
+PUBLISHED_INFLATED: Final = 32 << 30
+"""Bytes of objects, unpacked, that one workspace may add to the team's repository."""
+PUBLISHED_OBJECTS: Final = 5_000_000
+"""Objects that one workspace may add to the team's repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +95,33 @@ class PublishedPacks:
         with index.open("rb") as file:
             lines = self._git.run("show-index", stdin=file, bounds=CHECK).decode().splitlines()
         return bare.join_lines(line.split(" ")[1] for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a workspace has added to the team's repository so far."""
+
+    stored: int = 0
+    """Bytes of packs."""
+    inflated: int = 0
+    """Bytes of objects, unpacked."""
+    objects: int = 0
+
+    def plus(self, pack: Pack) -> Published:
+        """Return the sum with another pack."""
+        return Published(
+            self.stored + pack.stored, self.inflated + pack.size.inflated, self.objects + pack.size.objects
+        )
+
+    def check(self) -> None:
+        """Raise PublicationRefused if this is more than a workspace may add."""
+        for name, used, limit in (
+            ("bytes", self.stored, PUBLISHED_BYTES),
+            ("unpacked bytes", self.inflated, PUBLISHED_INFLATED),
+            ("objects", self.objects, PUBLISHED_OBJECTS),
+        ):
+            if used > limit:
+                raise PublicationRefused(
+                    f"This workspace would have published {used} {name} into the team's repository, more than the "
+                    f"{limit} that it may. Its work is kept in its archive; continue in a new session."
+                )

@@ -16,11 +16,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from executors_app import untrusted_files
+from executors_app.machine import untrusted_files
+from executors_app.machine.untrusted_files import Directory
 from executors_app.repositories.bare import OBJECT_ID
 from executors_app.repositories.git import GitFailed
 from executors_app.repositories.git_errors import Cause
-from executors_app.untrusted_files import Directory
 from executors_app.wire.errors import RepositoryUnusable
 
 PACKED_LIMIT: Final = 64 << 20
@@ -39,6 +39,9 @@ _LOCK_PAUSE: Final = 0.02
 STALE_SECONDS: Final = 300.0
 """Seconds after which a ref's lock file must be a killed git's: git holds it only for one rename."""
 _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Changes = Mapping[str, tuple[str, str]]
+"""Refs, each with the commit that it names now and the one that it is to name; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,10 @@ class FileModes:
     def apply(self, descriptor: int, *, writable: bool = True) -> None:
         """Give an opened file its mode."""
         if self.file is not None:
-            os.fchmod(descriptor, self.file if writable else self.file & 0o444)
+            mode = self.file
+            if not writable:
+                mode &= 0o444
+            os.fchmod(descriptor, mode)
 
 
 def is_valid_name(name: str) -> bool:
@@ -159,10 +165,6 @@ def remove_stale_lock(repository: Directory, ref: str) -> None:
             os.unlink(lock, dir_fd=opened)
 
 
-Changes = Mapping[str, tuple[str, str]]
-"""Refs, each with the commit that it names now and the one that it is to name; empty: none."""
-
-
 def update_refs(repository: Directory, changes: Changes, modes: FileModes) -> None:
     """Move refs, all or none; follows no symbolic ref.
 
@@ -189,7 +191,9 @@ def update_ref_groups(repository: Directory, groups: Mapping[str, Changes], mode
                     held[name] = locks.enter_context(_Group.locked(repository, groups[name], modes, until))
                 except GitFailed as error:
                     refused[name] = error
-            now = read_refs(repository) if held else {}
+            now: dict[str, str] = {}
+            if held:
+                now = read_refs(repository)
             for name, group in held.items():
                 try:
                     now = group.move(repository, now)
@@ -214,7 +218,10 @@ class _Group:
         with ExitStack() as stack:
             locks = {ref: _acquire(repository, ref, modes, stack, until) for ref in sorted(changes)}
             removes = any(not after for _, after in changes.values())
-            yield cls(changes, locks, _acquire(repository, "packed-refs", modes, stack, until) if removes else None)
+            packed = None
+            if removes:
+                packed = _acquire(repository, "packed-refs", modes, stack, until)
+            yield cls(changes, locks, packed)
 
     def move(self, repository: Directory, now: Mapping[str, str]) -> dict[str, str]:
         """Move the refs; ``now`` are all refs. Returns all refs as they are then. Raises GitFailed."""

@@ -21,6 +21,11 @@ from typing import Final
 
 from django.conf import settings
 
+MAX_STEP_BACK: Final = 60.0
+"""Seconds that a repository steps back at most."""
+_POLL: Final = 0.02
+_MAX_POLL: Final = 0.25
+
 
 class Pool(StrEnum):
     """What a call needs a slot for."""
@@ -33,10 +38,6 @@ SLOTS: Final = {Pool.HEAVY: 2, Pool.VIEW: 4}
 """Calls that run at once on this machine."""
 WAIT_SECONDS: Final = {Pool.HEAVY: 600.0, Pool.VIEW: 20.0}
 """Seconds that a call waits for a slot."""
-MAX_STEP_BACK: Final = 60.0
-"""Seconds that a repository steps back at most."""
-_POLL: Final = 0.02
-_MAX_POLL: Final = 0.25
 
 
 class NoFreeSlot(Exception):
@@ -49,7 +50,9 @@ def git_slot(pool: Pool, account: str, seconds: float | None = None) -> Iterator
 
     ``account`` names the repository, ``seconds`` are how long to wait. Raises NoFreeSlot.
     """
-    until = time.monotonic() + (WAIT_SECONDS[pool] if seconds is None else seconds)
+    if seconds is None:
+        seconds = WAIT_SECONDS[pool]
+    until = time.monotonic() + seconds
     directory = _directory()
     own = _open(directory / f"{pool}-{hashlib.sha256(os.fsencode(account)).hexdigest()[:32]}")
     try:

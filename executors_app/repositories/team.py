@@ -14,266 +14,30 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import tempfile
 import weakref
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit, urlunsplit
 
-from django.conf import settings
-
-from executors_app import untrusted_files
-from executors_app.machine.git import git_directory
-from executors_app.machine.git.git_directory import POINTER_LIMIT, Head
+from executors_app.machine import untrusted_files
+from executors_app.machine.untrusted_files import Directory
 from executors_app.repositories import bare, ref_files
+from executors_app.repositories.carried_settings import CarriedSettings, read_carried_settings
 from executors_app.repositories.git import Git, GitFailed
 from executors_app.repositories.git_errors import Cause
+from executors_app.repositories.layout import (
+    PACKS_LIMIT,
+    check_repository,
+    common_directory,
+    open_directory,
+    read_worktree_head,
+    worktree_directory,
+)
 from executors_app.repositories.ref_files import FileModes
 from executors_app.repositories.transfer import Pack
-from executors_app.untrusted_files import Directory
 from executors_app.wire.errors import RepositoryUnusable, no_start_commit
-
-_PACKS_LIMIT: Final = 50_000
-
-
-def common_directory(path: Path) -> Path:
-    """Return the git directory that a repository's worktrees share; raises RepositoryUnusable.
-
-    ``path`` is a repository, a bare one, or a worktree.
-    """
-    if not path.is_dir():
-        raise RepositoryUnusable(f"The repository {path} does not exist.")
-    pointer = path / ".git"
-    if pointer.is_symlink() or pointer.is_dir():
-        common = pointer.resolve()
-    elif pointer.exists():
-        common = _pointed(path, pointer)
-    else:
-        common = path.resolve()
-    for name in ("objects", "refs", "HEAD"):
-        if not os.path.lexists(common / name):
-            raise RepositoryUnusable(f"{path} is not a usable git repository: {common} has no {name}.")
-    if os.path.lexists(common / "commondir"):
-        raise RepositoryUnusable(
-            f"{path} is not a usable git repository: {common / 'commondir'} leads to another one. Remove that file."
-        )
-    _check_place(path.resolve(), common)
-    return common
-
-
-def _check_place(path: Path, common: Path) -> None:
-    """Raise RepositoryUnusable if a repository is somewhere else, where its owner could not have put it.
-
-    Whoever may write the repository can let its ``.git`` lead to an archive of another team, for example.
-    """
-    if common in (path, path / ".git"):
-        return
-    data = Path(settings.KANDEV_DATA_DIR).resolve()
-    if common.is_relative_to(data):
-        raise RepositoryUnusable(f"{path} is not a usable git repository: its .git leads into Kandev's own data.")
-    # The group counts as well: people of several teams may write repositories that all belong to one user.
-    ours, theirs = path.stat(), common.stat()
-    if (ours.st_uid, ours.st_gid) != (theirs.st_uid, theirs.st_gid):
-        raise RepositoryUnusable(
-            f"{path} is not a usable git repository: its .git leads to {common}, which belongs to another user or "
-            "group. Add that repository instead."
-        )
-
-
-def _open_directory(common: Path) -> Directory:
-    """Open a git directory that ``common_directory`` has checked. Raises OSError, RepositoryUnusable."""
-    directory = Directory(common)
-    # A directory above it may have been exchanged for a link since: then another one was checked than we opened.
-    if directory.real_path() != common:
-        raise RepositoryUnusable(f"{common} was moved or exchanged while it was opened. Try again.")
-    return directory
-
-
-def worktree_directory(path: Path, common: Path) -> Path:
-    """Return the git directory of the worktree at ``path``, which has its HEAD; ``common`` for the main one."""
-    pointer = path / ".git"
-    if pointer.is_symlink() or not pointer.is_file():
-        return common
-    return _target(path, pointer, git_directory.GITDIR_PREFIX)
-
-
-def check_repository(repository: Directory) -> None:
-    """Raise RepositoryUnusable, with what to do, for a repository that is unsafe or incomplete."""
-    common = repository.path
-    for name in ("objects", "objects/info", "objects/pack", "refs", "packed-refs"):
-        found = repository.find(name)
-        if found is not None and found.is_link:
-            raise RepositoryUnusable(
-                f"{common / name} is a symbolic link. Replace it with what it points to, then try again."
-            )
-    if repository.find("reftable") is not None:
-        raise RepositoryUnusable(
-            f"{common} stores its refs as a reftable, which is not supported. Clone it with --ref-format=files."
-        )
-    if repository.find("shallow") is not None:
-        raise RepositoryUnusable(f"{common} is a shallow clone. Run git fetch --unshallow in it, then try again.")
-    # The facade has no alternates, so git would miss these objects. They are not fetched from there: anyone who could
-    # ever write the objects may have chosen that path, and agents could then read everything in it.
-    borrowed = repository.read("objects/info/alternates", POINTER_LIMIT) or b""
-    if any(line.strip() and not line.startswith(b"#") for line in borrowed.splitlines()):
-        raise RepositoryUnusable(
-            f"{common} borrows objects from another repository. Run git repack -a -d in it and remove "
-            f"{common / 'objects' / 'info' / 'alternates'}, then try again."
-        )
-    _check_objects(repository)
-    ref_files.read_refs(repository)
-
-
-def _check_objects(repository: Directory) -> None:
-    for folder, limit in (("objects", 1000), ("objects/pack", _PACKS_LIMIT)):
-        for entry in repository.entries(folder, limit):
-            if entry.is_link:
-                raise RepositoryUnusable(
-                    f"{repository.path / folder / entry.name} is a symbolic link. Replace it with what it points to."
-                )
-            if entry.name.endswith(".promisor"):
-                raise RepositoryUnusable(
-                    f"{repository.path} is a partial clone, which lacks objects. Clone the repository without --filter."
-                )
-
-
-def _pointed(path: Path, pointer: Path) -> Path:
-    """Resolve a ``.git`` file to the directory that all worktrees share."""
-    folder = _target(path, pointer, git_directory.GITDIR_PREFIX)
-    shared = folder / "commondir"
-    if os.path.lexists(shared):
-        return _target(folder, shared, "").resolve()
-    return folder.resolve()
-
-
-def _target(base: Path, pointer: Path, prefix: str) -> Path:
-    try:
-        text = untrusted_files.read_regular_file(pointer, POINTER_LIMIT, follow=False)
-        return git_directory.parse_pointer(text, base, prefix)
-    except git_directory.InvalidPointer as error:
-        raise RepositoryUnusable(f"{base} is not a usable git repository: {pointer}: {error}.") from error
-
-
-_WORKTREES: Final = 10_000
-_IN_USE: Final = ("HEAD", "rebase-merge/head-name", "rebase-apply/head-name")
-"""During a rebase HEAD names no branch; git keeps the branch's name in these files."""
-
-
-def checked_out_branches(repository: Directory) -> set[str]:
-    """Return the refs of all branches that are checked out in any worktree of the repository."""
-    places = ["", *(f"worktrees/{entry.name}/" for entry in repository.entries("worktrees", _WORKTREES))]
-    named = {_read_head(repository, f"{place}{name}").ref for place in places for name in _IN_USE}
-    return {ref for ref in named if ref}
-
-
-def _read_head(repository: Directory, name: str = "HEAD") -> Head:
-    """Return what a HEAD names, without following a link: old versions of git made it one, to the ref's name."""
-    link = repository.read_link(name)
-    return git_directory.parse_head(os.fsencode(link) if link else repository.read(name, POINTER_LIMIT))
-
-
-_EXCLUDE_LIMIT: Final = 64 << 10
-_HOOK: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-_HOOKS: Final = 64
-_HOOK_LIMIT: Final = 256 << 10
-_HOOKS_TOTAL: Final = 1 << 20
-_REMOTE: Final = re.compile(r"remote\.([A-Za-z0-9][A-Za-z0-9_-]{0,99})\.url")
-_REMOTES: Final = 100
-_URL_LIMIT: Final = 2048
-_SCP: Final = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9][A-Za-z0-9._-]*):(?!/?/)[^\s\\]+")
-_USER: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class CarriedSettings:
-    """Settings of a team's repository that are copied to a workspace's repository."""
-
-    identity: Mapping[str, str] = field(default_factory=dict)
-    """``name`` and ``email``, as far as they are configured."""
-    remotes: Mapping[str, str] = field(default_factory=dict)
-    """URLs by the remote's name."""
-    exclude: str = ""
-    """The text of ``info/exclude``."""
-    hooks: Mapping[str, bytes] = field(default_factory=dict)
-    """The hooks, without git's samples; they run only in a sandbox."""
-
-
-def read_carried_settings(repository: Directory, config: Mapping[str, str]) -> CarriedSettings:
-    """Return the settings; ``config`` is the repository's own configuration, the last value of each key.
-
-    They reach every sandbox, so no link is followed: it could lead to any file that Kandev can read.
-    """
-    exclude = repository.read("info/exclude", _EXCLUDE_LIMIT) or b""
-    return CarriedSettings(
-        identity={name: text for name in ("name", "email") if (text := _plain(config.get(f"user.{name}", "")))},
-        remotes=dict(list(_remotes(config))[:_REMOTES]),
-        exclude=exclude.decode("utf-8", "replace"),
-        hooks=dict(_hooks(repository)),
-    )
-
-
-def _plain(text: str) -> str:
-    return "".join(letter for letter in text if letter.isprintable() and letter not in "<>").strip()[:200]
-
-
-def _remotes(config: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for key, value in config.items():
-        name = _REMOTE.fullmatch(key)
-        if name and (url := strip_credentials(value)):
-            yield name[1], url
-
-
-def strip_credentials(url: str) -> str:
-    """Return an http, ssh or git URL without password, token and query; empty for any other URL.
-
-    The user's name of an ssh URL stays, because it is part of the address.
-    """
-    if not url.isprintable() or len(url) > _URL_LIMIT or any(letter.isspace() for letter in url):
-        return ""
-    if short := _SCP.fullmatch(url):
-        return "" if short[2] == "ext" else url  # git would run the program that an ``ext`` URL names
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return ""
-    if parts.scheme not in {"http", "https", "ssh", "git"} or not host or host.startswith("-"):
-        return ""
-    place = f"[{host}]" if ":" in host else host
-    if parts.scheme == "ssh" and _USER.fullmatch(parts.username or ""):
-        user = f"{parts.username}@"
-    else:
-        user = ""
-    return urlunsplit((parts.scheme, user + place + (f":{port}" if port else ""), parts.path, "", ""))
-
-
-def _hooks(repository: Directory) -> Iterator[tuple[str, bytes]]:
-    left = _HOOKS_TOTAL
-    entries = sorted(repository.entries("hooks", _HOOKS * 4), key=lambda entry: entry.name)
-    for entry in entries[:_HOOKS]:
-        if not _HOOK.fullmatch(entry.name) or not entry.is_file:
-            continue
-        text = _read_program(repository, f"hooks/{entry.name}")
-        if text is not None and len(text) <= min(_HOOK_LIMIT, left):
-            left -= len(text)
-            yield entry.name, text
-
-
-def _read_program(repository: Directory, name: str) -> bytes | None:
-    """Return an executable file, at most one byte more than a hook may have; None if there is none."""
-    try:
-        file = repository.open_file(name)
-    except OSError:
-        return None
-    with os.fdopen(file, "rb") as opened:
-        if not os.fstat(file).st_mode & stat.S_IXUSR:
-            return None
-        return opened.read(_HOOK_LIMIT + 1)
-
 
 _CONFIG_LIMIT: Final = 1 << 20
 _REVISION: Final = re.compile(
@@ -307,7 +71,7 @@ class TeamRepository:
         Raises RepositoryUnusable with what to do about it, GitFailed.
         """
         try:
-            directory = _open_directory(common_directory(path))
+            directory = open_directory(common_directory(path))
         except OSError as error:
             raise RepositoryUnusable(f"The repository {path} cannot be opened: {error.strerror}.") from error
         check_repository(directory)
@@ -361,7 +125,7 @@ class TeamRepository:
                 directory = Directory(worktree.resolve())
         except OSError:
             return ""
-        named = _read_head(directory)
+        named = read_worktree_head(directory)
         return named.ref or named.commit
 
     def commit_of(self, revision: str) -> str | None:
@@ -386,9 +150,12 @@ class TeamRepository:
             if head.startswith("refs/"):
                 return refs.get(head, "")
             return head
-        places = ("",) if name.startswith("refs/") else _NAMED_IN
-        for place in places:
-            if commit := refs.get(f"{place}{name}"):
+        if name.startswith("refs/"):
+            names = [name]
+        else:
+            names = [f"{place}{name}" for place in _NAMED_IN]
+        for full_name in names:
+            if commit := refs.get(full_name):
                 return commit
         if _ABBREVIATED.fullmatch(name):
             return name
@@ -435,7 +202,7 @@ class TeamRepository:
         prefix = f"tmp_kandev_{workspace_id}_"
         try:
             with self.directory.opened("objects/pack", create=self._modes.directory or 0o777) as folder:
-                for left in untrusted_files.list_opened(folder, _PACKS_LIMIT):
+                for left in untrusted_files.list_opened(folder, PACKS_LIMIT):
                     if left.name.startswith(prefix):  # of a call that was killed
                         os.unlink(left.name, dir_fd=folder)
                 # The index last: git finds a pack by its index.
@@ -449,7 +216,7 @@ class TeamRepository:
 
     def replaceable_packs(self) -> set[str]:
         """Return the names of packs that may be removed once another one has all their objects."""
-        names = {entry.name for entry in self.directory.entries("objects/pack", _PACKS_LIMIT) if entry.is_file}
+        names = {entry.name for entry in self.directory.entries("objects/pack", PACKS_LIMIT) if entry.is_file}
         if "multi-pack-index" in names:
             return set()  # it names packs, and git complains about one that is gone
         packs = {name for name in names if name.endswith(".pack")}

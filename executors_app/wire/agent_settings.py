@@ -1,4 +1,4 @@
-"""What an agent offers and reports about itself, in one bounded shape: settings, commands, title, ways to log in.
+"""What an agent offers and reports about itself, in one bounded shape: settings, commands and its title.
 
 Drivers produce this shape and the control plane checks it again, because everything in it comes from an agent. Ids and
 values go back to the agent, so one that is too long or not printable is dropped, never cut. What only people read is
@@ -7,18 +7,10 @@ cut and loses its control characters.
 A setting is ``{"id", "name", "description", "category", "type": "select" | "boolean", "value", "choices"}``; ``value``
 is None if the agent does not report it. A choice is ``{"value", "name", "description"}``, a command ``{"name",
 "description", "hint"}``.
-
-A way to log in, published at ``initialize``, is ``{"id", "name", "description", "type", "args", "env", "variables",
-"link"}``. By ``type``: *agent* logs in on its own after ``authenticate``; *terminal* runs the agent's own command with
-``args`` added, and a person completes it; *env_var* requires ``variables`` in the agent's environment, described at
-``link``. Words that go into a command are dropped with their method if they are malformed. A method that sets
-variables is dropped, too: a variable can choose what a program loads or which proxy it trusts, and no list of the
-harmful ones is complete. ``env`` is therefore always empty.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
@@ -70,14 +62,16 @@ def parse_settings(value: Any) -> list[Setting]:
 def _parse_setting(each: Mapping[str, Any], room: int) -> Setting | None:
     value, choices = each.get("value"), []
     if each.get("type") == "boolean":
-        value = value if isinstance(value, bool) else None
+        is_known = isinstance(value, bool)
     elif each.get("type") == "select":
-        value = value if is_identifier(value) else None
+        is_known = is_identifier(value)
         choices = list(_parse_choices(each.get("choices"), room))
         if not choices:
             return None
     else:
         return None
+    if not is_known:
+        value = None
     return {
         "id": each["id"],
         "name": clean_text(each.get("name"), NAME_LIMIT) or each["id"][:NAME_LIMIT],
@@ -134,74 +128,7 @@ def accepts_value(setting: Setting, value: Any) -> bool:
 
 
 def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
-    return (each for each in (value if isinstance(value, list) else ()) if isinstance(each, dict))
-
-
-AGENT: Final = "agent"
-TERMINAL: Final = "terminal"
-ENV_VAR: Final = "env_var"
-MAX_METHODS: Final = 16
-MAX_WORDS: Final = 32
-"""Arguments, or variables, of one method."""
-WORD_LIMIT: Final = 500
-"""Characters of an argument or of a variable's value."""
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-_HTTPS: Final = re.compile(r"https://[A-Za-z0-9.-]{1,253}(?::\d{1,5})?(?:/[!-~]{0,500})?")
-"""An address that reads as what it is: ASCII, and no user name that looks like a host."""
-
-
-def parse_auth_methods(value: Any) -> list[dict[str, Any]]:
-    """Return the methods of a list, without those that are malformed, repeated, unknown or too many."""
-    found: dict[str, dict[str, Any]] = {}
-    for each in value if isinstance(value, list) else ():
-        if isinstance(each, dict) and len(found) < MAX_METHODS:
-            method = _parse_method(each)
-        else:
-            method = None
-        if method is not None:
-            found.setdefault(method["id"], method)
-    return list(found.values())
-
-
-def _parse_method(each: Mapping[str, Any]) -> dict[str, Any] | None:
-    kind = each.get("type") or AGENT
-    args, variables = _parse_words(each.get("args")), _parse_variables(each)
-    if not is_identifier(each.get("id")) or kind not in (AGENT, TERMINAL, ENV_VAR):
-        return None
-    if args is None or each.get("env") or (kind == ENV_VAR and not variables):
-        return None
-    link = each.get("link")
-    return {
-        "id": each["id"],
-        "name": clean_text(each.get("name"), NAME_LIMIT) or each["id"][:NAME_LIMIT],
-        "description": clean_text(each.get("description"), DESCRIPTION_LIMIT),
-        "type": kind,
-        "args": args if kind == TERMINAL else [],
-        "env": {},
-        "variables": variables if kind == ENV_VAR else [],
-        "link": link if kind == ENV_VAR and isinstance(link, str) and _HTTPS.fullmatch(link) else "",
-    }
-
-
-def _parse_words(value: Any) -> list[str] | None:
-    if value is None:
-        return []
-    fits = isinstance(value, list) and len(value) <= MAX_WORDS and all(map(_is_word, value))
-    if fits:
-        return list(value)
-    return None
-
-
-def _is_word(value: Any) -> bool:
-    """Whether a value can be part of a command that is shown and typed.
-
-    Only visible ASCII: what is read is then what is typed, without look-alikes, joiners or reversed text.
-    """
-    return isinstance(value, str) and len(value) <= WORD_LIMIT and value.isascii() and value.isprintable()
-
-
-def _parse_variables(each: Mapping[str, Any]) -> list[str]:
-    """Return the names of the variables, as ACP writes them (``vars``) or as they are stored here."""
-    given = each.get("variables", each.get("vars"))
-    names = [one.get("name") if isinstance(one, dict) else one for one in (given if isinstance(given, list) else ())]
-    return [name for name in names[:MAX_WORDS] if isinstance(name, str) and _VARIABLE.fullmatch(name)]
+    if isinstance(value, list):
+        for each in value:
+            if isinstance(each, dict):
+                yield each

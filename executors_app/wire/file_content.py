@@ -11,6 +11,9 @@ from typing import Any
 def describe_content(path: str, size: int, data: bytes, truncated: bool) -> dict[str, Any]:
     """Return a file's content, or its beginning, in the shape of ``read_content``."""
     encoding, content = _as_text(data, whole=not truncated)
+    content_hash = None
+    if not truncated:
+        content_hash = hash_content(data)
     return {
         "path": path,
         "size": size,
@@ -18,7 +21,7 @@ def describe_content(path: str, size: int, data: bytes, truncated: bool) -> dict
         "binary": encoding != "utf-8",
         "content": content,
         "truncated": truncated,
-        "hash": None if truncated else hash_content(data),
+        "hash": content_hash,
     }
 
 

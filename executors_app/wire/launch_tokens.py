@@ -56,4 +56,6 @@ def token_state(token: str) -> dict[str, str]:
 def bearer_token(secret: str, state: Mapping[str, Any]) -> str:
     """Return the bearer token of the agentctl that a row describes."""
     launch = state.get(LAUNCH_KEY)
-    return derive_launch_token(secret, launch if isinstance(launch, str) else "")
+    if not isinstance(launch, str):
+        launch = ""
+    return derive_launch_token(secret, launch)

@@ -24,7 +24,10 @@ def _divide_runs(text: str) -> str:
         return text
     divided, length = [], 0
     for character in text:
-        length = length + 1 if unicodedata.combining(character) else 0
+        if unicodedata.combining(character):
+            length += 1
+        else:
+            length = 0
         if length > MAX_COMBINING:
             divided.append(_JOINER)
             length = 1

@@ -14,12 +14,6 @@ while its agent runs, so the control plane decides whether it supports a given a
 
 GENERATION_HEADER: Final = "X-Kandev-Generation"
 
-
-def is_supported_version(version: object) -> bool:
-    """Whether this control plane can work with an agentctl that reports ``version``."""
-    return isinstance(version, int) and abs(version - PROTOCOL_VERSION) <= 1
-
-
 BUILT_IN_AGENT: Final = "kandev-demo-agent"
 """The command of the demo agent: agentctl resolves it, and container images contain a program of that name."""
 EXECUTION_MARKER: Final = "KANDEV_EXECUTION_ID"
@@ -35,6 +29,15 @@ CLOSE_STALE_GENERATION: Final = 4409
 """WebSocket close code of an event stream whose generation is older than one seen."""
 CLOSE_OVERTAKEN: Final = 4410
 """WebSocket close code of a shell that another client has opened since."""
+
+WITHDRAWN: Final = "withdrawn"
+"""Reason of a request that the agent itself withdrew, and the message with which its task is cancelled."""
+_BAD_GATEWAY: Final = 502
+
+
+def is_supported_version(version: object) -> bool:
+    """Whether this control plane can work with an agentctl that reports ``version``."""
+    return isinstance(version, int) and abs(version - PROTOCOL_VERSION) <= 1
 
 
 class JournalKind(StrEnum):
@@ -86,7 +89,6 @@ DURABLE_KINDS: Final = TURN_ENDS | {
 }
 """Lines that callers wait for until they are on disk; other lines are written in the same batches."""
 
-
 OUTPUT_KINDS: Final = frozenset(
     {
         JournalKind.MESSAGE_AGENT,
@@ -98,9 +100,6 @@ OUTPUT_KINDS: Final = frozenset(
     }
 )
 """Lines that count as output of a turn, unless their text is empty."""
-
-WITHDRAWN: Final = "withdrawn"
-"""Reason of a request that the agent itself withdrew, and the message with which its task is cancelled."""
 
 QUOTING_KINDS: Final = frozenset(
     {
@@ -332,7 +331,6 @@ _HTTP_STATUS: Final[dict[str, int]] = {
     Code.INTERNAL_ERROR: 500,
     Code.JOURNAL_FULL: 503,
 }
-_BAD_GATEWAY: Final = 502
 
 
 class ApiError(Exception):

@@ -16,7 +16,6 @@ _COMPARED_CHARS: Final = 200
 _MIN_QUOTE: Final = 64
 """A shorter replayed text proves nothing by being part of a prompt."""
 
-
 _ANY_TEXT: Final = 24
 """A shorter text may occur in any other one by chance."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from executors_app.untrusted_files import Directory
+from executors_app.machine.untrusted_files import Directory
 from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.portable.record import FILES_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TOKENS_SUFFIX
 from sessions_app.portable.rules.lines import BadLine, line_to_event

@@ -18,13 +18,14 @@ import aiohttp
 from django.conf import settings
 from django.db import DatabaseError
 
-from executors_app.client import AgentctlClient, open_connection_pool
+from executors_app.agentctl_client.client import AgentctlClient
+from executors_app.agentctl_client.http_client import open_connection_pool
 from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.wire.executions import ExecutionFacts
-from executors_app.wire.line_format import TEXT_LIMIT
+from executors_app.wire.log_rate_limit import TEXT_LIMIT
 from executors_app.wire.protocol import ALIVE_AGENT_STATES, JournalKind
 from sessions_app.attention.rules import notices
 from sessions_app.kernel.database_threads import BatchExecutor, DatabaseThread

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from django.db import InterfaceError, OperationalError
 
+from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.backoff import Backoff
-from executors_app.client import AgentctlClient
 from executors_app.machine import crash_points
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutionFacts

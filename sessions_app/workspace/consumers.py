@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app.client import AgentctlClient, ShellStream
+from executors_app.agentctl_client.client import AgentctlClient
+from executors_app.agentctl_client.streams import ShellStream
 from executors_app.wire.errors import AgentctlRefused, ExecutorError
 from sessions_app.accounts.authorization import may_operate
 from sessions_app.agents.services.agent_setup import retry_after_login

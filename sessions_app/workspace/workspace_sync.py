@@ -12,10 +12,10 @@ from typing import Final
 from django.db.models import F, Q
 from django.utils import timezone
 
-from executors_app import workspace_store
 from executors_app.backoff import Backoff
 from executors_app.models import SNAPSHOT_DUE, ExecutorRunning
 from executors_app.plugins import runtime
+from executors_app.repositories import workspace_store
 from executors_app.runtimes import SupportsPush
 from executors_app.wire.errors import ExecutorError, PublicationRefused, RuntimeUnavailable, SnapshotMissing
 from executors_app.wire.executions import ExecutionFacts

@@ -14,7 +14,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 
-from executors_app.machine.git.workspace_git import run_git
+from executors_app.machine.git.repository_git import run_git
 from executors_app.models import AgentProfile, Executor
 from executors_app.staff_admin import ReadOnlyModelAdmin
 from sessions_app.accounts.models import LoginLink

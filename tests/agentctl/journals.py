@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from executors_app.agentctl.journal import Journal, JournalLimits
-from executors_app.wire.line_format import list_segments, read_lines
+from executors_app.wire.journal_files import list_segments, read_lines
 
 QUICK = JournalLimits(retry_pause=0.02, closing=1)
 

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 import orjson
 
-from executors_app.client import AgentctlClient
-from executors_app.machine import launch
+from executors_app.agentctl_client.client import AgentctlClient
+from executors_app.machine import agentctl_process
 from executors_app.machine.process import identity
 from executors_app.machine.process.identity import ProcessIdentity
-from executors_app.wire.line_format import journal_directory, read_lines
+from executors_app.wire.journal_files import journal_directory, read_lines
 from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agentctl.running import TOKEN
 from tests.waiting import eventually
@@ -124,7 +124,7 @@ class Place:
         environment |= {EXECUTION_MARKER: f"execution-of-{self.base.name}"}
         log = os.open(self.base / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            found = identity.identify(launch._LAUNCHER.fork(self.argv(REAL), environment, log, log))
+            found = identity.identify(agentctl_process._LAUNCHER.fork(self.argv(REAL), environment, log, log))
         finally:
             os.close(log)
         assert found is not None

@@ -17,7 +17,7 @@ from executors_app.agentctl.daemon import listen_tcp
 from executors_app.agentctl.http.connections import serve_app
 from executors_app.agentctl.http.server import EventStreams, build_app
 from executors_app.agentctl.sidecar import Execution, Sidecar
-from executors_app.wire.line_format import journal_directory, read_lines
+from executors_app.wire.journal_files import journal_directory, read_lines
 from executors_app.wire.protocol import GENERATION_HEADER
 from tests.agentctl.fakes import DELIVERED, Obedient
 from tests.agentctl.journals import QUICK

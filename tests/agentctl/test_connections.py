@@ -14,7 +14,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from executors_app.agentctl.daemon import listen_tcp
-from executors_app.agentctl.host.daemon import load_or_create_certificate
+from executors_app.agentctl.host.certificate import load_or_create_certificate
 from executors_app.agentctl.http import connections
 from sessions_app.recovery.sweep.sweep_pass import MAX_CONCURRENT_ATTACHES
 from tests.agentctl.running import TOKEN, Running, next_lines

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import job_runner, job_store
+from executors_app.agentctl.jobs import records, runner
 from executors_app.agentctl.process.job_process import KEPT_BYTES
 from executors_app.wire.protocol import JobError
 from tests.agentctl.running import Running, agentctl
@@ -192,7 +192,7 @@ async def test_stopping_agentctl_starts_no_more_jobs(running: Running) -> None:
 async def test_results_survive_a_restart_and_old_ones_lose_their_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_store, "MAX_KEPT", 2)
+    monkeypatch.setattr(records, "MAX_KEPT", 2)
     async with agentctl(tmp_path) as running:
         before = [await run(running, f"echo {number}; exit {number}", f"job-{number}") for number in range(4)]
     async with agentctl(tmp_path) as again:
@@ -218,7 +218,7 @@ async def test_files_of_the_next_job_are_prepared_after_a_job(running: Running) 
 
 
 async def test_number_of_running_jobs_is_limited(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_runner, "MAX_RUNNING", 1)
+    monkeypatch.setattr(runner, "MAX_RUNNING", 1)
     await begin(running, "sleep 3600")
     status, answer = await running.post("/jobs", job_id="job-2", script="true")
     assert (status, answer["code"]) == (409, "busy")

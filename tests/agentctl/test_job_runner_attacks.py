@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import job_runner
-from executors_app.agentctl.job_runner import MAX_SCRIPT_BYTES
+from executors_app.agentctl.jobs import runner
+from executors_app.agentctl.jobs.requests import MAX_SCRIPT_BYTES
 from executors_app.machine.process import identity
 from executors_app.machine.process.identity import ProcessIdentity
 from executors_app.wire.protocol import GENERATION_HEADER
@@ -187,8 +187,8 @@ async def test_script_that_kills_its_guard_is_ended_and_reported_lost(running: R
 async def test_script_that_stops_its_guard_is_ended_anyway(
     running: Running, monkeypatch: pytest.MonkeyPatch, order: str, why: str
 ) -> None:
-    monkeypatch.setattr(job_runner, "_GUARD_TIMEOUT", 0.5)
-    monkeypatch.setattr(job_runner, "CANCEL_GRACE", 0.5)
+    monkeypatch.setattr(runner, "_GUARD_TIMEOUT", 0.5)
+    monkeypatch.setattr(runner, "CANCEL_GRACE", 0.5)
     times: dict[str, Any] = {"timeout": 5, "grace": 0} if order == "timeout" else {}
     await begin(running, "kill -STOP $PPID; echo $$ >pid; exec sleep 3600", **times)
     script = identity.identify(await pid_in(running.workspace / "pid"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.agentctl.journal import Journal, JournalLimits
-from executors_app.wire.line_format import ASIDE, META_FILE, list_segments, read_epoch, read_lines
+from executors_app.wire.journal_files import ASIDE, META_FILE, list_segments, read_epoch, read_lines
 from executors_app.wire.protocol import JournalKind
 from tests.agentctl.journals import held_syncs, last_segment, opened, seqs, shown, write_lines
 from tests.waiting import PATIENCE, eventually_async

@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from executors_app.agentctl import state_files
-from executors_app.machine.git.worktrees import Seed, write_seed
+from executors_app.machine.git.seeds import Seed, write_seed
 from tests.agentctl.fakes import DELIVERED
 from tests.agentctl.processes import ROOT, Place
 from tests.executors.repositories import make_repository

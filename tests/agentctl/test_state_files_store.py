@@ -8,7 +8,7 @@ import pytest
 
 from executors_app.agentctl.state_files import DurableStore, TokenFile
 from executors_app.machine.process import identity
-from executors_app.wire.line_format import token_fingerprint
+from executors_app.wire.token_redaction import token_fingerprint
 
 
 def test_last_value_is_recalled_after_a_restart(tmp_path: Path) -> None:

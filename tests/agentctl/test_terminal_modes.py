@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executors_app.agentctl.workspace.shells import Scrollback
+from executors_app.agentctl.workspace.scrollback import Scrollback
 from executors_app.agentctl.workspace.terminal_modes import TerminalModes
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from executors_app.wire.errors import AgentctlRefused
-from executors_app.wire.line_format import TokenRedactor, token_fingerprint
+from executors_app.wire.token_redaction import TokenRedactor, token_fingerprint
 from tests.agentctl.processes import REAL, ROOT, Place
 from tests.agents.scripts import Script, agent, error, result
 from tests.waiting import eventually_async

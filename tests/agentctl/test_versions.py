@@ -14,7 +14,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from executors_app.machine.bulk_status import check_execution
+from executors_app.machine.agentctl_answers import check_execution
 from executors_app.machine.process import identity
 from executors_app.wire.errors import AgentctlForeign
 from executors_app.wire.protocol import GENERATION_HEADER, PROTOCOL_VERSION
@@ -27,7 +27,7 @@ EXECUTION, SESSION = "0c7f1e2a-6d6e-4b2f-9a58-0d3c8f4b1a11", "5b1c9e57-0f3f-4a53
 TOKEN = "a token of these tests alone, long enough for anybody"
 CONVERSE = """
 import asyncio, json, sys
-from executors_app.client import AgentctlClient
+from executors_app.agentctl_client.client import AgentctlClient
 
 async def converse(url, token, execution, home, program):
     client = AgentctlClient(url, token, execution, generation=1)

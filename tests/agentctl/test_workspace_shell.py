@@ -11,7 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from executors_app.agentctl.workspace.shells import MAX_SHELLS, SCROLLBACK_BYTES, Scrollback
+from executors_app.agentctl.workspace.scrollback import SCROLLBACK_BYTES, Scrollback
+from executors_app.agentctl.workspace.shells import MAX_SHELLS
 from executors_app.machine.process import identity
 from executors_app.wire.protocol import CLOSE_OVERTAKEN
 from tests.agentctl.running import Running, agentctl

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from executors_app.agentctl.workspace.preparation import WorkspacePreparation
 from executors_app.agentctl.workspace.working_tree import SnapshotLimits
-from executors_app.agentctl.workspace.workspace import WorkspacePreparation
 from tests.agentctl.running import Running, agentctl
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.waiting import eventually_async

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.workspace.files import WRITE_LIMIT
+from executors_app.agentctl.workspace.file_writing import WRITE_LIMIT
 from tests.agentctl.running import Running
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from executors_app.agentctl.drivers import Driver, LoginRequest, StartFailed
 from executors_app.agentctl.drivers.json_rpc import RpcError
-from executors_app.wire.agent_settings import parse_auth_methods
+from executors_app.wire.auth_methods import parse_auth_methods
 from tests.agents.conftest import MakeRequest, ReadByAgent, hang
 from tests.agents.scripts import agent, result
 from tests.waiting import PATIENCE, eventually_async, pass_time

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.process.async_io import LAST_OUTPUT_TIMEOUT, LineSplitter, PipeReader, PipeStuck, PipeWriter
-from executors_app.wire.line_format import RateLimitedLog
+from executors_app.wire.log_rate_limit import RateLimitedLog
 from tests.waiting import PATIENCE
 
 

@@ -21,7 +21,7 @@ from django.utils import timezone
 from executors_app.machine.process import identity
 from executors_app.machine.storage import state_directory
 from executors_app.models import AgentProfile
-from executors_app.wire.line_format import journal_directory
+from executors_app.wire.journal_files import journal_directory
 from sessions_app.board.services import tasks
 from sessions_app.models import Message, MessagePart, SessionEvent, TaskSession
 from sessions_app.stream.ingest.batches import MAX_LINES

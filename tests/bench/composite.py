@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import aiohttp
 from django.utils import timezone
 
-from executors_app.machine.sockets import AgentctlListener, LocalConnector, connector_url
+from executors_app.machine.listeners import AgentctlListener, LocalConnector, connector_url
 from executors_app.models import ExecutorRunning
 from sessions_app.recovery.sweep import sweep_pass
 from sessions_app.recovery.sweep.sweep_pass import SweepScope, run_sweep

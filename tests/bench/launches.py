@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import median
 
 from executors_app.agentctl.process.guard_process import children_of
-from executors_app.client import AgentctlClient
-from executors_app.machine import launch
+from executors_app.agentctl_client.client import AgentctlClient
+from executors_app.machine import agentctl_process
+from executors_app.machine.listeners import AgentctlListener
 from executors_app.machine.process import execution_processes, identity, spawning
-from executors_app.machine.sockets import AgentctlListener
 from executors_app.wire import socket_urls
 from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.bench.figures import Figure
@@ -91,7 +91,7 @@ def of_a_dense_machine(home: Path, sessions: int, *, limited: bool) -> list[Figu
     """Measure ``sessions`` idle sessions at once with shared memory and page tables, but without their agents."""
     with _sessions(home, sessions, _forked, ["/bin/sh", "-c", SMALL_AGENT]) as started:
         pids = [pid for one in started for pid in one.pids]
-        launcher = launch._LAUNCHER._process
+        launcher = agentctl_process._LAUNCHER._process
         assert launcher is not None
         used = sum(map(_whole_memory, [*pids, launcher.pid]))
     budget = DENSE_BUDGET * sessions / SESSIONS_OF_BUDGET
@@ -113,11 +113,11 @@ def private_memory(pid: int) -> float:
 
 
 def _forked(argv: list[str], environment: dict[str, str], log: int) -> int:
-    return launch._LAUNCHER.fork(argv, environment, log, log)
+    return agentctl_process._LAUNCHER.fork(argv, environment, log, log)
 
 
 def _executed(argv: list[str], environment: dict[str, str], log: int) -> int:
-    return launch.start_detached(argv, environment=environment, log=log)
+    return agentctl_process.start_detached(argv, environment=environment, log=log)
 
 
 @contextmanager
@@ -165,7 +165,7 @@ async def _start_session(place: Path, execution: str, start: Start, agent: Seque
 
 def launcher_cpu(home: Path) -> float:
     """Return the CPU seconds of a launcher's own start and its first fork; a supervisor needs one launcher."""
-    launcher = launch._Launcher()
+    launcher = agentctl_process._Launcher()
     with _sessions(home, 1, lambda argv, environment, log: launcher.fork(argv, environment, log, log)):
         assert launcher._process is not None
         used = cpu_time(launcher._process.pid)

@@ -17,7 +17,7 @@ from playwright.sync_api import Page
 from executors_app.machine.process import identity
 from executors_app.machine.storage import state_directory
 from executors_app.models import ExecutorRunning
-from executors_app.wire import line_format
+from executors_app.wire import journal_files
 from sessions_app.board.services import tasks
 from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.models import Message, MessagePart, TaskSession
@@ -128,7 +128,7 @@ def _seen(page: Page, seconds: float) -> dict[str, float]:
 def _said(execution: ExecutorRunning) -> dict[int, float]:
     """Return when each tick entered the journal."""
     place = state_directory(settings.KANDEV_DATA_DIR, str(execution.id))
-    lines = line_format.read_lines(line_format.journal_directory(place.path))
+    lines = journal_files.read_lines(journal_files.journal_directory(place.path))
     texts = [(line["text"], line["ts"]) for line in lines if line["kind"] == "message.agent"]
     return {int(text.split()[1]): ts for text, ts in texts if text.startswith("tick ")}
 

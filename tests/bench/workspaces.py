@@ -17,7 +17,7 @@ from executors_app.machine.git import workspace_root, worktrees
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository
-from executors_app.workspace_store import publish
+from executors_app.repositories.workspace_store import publish
 from tests.bench.figures import Figure, in_turn
 
 FILE: Final = 1 << 20

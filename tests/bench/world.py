@@ -23,7 +23,7 @@ from django.db import connection
 from django.utils import timezone
 
 from executors_app.machine.git import worktrees
-from executors_app.machine.git.workspace_git import run_git
+from executors_app.machine.git.repository_git import run_git
 from executors_app.machine.process import identity
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from sessions_app.kernel.rules.states import SessionState

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app.machine.process import identity
-from executors_app.wire import line_format
+from executors_app.wire import journal_files
 from tests.chaos import agent
 from tests.chaos.behaviours import Behaviour
 from tests.chaos.control_plane import ControlPlane
@@ -167,9 +167,9 @@ class ChaosSession:
 
     def journal(self) -> list[Mapping[str, Any]]:
         """Return the remaining lines of its journal."""
-        directory = line_format.journal_directory(self.deployment.data / "agentctl" / self.execution_id)
+        directory = journal_files.journal_directory(self.deployment.data / "agentctl" / self.execution_id)
         try:
-            return list(line_format.read_lines(directory, 0, None))
+            return list(journal_files.read_lines(directory, 0, None))
         except OSError:
             return []
 

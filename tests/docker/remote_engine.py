@@ -5,13 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.runtimes.remote_docker.runtime import (
-    RUNTIME,
-    RemoteDocker,
-    home_volume,
-    state_volume,
-    workspace_volume,
-)
+from executors_app.runtimes.remote_docker.runtime import RUNTIME, RemoteDocker
+from executors_app.runtimes.remote_docker.site import home_volume, state_volume, workspace_volume
 from executors_app.wire.executions import LaunchSpec
 from tests.docker.certificates import CLIENT, SERVER, Authority
 from tests.docker.engine import Engine

@@ -8,7 +8,7 @@ from typing import Any
 
 from executors_app.machine.process import identity
 from executors_app.runtimes.containers.sites import HOME_PATH
-from executors_app.runtimes.remote_docker.runtime import home_volume, state_volume, workspace_volume
+from executors_app.runtimes.remote_docker.site import home_volume, state_volume, workspace_volume
 from tests.docker.engine import IMAGE
 from tests.docker.remote_engine import RemoteEngine, RemoteEngineHarness
 from tests.drills.deployment import Deployment, Session

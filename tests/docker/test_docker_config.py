@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.runtimes.containers.connection import DockerConfig, read_docker_config
+from executors_app.runtimes.containers.config import DockerConfig, read_docker_config
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.runtimes.containers import lifecycle
+from executors_app.runtimes.containers import exit_events
 from executors_app.runtimes.containers.sites import container_name
 from executors_app.wire.executions import ExitEvent, LaunchSpec
 from tests.docker.harness import DockerHarness
@@ -65,7 +65,7 @@ async def listening_to_exits(harness: DockerHarness) -> AsyncIterator[ReceivedEx
 @pytest.fixture(autouse=True)
 def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten connections so that they end and begin during a test, and no listener outlasts it for long."""
-    monkeypatch.setattr(lifecycle, "WINDOW_SECONDS", 2)
+    monkeypatch.setattr(exit_events, "WINDOW_SECONDS", 2)
 
 
 async def test_exit_events_arrive_within_two_seconds(harness: DockerHarness, spec: LaunchSpec) -> None:
@@ -122,7 +122,7 @@ async def test_sessions_are_rechecked_after_an_engine_was_away(
         calls = len(harness.engine.calls())
         harness.engine.start()
         await eventually_async(
-            lambda: lifecycle.CHECK_ALL in received.exit_events, timeout=30, describe="all containers are checked"
+            lambda: exit_events.CHECK_ALL in received.exit_events, timeout=30, describe="all containers are checked"
         )
         asked = [call for call in harness.engine.calls()[calls:] if "/events" in call]
     assert len(asked) <= 4, "the connections back off"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.runtimes.remote_docker.runtime import read_remote_config
+from executors_app.runtimes.remote_docker.config import read_remote_config
 from executors_app.wire.errors import RuntimeUnavailable
 from executors_app.wire.executions import Observed
 from tests.docker.certificates import CLIENT, Authority

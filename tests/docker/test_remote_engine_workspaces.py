@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import recovery_refs
+from executors_app.repositories import recovery_refs
 from executors_app.runtimes.containers.sites import HOME_PATH, container_name
-from executors_app.runtimes.remote_docker.runtime import state_volume, workspace_volume
+from executors_app.runtimes.remote_docker.site import state_volume, workspace_volume
 from executors_app.wire.errors import WorkspaceGone
 from executors_app.wire.executions import Launched, LaunchSpec, Observed, WorkspaceState
 from tests.docker.harness import ADD_SUBMODULE

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from executors_app.client import ShellStream
+from executors_app.agentctl_client.streams import ShellStream
 from executors_app.runtimes.containers.sites import HOME_PATH, container_name
 from executors_app.wire.executions import LaunchSpec
 from tests.docker.harness import ADD_SUBMODULE, DockerHarness

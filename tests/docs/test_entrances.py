@@ -67,29 +67,39 @@ FILES: Final[Mapping[str, str]] = {
     **{
         f"executors_app/{name}.py": row
         for row, names in {
-            WORKSPACE: ("agentctl/workspace/files", "agentctl/workspace/submodule_snapshots", "untrusted_files"),
+            WORKSPACE: (
+                *("agentctl/workspace/files", "agentctl/workspace/file_writing", "agentctl/workspace/paths"),
+                *("agentctl/workspace/submodule_snapshots", "machine/untrusted_files"),
+            ),
             REPOSITORY: (
                 *("machine/git/git_directory", "machine/git/private_git_directory", "machine/git/ref_locks"),
                 *("machine/git/worktrees", "machine/git/git_process"),
             ),
             REFS: ("repositories/ref_files",),
-            TEAM: ("repositories/team", "repositories/bare"),
+            TEAM: ("repositories/team", "repositories/bare", "repositories/carried_settings", "repositories/layout"),
             "bundle of a workspace": ("repositories/archive", "repositories/transfer", "machine/git/workspace_root"),
             "what a session adds to the team's repository": ("repositories/published_packs",),
             "git-lfs files": ("repositories/object_store",),
-            SENT: ("runtimes/containers/archives", "runtimes/sprites/runtime", "runtimes/sprites/launch"),
+            SENT: ("runtimes/containers/archives", "runtimes/sprites/program", "runtimes/sprites/state_files"),
             PROCESSES: (
                 *("agentctl/process/background", "machine/process/execution_processes", "machine/process/identity"),
                 *("repositories/progress", "agentctl/process/subreaper"),
             ),
-            JOURNAL: ("wire/line_format", "agentctl/journal"),
-            "lines of an agent": ("agentctl/conversation_store", "agentctl/job_runner", "agentctl/job_store"),
+            JOURNAL: ("wire/journal_files", "agentctl/journal"),
+            "lines of an agent": ("agentctl/conversation_store", "agentctl/jobs/files", "agentctl/jobs/guards"),
             OURS: (
-                *("agentctl/daemon", "agentctl/host/daemon", "agentctl/host/records", "agentctl/process/forked_guard"),
+                *("agentctl/daemon", "agentctl/host/certificate", "agentctl/host/options", "agentctl/host/records"),
+                *("agentctl/process/forked_guard", "agentctl/workspace/preparation"),
                 *("agentctl/process/guard_client", "agentctl/process/guard_process", "agentctl/process/job_process"),
                 *("agentctl/state_files", "agentctl/workspace/workspace", "capacity", "machine/crash_points"),
-                *("machine/launch", "machine/process/forking", "machine/sockets", "machine/storage"),
-                *("repositories/slots", "runtimes/remote/hosts", "demo_agent/agent", "demo_agent/change"),
+                *(
+                    "machine/agentctl_process",
+                    "machine/launch",
+                    "machine/process/forking",
+                    "machine/sockets",
+                    "machine/storage",
+                ),
+                *("repositories/slots", "runtimes/remote/config", "demo_agent/agent", "demo_agent/change"),
                 "demo_agent/extensions",
             ),
         }.items()

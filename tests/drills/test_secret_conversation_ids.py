@@ -7,7 +7,7 @@ import urllib.parse
 
 import pytest
 
-from executors_app.wire.line_format import token_fingerprint
+from executors_app.wire.token_redaction import token_fingerprint
 from tests.drills import session_data_locations
 from tests.drills.deployment import Deployment, Session
 from tests.waiting import eventually

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from executors_app.client import AgentctlClient
+from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.wire.errors import AgentctlRefused
 from tests import postgresql
 from tests.drills.deployment import Deployment, Session

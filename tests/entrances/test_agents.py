@@ -14,7 +14,7 @@ from asgiref.sync import async_to_sync
 from executors_app.agentctl.drivers.acp_requests import parse_permission_request
 from executors_app.agentctl.drivers.acp_updates import ReplayCollector, update_to_journal_line
 from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection
-from executors_app.wire.line_format import TokenRedactor
+from executors_app.wire.token_redaction import TokenRedactor
 from tests.entrances.shapes import SIZES, many_fields, mixture, nested
 from tests.fuzz.test_agents_words import FakePipes
 from tests.growth import measure_growth

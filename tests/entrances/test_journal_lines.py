@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import Client
 
-from executors_app.client import parse_frame
+from executors_app.agentctl_client.streams import parse_frame
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import TaskSession
 from sessions_app.portable.snapshot import build_snapshot

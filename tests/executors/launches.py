@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from executors_app.client import AgentctlClient
+from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.machine.process import identity, spawning
 from executors_app.runtimes.local_standalone.runtime import RUNTIME
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation

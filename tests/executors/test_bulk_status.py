@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.client import StatusTarget, poll_statuses
+from executors_app.machine.bulk_status import StatusTarget, poll_statuses
 from executors_app.wire.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, ExecutorError
 from tests.support import fake_agentctl
 from tests.support.fake_agentctl import FakeAgentctl, FakeFleet, fake_status, plan_fleet

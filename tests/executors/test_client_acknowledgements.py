@@ -8,7 +8,7 @@ from typing import Any, cast
 import aiohttp
 import orjson
 
-from executors_app.client import EventStream
+from executors_app.agentctl_client.streams import EventStream
 
 
 class _Socket:

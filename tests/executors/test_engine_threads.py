@@ -15,7 +15,8 @@ import pytest_asyncio
 from executors_app.runtimes.containers import lifecycle
 from executors_app.runtimes.containers.connection import EngineAddress
 from executors_app.runtimes.containers.engine import Engine
-from executors_app.runtimes.containers.runtime import DockerRuntime, call_engine, call_for_workspace
+from executors_app.runtimes.containers.engine_threads import call_engine, call_for_workspace
+from executors_app.runtimes.containers.runtime import DockerRuntime
 from executors_app.wire.errors import ExecutorError
 
 BODY = b'{"ID": "works", "ApiVersion": "1.44"}'

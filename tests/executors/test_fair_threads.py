@@ -12,9 +12,9 @@ from functools import partial
 import pytest
 
 from executors_app.fair_threads import FairThreads
-from executors_app.runtimes.containers import runtime
+from executors_app.repositories.workspace_store import in_git_thread
+from executors_app.runtimes.containers import engine_threads
 from executors_app.runtimes.containers.connection import EngineAddress
-from executors_app.workspace_store import in_git_thread
 
 MANY = 100
 NAME = ContextVar("NAME", default="")
@@ -46,11 +46,11 @@ async def test_slow_repository_leaves_threads_of_git_to_others(released: threadi
 async def test_slow_repository_leaves_threads_of_an_engine_to_others(
     released: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "open_engine", lambda address, timeout: nullcontext())
+    monkeypatch.setattr(engine_threads, "open_engine", lambda address, timeout: nullcontext())
     address = EngineAddress("unix:///slow")
 
     def call(repository: str, function: Callable[[], str]) -> asyncio.Task[str]:
-        return asyncio.create_task(runtime.call_for_workspace(address, repository, lambda engine: function()))
+        return asyncio.create_task(engine_threads.call_for_workspace(address, repository, lambda engine: function()))
 
     slow = [call("/srv/slow", lambda: wait(released)) for _ in range(MANY)]
     await asyncio.sleep(0)

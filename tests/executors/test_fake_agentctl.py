@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from executors_app import plugins
-from executors_app.client import AgentctlClient, StatusTarget, poll_statuses
+from executors_app.agentctl_client.client import AgentctlClient
+from executors_app.machine.bulk_status import StatusTarget, poll_statuses
 from executors_app.wire.errors import AgentctlForeign
 from tests.services import ROOT
 from tests.support.fake_agentctl import FakeFleet, plan_fleet

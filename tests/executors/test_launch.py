@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.machine.launch import start_detached
+from executors_app.machine.agentctl_process import start_detached
 from executors_app.machine.process import identity
 from tests.services import ROOT
 from tests.waiting import eventually
@@ -83,7 +83,7 @@ def test_detached_process_inherits_nothing(report: dict[str, object]) -> None:
 def test_detached_process_survives_a_kill_of_its_starters_group(tmp_path: Path) -> None:
     starter = (
         "import sys, time; from pathlib import Path\n"
-        "from executors_app.machine.launch import start_detached\n"
+        "from executors_app.machine.agentctl_process import start_detached\n"
         "pid = start_detached([sys.executable, '-I', '-c', 'import time; time.sleep(60)'],"
         "environment={}, log=open(sys.argv[1], 'w').fileno());"
         "print(pid, flush=True); time.sleep(60)"

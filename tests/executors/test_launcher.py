@@ -18,7 +18,7 @@ import pytest
 
 from executors_app.agentctl import launcher as program
 from executors_app.agentctl.process.guard_process import command_line_of
-from executors_app.machine import launch
+from executors_app.machine import agentctl_process
 from executors_app.machine.local_machine import LocalMachine
 from executors_app.machine.process import execution_processes, identity
 from executors_app.machine.process.identity import ProcessIdentity
@@ -34,10 +34,10 @@ GUARD, JOB_GUARD = "kandev-guard", "kandev-job-guard"
 
 
 @pytest.fixture
-def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[launch._Launcher]:
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[agentctl_process._Launcher]:
     """Yield a new launcher."""
-    made = launch._Launcher()
-    monkeypatch.setattr(launch, "_LAUNCHER", made)
+    made = agentctl_process._Launcher()
+    monkeypatch.setattr(agentctl_process, "_LAUNCHER", made)
     yield made
     if made._connection is not None:
         made._connection.close()
@@ -52,7 +52,7 @@ def other(spec: LaunchSpec) -> Iterator[LaunchSpec]:
     identity.kill_all([*found.agentctl, *found.others], 10)
 
 
-def process_of(launcher: launch._Launcher) -> ProcessIdentity:
+def process_of(launcher: agentctl_process._Launcher) -> ProcessIdentity:
     assert launcher._process is not None
     return launcher._process
 
@@ -67,7 +67,7 @@ def named(spec: LaunchSpec, name: str) -> list[ProcessIdentity]:
     return [process for process in others if command_line_of(process.pid) == name]
 
 
-async def test_fork_looks_like_an_executed_process(launcher: launch._Launcher, spec: LaunchSpec) -> None:
+async def test_fork_looks_like_an_executed_process(launcher: agentctl_process._Launcher, spec: LaunchSpec) -> None:
     launched = await RUNTIME.launch(spec)
 
     pid = agentctl_of(launched).pid
@@ -86,7 +86,7 @@ async def test_fork_looks_like_an_executed_process(launcher: launch._Launcher, s
 
 
 async def test_forks_see_nothing_of_each_other(
-    launcher: launch._Launcher, spec: LaunchSpec, other: LaunchSpec, data_directory: Path
+    launcher: agentctl_process._Launcher, spec: LaunchSpec, other: LaunchSpec, data_directory: Path
 ) -> None:
     first = await LocalMachine(ExecutionStorage(data_directory), {"ONLY_OF_THE_FIRST": "x" * 99}).launch(spec)
     second = await LocalMachine(ExecutionStorage(data_directory)).launch(other)
@@ -102,7 +102,7 @@ async def test_forks_see_nothing_of_each_other(
 
 
 async def test_killed_launcher_takes_no_session_with_it(
-    launcher: launch._Launcher, spec: LaunchSpec, other: LaunchSpec
+    launcher: agentctl_process._Launcher, spec: LaunchSpec, other: LaunchSpec
 ) -> None:
     launched = await RUNTIME.launch(spec)
     killed = process_of(launcher)
@@ -116,7 +116,7 @@ async def test_killed_launcher_takes_no_session_with_it(
 
 
 async def test_launcher_killed_during_a_start_leaves_one_agentctl(
-    launcher: launch._Launcher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
+    launcher: agentctl_process._Launcher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher._start()
     identity.send_signal(process_of(launcher), signal.SIGSTOP)
@@ -153,17 +153,17 @@ async def test_start_whose_client_was_killed_is_found_and_not_repeated(spec: Lau
 
 CLIENT = """
 import socket, sys; from pathlib import Path
-from executors_app.machine import launch
+from executors_app.machine import agentctl_process, launch
 from executors_app.machine.storage import ExecutionStorage
 from executors_app.machine.process import identity
 from executors_app.wire.executions import LaunchSpec
 data, execution, session, repository, token = sys.argv[1:]
 storage, spec = ExecutionStorage(Path(data)), LaunchSpec(execution, session, '', repository, '', token)
 worktree = storage.write_seed(spec)
-launch._LAUNCHER._start()
-identity.send_signal(launch._LAUNCHER._process, 19)
+agentctl_process._LAUNCHER._start()
+identity.send_signal(agentctl_process._LAUNCHER._process, 19)
 send = socket.send_fds
-socket.send_fds = lambda *words: (send(*words), print(launch._LAUNCHER._process.pid, flush=True))
+socket.send_fds = lambda *words: (send(*words), print(agentctl_process._LAUNCHER._process.pid, flush=True))
 launch._find_or_start(storage.state_directory_of(execution), spec, worktree.path, token, {})
 """
 
@@ -181,9 +181,9 @@ def _request_and_die(spec: LaunchSpec, data_directory: Path) -> ProcessIdentity:
 
 
 async def test_agentctl_is_executed_where_no_launcher_runs(
-    launcher: launch._Launcher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
+    launcher: agentctl_process._Launcher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_LAUNCHER_MODULE", "no_such_module")
+    monkeypatch.setattr(agentctl_process, "_LAUNCHER_MODULE", "no_such_module")
 
     launched = await RUNTIME.launch(spec)
 
@@ -192,7 +192,7 @@ async def test_agentctl_is_executed_where_no_launcher_runs(
 
 
 async def test_command_line_without_room_is_executed_and_the_next_one_forked(
-    launcher: launch._Launcher, spec: LaunchSpec, other: LaunchSpec, data_directory: Path
+    launcher: agentctl_process._Launcher, spec: LaunchSpec, other: LaunchSpec, data_directory: Path
 ) -> None:
     launched = await LocalMachine(ExecutionStorage(data_directory), {"LONG": "x" * 9000}).launch(spec)
     await RUNTIME.launch(other)
@@ -202,7 +202,9 @@ async def test_command_line_without_room_is_executed_and_the_next_one_forked(
     assert named(other, GUARD)
 
 
-async def test_one_guard_serves_one_agent_after_the_other(launcher: launch._Launcher, spec: LaunchSpec) -> None:
+async def test_one_guard_serves_one_agent_after_the_other(
+    launcher: agentctl_process._Launcher, spec: LaunchSpec
+) -> None:
     launched = await RUNTIME.launch(spec)
     (guard,) = named(spec, GUARD)
     for number in range(3):
@@ -217,7 +219,7 @@ async def test_one_guard_serves_one_agent_after_the_other(launcher: launch._Laun
 
 @pytest.mark.parametrize("has_agent", [True, False])
 async def test_killed_guard_ends_its_agent_and_allows_the_next(
-    launcher: launch._Launcher, spec: LaunchSpec, has_agent: bool
+    launcher: agentctl_process._Launcher, spec: LaunchSpec, has_agent: bool
 ) -> None:
     launched = await RUNTIME.launch(spec)
     agent = await running_agent(spec, launched) if has_agent else None
@@ -235,7 +237,7 @@ async def test_killed_guard_ends_its_agent_and_allows_the_next(
     assert not named(spec, GUARD), "the guard was executed anew"
 
 
-async def test_nothing_is_left_of_a_killed_agentctl(launcher: launch._Launcher, spec: LaunchSpec) -> None:
+async def test_nothing_is_left_of_a_killed_agentctl(launcher: agentctl_process._Launcher, spec: LaunchSpec) -> None:
     launched = await RUNTIME.launch(spec)
     await running_agent(spec, launched)
 
@@ -247,7 +249,7 @@ async def test_nothing_is_left_of_a_killed_agentctl(launcher: launch._Launcher, 
     await eventually_async(no_process, describe="guard and agent have ended")
 
 
-async def test_each_job_has_its_own_forked_guard(launcher: launch._Launcher, spec: LaunchSpec) -> None:
+async def test_each_job_has_its_own_forked_guard(launcher: agentctl_process._Launcher, spec: LaunchSpec) -> None:
     launched = await RUNTIME.launch(spec)
     jobs = [await running_job(spec, launched, f"job-{number}") for number in range(2)]
 
@@ -275,7 +277,7 @@ async def test_each_job_has_its_own_forked_guard(launcher: launch._Launcher, spe
 
 
 async def test_job_beside_an_agent_has_an_executed_guard_and_the_next_a_forked_one(
-    launcher: launch._Launcher, spec: LaunchSpec
+    launcher: agentctl_process._Launcher, spec: LaunchSpec
 ) -> None:
     launched = await RUNTIME.launch(spec)
     await running_agent(spec, launched)
@@ -293,7 +295,7 @@ async def test_job_beside_an_agent_has_an_executed_guard_and_the_next_a_forked_o
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_job_whose_guard_cannot_be_forked_runs_once(
-    launcher: launch._Launcher, spec: LaunchSpec, number: signal.Signals
+    launcher: agentctl_process._Launcher, spec: LaunchSpec, number: signal.Signals
 ) -> None:
     launched = await RUNTIME.launch(spec)
     (guard,) = named(spec, GUARD)
@@ -309,7 +311,7 @@ async def test_job_whose_guard_cannot_be_forked_runs_once(
 
 
 async def test_forked_guard_of_a_job_that_is_killed_leaves_nothing(
-    launcher: launch._Launcher, spec: LaunchSpec
+    launcher: agentctl_process._Launcher, spec: LaunchSpec
 ) -> None:
     launched = await RUNTIME.launch(spec)
     unmarked = "setsid env -i sh -c 'echo $$ >left; exec sleep 3600' &"

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from executors_app.client import AgentctlClient
+from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.machine import sockets
 from executors_app.machine.bulk_status import StatusTarget, poll_status
+from executors_app.machine.listeners import AgentctlListener
 from executors_app.machine.process import execution_processes, identity
-from executors_app.machine.sockets import AgentctlListener
 from executors_app.machine.storage import StateDirectory
 from executors_app.runtimes.local_standalone.runtime import RUNTIME
 from executors_app.wire import launch_tokens, socket_urls

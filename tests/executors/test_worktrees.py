@@ -16,7 +16,7 @@ import pytest
 from executors_app.agentctl.workspace.snapshots import take_snapshot
 from executors_app.machine.git import worktrees
 from executors_app.machine.git.git_process import git_environment
-from executors_app.machine.git.workspace_git import RepositoryGitFailed
+from executors_app.machine.git.repository_git import RepositoryGitFailed
 from executors_app.machine.git.worktrees import Worktree
 from executors_app.wire.errors import RepositoryUnusable, WorkspaceGone
 from executors_app.wire.executions import WorkspaceState

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from executors_app.agentctl.drivers.acp_requests import parse_permission_request
 from executors_app.agentctl.drivers.acp_updates import ReplayCollector, update_to_journal_line
 from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection
-from executors_app.client import parse_frame
+from executors_app.agentctl_client.streams import parse_frame
 from executors_app.wire.protocol import JournalKind
 from tests.fuzz.values import BOUNDED, FEW, mostly, record, text, value
 from tests.supervisor.journals import ingest

@@ -13,7 +13,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from executors_app import cleanup, recovery_refs, workspace_store
+from executors_app import cleanup
+from executors_app.repositories import recovery_refs, workspace_store
 from executors_app.runtimes.containers.sites import container_name
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from executors_app import workspace_store
 from executors_app.machine.process.spawning import AGENTCTL_UID
+from executors_app.repositories import workspace_store
 from executors_app.repositories.git import LOOKUP
 from executors_app.runtimes.containers.sites import HOME_PATH
 from executors_app.wire.executions import Launched, LaunchSpec

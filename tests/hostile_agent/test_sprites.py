@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app import recovery_refs, workspace_store
+from executors_app.repositories import recovery_refs, workspace_store
 from executors_app.runtimes.sprites.organisation import sprite_name
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import Launched, LaunchSpec

@@ -23,7 +23,7 @@ from django.test import Client
 from django.utils import timezone
 from rich.table import Table
 
-from executors_app.agentctl.daemon import log_to_stderr
+from executors_app.agentctl.command_line import log_to_stderr
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
 from kandev.log_format import ConsoleFormatter, JsonFormatter
 from sessions_app.accounts import credentials

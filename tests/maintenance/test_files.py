@@ -15,8 +15,8 @@ import pytest
 from django.utils import timezone
 
 from executors_app import cleanup
+from executors_app.repositories.workspace_store import state_directory_of
 from executors_app.wire.protocol import EXECUTION_MARKER
-from executors_app.workspace_store import state_directory_of
 from sessions_app.board.services.tasks import delete_session
 from sessions_app.models import Leftover, TaskSession
 from tests.maintenance.chores import LONG_AGO, closed_session, run_chore

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from django.db import transaction
 
-from executors_app.wire.line_format import TEXT_LIMIT
+from executors_app.wire.log_rate_limit import TEXT_LIMIT
 from sessions_app.confined.client import ConfinedPool, PoolUnavailable
 from sessions_app.confined.limits import Limits
 from sessions_app.models import Message, MessagePart, PreparedHistory, TaskSession, session_transaction

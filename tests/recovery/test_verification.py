@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.wire import line_format
+from executors_app.wire import token_redaction
 from executors_app.wire.replayed_texts import MAX_DIGESTS, proves_receipt, shows_text, text_digest
 from sessions_app.recovery.rules.verification import (
     ReceiptKind,
@@ -235,7 +235,7 @@ def test_first_turn_settles_a_pending_receipt(
 
 def test_control_plane_and_agentctl_compute_the_same_fingerprint() -> None:
     for token in ("0195f3a2-6c0f", "surrogate \ud800"):
-        assert fingerprint(token) == line_format.token_fingerprint(token)
+        assert fingerprint(token) == token_redaction.token_fingerprint(token)
         assert token not in fingerprint(token)
 
 

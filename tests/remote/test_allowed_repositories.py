@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from executors_app import recovery_refs
-from executors_app.agentctl.host.instances import AllowedRepositories
+from executors_app.agentctl.host.allowed_repositories import AllowedRepositories
+from executors_app.repositories import recovery_refs
 from executors_app.wire.errors import LaunchFailed, RepositoryUnusable, RuntimeUnavailable, WorkspaceGone
 from executors_app.wire.executions import Observed, WorkspaceState
 from tests.executors.harness import client_of, known, observe_one, row_of, spec_for

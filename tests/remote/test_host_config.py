@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from executors_app.http_client import tls_trust
-from executors_app.runtimes.remote.hosts import read_host_config
+from executors_app.agentctl_client.http_client import tls_trust
+from executors_app.runtimes.remote.config import read_host_config
 from executors_app.wire.errors import RuntimeUnavailable
 
 PIN = "ab" * 32

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from executors_app import cleanup, recovery_refs
+from executors_app import cleanup
+from executors_app.repositories import recovery_refs
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.workspace_store import publish
 from executors_app.wire.errors import NotKept, RepositoryUnusable
-from executors_app.workspace_store import publish
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.repositories import attacks
 from tests.repositories.attacks import Trap

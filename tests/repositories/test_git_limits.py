@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 
-from executors_app import recovery_refs
 from executors_app.repositories import git as gits
-from executors_app.repositories import git_errors, progress
+from executors_app.repositories import git_errors, progress, recovery_refs
 from executors_app.repositories.git import CHECK, COPY, LOOKUP, VIEW, Bounds, Git, GitFailed
 from executors_app.repositories.git_errors import Cause
 from executors_app.repositories.slots import Pool, git_slot
 from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.workspace_store import publish
 from executors_app.wire.errors import NotKept, RuntimeUnavailable
-from executors_app.workspace_store import publish
 from tests.executors.repositories import run_git
 from tests.repositories import hostile_packs
 from tests.repositories.usage import GitUsage

@@ -13,7 +13,7 @@ import pytest
 
 from executors_app.repositories import ref_files
 from executors_app.repositories.git import Git
-from executors_app.workspace_store import publish
+from executors_app.repositories.workspace_store import publish
 from tests.executors.repositories import commit, run_git
 from tests.repositories.workspaces import BRANCH, HEAD, RECOVERY, SESSION, Place, bundle, create_sandbox
 

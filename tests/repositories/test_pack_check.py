@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from executors_app.machine.untrusted_files import Directory
 from executors_app.repositories import archive, pack_check, ref_files, transfer
-from executors_app.untrusted_files import Directory
+from executors_app.repositories.workspace_store import publish
 from executors_app.wire.errors import BundleRefused, PublicationRefused
-from executors_app.workspace_store import publish
 from tests.executors.repositories import commit, run_git
 from tests.growth import FLOOR_OF_CALLS, measure_growth
 from tests.repositories import hostile_packs

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import workspace_store
-from executors_app.workspace_store import publish
+from executors_app.repositories import workspace_store
+from executors_app.repositories.workspace_store import publish
 from tests.executors.repositories import commit, run_git
 from tests.repositories.workspaces import (
     BRANCH,

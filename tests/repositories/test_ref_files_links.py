@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
-from executors_app import recovery_refs, workspace_store
-from executors_app.repositories import ref_files
-from executors_app.repositories import team as repository_module
+from executors_app.machine.untrusted_files import Directory
+from executors_app.repositories import recovery_refs, ref_files, team, workspace_store
 from executors_app.repositories.git import GitFailed
+from executors_app.repositories.layout import checked_out_branches, common_directory
 from executors_app.repositories.ref_files import FileModes
-from executors_app.repositories.team import TeamRepository, checked_out_branches, common_directory
-from executors_app.untrusted_files import Directory
+from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.workspace_store import publish
 from executors_app.wire.errors import NotKept, RepositoryUnusable
-from executors_app.workspace_store import publish
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.repositories.workspaces import BRANCH, HEAD, OTHER, RECOVERY, SESSION, Place, make_turn
 
@@ -88,7 +87,7 @@ def test_directory_above_a_repository_exchanged_before_it_is_opened_is_refused(
         (tmp_path / "mine").symlink_to(tmp_path / "theirs")
         return checked
 
-    monkeypatch.setattr(repository_module, "common_directory", check_and_exchange)
+    monkeypatch.setattr(team, "common_directory", check_and_exchange)
     with pytest.raises(RepositoryUnusable, match="exchanged while it was opened"):
         TeamRepository.open(tmp_path / "mine" / "repository")
 

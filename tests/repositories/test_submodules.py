@@ -10,8 +10,8 @@ import pytest
 from executors_app.agentctl.workspace.snapshots import take_snapshot
 from executors_app.machine.git import workspace_root
 from executors_app.machine.git.worktrees import Worktree
+from executors_app.repositories.workspace_store import publish
 from executors_app.wire.errors import BundleRefused
-from executors_app.workspace_store import publish
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.repositories.workspaces import BRANCH, RECOVERY, SESSION, Place
 from tests.workspace.trees import git_of, state_of

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.repositories.team import TeamRepository, strip_credentials
+from executors_app.repositories.carried_settings import strip_credentials
+from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import RepositoryUnusable
 from tests.executors.repositories import commit, make_repository, run_git
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from executors_app.agentctl_client.sprite_tunnel import tunnel_host_header
 from executors_app.runtimes import SupportsOrphans, SupportsPush
 from executors_app.runtimes.sprites import organisation
-from executors_app.runtimes.sprites.launch import read_sprites_config
-from executors_app.sprite_tunnel import tunnel_host_header
+from executors_app.runtimes.sprites.config import read_sprites_config
 from executors_app.wire.errors import LaunchFailed, RuntimeUnavailable, WorkspaceGone
 from executors_app.wire.executions import Observed, WorkspaceState
 from tests.executors.harness import client_of, known, observe_one, row_of, seen, spec_for

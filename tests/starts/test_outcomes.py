@@ -11,7 +11,7 @@ from django.utils import timezone
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import agent_types
 from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, WorkspaceGone
-from executors_app.wire.line_format import token_fingerprint
+from executors_app.wire.token_redaction import token_fingerprint
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.pages.labels import receipt_label
 from sessions_app.recovery.rules.verification import LOST_TOKEN

@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from executors_app.client import parse_frame
-from executors_app.wire.line_format import META_FILE, UNREADABLE, read_lines, segment_path
+from executors_app.agentctl_client.streams import parse_frame
+from executors_app.wire.journal_files import META_FILE, read_lines, segment_path
+from executors_app.wire.line_format import UNREADABLE
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
 from tests.growth import assert_costs_at_most

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.client import EventStream
+from executors_app.agentctl_client.streams import EventStream
 from executors_app.wire.errors import AgentctlUnreachable
 from sessions_app.journal import news_of
 from sessions_app.recovery.rules.verification import MEMORY_CHECK_PREFIX

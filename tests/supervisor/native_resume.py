@@ -14,7 +14,7 @@ from aiohttp import web
 from executors_app.agentctl.daemon import listen_tcp, load_drivers
 from executors_app.agentctl.http.server import EventStreams, build_app
 from executors_app.agentctl.sidecar import Execution, Sidecar
-from executors_app.client import AgentctlClient
+from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.wire.errors import AgentctlRefused
 from executors_app.wire.executions import Launched
 from sessions_app.models import Intent, Prompt, TaskSession

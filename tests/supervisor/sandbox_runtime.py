@@ -6,8 +6,8 @@ import asyncio
 import subprocess
 from pathlib import Path
 
-from executors_app import workspace_store
 from executors_app.machine.git import recovery_snapshots
+from executors_app.repositories import workspace_store
 from executors_app.wire.executions import ExecutionFacts
 from tests.supervisor.recording_runtime import RecordingRuntime
 

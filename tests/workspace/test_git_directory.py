@@ -15,7 +15,7 @@ from executors_app.agentctl.workspace.workspace import Workspace
 from executors_app.machine.git import git_directory, worktrees
 from executors_app.machine.git.git_directory import GITDIR_PREFIX, Head, InvalidPointer, parse_pointer
 from executors_app.machine.git.worktrees import Worktree
-from executors_app.repositories import team
+from executors_app.repositories import layout
 from executors_app.wire.executions import WorkspaceState
 from tests.executors.repositories import commit, run_git
 from tests.workspace.trees import SESSION, git_of
@@ -110,8 +110,8 @@ def test_worktree_with_relative_pointers_is_present_everywhere(repository: Path,
     opened = partial(worktrees.OwnedRepository.open, repository)
     assert worktrees.worktree_state(worktree, opened)[0] is WorkspaceState.PRESENT
     assert Workspace(worktree.path, {}).report()["branch"] == worktree.branch
-    assert team.common_directory(worktree.path) == repository / ".git"
-    assert team.worktree_directory(worktree.path, repository / ".git") == record
+    assert layout.common_directory(worktree.path) == repository / ".git"
+    assert layout.worktree_directory(worktree.path, repository / ".git") == record
 
 
 def test_worktree_with_relative_pointers_is_rebuilt_from_its_record(repository: Path, worktree: Worktree) -> None:

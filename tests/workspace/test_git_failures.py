@@ -12,7 +12,7 @@ import pytest
 
 from executors_app.machine.git import git_failures, workspace_root, worktrees
 from executors_app.machine.git.git_failures import explain_failure
-from executors_app.machine.git.workspace_git import RepositoryGitFailed
+from executors_app.machine.git.repository_git import RepositoryGitFailed
 from executors_app.machine.git.worktrees import Worktree
 from executors_app.wire.errors import RepositoryUnusable
 from tests.executors.repositories import commit, run_git

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import recovery_refs
 from executors_app.agentctl.workspace.workspace import Workspace
 from executors_app.machine.git import recovery_snapshots, workspace_root, worktrees
 from executors_app.machine.git.recovery_snapshots import KEPT_PREFIX
 from executors_app.machine.git.worktrees import Worktree
+from executors_app.repositories import recovery_refs
 from executors_app.wire.errors import NotKept, RepositoryUnusable
 from executors_app.wire.executions import WorkspaceState
 from tests.executors.repositories import commit, run_git

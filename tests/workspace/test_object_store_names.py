@@ -12,12 +12,12 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from executors_app import workspace_store
 from executors_app.models import ExecutorRunning
+from executors_app.repositories import workspace_store
 from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.workspace_store import LaunchSources
 from executors_app.wire.errors import RepositoryUnusable
-from executors_app.workspace_store import LaunchSources
 from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.catalogue.services.repositories import add_repository, scratch_repository
 from sessions_app.models import Repository, TaskSession

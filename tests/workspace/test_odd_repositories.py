@@ -11,12 +11,14 @@ import pytest
 from executors_app.agentctl.workspace import agent_preparation
 from executors_app.agentctl.workspace.agent_preparation import prepare_workspace
 from executors_app.agentctl.workspace.changes import create_commit, git_diff, git_log, git_status
+from executors_app.agentctl.workspace.preparation import WorkspacePreparation
 from executors_app.agentctl.workspace.snapshots import take_snapshot
-from executors_app.agentctl.workspace.workspace import Workspace, WorkspacePreparation
+from executors_app.agentctl.workspace.workspace import Workspace
 from executors_app.machine.git import worktrees
 from executors_app.machine.git.private_git_directory import PrivateGitDirectory
+from executors_app.machine.git.seeds import Seed, write_seed
 from executors_app.machine.git.workspace_git import WorkspaceGit
-from executors_app.machine.git.worktrees import Seed, Worktree, write_seed
+from executors_app.machine.git.worktrees import Worktree
 from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.workspace.trees import REF, SESSION, git_of, snapshot_tree

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from executors_app import recovery_refs
 from executors_app.machine.git.worktrees import Worktree
-from executors_app.recovery_refs import SavedWork
+from executors_app.repositories import recovery_refs
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.object_store import ObjectStore
+from executors_app.repositories.recovery_refs import SavedWork
 from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import NotKept
 from tests.api.world import client_of, make_world

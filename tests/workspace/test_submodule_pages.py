@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from executors_app import recovery_refs
 from executors_app.agentctl.workspace.changes import create_commit, git_diff, git_status
 from executors_app.machine.git.worktrees import Worktree
+from executors_app.repositories import recovery_refs
 from executors_app.wire.errors import NotKept
 from executors_app.wire.protocol import ApiError
 from tests.executors.repositories import commit, run_git

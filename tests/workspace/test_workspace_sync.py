@@ -15,8 +15,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from executors_app import plugins, workspace_store
+from executors_app import plugins
 from executors_app.backoff import Backoff
+from executors_app.repositories import workspace_store
 from executors_app.wire.errors import PublicationRefused, RuntimeUnavailable, WorkspaceGone
 from executors_app.wire.executions import ExecutionFacts
 from executors_app.wire.protocol import JournalKind

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.client import AgentctlClient
+from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.wire.errors import AgentctlUnreachable
 from sessions_app.workspace.services.workspace import _while_it_answers
 from tests.support import fake_agentctl

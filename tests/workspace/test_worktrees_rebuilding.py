@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.machine.git import recovery_snapshots, workspace_git, worktrees
-from executors_app.machine.git.workspace_git import GitError, RepositoryGitFailed
+from executors_app.machine.git import recovery_snapshots, repository_git, snapshot_restore, worktrees
+from executors_app.machine.git.repository_git import RepositoryGitFailed
+from executors_app.machine.git.workspace_git import GitError
 from executors_app.machine.git.worktrees import Worktree
 from executors_app.wire.errors import WorkspaceGone
 from executors_app.wire.executions import WorkspaceState
@@ -62,7 +63,7 @@ def test_rebuilding_begins_again_if_git_stumbles_over_the_record_of_another_work
     repository: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_six(worktree.path)
-    before, git = state_of(worktree.path), workspace_git.run_git
+    before, git = state_of(worktree.path), repository_git.run_git
     snapshot_tree(worktree.path)
     _by_git(repository, worktree)
     stumbles = iter([True])
@@ -269,7 +270,7 @@ def test_rebuild_interrupted_by_a_crash_is_completed_by_the_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:  # crash at exactly this point
-        patch.setattr(recovery_snapshots, "restore_uncommitted_work", interrupt)
+        patch.setattr(snapshot_restore, "restore_uncommitted_work", interrupt)
         with pytest.raises(KeyboardInterrupt):
             worktrees.make_worktree(repository, "", worktree, existed=True)
     assert (

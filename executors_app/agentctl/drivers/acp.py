@@ -45,7 +45,7 @@ from executors_app.agentctl.drivers.prompt_content import fit_blocks
 from executors_app.agentctl.process.agent_process import AgentProcess, SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
-from executors_app.wire.line_format import RateLimitedLog
+from executors_app.wire.log_rate_limit import RateLimitedLog
 from executors_app.wire.protocol import CapabilityShortfall, Code, JournalKind
 
 _INITIALIZE_SHARE: Final = 0.75

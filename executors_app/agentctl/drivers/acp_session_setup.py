@@ -20,9 +20,10 @@ from executors_app.agentctl.drivers.acp_updates import ReplayCollector, UpdateRo
 from executors_app.agentctl.drivers.failures import LOGIN_PATTERN
 from executors_app.agentctl.drivers.json_rpc import METHOD_NOT_FOUND, AgentGone, JsonRpcConnection, RpcError
 from executors_app.agentctl.process.async_io import PipeStuck
-from executors_app.wire.agent_settings import AGENT, REASON_LIMIT, clean_text, parse_auth_methods
-from executors_app.wire.line_format import token_fingerprint
+from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
+from executors_app.wire.auth_methods import AGENT, parse_auth_methods
 from executors_app.wire.protocol import CapabilityShortfall, Code, LoginAction, LoginState
+from executors_app.wire.token_redaction import token_fingerprint
 
 LIST_TIMEOUT: Final = 5.0
 """Seconds for reading the whole list."""

@@ -13,7 +13,8 @@ from executors_app.agentctl.drivers import Host, StartRequest
 from executors_app.agentctl.drivers.json_rpc import decode_message
 from executors_app.agentctl.process.agent_process import AgentProcess
 from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter
-from executors_app.wire.line_format import RateLimitedLog, is_too_complex
+from executors_app.wire.line_format import is_too_complex
+from executors_app.wire.log_rate_limit import RateLimitedLog
 
 _OUTPUT_DRAIN_TIMEOUT: Final = 5.0
 """Seconds that a stop waits for the journal to accept the last lines."""

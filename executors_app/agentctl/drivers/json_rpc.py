@@ -21,8 +21,9 @@ import orjson
 
 from executors_app.agentctl.process.agent_process import AgentProcess
 from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter, PipeStuck
-from executors_app.wire.agent_settings import parse_auth_methods
-from executors_app.wire.line_format import RateLimitedLog, is_too_complex
+from executors_app.wire.auth_methods import parse_auth_methods
+from executors_app.wire.line_format import is_too_complex
+from executors_app.wire.log_rate_limit import RateLimitedLog
 from executors_app.wire.protocol import WITHDRAWN
 
 PARSE_ERROR: Final = -32700

@@ -40,7 +40,7 @@ from executors_app.agentctl.drivers.failures import NO_STOP_REASON
 from executors_app.agentctl.drivers.json_rpc import encode_message
 from executors_app.agentctl.drivers.openai_chat_api import ChatProvider, build_messages, completion_request
 from executors_app.agentctl.drivers.prompt_content import prompt_text
-from executors_app.wire.line_format import RateLimitedLog
+from executors_app.wire.log_rate_limit import RateLimitedLog
 from executors_app.wire.protocol import Code, JournalKind
 from executors_app.wire.replayed_texts import MAX_DIGESTS, MAX_TEXTS, text_digest
 

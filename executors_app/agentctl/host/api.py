@@ -1,210 +1,32 @@
-"""The HTTP API of a host: create and list instances with the host's token.
-
-Requests and WebSockets below an instance's path are proxied to its agentctl.
-"""
+"""The HTTP API of a host: create and list instances with the host's token."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import hmac
-import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import Any, Final, Self
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final
 
-import aiohttp
-from aiohttp import WSCloseCode, WSMsgType, web
-from yarl import URL
+from aiohttp import web
 
 from executors_app import __version__
+from executors_app.agentctl.host.instance_requests import parse_observe_timeout, parse_order, parse_proof, parse_uuid
 from executors_app.agentctl.host.instances import InstanceManager
-from executors_app.agentctl.host.records import parse_observe_timeout, parse_order, parse_proof, parse_uuid
+from executors_app.agentctl.host.proxy import InstanceProxy
 from executors_app.agentctl.http.requests import (
-    HEARTBEAT_INTERVAL,
     AuthMiddleware,
     error_response,
     json_response,
     parse_commits,
     parse_number,
     read_json_object,
-    websocket_for,
 )
 from executors_app.agentctl.http.server import BODY_LIMIT
 from executors_app.agentctl.http.workspace_api import send_work
-from executors_app.machine.sockets import LOCAL_HOST_HEADER, AgentctlListener, LocalConnector, connector_url
 from executors_app.wire.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
-from executors_app.wire.protocol import GENERATION_HEADER, PROTOCOL_VERSION, SOCKET_MESSAGE_LIMIT, ApiError, Code
-
-logger = logging.getLogger(__name__)
-
-_REQUEST_HEADERS: Final = ("Authorization", GENERATION_HEADER, "If-Match", "Content-Type", "Accept")
-_RESPONSE_HEADERS: Final = (
-    "Content-Type",
-    "Content-Length",
-    "ETag",
-    "Allow",
-    "Cache-Control",
-    "X-Content-Type-Options",
-)
-_MESSAGE_LIMIT: Final = 1 << 20
-_CONNECT_TIMEOUT: Final = 5.0
-_CODES_BY_STATUS: Final = {
-    400: Code.VALIDATION_ERROR,
-    401: Code.NOT_AUTHENTICATED,
-    404: Code.NOT_FOUND,
-    409: Code.CONFLICT,
-}
-
-AnyWebSocket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
-
-
-class InstanceProxy:
-    """Proxies requests to agentctls of this machine, each proven first; use it as an async context manager."""
-
-    async def __aenter__(self) -> Self:
-        self._http = aiohttp.ClientSession(
-            # No keep-alive: a connection that is closed just as it is reused would leave a command in doubt.
-            connector=LocalConnector(limit=0, force_close=True),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),
-            auto_decompress=False,
-            trust_env=False,
-        )
-        self._open: set[web.WebSocketResponse] = set()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._http.close()
-
-    async def close_sockets(self) -> None:
-        """Close all streams with *service restart*: the host ends, but the instances continue."""
-        ends = [socket.close(code=WSCloseCode.SERVICE_RESTART, message=b"host_ends") for socket in self._open]
-        await asyncio.gather(*ends, return_exceptions=True)
-
-    async def forward(self, request: web.Request, listener: AgentctlListener, path: str) -> web.StreamResponse:
-        """Forward a request to an agentctl and stream its answer; raises ApiError."""
-        query, address = request.rel_url.raw_query_string, connector_url(listener)
-        url = URL(f"{address}{path}?{query}" if query else f"{address}{path}", encoded=True)
-        headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
-        headers["Host"] = LOCAL_HOST_HEADER
-        try:
-            if request.headers.get("Upgrade", "").lower() == "websocket":
-                return await self._bridge(request, url, headers)
-            return await self._forward(request, url, headers)
-        except (aiohttp.ClientConnectionError, ConnectionError, ExecutorError) as error:
-            raise ApiError(Code.INSTANCE_UNREACHABLE, "the agentctl of this instance does not answer") from error
-
-    async def _forward(self, request: web.Request, url: URL, headers: dict[str, str]) -> web.StreamResponse:
-        if (request.content_length or 0) > BODY_LIMIT:
-            raise _too_large()
-        body = _RequestBody(request) if request.can_read_body else None
-        call = self._http.request(
-            request.method,
-            url,
-            headers=headers,
-            data=body.parts() if body else None,
-            allow_redirects=False,
-            skip_auto_headers=("Accept-Encoding", "User-Agent"),
-        )
-        try:
-            async with call as found:
-                return await _stream_answer(request, found)
-        except aiohttp.ClientError:
-            if body and body.too_large:
-                raise _too_large() from None
-            raise
-
-    async def _bridge(self, request: web.Request, url: URL, headers: dict[str, str]) -> web.StreamResponse:
-        """Open the upstream socket first, so that its rejection becomes the answer, then bridge both sockets."""
-        near = websocket_for(request, _MESSAGE_LIMIT)
-        try:
-            far = await self._http.ws_connect(
-                url, headers=headers, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=SOCKET_MESSAGE_LIMIT, compress=0
-            )
-        except aiohttp.WSServerHandshakeError as error:
-            code = _CODES_BY_STATUS.get(error.status, Code.INTERNAL_ERROR)
-            return error_response(error.status, code, "the agentctl of this instance rejected the WebSocket")
-        async with far:
-            await near.prepare(request)
-            self._open.add(near)
-            try:
-                await _bridge_sockets(near, far)
-            finally:
-                self._open.discard(near)
-        return near
-
-
-async def _bridge_sockets(near: web.WebSocketResponse, far: aiohttp.ClientWebSocketResponse) -> None:
-    """Bridge two sockets until one closes; then close the other with the same code."""
-    pumps = [asyncio.create_task(_forward_messages(near, far)), asyncio.create_task(_forward_messages(far, near))]
-    try:
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.wait(pumps)
-        for closed, other in ((near, far), (far, near)):
-            if not other.closed:
-                await other.close(code=_close_code(closed), message=b"")
-
-
-async def _forward_messages(source: AnyWebSocket, sink: AnyWebSocket) -> None:
-    """Forward messages one way; each send waits for the receiver, so a slow reader delays only its own stream."""
-    try:
-        async for message in source:
-            if message.type == WSMsgType.TEXT:
-                await sink.send_str(message.data)
-            elif message.type == WSMsgType.BINARY:
-                await sink.send_bytes(message.data)
-    except (ConnectionError, RuntimeError):
-        pass  # the receiver is gone: the other direction ends the bridge
-
-
-def _close_code(closed: AnyWebSocket) -> int:
-    """Return a close code that may be sent; a broken connection has none."""
-    code = closed.close_code
-    if code is None or code in (WSCloseCode.ABNORMAL_CLOSURE, 1005, 1015):
-        return WSCloseCode.INTERNAL_ERROR
-    return code
-
-
-class _RequestBody:
-    """A streamed request body with a size limit."""
-
-    def __init__(self, request: web.Request):
-        self._request = request
-        self.too_large = False
-
-    async def parts(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for part in self._request.content.iter_any():
-            size += len(part)
-            if size > BODY_LIMIT:
-                self.too_large = True
-                raise _too_large()
-            yield part
-
-
-async def _stream_answer(request: web.Request, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
-    headers = {name: upstream.headers[name] for name in _RESPONSE_HEADERS if name in upstream.headers}
-    answer = web.StreamResponse(status=upstream.status, headers=headers)
-    await answer.prepare(request)
-    try:
-        async for part in upstream.content.iter_any():
-            await answer.write(part)
-        await answer.write_eof()
-    except (aiohttp.ClientError, ConnectionError) as error:
-        # The headers were sent already: abort, so that the truncated answer does not look complete.
-        logger.info("an answer was cut off: %s", error)
-        if request.transport is not None:
-            request.transport.abort()
-    return answer
-
-
-def _too_large() -> ApiError:
-    return ApiError(Code.TOO_LARGE, f"a body may have at most {BODY_LIMIT} bytes")
-
+from executors_app.wire.protocol import PROTOCOL_VERSION
 
 _INSTANCE: Final = "execution_id"
 _PREFIX: Final = re.compile(r"/instances/[^/]+")
@@ -257,8 +79,9 @@ class _Api:
         ]
 
     async def _health(self, request: web.Request) -> web.Response:
-        known = {"version": PROTOCOL_VERSION, "release": __version__, "boot_id": self._boot_id}
-        return json_response({"status": "ok", **known})
+        return json_response(
+            {"status": "ok", "version": PROTOCOL_VERSION, "release": __version__, "boot_id": self._boot_id}
+        )
 
     async def _host(self, request: web.Request) -> Any:
         return {
@@ -278,8 +101,12 @@ class _Api:
 
     async def _end(self, request: web.Request) -> Any:
         body = await read_json_object(request)
-        end = self._instances.forget if body.get("forget") is True else self._instances.end
-        return {"ended": await end(_execution_id_of(request), parse_proof(body))}
+        execution_id, proof = _execution_id_of(request), parse_proof(body)
+        if body.get("forget") is True:
+            ended = await self._instances.forget(execution_id, proof)
+        else:
+            ended = await self._instances.end(execution_id, proof)
+        return {"ended": ended}
 
     async def _leftover(self, request: web.Request) -> Any:
         return {"resume_token": self._instances.resume_token(_execution_id_of(request))}
@@ -313,7 +140,9 @@ def _with_api_errors(answer: InstanceHandler) -> Callable[[web.Request], Awaitab
         try:
             found = await answer(request)
         except ExecutorError as error:
-            status = 409 if isinstance(error, _PERMANENT_ERRORS) else 503
+            status = 503
+            if isinstance(error, _PERMANENT_ERRORS):
+                status = 409
             return error_response(status, error.code, error.message, {"permanent": error.permanent})
         if isinstance(found, web.StreamResponse):
             return found

@@ -32,7 +32,7 @@ from executors_app.agentctl.http.requests import (
     websocket_for,
 )
 from executors_app.agentctl.http.workspace_api import WorkspaceApi
-from executors_app.agentctl.job_runner import parse_job_request
+from executors_app.agentctl.jobs.requests import parse_job_request
 from executors_app.agentctl.journal import Journal, JournalDamaged
 from executors_app.agentctl.process.async_io import StateNotifier
 from executors_app.agentctl.process.job_process import KEPT_BYTES

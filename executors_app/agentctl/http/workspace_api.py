@@ -23,9 +23,10 @@ from executors_app.agentctl.http.requests import (
     websocket_for,
 )
 from executors_app.agentctl.workspace import changes
-from executors_app.agentctl.workspace.files import ANY_CONTENT, list_directory, read_content, write_content
+from executors_app.agentctl.workspace.file_writing import ANY_CONTENT, write_content
+from executors_app.agentctl.workspace.files import list_directory, read_content
 from executors_app.agentctl.workspace.shells import Shell, ShellManager, ShellReader, check_size
-from executors_app.agentctl.workspace.snapshots import SnapshotService
+from executors_app.agentctl.workspace.snapshot_service import SnapshotService
 from executors_app.agentctl.workspace.workspace import Workspace
 from executors_app.wire.protocol import CLOSE_OVERTAKEN, ApiError, Code, validation_error
 

@@ -16,7 +16,7 @@ from executors_app.agentctl.process.guard_client import GuardClient, SpawnFailed
 from executors_app.machine import crash_points
 from executors_app.machine.process import identity, spawning
 from executors_app.machine.process.spawning import AGENT_MARKER
-from executors_app.wire.line_format import RateLimitedLog
+from executors_app.wire.log_rate_limit import RateLimitedLog
 from executors_app.wire.protocol import BUILT_IN_AGENT, JournalKind
 
 _DEMO_AGENT: Final = Path(__file__).resolve().parents[2] / "demo_agent"

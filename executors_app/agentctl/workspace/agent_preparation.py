@@ -15,6 +15,7 @@ from typing import Final
 
 from executors_app.agentctl.workspace.index_listing import parse_index_listing
 from executors_app.machine.git import git_directory
+from executors_app.machine.git.commit_log import count_commits
 from executors_app.machine.git.git_directory import BRANCH_PREFIX
 from executors_app.machine.git.submodules import (
     SubmoduleCopy,
@@ -104,10 +105,9 @@ def _compare_base(git: WorkspaceGit, base: str) -> list[Notice]:
     listed = git.text("for-each-ref", "--format=%(upstream)", ref, all_settings=True)
     upstream = listed or f"refs/remotes/origin/{base}"
     counted = git.run("rev-list", "--count", f"{ref}..{upstream}", "--", good=(0, 128))
-    behind = int(counted.text) if counted.exit_code == 0 else 0
-    if not behind:
+    if counted.exit_code or counted.text == "0":
         return []
-    commits = "1 commit" if behind == 1 else f"{behind} commits"
+    commits = count_commits(int(counted.text))
     name = upstream.removeprefix("refs/remotes/").removeprefix(BRANCH_PREFIX)
     text = (
         f"The base branch {base} is {commits} behind {name}, as of the last fetch of this repository. The session "
@@ -125,9 +125,10 @@ def _find_collisions(git: WorkspaceGit) -> list[Notice]:
     if not groups:
         return []
     named = "; ".join(" and ".join(os.fsdecode(path) for path in group) for group in groups[:_MAX_NAMED])
-    more = f"; and {len(groups) - _MAX_NAMED} more" if len(groups) > _MAX_NAMED else ""
+    if len(groups) > _MAX_NAMED:
+        named += f"; and {len(groups) - _MAX_NAMED} more"
     text = (
-        f"These files differ only in upper and lower case, and this file system holds only one of them: {named}{more}. "
+        f"These files differ only in upper and lower case, and this file system holds only one of them: {named}. "
         "The others appear as changed. Rename all but one of them in the repository."
     )
     return [Notice("case_collisions", text.encode("utf-8", "replace").decode())]
@@ -180,9 +181,10 @@ def _was_emptied(git: WorkspaceGit, copy: SubmoduleCopy | None) -> bool:
 
 
 def _empty_sentence(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
     shown = ", ".join(path.encode("utf-8", "replace").decode() for path in paths[:_MAX_NAMED])
+    if len(paths) > _MAX_NAMED:
+        shown += f" and {len(paths) - _MAX_NAMED} more"
     return (
-        f"These submodules are empty: {shown}{more}. Kandev fetches nothing from the addresses that a repository "
+        f"These submodules are empty: {shown}. Kandev fetches nothing from the addresses that a repository "
         "names. In a terminal, git submodule update --init fetches them with the agent’s own access."
     )

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.workspace import files as paths
+from executors_app.agentctl.workspace import paths
 from executors_app.agentctl.workspace.status_format import STATUS, parse_git_status
 from executors_app.agentctl.workspace.submodule_changes import list_submodule_changes, repository_of, submodule_around
 from executors_app.machine.git import git_directory
@@ -47,16 +47,23 @@ def git_status(git: WorkspaceGit) -> dict[str, Any]:
 
 def git_diff(git: WorkspaceGit, path: str = "") -> dict[str, Any]:
     """Return ``{path, staged, unstaged, truncated}``: both diffs as text of at most ``DIFF_LIMIT`` bytes."""
-    with repository_of(git, _checked_path(git.root, path) if path else "") as (inside, rest):
-        where = ("--", rest) if rest else ()
-        diffs = [
-            inside.compare("--literal-pathspecs", "diff", *side, *_PLAIN_DIFF_OPTIONS, *where, limit=DIFF_LIMIT)
-            for side in (("--cached",), ())
-        ]
-    if path and not any(diff.data for diff in diffs) and not os.path.lexists(git.root / path):
+    if path:
+        path = _checked_path(git.root, path)
+    with repository_of(git, path) as (inside, rest):
+        arguments = list(_PLAIN_DIFF_OPTIONS)
+        if rest:
+            arguments += ["--", rest]
+        staged = inside.compare("--literal-pathspecs", "diff", "--cached", *arguments, limit=DIFF_LIMIT)
+        unstaged = inside.compare("--literal-pathspecs", "diff", *arguments, limit=DIFF_LIMIT)
+    differs = staged.data or unstaged.data
+    if path and not differs and not os.path.lexists(git.root / path):
         raise ApiError(Code.NOT_FOUND, "there is no such file", path=path)
-    staged, unstaged = (diff.data.decode("utf-8", "replace") for diff in diffs)
-    return {"path": path, "staged": staged, "unstaged": unstaged, "truncated": any(diff.truncated for diff in diffs)}
+    return {
+        "path": path,
+        "staged": staged.data.decode("utf-8", "replace"),
+        "unstaged": unstaged.data.decode("utf-8", "replace"),
+        "truncated": staged.truncated or unstaged.truncated,
+    }
 
 
 def changes_between(git: WorkspaceGit, since: str, now: str) -> dict[str, Any]:
@@ -233,7 +240,8 @@ def _identity(git: WorkspaceGit, author: tuple[str, str] | None) -> dict[str, st
             raise validation_error("author must be a plain name and address", field="author")
     name, email = name or "Kandev", email or "kandev@localhost"
     return {
-        f"GIT_{role}_{what}": value
-        for role in ("AUTHOR", "COMMITTER")
-        for what, value in (("NAME", name), ("EMAIL", email))
+        "GIT_AUTHOR_NAME": name,
+        "GIT_AUTHOR_EMAIL": email,
+        "GIT_COMMITTER_NAME": name,
+        "GIT_COMMITTER_EMAIL": email,
     }

@@ -70,7 +70,9 @@ def keep_left_commits(git: RunGit, own: Path, head: str, session_id: str, memory
         memory: What was seen at the last snapshot; updated.
     """
     reflog = git_directory.read_file_end(own / "logs" / "HEAD", REFLOG_BYTES) or b""
-    refs = _list_refs(git) if memory.owns_repository else {}
+    refs: dict[str, str] = {}
+    if memory.owns_repository:
+        refs = _list_refs(git)
     before = (memory.refs, memory.reflog)
     if before == (refs, reflog):
         return LeftCommits()
@@ -82,7 +84,9 @@ def keep_left_commits(git: RunGit, own: Path, head: str, session_id: str, memory
     if not candidates:
         return LeftCommits()
     prefix = f"{KEPT_PREFIX}{session_id}/"
-    saved = [*([head] if head else []), f"--glob={prefix}*", "--glob=refs/heads/kandev/*", "--remotes"]
+    saved = [f"--glob={prefix}*", "--glob=refs/heads/kandev/*", "--remotes"]
+    if head:
+        saved.append(head)
     if not memory.owns_repository:
         saved += _SURVIVING
     try:
@@ -135,7 +139,8 @@ def _set_aside(git: RunGit, prefix: str, tips: Mapping[str, str], saved: Sequenc
             continue
         # Without the commits before, which are kept already or known elsewhere.
         size = git("rev-list", "--disk-usage", "--objects", commit, "--not", *saved, *kept).text
-        used += int(size) if size.isdecimal() else 0
+        if size.isdecimal():
+            used += int(size)
         if used > MAX_KEPT_BYTES:
             left_out[described] = f"the commits beside the branch are larger than {MAX_KEPT_BYTES >> 20} MiB"
             continue

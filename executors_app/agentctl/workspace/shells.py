@@ -5,161 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import os
 import re
-import shutil
-import signal
-import struct
-import subprocess
-import sys
-import termios
-import uuid
-from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from executors_app.agentctl.process import subreaper
 from executors_app.agentctl.process.async_io import StateNotifier
-from executors_app.agentctl.workspace.terminal_modes import TerminalModes
-from executors_app.machine.process import spawning
+from executors_app.agentctl.workspace.scrollback import Scrollback
+from executors_app.agentctl.workspace.terminal import Terminal
 from executors_app.machine.process.spawning import SHELL_MARKER
 from executors_app.wire.protocol import ApiError, Code, validation_error
 
-SCROLLBACK_BYTES: Final = 1 << 20
-"""Bytes of output that are kept per shell."""
-_MAX_LINE_BYTES: Final = 4096
-"""Maximum bytes that a replay skips to start at a line."""
-
-
-class Scrollback:
-    """The last output bytes, from offset ``start`` to ``end``; the oldest are dropped beyond ``limit``."""
-
-    def __init__(self, limit: int = SCROLLBACK_BYTES):
-        self.limit = limit
-        self._chunks: deque[bytes] = deque()
-        self._dropped_modes = TerminalModes()
-        self.start = self.end = 0
-
-    def append(self, data: bytes) -> None:
-        """Append output."""
-        self.end += len(data)
-        # Small outputs are joined: an object for each byte would take forty times its size.
-        if self._chunks and len(self._chunks[-1]) + len(data) <= self.limit >> 8:
-            data = self._chunks.pop() + data
-        self._chunks.append(data)
-        while self.end - self.start - len(self._chunks[0]) >= self.limit:
-            dropped = self._chunks.popleft()
-            self._dropped_modes.follow(dropped)
-            self.start += len(dropped)
-
-    def read(self, position: int, most: int) -> bytes:
-        """Return up to ``most`` bytes from ``position``, or from ``start`` if that was dropped."""
-        skip, found, size = max(0, position - self.start), [], 0
-        for chunk in self._chunks:
-            if skip >= len(chunk):
-                skip -= len(chunk)
-                continue
-            piece = chunk[skip : skip + most - size]
-            skip, size = 0, size + len(piece)
-            found.append(piece)
-            if size >= most:
-                break
-        return b"".join(found)
-
-    def replay_start(self) -> int:
-        """Return where a replay starts: if output was dropped, at a line, because escape sequences may be cut."""
-        if self.start == 0:
-            return 0
-        line_end = self.read(self.start, _MAX_LINE_BYTES).find(b"\n")
-        return self.start + line_end + 1
-
-    def modes_before(self, position: int) -> TerminalModes:
-        """Return the terminal's modes after all output before ``position``, which a replay is given first."""
-        modes = self._dropped_modes.copy()
-        modes.follow(self.read(self.start, position - self.start))
-        return modes
-
-
 MAX_SIDE: Final = 1000
-_SHELLS: Final = ("/bin/bash", "/bin/sh")
-_STARTER: Final = """
-import fcntl, os, signal, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-os.umask(0o022)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-"""Makes the terminal the controlling one and resets SIGHUP, which agentctl ignores, then executes the shell."""
-
-
-class Terminal:
-    """One shell process and ``fd``, our non-blocking end of its terminal. Raises OSError if it cannot start."""
-
-    def __init__(self, cwd: Path, marker: Mapping[str, str], columns: int, rows: int):
-        self.marker = uuid.uuid4().hex
-        """Marks everything that the shell starts."""
-        environment = spawning.build_environment({"TERM": "xterm-256color", "PWD": str(cwd)}, marker)
-        argv = [sys.executable, "-I", "-S", "-c", _STARTER, _shell_program(environment)]
-        self.fd, far_end = os.openpty()
-        try:
-            os.set_blocking(self.fd, False)
-            self.resize(columns, rows)
-            self._process = subprocess.Popen(
-                argv,
-                env={**environment, SHELL_MARKER: self.marker},
-                cwd=cwd,
-                stdin=far_end,
-                stdout=far_end,
-                stderr=far_end,
-                start_new_session=True,
-                **spawning.child_user_arguments(),
-            )
-        except BaseException:
-            os.close(self.fd)
-            raise
-        finally:
-            os.close(far_end)
-        self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)
-        """A pidfd, readable once the shell has ended."""
-
-    def resize(self, columns: int, rows: int) -> None:
-        """Set the size of the terminal."""
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def request_redraw(self) -> None:
-        """Change the size and back: the kernel sends SIGWINCH only for a real change."""
-        rows, columns, *_ = struct.unpack("HHHH", fcntl.ioctl(self.fd, termios.TIOCGWINSZ, bytes(8)))
-        self.resize(columns, max(1, rows - 1))
-        self.resize(columns, rows)
-
-    def hang_up(self) -> None:
-        """Send SIGHUP to the shell's process group."""
-        if self._process.returncode is None:  # not reaped yet: no one else can have its process group's id
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGHUP)
-
-    def kill(self) -> None:
-        """Kill the shell."""
-        self._process.kill()
-
-    def reap(self) -> int:
-        """Reap an ended shell and return its exit code, negative for a signal."""
-        return self._process.wait()
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        os.close(self.pidfd)
-        os.close(self.fd)
-
-
-def _shell_program(environment: Mapping[str, str]) -> str:
-    """Return the user's own shell, or a standard one."""
-    wanted = (environment.get("SHELL", ""), *_SHELLS)
-    return next((path for path in wanted if path.startswith("/") and shutil.which(path)), _SHELLS[-1])
-
 
 MAX_SHELLS: Final = 8
 """Maximum shells of one session."""
@@ -198,13 +57,18 @@ class Shell:
 
     def _update_reading(self) -> None:
         """Read from the terminal only while the shell lives and the reader keeps up."""
-        lag = self.scrollback.end - self._reader.position if self._reader else 0
-        wanted = self.is_running and lag < MAX_UNREAD_BYTES
+        wanted = self.is_running and self._lag() < MAX_UNREAD_BYTES
         if wanted and not self._is_reading:
             self._loop.add_reader(self.terminal.fd, self._read_output)
         elif self._is_reading and not wanted:
             self._loop.remove_reader(self.terminal.fd)
         self._is_reading = wanted
+
+    def _lag(self) -> int:
+        """Return how many bytes of output the reader has not been given yet."""
+        if self._reader is None:
+            return 0
+        return self.scrollback.end - self._reader.position
 
     def _read_output(self) -> bool:
         """Read available output; return False if there is none."""

@@ -29,13 +29,19 @@ def parse_git_status(fields: list[bytes]) -> dict[str, Any]:
     lines = (field.decode("utf-8", "replace") for field in fields)
     for line in lines:
         _add_entry(line, lines, found, headers)
-    branch, head = headers.get("branch.head", _DETACHED), headers.get("branch.oid", _INITIAL)
     return {
-        "branch": None if branch == _DETACHED else branch,
-        "head": None if head == _INITIAL else head,
+        "branch": _value_of(headers, "branch.head", none=_DETACHED),
+        "head": _value_of(headers, "branch.oid", none=_INITIAL),
         "clean": not any(found.values()),
         **found,
     }
+
+
+def _value_of(headers: dict[str, str], name: str, *, none: str) -> str | None:
+    value = headers.get(name, none)
+    if value == none:
+        return None
+    return value
 
 
 def _add_entry(line: str, rest: Iterator[str], found: dict[str, Any], headers: dict[str, str]) -> None:

@@ -75,8 +75,11 @@ def _changes_in(inner: WorkspaceGit, path: bytes) -> list[dict[str, Any]]:
     files = []
     for side in SIDES:
         for entry in status[side]:
-            changed = entry if isinstance(entry, dict) else {"path": entry, "change": side}
-            files.append({"path": f"{_text(path)}/{changed['path']}", "change": changed["change"], "side": side})
+            if isinstance(entry, dict):
+                name, change = entry["path"], entry["change"]
+            else:
+                name, change = entry, side
+            files.append({"path": f"{_text(path)}/{name}", "change": change, "side": side})
     if not files:
         return []
     return [{"path": _text(path), "files": files[:_MAX_FILES], "count": len(files), "problem": ""}]

@@ -18,6 +18,7 @@ from typing import Final
 from executors_app.agentctl.workspace.left_commits import REFLOG_BYTES, left_in_reflog
 from executors_app.agentctl.workspace.working_tree import MAX_REASON, SnapshotLimits, WorkingTree
 from executors_app.machine.git import git_directory
+from executors_app.machine.git.commit_log import count_commits
 from executors_app.machine.git.endless_files import find_endless_git_file
 from executors_app.machine.git.git_directory import is_branch_ref
 from executors_app.machine.git.private_git_directory import common_directory_of
@@ -117,31 +118,37 @@ class SubmoduleSaver:
         """Save what is in these submodules, and in those inside them; raises GitError, OSError."""
         present = self._find_present(self._git, b"", submodules)
         try:
-            examined = self._examine_all(present) if present else []
+            examined = self._examine_all(present)
             for each in reversed(examined):
                 if each.has_work and each.around:
                     each.around.has_work = True  # a nested one can be restored only into the one around it
-            stored = [entry for each in examined if each.has_work and (entry := self._store_or_name(each))]
+            trees = [self._store_or_name(each) for each in examined if each.has_work]
             self._name_removed(present)
         finally:
             for inner in self._opened:
                 inner.close()
+        stored = list(filter(None, trees))
         if stored:
             self._work.tree = self._make_tree([("040000", "tree", tree, f"{n:03}") for n, tree in enumerate(stored)])
         return self._work
 
     def _examine_all(self, present: Sequence[Submodule]) -> list[_Examined]:
+        if not present:
+            return []
         # The team's repository has copies of its own submodules alone, not of those inside them.
         copies = submodule_copies(self._git)
         examined: list[_Examined] = []
         waiting: deque[tuple[_Examined | None, Submodule]] = deque((None, each) for each in present)
         while waiting:
             around, submodule = waiting.popleft()
-            path = around.path + b"/" + submodule.path if around else submodule.path
+            path, copy = submodule.path, None
+            if around:
+                path = around.path + b"/" + submodule.path
+            else:
+                copy = copies.get(os.fsdecode(submodule.path))
             if len(examined) >= MAX_SUBMODULES or path.count(b"/") > _MAX_DEPTH:
                 self._work.left_out[path + b"/"] = f"only {MAX_SUBMODULES} submodules are checked for changes"
                 continue
-            copy = None if around else copies.get(os.fsdecode(submodule.path))
             try:
                 found, nested = self._examine(path, submodule, around, copy)
             except _CannotSaveError as error:
@@ -173,8 +180,10 @@ class SubmoduleSaver:
     def _name_removed(self, present: Sequence[Submodule]) -> None:
         """Name the commits that exist only in the repository of a submodule whose files the agent has removed."""
         own = git_directory.git_directory_of(self._git.root)
-        modules = own.resolve() / "modules" if own is not None else None
-        if modules is None or not modules.is_dir():
+        if own is None:
+            return
+        modules = own.resolve() / "modules"
+        if not modules.is_dir():
             return
         places = (git_directory.git_directory_of(self._git.root / os.fsdecode(each.path)) for each in present)
         used = {place.resolve() for place in places if place is not None}
@@ -182,7 +191,7 @@ class SubmoduleSaver:
             if repository in used or not is_plain_repository(modules, repository.name):
                 continue
             if count := self._count_own_commits(repository):
-                commits = "1 commit" if count == 1 else f"{count} commits"
+                commits = count_commits(count)
                 reason = f"{commits} of a removed submodule exist only in its repository, lost with the workspace"
                 self._work.left_out[os.fsencode(f"modules/{repository.name}")] = reason
 
@@ -218,7 +227,9 @@ class SubmoduleSaver:
         self, path: bytes, submodule: Submodule, around: _Examined | None, copy: SubmoduleCopy | None
     ) -> tuple[_Examined, Sequence[Submodule]]:
         """Look for work in one submodule; return it, and the submodules in it. Raises _CannotSaveError, GitError."""
-        outer = around.tree.git if around else self._git
+        outer = self._git
+        if around:
+            outer = around.tree.git
         try:
             own, modules = find_repository(outer.root, submodule.path)
         except (ValueError, OSError) as error:
@@ -253,7 +264,9 @@ class SubmoduleSaver:
                 raise _CannotSaveError("the submodule around it cannot be saved")
             stored = self._store(found)
         except (_CannotSaveError, GitError, OSError) as error:
-            why = error.message if isinstance(error, GitError) else str(error)
+            why = str(error)
+            if isinstance(error, GitError):
+                why = error.message
             found.failed = f"this work inside a submodule cannot be saved: {why[:MAX_REASON]}"
             for name, reason in _name_changed_files(found.changed, found.changed_count, found.failed).items():
                 self._work.left_out[found.path + b"/" + name] = reason
@@ -275,22 +288,27 @@ class SubmoduleSaver:
         finally:
             tree.close()
         own = found.own_commits[:MAX_COMMITS]
-        ends = {parent for commit in own for parent in found.known[commit]}
+        ends: set[str] = set()
+        for commit in own:
+            ends.update(found.known[commit])
         commits = list(dict.fromkeys([head, *own, *sorted(ends)]))
-        stored = {name: set(commits if is_branch_ref(name) else own) for name in found.refs}
         names = "".join(f"{commit}\n" for commit in commits).encode()
         output = tree.run("cat-file", "--batch", stdin=names, limit=MAX_COMMIT_BYTES)
         if output.truncated:
             raise _CannotSaveError("its commits are too large")
         tips = "".join(f"{commit}^{{tree}}\n" for commit in commits).encode()
         trees = tree.text("cat-file", "--batch-check=%(objectname)", stdin=tips).split("\n")
+        saved_refs = _refs_at(found.refs, branch_commits=set(commits), other_commits=set(own))
+        checked_out = git_directory.read_head(found.own).branch
+        if checked_out:
+            checked_out = f"{git_directory.BRANCH_PREFIX}{checked_out}"
         saved = SavedSubmodule(
             found.path,
             head,
-            f"{git_directory.BRANCH_PREFIX}{branch}" if (branch := git_directory.read_head(found.own).branch) else "",
+            checked_out,
             files,
             index,
-            {name: commit for name, commit in found.refs.items() if commit in stored[name]},
+            saved_refs,
             found.modules,
             output.data,
             tuple(trees),
@@ -303,8 +321,9 @@ class SubmoduleSaver:
         own = git_directory.git_directory_of(self._git.root)
         assert own is not None, "it is the repository in which git has just run"  # noqa: S101
         both = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(common_directory_of(own) / "objects")}
-        without = ("--not", self._earlier) if self._earlier else ()
-        arguments = ("rev-list", "--objects", "--no-object-names", *dict.fromkeys(roots), *without)
+        arguments = ["rev-list", "--objects", "--no-object-names", *dict.fromkeys(roots)]
+        if self._earlier:
+            arguments += ["--not", self._earlier]
         listed = tree.run(*arguments, environment=both, limit=_LIMIT)
         names = missing_objects(self._git, listed.text.splitlines())
         if listed.truncated or len(names) > MAX_OBJECTS:
@@ -312,8 +331,8 @@ class SubmoduleSaver:
         if not names:
             return
         lines = "".join(f"{name}\n" for name in names).encode()
-        told = tree.text("cat-file", "--batch-check=%(objectsize)", stdin=lines, limit=_LIMIT).split("\n")
-        sizes = [int(size) for size in told if size.isdecimal()]
+        reported = tree.text("cat-file", "--batch-check=%(objectsize)", stdin=lines, limit=_LIMIT).split("\n")
+        sizes = [int(size) for size in reported if size.isdecimal()]
         if len(sizes) != len(names):
             raise _CannotSaveError("its repository is not complete")
         if max(sizes) > _MAX_OBJECT:
@@ -324,15 +343,17 @@ class SubmoduleSaver:
         self._room -= sum(sizes)
 
     def _make_directory(self, saved: SavedSubmodule, commits: Sequence[str]) -> str:
-        about, texts = (self._make_blob(content) for content in (saved.describe(), saved.commits))
+        about = self._make_blob(saved.describe())
+        texts = self._make_blob(saved.commits)
         pairs = zip(saved.trees, commits, strict=True)
         trees = self._make_tree([("040000", "tree", tree, commit) for tree, commit in pairs])
-        directories = (("files", saved.files), ("index", saved.index), ("trees", trees))
-        blobs = (("about", about), ("commits", texts))
         return self._make_tree(
             [
-                *(("100644", "blob", name, label) for label, name in blobs),
-                *(("040000", "tree", name, label) for label, name in directories),
+                ("100644", "blob", about, "about"),
+                ("100644", "blob", texts, "commits"),
+                ("040000", "tree", saved.files, "files"),
+                ("040000", "tree", saved.index, "index"),
+                ("040000", "tree", trees, "trees"),
             ]
         )
 
@@ -342,6 +363,18 @@ class SubmoduleSaver:
     def _make_tree(self, entries: Sequence[tuple[str, str, str, str]]) -> str:
         lines = "".join(f"{mode} {kind} {name}\t{label}\n" for mode, kind, name, label in entries)
         return self._git.run("mktree", stdin=lines.encode()).text
+
+
+def _refs_at(refs: Mapping[str, str], branch_commits: set[str], other_commits: set[str]) -> dict[str, str]:
+    """Return the branches that are at one set of commits, and the other refs that are at another one."""
+    stored = {}
+    for name, commit in refs.items():
+        commits = branch_commits
+        if not is_branch_ref(name):
+            commits = other_commits
+        if commit in commits:
+            stored[name] = commit
+    return stored
 
 
 def _has_entries(directory: Path) -> bool:
@@ -359,7 +392,7 @@ def _own_refs(tree: WorkingTree, own: Path) -> dict[str, str]:
     named = {name: commit for commit, name in (line.split(" ", 1) for line in lines)}
     reflog = git_directory.read_file_end(own / "logs" / "HEAD", REFLOG_BYTES) or b""
     left = list(left_in_reflog(reflog))[-_MAX_REFS:]
-    refs = {**{f"{KEPT_PREFIX}{commit[:16]}": commit for commit in left}, **named}
+    refs = {f"{KEPT_PREFIX}{commit[:16]}": commit for commit in left} | named
     return {name: commit for name, commit in refs.items() if is_saved_ref(name)}
 
 
@@ -378,8 +411,8 @@ def _own_commits(
         return list(parents), parents
     lines = "".join(f"{commit}\n" for commit in parents).encode()
     objects = {"GIT_OBJECT_DIRECTORY": str(copy.path / "objects")}
-    told = tree.text("cat-file", "--batch-check=%(objectname)", stdin=lines, environment=objects).split("\n")
-    own = [line.split(" ")[0] for line in told if line.endswith(" missing")]
+    listed = tree.text("cat-file", "--batch-check=%(objectname)", stdin=lines, environment=objects).split("\n")
+    own = [line.split(" ")[0] for line in listed if line.endswith(" missing")]
     return own, parents
 
 

@@ -19,6 +19,7 @@ _DEFAULTS: Final[dict[int, bool]] = {
 """The private modes of xterm that change the display or the keyboard, with their values after a reset."""
 _KEPT_BY_SOFT_RESET: Final = ALTERNATE_SCREENS | {9, 1000, 1001, 1002, 1003, 1005, 1006, 1015, 1016}
 """What a soft reset (``CSI ! p``) leaves as it is: the screen and what the mouse reports."""
+_VERBS: Final = {True: b"h", False: b"l"}
 _LONGEST_SEQUENCE: Final = 64
 """Bytes; a longer one sets no mode that is followed here."""
 _SEQUENCE: Final = re.compile(
@@ -48,11 +49,15 @@ class TerminalModes:
             self._apply(sequence)
         start = output.rfind(b"\x1b", -_LONGEST_SEQUENCE)
         is_whole = start < 0 or _SEQUENCE.match(output, start) is not None
-        self._rest = b"" if is_whole else output[start:]
+        self._rest = b""
+        if not is_whole:
+            self._rest = output[start:]
 
     def _apply(self, sequence: re.Match[bytes]) -> None:
         if sequence["reset"]:
-            kept: frozenset[int] = frozenset() if sequence["reset"] == b"c" else _KEPT_BY_SOFT_RESET
+            kept: frozenset[int] = frozenset()
+            if sequence["reset"] != b"c":
+                kept = _KEPT_BY_SOFT_RESET
             self._modes = {mode: is_set for mode, is_set in self._modes.items() if mode in kept}
             self._application_keypad = False
             self._scroll_region = b""
@@ -80,7 +85,7 @@ class TerminalModes:
         sequences = []
         for mode, is_set in sorted(self._modes.items(), key=_screens_first):
             if is_set != _DEFAULTS[mode]:
-                sequences.append(b"\x1b[?%d%c" % (mode, b"h" if is_set else b"l"))
+                sequences.append(b"\x1b[?%d%c" % (mode, _VERBS[is_set]))
         if self._application_keypad:
             sequences.append(b"\x1b=")
         if self._scroll_region:

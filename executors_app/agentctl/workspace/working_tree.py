@@ -83,12 +83,14 @@ class TreeStatus:
         """Parse ``git status --porcelain=v2 -z --branch --no-renames --ignored=matching``."""
         headers = dict(field.decode("utf-8", "replace").split(" ")[1:3] for field in fields if field.startswith(b"# "))
         head = headers.get("branch.oid", "")
+        if head == "(initial)":
+            head = ""
         entries = [field for field in fields if not field.startswith((b"#", b"!"))]
         ignored_count = sum(field.startswith(b"!") for field in fields)
         unstaged = [_path_to_add(entry) for entry in entries if entry.startswith((b"?", b"u")) or entry[3:4] != b"."]
         is_staged = any(entry.startswith(b"u") or entry[2:3] != b"." for entry in entries if entry[:1] != b"?")
         changed = [path_of_entry(entry) for entry in entries]
-        return cls("" if head == "(initial)" else head, is_staged, unstaged, changed, ignored_count)
+        return cls(head, is_staged, unstaged, changed, ignored_count)
 
 
 def _path_to_add(entry: bytes) -> bytes:
@@ -138,8 +140,11 @@ class WorkingTree:
 
     def read_listing(self) -> IndexListing:
         """Read what the index says about files beyond their content; raises GitError if git cannot list the files."""
-        find_file = find_endless_file if self.git.is_submodule else find_unanswered_file
-        if endless := find_file(self.git.root):
+        if self.git.is_submodule:
+            endless = find_endless_file(self.git.root)
+        else:
+            endless = find_unanswered_file(self.git.root)
+        if endless:
             raise GitError(f"git would wait for a pipe or device: {endless}")
         listing = parse_index_listing(self._list_index())
         self._submodules = {each.path for each in listing.submodules if not is_empty_submodule(self.git.root, each)}
@@ -164,14 +169,16 @@ class WorkingTree:
 
     def _status_despite_pipes(self) -> TreeStatus:
         """Return the status; if git waits for pipes in the workspace, once more with these answered."""
+        seconds = self.remaining
+        if not self.git.is_submodule:
+            seconds *= _SHARE
         try:
-            return self._status(self.remaining * (1 if self.git.is_submodule else _SHARE))
+            return self._status(seconds)
         except GitError as error:
             if error.exit_code is not None:
                 raise
             failed = error
-        pipes = [] if self.git.is_submodule else find_pipes_below(self.git.root)
-        if pipes:
+        if not self.git.is_submodule and (pipes := find_pipes_below(self.git.root)):
             self.git.pipes_below = pipes
             return self._status(self.remaining)
         if endless := find_endless_file_below(self.git.root):
@@ -183,7 +190,9 @@ class WorkingTree:
         if not status.is_staged and not status.unstaged:
             return committed, committed
         self._copy_index()
-        index = self._index_tree(committed) if status.is_staged else committed
+        index = committed
+        if status.is_staged:
+            index = self._index_tree(committed)
         self._leave_out_large(status.unstaged)
         self._add(status.unstaged)
         return index, self._on_copy("write-tree").text
@@ -205,8 +214,10 @@ class WorkingTree:
         # Whatever .gitmodules says, everything that ``git add`` would take is listed.
         which = ("--untracked-files=all", "--ignored=matching", "--ignore-submodules=dirty", "--no-renames")
         arguments = ("status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind", *which)
-        index = {"GIT_INDEX_FILE": str(self._copy)} if self._has_copy else {}
-        output = self.git.compare(*arguments, environment=index, limit=_LISTING_LIMIT, timeout=seconds)
+        environment = {}
+        if self._has_copy:
+            environment["GIT_INDEX_FILE"] = str(self._copy)
+        output = self.git.compare(*arguments, environment=environment, limit=_LISTING_LIMIT, timeout=seconds)
         for name in _UNREADABLE_DIRECTORY.findall(output.errors):
             self.left_out[os.fsencode(name)] = "the directory cannot be read"
         return TreeStatus.parse(output.fields)
@@ -337,8 +348,9 @@ class WorkingTree:
                     continue
                 middle = len(group) // 2
                 groups += [group[:middle], group[middle:]]
-        for path in (path for group in groups for path in group):
-            self.left_out[path] = "git refuses too many files"
+        for group in groups:
+            for path in group:
+                self.left_out[path] = "git refuses too many files"
 
     def _by_filter(self, paths: Sequence[bytes]) -> dict[bytes, list[bytes]]:
         names = b"".join(path + b"\0" for path in paths)
@@ -362,11 +374,14 @@ class WorkingTree:
 
     def _leave_out_unstored(self, errors: str) -> None:
         """Leave out what still differs from the copied index: git could not read it."""
-        why = errors.splitlines()[-1][:MAX_REASON] if errors else "it cannot be read"
+        why = "it cannot be read"
+        if errors:
+            why = errors.splitlines()[-1][:MAX_REASON]
         for path in self._status(self.remaining).unstaged:
             self.left_out.setdefault(path, f"git refuses it: {why}")
 
 
 def _reason_of(error: GitError) -> str:
-    known = git_failures.explain_failure(error.message)
-    return (known.cause if known else error.message)[:MAX_REASON]
+    if known := git_failures.explain_failure(error.message):
+        return known.cause[:MAX_REASON]
+    return error.message[:MAX_REASON]

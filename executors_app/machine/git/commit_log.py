@@ -37,3 +37,10 @@ def _parse_commit(texts: Sequence[str]) -> dict[str, Any]:
     fields = dict(zip(_COMMIT_FIELDS, texts, strict=True))
     cleaned = {"id": fields["id"].strip(), "parents": fields["parents"].split(), "body": fields["body"].strip("\n")}
     return {**fields, **cleaned}
+
+
+def count_commits(number: int) -> str:
+    """Return a number of commits in words."""
+    if number == 1:
+        return "1 commit"
+    return f"{number} commits"

@@ -68,8 +68,10 @@ def find_pipes_beside(root: Path, paths: Iterable[bytes]) -> list[Path]:
 
 
 def _first_endless(paths: list[Path], root: Path, *, with_refs: bool) -> str:
-    own = git_directory.git_directory_of(root)
-    for directory in dict.fromkeys((own, common_directory_of(own)) if own else ()):
+    directories: list[Path] = []
+    if own := git_directory.git_directory_of(root):
+        directories = [own, common_directory_of(own)]
+    for directory in dict.fromkeys(directories):
         paths += [directory / name for name in _GIT_FILES]
         if with_refs:
             paths += _files_below(directory / "refs", time.monotonic() + _SEARCH_SECONDS)

@@ -22,6 +22,18 @@ _REF: Final = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
 _OBJECT_ID: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 BRANCH_PREFIX: Final = "refs/heads/"
 
+_OPERATIONS: Final = {
+    "rebase-merge": "rebase",
+    "rebase-apply/applying": "am",
+    "rebase-apply": "rebase",
+    "MERGE_HEAD": "merge",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "BISECT_LOG": "bisect",
+}
+OPERATION_NAMES: Final = frozenset(_OPERATIONS.values())
+"""What ``operation_in_progress`` may return."""
+
 
 class InvalidPointer(ValueError):
     """A file does not contain the path that git expects there."""
@@ -139,19 +151,6 @@ def read_head(git_directory: Path, name: str = "HEAD") -> Head:
     return parse_head(read_git_file(path))
 
 
-_OPERATIONS: Final = {
-    "rebase-merge": "rebase",
-    "rebase-apply/applying": "am",
-    "rebase-apply": "rebase",
-    "MERGE_HEAD": "merge",
-    "CHERRY_PICK_HEAD": "cherry-pick",
-    "REVERT_HEAD": "revert",
-    "BISECT_LOG": "bisect",
-}
-OPERATION_NAMES: Final = frozenset(_OPERATIONS.values())
-"""What ``operation_in_progress`` may return."""
-
-
 def operation_in_progress(git_directory: Path) -> str:
     """Return what git is in the middle of, as git calls it (``rebase``, ``merge``); empty for nothing."""
     return next((what for name, what in _OPERATIONS.items() if os.path.lexists(git_directory / name)), "")
@@ -177,8 +176,7 @@ def revisions_for(name: str) -> list[str]:
     """
     if _OBJECT_ID.fullmatch(name):
         return [name]
-    name_end = re.search(r"[~^]|@\{", name)
-    plain = name[: name_end.start()] if name_end else name
+    plain = re.split(r"[~^]|@\{", name, maxsplit=1)[0]
     suffix = name[len(plain) :]
     if plain in ("HEAD", "@") or plain.startswith("refs/"):
         return [name]

@@ -20,6 +20,11 @@ FILTER_FAILURES: Final = frozenset({"filter_failed", "filter_process_failed"})
 _STALE_LOCK_SECONDS: Final = 600.0
 """Age at which a lock file must be a killed git's: git holds one for the time of a single operation."""
 
+_ERRNO_MESSAGES: Final[Mapping[int, str]] = {
+    number: os.strerror(number)
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+}
+
 
 @dataclass(frozen=True, slots=True)
 class GitFailure:
@@ -220,12 +225,6 @@ def _is_stale_lock(path: str) -> bool:
         return bool(path) and time.time() - os.lstat(path).st_mtime > _STALE_LOCK_SECONDS
     except (OSError, ValueError):
         return False
-
-
-_ERRNO_MESSAGES: Final[Mapping[int, str]] = {
-    number: os.strerror(number)
-    for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
-}
 
 
 def explain_os_error(error: OSError) -> GitFailure | None:

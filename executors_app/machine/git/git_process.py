@@ -22,6 +22,14 @@ from executors_app.wire.errors import RepositoryUnusable
 _TERM_GRACE: Final = 2.0
 """Seconds in which git may remove its lock files before it is killed."""
 
+SAFE_OPTIONS: Final = (
+    *("-c", f"core.hooksPath={os.devnull}"),
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "gc.auto=0"),
+    *("-c", "maintenance.auto=false"),
+    *("-c", "submodule.recurse=false"),
+)
+
 
 def subcommand(arguments: Sequence[str]) -> str:
     """Return git's subcommand: the first word that is neither an option nor a setting."""

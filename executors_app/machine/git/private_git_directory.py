@@ -174,7 +174,8 @@ class PrivateGitDirectory:
 
     def _format_config(self) -> str:
         formats = self._settings.formats
-        lines = ["[core]", f"\trepositoryFormatVersion = {1 if formats else 0}", "\tbare = false"]
+        version = int(bool(formats))
+        lines = ["[core]", f"\trepositoryFormatVersion = {version}", "\tbare = false"]
         plain = {key: value for key, value in formats.items() if value.isalnum()}
         if plain:
             lines += ["[extensions]", *(f"\t{key.partition('.')[2]} = {value}" for key, value in plain.items())]
@@ -213,7 +214,9 @@ def _setting_here(key: str, setting: str, *, lenient: bool) -> str:
 
 def _split_setting(entry: bytes) -> tuple[str, str]:
     key, has_value, value = entry.decode("utf-8", "surrogateescape").partition("\n")
-    return key, value if has_value else "true"
+    if not has_value:
+        value = "true"
+    return key, value
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:

@@ -79,9 +79,9 @@ def _describe_kept(repository: RepositoryLookup, session_id: str) -> str:
     count = len(repository.text("for-each-ref", "--format=%(refname)", prefix).splitlines())
     if not count:
         return ""
-    how_many = "One commit that is" if count == 1 else f"{count} commits that are"
-    kept = "is" if count == 1 else "are"
-    return f"{how_many} not on the branch {kept} kept under {prefix}."
+    if count == 1:
+        return f"One commit that is not on the branch is kept under {prefix}."
+    return f"{count} commits that are not on the branch are kept under {prefix}."
 
 
 def _plan_head(
@@ -91,7 +91,9 @@ def _plan_head(
     found = recovery_snapshots.find_session_recovery(repository.text, session_id)
     if found is None or (found.ref is None and repository.commit_of(own)):
         return _plan_without_head(repository, own, found)
-    ref = own if found.ref is None else found.ref
+    ref = found.ref
+    if ref is None:
+        ref = own
     if not ref:
         return RebuildPlan("", found.head, found, note="HEAD was detached.")
     tip = repository.commit_of(ref)
@@ -116,8 +118,7 @@ def _plan_without_head(repository: RepositoryLookup, own: str, found: RecoverySn
     if tip := repository.commit_of(own):
         return RebuildPlan(own, tip, found)
     renamed = _renamed_to(repository, own)
-    tip = repository.commit_of(renamed) if renamed else None
-    if tip:
+    if renamed and (tip := repository.commit_of(renamed)):
         return RebuildPlan(renamed, tip, found)
     return None
 

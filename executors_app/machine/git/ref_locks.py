@@ -68,7 +68,10 @@ def place_of_ref(root: Path, ref: str) -> RefPlace | None:
         common = own
     if not (common / "refs").is_dir():
         return None
-    return RefPlace(common, (common if ref.startswith("refs/") else own) / f"{ref}.lock")
+    folder = own
+    if ref.startswith("refs/"):
+        folder = common
+    return RefPlace(common, folder / f"{ref}.lock")
 
 
 def move_ref(update: Callable[[tuple[int, ...]], _Output], place: RefPlace, seconds: float) -> _Output:
@@ -126,7 +129,10 @@ def _ref_lock(repository: Path, seconds: float) -> Iterator[tuple[int, ...]]:
         yield ()
         return
     try:
-        yield (folder,) if wait_for_lock(folder, seconds) else ()
+        if wait_for_lock(folder, seconds):
+            yield (folder,)
+        else:
+            yield ()
     finally:
         os.close(folder)
 

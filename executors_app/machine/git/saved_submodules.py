@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from executors_app.machine.git import git_directory, recovery_snapshots
+from executors_app.machine.git import git_directory, recovery_snapshots, snapshot_restore
 from executors_app.machine.git.git_directory import is_branch_ref
 from executors_app.machine.git.private_git_directory import common_directory_of
 from executors_app.machine.git.recovery_snapshots import KEPT_PREFIX, RecoverySnapshot
+from executors_app.machine.git.repository_git import run_git
 from executors_app.machine.git.submodules import (
     fill_from_copy,
     find_repository,
@@ -35,7 +36,7 @@ from executors_app.machine.git.submodules import (
     is_submodule_path,
     submodule_copies,
 )
-from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit, run_git
+from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit
 from executors_app.machine.process import spawning
 from executors_app.wire.errors import RepositoryUnusable
 
@@ -275,7 +276,9 @@ class SubmoduleRestorer:
         if now >= self._deadline:
             raise ValueError("the time for submodules was over")
         around, outer = self._around(saved.path)
-        name = saved.path[len(around) + 1 :] if around else saved.path
+        name = saved.path
+        if around:
+            name = saved.path[len(around) + 1 :]
         self._check_place(saved.path, name, around)
         place = self._git.root / os.fsdecode(saved.path)
         is_new = False
@@ -306,7 +309,9 @@ class SubmoduleRestorer:
         parts = path.split(b"/")
         if not is_submodule_path(path):
             raise ValueError("its path is not valid")
-        tree = self._restored[around][0].files if around else f"{self._snapshot.commit}^{{tree}}"
+        tree = f"{self._snapshot.commit}^{{tree}}"
+        if around:
+            tree = self._restored[around][0].files
         listed = self._git.run("--literal-pathspecs", "ls-tree", "-z", tree, "--", os.fsdecode(name)).fields
         if len(listed) != 1 or not listed[0].startswith(b"160000 ") or listed[0].partition(b"\t")[2] != name:
             raise ValueError("the snapshot has no submodule there")
@@ -361,8 +366,10 @@ class SubmoduleRestorer:
             _write_as_agent(shallow, before + _lines(ends))
 
     def _set_refs(self, saved: SavedSubmodule, inner: WorkspaceGit, *, is_new: bool) -> None:
-        checked_out = {saved.ref: saved.head} if is_new and saved.ref else {}
-        for name, commit in {**saved.refs, **checked_out}.items():
+        refs = dict(saved.refs)
+        if is_new and saved.ref:
+            refs[saved.ref] = saved.head
+        for name, commit in refs.items():
             existing = inner.run("rev-parse", "--verify", "--quiet", name, good=(0, 1, 128)).text
             if existing and not is_new:
                 continue
@@ -382,7 +389,7 @@ class SubmoduleRestorer:
                 inner.run("symbolic-ref", "HEAD", saved.ref, all_settings=True)
             else:
                 inner.run("update-ref", "--no-deref", "HEAD", saved.head, all_settings=True)
-            recovery_snapshots.restore_recovery(run, recovery)
+            snapshot_restore.restore_recovery(run, recovery)
             return
         head_now = inner.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", good=(0, 1, 128)).text
         if self._rebuilt:
@@ -391,11 +398,11 @@ class SubmoduleRestorer:
             aside = self._set_aside(saved, inner)
             raise ValueError(f"it has new commits since the last snapshot, which is kept there at {aside}")
         if self._rebuilt:
-            recovery_snapshots.overlay_uncommitted_work(
-                run, inner.root, recovery, recovery_snapshots.index_beside(self._git.root)
+            snapshot_restore.overlay_uncommitted_work(
+                run, inner.root, recovery, snapshot_restore.index_beside(self._git.root)
             )
         else:
-            recovery_snapshots.restore_recovery(run, recovery)
+            snapshot_restore.restore_recovery(run, recovery)
 
     def _set_aside(self, saved: SavedSubmodule, inner: WorkspaceGit) -> str:
         identity = recovery_snapshots.IDENTITY
@@ -408,7 +415,9 @@ class SubmoduleRestorer:
 
 
 def _run(git: WorkspaceGit, *arguments: str, index: Path | None = None, **options: Any) -> str:
-    environment = {"GIT_INDEX_FILE": str(index)} if index else {}
+    environment = {}
+    if index:
+        environment["GIT_INDEX_FILE"] = str(index)
     return git.text(*arguments, environment=environment, limit=_LIMIT, timeout=_TIMEOUT, **options)
 
 

@@ -1,15 +1,14 @@
 """Run git in a workspace: in a repository that an agent can write to, with the agent's rights and a time limit.
 
-``run_git`` is for making, finding and rebuilding workspaces: it uses the repository as it is configured, without hooks
-and fsmonitor. ``WorkspaceGit`` is for showing and saving what an agent has done: every setting that could point git to
-another directory, or start a program while git only reads, is overridden, and its processes are marked as the
-execution's. The control plane has a module of its own, ``executors_app.repositories.git``. All calls block.
+For showing and saving what an agent has done: every setting that could point git to another directory, or start a
+program while git only reads, is overridden, and its processes are marked as the execution's. Workspaces are made and
+rebuilt by ``repository_git``; the control plane has a module of its own, ``executors_app.repositories.git``. All calls
+block.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import signal
@@ -27,10 +26,9 @@ from executors_app.machine.git import git_failures
 from executors_app.machine.git.answered_pipes import answered_pipes
 from executors_app.machine.git.endless_files import find_pipes
 from executors_app.machine.git.git_process import (
+    SAFE_OPTIONS,
     CappedOutput,
     end_process,
-    git_environment,
-    git_executable,
     memory_file,
     read_outputs,
     send_signal,
@@ -39,18 +37,8 @@ from executors_app.machine.git.git_process import (
 from executors_app.machine.git.private_git_directory import PrivateGitDirectory
 from executors_app.machine.git.ref_locks import move_ref, place_of_moved_ref
 from executors_app.machine.process import spawning
-from executors_app.wire.errors import RepositoryUnusable
 from executors_app.wire.protocol import ApiError, Code
 
-SAFE_OPTIONS: Final = (
-    *("-c", f"core.hooksPath={os.devnull}"),
-    *("-c", "core.fsmonitor=false"),
-    *("-c", "gc.auto=0"),
-    *("-c", "maintenance.auto=false"),
-    *("-c", "submodule.recurse=false"),
-)
-_REPOSITORY_OPTIONS: Final = (*SAFE_OPTIONS, "-c", "safe.bareRepository=all")
-"""For repositories that were named to us: a user's settings may forbid git to find a bare one by its directory."""
 _WORKSPACE_OPTIONS: Final = (
     *SAFE_OPTIONS,
     *("-c", "core.splitIndex=false"),
@@ -70,157 +58,10 @@ TIMEOUT: Final = 30.0
 _ERROR_BYTES: Final = 1000
 _SETTINGS_SECONDS: Final = 3.0
 """Maximum time for the settings of a submodule, which can include a pipe."""
-_UMASK: Final = 0o022
-"""Umask for files in a work tree: other users of a sandbox must be able to read them, as with anyone's git."""
-_WRITE_TIMEOUT: Final = 600.0
 _SUBMODULE_SETTING: Final = re.compile(
     rb"(?:core\.(?:filemode|symlinks)|extensions\..+|remote\..+\.(?:promisor|partialclonefilter))(?:\n|$)", re.DOTALL
 )
 """What applies of a submodule's own settings. No filter: its program would run with the agent's rights."""
-
-
-class RepositoryGitFailed(RepositoryUnusable):
-    """git failed, or did not finish in time; ``permanent``: it will fail again until somebody changes something."""
-
-    def __init__(self, message: str, *, permanent: bool = False, **details: Any):
-        super().__init__(message, **details)
-        self.permanent = permanent
-
-
-def git_failure(arguments: Sequence[str], directory: Path, message: str, exit_code: int) -> RepositoryGitFailed:
-    """Return the error for a failed git: with the cause and the next step if they are known, and with git's words."""
-    said = f"git {subcommand(arguments)} failed in {directory}: {message}"
-    known = git_failures.explain_failure(message)
-    if known is None:
-        return RepositoryGitFailed(said, exit_code=exit_code)
-    return RepositoryGitFailed(
-        f"{known.sentence} ({said})", permanent=known.permanent, exit_code=exit_code, failure=known.name
-    )
-
-
-def run_git(
-    directory: Path,
-    *arguments: str,
-    timeout: float = 60.0,
-    hold: Sequence[int] = (),
-    index: Path | None = None,
-    stdin: bytes | IO[bytes] = b"",
-    umask: int = _UMASK,
-) -> str:
-    """Run git in ``directory`` and return its output without the last line end.
-
-    ``timeout`` is in seconds. ``hold`` are file descriptors of locks, which git inherits, so that a lock outlasts a
-    caller that is killed. ``index`` replaces the repository's own index. ``stdin`` is data, or a file that git reads
-    from its current position. ``umask`` applies to files that git creates. A ref is moved even if a killed git has left
-    its lock file. Raises RepositoryGitFailed with git's own message.
-    """
-    run = partial(_run_once, directory, *arguments, timeout=timeout, index=index, stdin=stdin, umask=umask)
-    place = place_of_moved_ref(directory, arguments)
-    if place is None:
-        return run(hold=hold)
-    return move_ref(lambda held: run(hold=(*hold, *held)), place, timeout)
-
-
-def _run_once(
-    directory: Path,
-    *arguments: str,
-    timeout: float,
-    hold: Sequence[int],
-    index: Path | None,
-    stdin: bytes | IO[bytes],
-    umask: int,
-) -> str:
-    argv = [git_executable(), "-C", str(directory), *_REPOSITORY_OPTIONS, *arguments]
-    environment = _ceiling_directory(directory)
-    if index is not None:
-        environment["GIT_INDEX_FILE"] = str(index)
-    begin_costly_work("git")
-    try:
-        done = subprocess.run(
-            argv,
-            env=git_environment() | environment,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-            pass_fds=tuple(hold),
-            umask=umask,
-            **({"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}),
-            **spawning.child_user_arguments(),
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RepositoryGitFailed(
-            f"git {subcommand(arguments)} did not finish within {timeout:g} s in {directory}."
-        ) from error
-    except OSError as error:
-        raise RepositoryGitFailed(f"git could not be started in {directory}: {error}") from error
-    if done.returncode:
-        message = done.stderr.decode("utf-8", "replace").strip()[-1000:]
-        raise git_failure(arguments, directory, message, done.returncode)
-    output: bytes = done.stdout
-    return output.decode("utf-8", "surrogateescape").rstrip("\n")
-
-
-def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int) -> None:
-    """Write at most ``limit`` bytes of git's output to an open file; raises RepositoryGitFailed, also beyond that.
-
-    git inherits the open file and never opens its path, so an agent that replaces the path gains nothing.
-    """
-    begin_costly_work("git")
-    process = subprocess.Popen(
-        [git_executable(), "-C", str(directory), *_REPOSITORY_OPTIONS, *arguments],
-        env=git_environment() | _ceiling_directory(directory),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        **spawning.child_user_arguments(),
-    )
-    deadline, size = threading.Timer(_WRITE_TIMEOUT, process.kill), 0
-    deadline.start()
-    try:
-        with process:
-            while process.stdout and (data := process.stdout.read(1 << 16)):
-                size += len(data)
-                if size > limit:
-                    process.kill()
-                    break
-                into.write(data)
-    finally:
-        deadline.cancel()
-    if size > limit:
-        raise RepositoryGitFailed(
-            f"git {subcommand(arguments)} wrote more than {limit >> 20} MiB of output.", exit_code=0
-        )
-    if process.returncode:
-        raise RepositoryGitFailed(f"git {subcommand(arguments)} failed in {directory}.", exit_code=process.returncode)
-
-
-def _ceiling_directory(directory: Path) -> dict[str, str]:
-    """Return the variable that keeps git from finding a repository in a parent directory."""
-    return {"GIT_CEILING_DIRECTORIES": str(directory.absolute().parent)}
-
-
-def common_directory(repository: Path) -> Path:
-    """Return the directory that a repository's worktrees share; raises RepositoryUnusable if it is no repository."""
-    if not repository.is_dir():
-        raise RepositoryUnusable(f"The repository {repository} does not exist.")
-    try:
-        return Path(run_git(repository, "rev-parse", "--path-format=absolute", "--git-common-dir"))
-    except RepositoryGitFailed as error:
-        if "exit_code" not in error.details:
-            raise
-        raise RepositoryUnusable(f"{repository} is not a usable git repository: {error.message}") from error
-
-
-def resolve_commit(repository: Path, revision: str) -> str | None:
-    """Return the commit that a branch, tag or id names; None if it names none."""
-    if not revision or revision.startswith("-"):
-        return None
-    try:
-        return run_git(repository, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-    except RepositoryGitFailed as error:
-        if error.details.get("exit_code") is None:
-            raise
-        return None
 
 
 class GitError(ApiError):
@@ -327,23 +168,24 @@ class WorkspaceGit:
             if timeout <= 0:
                 raise GitError("the time for work in this repository is over")
         until = time.monotonic() + timeout
-        private = {} if all_settings else self._private_environment()
-        with memory_file(stdin) if isinstance(stdin, bytes) else contextlib.nullcontext(stdin) as source:
-            process = self._start(arguments, source, {**private, **(environment or {})}, hold)
+        variables: dict[str, str] = {}
+        if not all_settings:
+            variables |= self._private_environment()
+        variables |= environment or {}
+        with _input_file(stdin) as source:
+            process = self._start(arguments, source, variables, hold)
         output, errors = CappedOutput(process.stdout, limit), CappedOutput(process.stderr, -_ERROR_BYTES)
         try:
-            truncated = not read_outputs([output, errors], until)
-            code = None if truncated else process.wait(max(0.1, until - time.monotonic()))
+            truncated, code = not read_outputs([output, errors], until), None
+            if not truncated:
+                code = process.wait(max(0.1, until - time.monotonic()))
         except (TimeoutError, subprocess.TimeoutExpired):
             raise GitError(f"git {subcommand(arguments)} did not finish within {timeout:g} s") from None
         finally:
             end_process(process)
             self._live.discard(process)
         if code is not None and code not in good:
-            known = git_failures.explain_failure(errors.text)
-            why = f"{known.sentence} " if known else ""
-            said = f"git {subcommand(arguments)} failed: {errors.text or f'exit code {code}'}"
-            raise GitError(why + said, code, known.name if known else "")
+            raise _git_error(arguments, errors.text, code)
         return GitOutput(bytes(output.data[:limit]), truncated, code, errors.text)
 
     def compare(self, *arguments: str, environment: Mapping[str, str] | None = None, **options: Any) -> GitOutput:
@@ -403,13 +245,15 @@ class WorkspaceGit:
             with self._lock:
                 return self.private.environment(lenient=lenient) or {}
         except OSError as error:
-            where = f": {error.filename}" if error.filename else ""
-            raise GitError(
-                f"the workspace is not a git repository that can be read: {error.strerror}{where}"
-            ) from error
+            message = f"the workspace is not a git repository that can be read: {error.strerror}"
+            if error.filename:
+                message += f": {error.filename}"
+            raise GitError(message) from error
 
     def _list_settings(self) -> list[bytes]:
-        seconds = _SETTINGS_SECONDS if self.is_submodule else TIMEOUT
+        seconds = TIMEOUT
+        if self.is_submodule:
+            seconds = _SETTINGS_SECONDS
         fields = self.run("config", "--list", "-z", "--show-scope", all_settings=True, timeout=seconds).fields
         pairs = zip(fields[::2], fields[1::2], strict=False)
         return [entry for scope, entry in pairs if self._may_apply(scope, entry)]
@@ -454,3 +298,18 @@ class WorkspaceGit:
             raise GitError(f"git could not be started: {error}") from error
         self._live.add(process)
         return process
+
+
+def _input_file(stdin: bytes | IO[bytes]) -> contextlib.AbstractContextManager[IO[bytes]]:
+    if isinstance(stdin, bytes):
+        return memory_file(stdin)
+    return contextlib.nullcontext(stdin)
+
+
+def _git_error(arguments: Sequence[str], errors: str, exit_code: int) -> GitError:
+    """Return the error for a failed git: with the cause and the next step if they are known."""
+    message = f"git {subcommand(arguments)} failed: {errors or f'exit code {exit_code}'}"
+    known = git_failures.explain_failure(errors)
+    if known is None:
+        return GitError(message, exit_code)
+    return GitError(f"{known.sentence} {message}", exit_code, known.name)

@@ -25,8 +25,9 @@ import orjson
 
 from executors_app.machine.git import git_failures, recovery_snapshots, worktrees
 from executors_app.machine.git.rebuild_plan import is_shared_branch
-from executors_app.machine.git.workspace_git import RepositoryGitFailed, resolve_commit, run_git, write_git
-from executors_app.machine.git.worktrees import Seed, Worktree, read_seed
+from executors_app.machine.git.repository_git import RepositoryGitFailed, resolve_commit, run_git, write_git
+from executors_app.machine.git.seeds import Seed, read_seed
+from executors_app.machine.git.worktrees import Worktree
 from executors_app.wire.errors import BundleRefused, ExecutorError, LaunchFailed, RepositoryUnusable, WorkspaceGone
 
 WORKSPACE_ROOT: Final = Path("/workspace")
@@ -236,13 +237,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run_command(asked: argparse.Namespace) -> dict[str, Any]:
-    if asked.what == "make":
-        with open(0, "rb") if asked.seed == "-" else Path(asked.seed).open("rb") as file:
-            return make_workspace_from_file(file, asked.root, asked.owner, asked.worktree)
-    worktree = sandbox_worktree_path(asked.root, asked.owner, asked.branch)
-    with asked.into.open("wb") as into:
-        return pack_work(sandbox_repository_path(asked.root), worktree, asked.known, into)
+def _run_command(options: argparse.Namespace) -> dict[str, Any]:
+    if options.what == "make":
+        with _open_seed(options.seed) as file:
+            return make_workspace_from_file(file, options.root, options.owner, options.worktree)
+    worktree = sandbox_worktree_path(options.root, options.owner, options.branch)
+    with options.into.open("wb") as into:
+        return pack_work(sandbox_repository_path(options.root), worktree, options.known, into)
+
+
+def _open_seed(path: str) -> IO[bytes]:
+    if path == "-":
+        return open(0, "rb")
+    return Path(path).open("rb")
 
 
 def make_workspace_from_file(file: IO[bytes], root: Path, owner: str, path: Path | None = None) -> dict[str, str]:
@@ -252,7 +259,9 @@ def make_workspace_from_file(file: IO[bytes], root: Path, owner: str, path: Path
     """
     seed = read_seed(file)
     worktree = sandbox_worktree_path(root, owner, seed.branch)
-    return {"note": make_workspace(root, Worktree(path, worktree.branch) if path else worktree, seed, file)}
+    if path:
+        worktree = Worktree(path, worktree.branch)
+    return {"note": make_workspace(root, worktree, seed, file)}
 
 
 def run_and_answer(work: Callable[[], Mapping[str, Any] | None]) -> dict[str, Any]:

@@ -7,23 +7,19 @@ never used, because it would also remove worktrees of people whose disk is not m
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import re
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Final
 
-import orjson
-
-from executors_app.machine.git import recovery_snapshots
+from executors_app.machine.git import recovery_snapshots, snapshot_restore
 from executors_app.machine.git.git_directory import (
     BRANCH_PREFIX,
     linked_git_directory,
@@ -36,14 +32,9 @@ from executors_app.machine.git.git_directory import (
 from executors_app.machine.git.rebuild_plan import RebuildPlan, RepositoryLookup, is_restorable_head, plan_rebuild
 from executors_app.machine.git.recovery_snapshots import RecoverySnapshot
 from executors_app.machine.git.ref_locks import place_of_ref, remove_stale_lock, wait_for_lock
+from executors_app.machine.git.repository_git import RepositoryGitFailed, common_directory, resolve_commit, run_git
 from executors_app.machine.git.saved_submodules import SubmoduleRestorer
-from executors_app.machine.git.workspace_git import (
-    RepositoryGitFailed,
-    WorkspaceGit,
-    common_directory,
-    resolve_commit,
-    run_git,
-)
+from executors_app.machine.git.workspace_git import WorkspaceGit
 from executors_app.wire.errors import RepositoryUnusable, WorkspaceGone, no_start_commit
 from executors_app.wire.executions import WorkspaceState
 
@@ -55,83 +46,6 @@ _ATTEMPTS: Final = 20
 _CHECKOUT_SECONDS: Final = 600.0
 _PAUSE: Final = 0.05
 """Seconds between two attempts."""
-
-SEED_VERSION: Final = 1
-_MAX_LINE_BYTES: Final = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Seed:
-    """The first line of a seed file, which has everything that a sandbox needs to create the workspace of a session.
-
-    One line of JSON, then the bytes of a git pack, which may be empty. The control plane writes it; agentctl reads it
-    and creates the workspace with the agent's rights, because the repository belongs to the agent from then on.
-    """
-
-    branch: str
-    """The workspace's own branch, ``kandev/...``."""
-    refs: Mapping[str, str] = field(default_factory=dict)
-    """Commit by full ref name."""
-    objects: tuple[str, ...] = ()
-    """Read-only object directories, as the sandbox sees them, that the repository borrows from."""
-    complete: bool = False
-    """Refs, pack and borrowed objects suffice to create the repository from scratch."""
-    object_format: str = "sha1"
-    identity: Mapping[str, str] = field(default_factory=dict)
-    """``name`` and ``email`` of commits; either may be missing."""
-    remotes: Mapping[str, str] = field(default_factory=dict)
-    exclude: str = ""
-    """The text of ``info/exclude``."""
-    hooks: Mapping[str, bytes] = field(default_factory=dict)
-    """The team's hooks by name. They run in the sandbox only."""
-    repository: str = ""
-    """Path of a repository outside: the workspace is a linked worktree of it, without isolation.
-
-    If set, of the other fields only ``branch``, ``base`` and ``existed`` are used.
-    """
-    base: str = ""
-    """The branch or commit that the session started from; empty: HEAD. A linked worktree's new branch starts there."""
-    existed: bool = False
-    """Linked worktree: it was complete once, so a new branch would silently lose work."""
-
-    def to_line(self) -> bytes:
-        """Encode the first line of the file, with its line end."""
-        line: dict[str, Any] = {
-            "version": SEED_VERSION,
-            **{name: getattr(self, name) for name in (*_OWN_FIELDS, *(_LINKED_FIELDS if self.repository else ()))},
-            "objects": list(self.objects),
-            "hooks": {name: base64.b64encode(text).decode("ascii") for name, text in self.hooks.items()},
-        }
-        return orjson.dumps(line) + b"\n"
-
-
-_OWN_FIELDS: Final = ("branch", "refs", "complete", "object_format", "identity", "remotes", "exclude", "base")
-_LINKED_FIELDS: Final = ("repository", "existed")
-
-
-def read_seed(file: IO[bytes]) -> Seed:
-    """Read the first line and leave the file at the first byte of the pack. Raises ValueError."""
-    try:
-        line = orjson.loads(file.readline(_MAX_LINE_BYTES))
-        if line["version"] != SEED_VERSION:
-            raise ValueError(f"The seed has version {line['version']}; this agentctl reads version {SEED_VERSION}.")
-        plain = {name: line[name] for name in (*_OWN_FIELDS, *_LINKED_FIELDS) if name in line}
-        hooks = {name: base64.b64decode(text, validate=True) for name, text in line.get("hooks", {}).items()}
-        return Seed(**plain, objects=tuple(line.get("objects", ())), hooks=hooks)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"The seed of the workspace cannot be read: {error}") from error
-
-
-def write_seed(seed: Seed, into: Path) -> None:
-    """Write a seed without a pack, atomically even with concurrent writers. Raises OSError."""
-    with tempfile.NamedTemporaryFile(dir=into.parent, prefix=f".{into.name}.", delete=False) as draft:
-        try:
-            draft.write(seed.to_line())
-            draft.flush()
-            Path(draft.name).replace(into)
-        except OSError:
-            Path(draft.name).unlink(missing_ok=True)
-            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +192,9 @@ class _Making:
             return ""
         if _is_occupied(path):
             raise WorkspaceGone(f"The directory {path} is no longer a worktree of {self.repository.path}.")
-        force = ("--force", "--force") if record else ()
+        force: tuple[str, ...] = ()
+        if record:
+            force = ("--force", "--force")
         plan = plan_rebuild(
             self.repository, self.worktree.branch, path.name, self.base, owns_repository=self.owns_repository
         )
@@ -311,7 +227,9 @@ class _Making:
         note = _join(set_aside, plan.note)
         # Marked as unfinished, the way git does it, until branch and uncommitted work are restored too.
         unfinished = bool(recovery) or not names_branch
-        lock = ("--lock", "--reason", _INITIALIZING) if unfinished else ()
+        lock: tuple[str, ...] = ()
+        if unfinished:
+            lock = ("--lock", "--reason", _INITIALIZING)
         if plan.creates_branch:
             self._remove_stale_lock(plan.ref)
         try:
@@ -319,7 +237,7 @@ class _Making:
             if not names_branch:
                 self._attach_head(plan, held)
             if recovery:
-                recovery_snapshots.restore_uncommitted_work(path, recovery, held)
+                snapshot_restore.restore_uncommitted_work(path, recovery, held)
                 note = _join(note, self._restore_submodules(recovery, held))
             if unfinished:
                 self._git("worktree", "unlock", str(path), hold=held)
@@ -402,7 +320,7 @@ def _checkout_of(plan: RebuildPlan, path: Path) -> list[str]:
 
 def resolve_start_commit(repository: Path, base: str) -> str:
     """Return the commit that a new branch starts from; raises RepositoryUnusable."""
-    for revision in revisions_for(base) if base else ("HEAD",):
+    for revision in revisions_for(base or "HEAD"):
         if commit := resolve_commit(repository, revision):
             return commit
     raise no_start_commit(repository, base)
@@ -434,13 +352,15 @@ def _restore_directory(
     recovery, set_aside = recovery_snapshots.uncommitted_work_on(repository.text, found, head)
     run = partial(run_git, temporary, *bare, timeout=_CHECKOUT_SECONDS, hold=(held,))
     if not _has_readable_index(run, record / "index"):
-        committed = "HEAD" if head else "--empty"
-        run("read-tree", recovery.index if recovery else committed)
+        if recovery:
+            run("read-tree", recovery.index)
+        elif head:
+            run("read-tree", "HEAD")
+        else:
+            run("read-tree", "--empty")
     run("checkout-index", "--all", "--quiet")
     if recovery:
-        recovery_snapshots.overlay_uncommitted_work(
-            run, temporary, recovery, recovery_snapshots.index_beside(temporary)
-        )
+        snapshot_restore.overlay_uncommitted_work(run, temporary, recovery, snapshot_restore.index_beside(temporary))
     (temporary / ".git").write_text(f"gitdir: {record}\n")
     # What submodules contain has a HEAD of its own, whatever happened to the one of the worktree.
     if found:

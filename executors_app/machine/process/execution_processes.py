@@ -89,7 +89,10 @@ def _identify(pids: Iterable[int], execution_id: str) -> ExecutionProcesses:
         # Asked again, now that its identity is known: another process may have got this pid since the scan.
         if process is None or execution_id not in _executions_of(pid) or not identity.is_alive(process):
             continue
-        (found.agentctl if is_agentctl(pid, execution_id) else found.others).append(process)
+        if is_agentctl(pid, execution_id):
+            found.agentctl.append(process)
+        else:
+            found.others.append(process)
     return found
 
 
@@ -132,7 +135,9 @@ def kill_leftovers(execution_id: str) -> int:
     ended = empty = 0
     for _ in range(20):
         processes = find_processes(execution_id)
-        empty = 0 if processes.others else empty + 1
+        empty += 1
+        if processes.others:
+            empty = 0
         if processes.agentctl or empty == 2:
             break
         for other in processes.others:

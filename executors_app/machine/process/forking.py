@@ -31,6 +31,11 @@ _MAX_FILES: Final = 16
 _PATIENCE: Final = 60.0
 """Seconds for an answer, which include the imports of a server that has just started."""
 
+ROOM_FOR_ARGUMENTS: Final = "-" * 6 * 1024
+"""The last argument of a server: its forks may have that many more bytes of command line."""
+ROOM_FOR_VARIABLES: Final = {"ROOM": "-" * 2 * 1024}
+"""A variable for a server: its forks may have that many more bytes of environment."""
+
 
 class Program(NamedTuple):
     """What each fork does."""
@@ -115,9 +120,14 @@ def _fork_again(
     """Run in the first fork, and in the second, whose parent has ended."""
     status = 1
     try:
-        status = 0 if os.fork() else _run_fork(connection, identity, order, files, program)
+        if os.fork():
+            status = 0
+        else:
+            status = _run_fork(connection, identity, order, files, program)
     except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
+        status = 1
+        if isinstance(ended.code, int):
+            status = ended.code
     except BaseException:  # noqa: BLE001  (nothing may continue in the server's code)
         traceback.print_exc()
     finally:
@@ -144,12 +154,6 @@ def _run_fork(
     for file in files[: len(files) - count]:
         os.close(file)
     return program.run(argv, given)
-
-
-ROOM_FOR_ARGUMENTS: Final = "-" * 6 * 1024
-"""The last argument of a server: its forks may have that many more bytes of command line."""
-ROOM_FOR_VARIABLES: Final = {"ROOM": "-" * 2 * 1024}
-"""A variable for a server: its forks may have that many more bytes of environment."""
 
 
 class ProcIdentity:

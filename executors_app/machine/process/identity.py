@@ -24,6 +24,15 @@ _GROUP_PREFIX: Final = "kandev-"
 _CGROUP_V2_PREFIX: Final = "0::"
 """Prefix of the version 2 line in ``/proc/PID/cgroup``."""
 
+_MEMORY_EVENT_FILES: Final = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
+"""For cgroup version 2 and version 1; a container sees its own counters there."""
+
+_EXEC_TIMEOUT: Final = 1.0
+"""Seconds to wait for a process in the middle of ``execve``."""
+_EXEC_POLL: Final = 0.001
+_CHUNK: Final = 16 << 10
+_MACHINE_ID_FILES: Final = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+
 
 def enter_group(execution_id: str, child: int = 0) -> bool:
     """Move this process, and a child of it, into the execution's group; return False if no group can be created."""
@@ -92,8 +101,9 @@ def _group_named(execution_id: str) -> Path | None:
     here = _group_of("self")
     if here is None or not execution_id.replace("-", "").isalnum():
         return None
-    base = here.parent if here.name.startswith(_GROUP_PREFIX) else here
-    return base / f"{_GROUP_PREFIX}{execution_id}"
+    if here.name.startswith(_GROUP_PREFIX):
+        here = here.parent
+    return here / f"{_GROUP_PREFIX}{execution_id}"
 
 
 def _group_of(pid: str) -> Path | None:
@@ -121,10 +131,6 @@ def _cgroup_mount() -> Path | None:
     return None
 
 
-_MEMORY_EVENT_FILES: Final = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
-"""For cgroup version 2 and version 1; a container sees its own counters there."""
-
-
 def count_oom_kills(paths: tuple[Path, ...] = _MEMORY_EVENT_FILES) -> int:
     """Return how many processes the kernel has killed for lack of memory; 0 if there is no counter."""
     for path in paths:
@@ -137,13 +143,6 @@ def count_oom_kills(paths: tuple[Path, ...] = _MEMORY_EVENT_FILES) -> int:
             if name == "oom_kill" and count.isdigit():
                 return int(count)
     return 0
-
-
-_EXEC_TIMEOUT: Final = 1.0
-"""Seconds to wait for a process in the middle of ``execve``."""
-_EXEC_POLL: Final = 0.001
-_CHUNK: Final = 16 << 10
-_MACHINE_ID_FILES: Final = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +279,10 @@ def find_marked(marker_value: str, name: str = EXECUTION_MARKER) -> list[Process
     For an execution's marker also the processes in its control group, which may have cleared their environment.
     """
     wanted = f"{name}={marker_value}".encode()
-    group = marker_value if name == EXECUTION_MARKER else None
+    has_group = name == EXECUTION_MARKER
 
     def is_marked(pid: int) -> bool:
-        return wanted in read_environment(pid) or (group is not None and execution_of_process(pid) == group)
+        return wanted in read_environment(pid) or (has_group and execution_of_process(pid) == marker_value)
 
     found = (identify(pid) for pid in list_pids() if pid != os.getpid() and is_marked(pid))
     return [identity for identity in found if identity and is_alive(identity)]
@@ -369,7 +368,10 @@ def _open_pidfd(identity: ProcessIdentity) -> Iterator[int | None]:
         yield None
         return
     try:
-        yield descriptor if is_alive(identity) else None
+        if is_alive(identity):
+            yield descriptor
+        else:
+            yield None
     finally:
         os.close(descriptor)
 

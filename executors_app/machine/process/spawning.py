@@ -49,6 +49,12 @@ _ALLOWED: Final = frozenset(
 )
 _ALLOWED_PREFIX: Final = "LC_"
 
+AGENTCTL_UID: Final = 61817
+"""User and group of agentctl: an id that is unlikely to be in use. The image creates its directories with it."""
+_VERSION_3: Final = 0x20080522
+_PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 8, 24, 38
+_SETGID, _SETUID, _SETPCAP = 6, 7, 8
+
 
 def build_environment(extra: Mapping[str, str], marker: Mapping[str, str]) -> dict[str, str]:
     """Build the environment of a child: the allowed part of ours, overridden by ``extra``, then by ``marker``."""
@@ -76,13 +82,6 @@ def arm_crash_point() -> None:
     spec = os.environ.get(CRASH_AT_VARIABLE)
     if spec:
         crash_points.arm(spec, os.environ.get(CRASH_DIR_VARIABLE) or Path.cwd(), os.environ.get(SESSION_VARIABLE, ""))
-
-
-AGENTCTL_UID: Final = 61817
-"""User and group of agentctl: an id that is unlikely to be in use. The image creates its directories with it."""
-_PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 8, 24, 38
-_SETGID, _SETUID, _SETPCAP = 6, 7, 8
-_VERSION_3: Final = 0x20080522
 
 
 def drop_privileges(spec: str) -> None:
@@ -135,7 +134,9 @@ def _prctl(option: int, value: int) -> None:
 def _keep_capability(capability: int | None) -> None:
     """Keep one capability, or none; children that run as another user lose it too."""
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
-    bit = 0 if capability is None else 1 << capability
+    bit = 0
+    if capability is not None:
+        bit = 1 << capability
     sets = (ctypes.c_uint32 * 6)(bit, bit, 0, 0, 0, 0)
     if ctypes.CDLL(None, use_errno=True).capset(header, sets) != 0:
         number = ctypes.get_errno()

@@ -1,4 +1,4 @@
-"""One Docker engine and its containers: every call has a timeout and raises our errors."""
+"""One Docker engine: every call has a timeout and raises our errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -16,65 +15,10 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from requests.exceptions import RequestException
 
-from executors_app.runtimes.containers.connection import (
-    DEFAULT_DOCKER_HOST,
-    EngineAddress,
-    SshAdapter,
-    SshConnectionError,
-)
+from executors_app.runtimes.containers.connection import DEFAULT_DOCKER_HOST, EngineAddress
+from executors_app.runtimes.containers.container import Container, container_from_inspect, container_from_list
+from executors_app.runtimes.containers.ssh import SshAdapter, SshConnectionError
 from executors_app.wire.errors import LaunchFailed, RuntimeUnavailable
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container as listed or inspected; a list does not show how it ended."""
-
-    id: str
-    name: str
-    status: str
-    """created, running, paused, restarting, removing, exited or dead."""
-    labels: Mapping[str, str]
-    ports: Mapping[int, int] = field(default_factory=dict)
-    """Published ports, by the port inside."""
-    image: str = ""
-    networks: Mapping[str, str] = field(default_factory=dict)
-    """Network ids by name; an id is empty if the container was never started."""
-    exit_code: int | None = None
-    out_of_memory: bool = False
-    created: float = 0.0
-    """Seconds since 1970 by the engine's clock; known only from a list."""
-
-
-def container_from_list(entry: Mapping[str, Any]) -> Container:
-    """Parse an entry of a container list."""
-    ports = {
-        int(port["PrivatePort"]): int(port["PublicPort"]) for port in entry.get("Ports") or () if port.get("PublicPort")
-    }
-    name = next(iter(entry.get("Names") or ()), "").removeprefix("/")
-    created = float(entry.get("Created") or 0)
-    return Container(entry["Id"], name, entry["State"], entry.get("Labels") or {}, ports, created=created)
-
-
-def container_from_inspect(entry: Mapping[str, Any]) -> Container:
-    """Parse the result of an inspection."""
-    state, networking = entry["State"], entry["NetworkSettings"]
-    ports = {
-        int(inside.partition("/")[0]): int(published[0]["HostPort"])
-        for inside, published in (networking.get("Ports") or {}).items()
-        if published
-    }
-    return Container(
-        id=entry["Id"],
-        name=entry["Name"].removeprefix("/"),
-        status=state["Status"],
-        labels=entry["Config"].get("Labels") or {},
-        ports=ports,
-        image=entry["Image"],
-        networks={name: one.get("NetworkID", "") for name, one in (networking.get("Networks") or {}).items()},
-        exit_code=state.get("ExitCode"),
-        out_of_memory=bool(state.get("OOMKilled")),
-    )
-
 
 log = logging.getLogger(__name__)
 
@@ -130,9 +74,9 @@ class Engine:
 
     def now(self) -> float:
         """Return the engine's clock in seconds since 1970, which may differ from ours."""
-        told = str(_call_engine(self._client.info).get("SystemTime", ""))
-        if told:
-            return datetime.fromisoformat(told).timestamp()
+        reported = str(_call_engine(self._client.info).get("SystemTime", ""))
+        if reported:
+            return datetime.fromisoformat(reported).timestamp()
         return time.time()
 
     def containers(self, labels: Mapping[str, str]) -> list[Container]:
@@ -181,10 +125,10 @@ class Engine:
     def output_tail(self, container_id: str) -> str:
         """Return the end of the container's log."""
         try:
-            said = _call_engine(lambda: self._client.logs(container_id, tail=_LOG_TAIL_LINES))
+            output = _call_engine(lambda: self._client.logs(container_id, tail=_LOG_TAIL_LINES))
         except EngineRefused:
             return "its log cannot be read."
-        return bytes(said).decode("utf-8", "replace").strip()[-2000:] or "its log is empty."
+        return bytes(output).decode("utf-8", "replace").strip()[-2000:] or "its log is empty."
 
     def network(self, name: str) -> str | None:
         """Return the id of the network of exactly that name."""
@@ -263,7 +207,9 @@ class _SshClient(_Client):
 
     def mount(self, prefix: str, adapter: Any) -> None:
         """Replace the adapter of the local socket that the base class expects."""
-        super().mount(prefix, self._dial if prefix.startswith("http+docker") else adapter)
+        if prefix.startswith("http+docker"):
+            adapter = self._dial
+        super().mount(prefix, adapter)
 
 
 def _check_socket(path: str, timeout: float) -> None:
@@ -274,8 +220,8 @@ def _check_socket(path: str, timeout: float) -> None:
             probe.connect(path)
     except OSError as error:
         log.warning("the Docker engine cannot be reached at %s: %s", path, error)  # members must not see the path
-        said = error.strerror or type(error).__name__
-        raise RuntimeUnavailable(f"The Docker engine cannot be reached: {said}", reason="engine") from error
+        why = error.strerror or type(error).__name__
+        raise RuntimeUnavailable(f"The Docker engine cannot be reached: {why}", reason="engine") from error
 
 
 def _call_engine(call: Callable[[], T]) -> T:
@@ -289,9 +235,9 @@ def _call_engine(call: Callable[[], T]) -> T:
             raise EngineRefused(error) from error
         raise RuntimeUnavailable(f"The Docker engine reported an internal error: {error}", reason="engine") from error
     except (DockerException, RequestException, OSError) as error:
-        told, for_staff = _explain_error(_root_cause(error))
-        said = f"The Docker engine cannot be reached: {told}"
-        raise RuntimeUnavailable(said, reason="engine", for_staff=for_staff) from error
+        why, for_staff = _explain_error(_root_cause(error))
+        message = f"The Docker engine cannot be reached: {why}"
+        raise RuntimeUnavailable(message, reason="engine", for_staff=for_staff) from error
 
 
 def _ignore_not_found(call: Callable[[], Any]) -> None:
@@ -317,4 +263,6 @@ def _explain_error(error: BaseException) -> tuple[str, str]:
         return "its certificate is not trusted.", f"{error.verify_message.rstrip('.')}."
     if isinstance(error, OSError) and error.strerror:
         return error.strerror, ""
-    return (str(error) if isinstance(error, (TimeoutError, ConnectionError)) else type(error).__name__), str(error)
+    if isinstance(error, (TimeoutError, ConnectionError)):
+        return str(error), str(error)
+    return type(error).__name__, str(error)

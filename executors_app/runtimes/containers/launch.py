@@ -1,27 +1,24 @@
-"""Start the container of an execution (found, restarted or created), and run short-lived helper containers."""
+"""Start the container of an execution: found, restarted or created."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import orjson
 from django.conf import settings
 
-from executors_app.machine.git import workspace_root
 from executors_app.machine.process import spawning
+from executors_app.repositories.workspace_store import state_directory_of
 from executors_app.runtimes.containers import sites
-from executors_app.runtimes.containers.connection import DockerConfig
-from executors_app.runtimes.containers.engine import Container, Engine, EngineRefused
+from executors_app.runtimes.containers.config import DockerConfig
+from executors_app.runtimes.containers.container import Container
+from executors_app.runtimes.containers.engine import Engine, EngineRefused
 from executors_app.runtimes.containers.sites import HOME_PATH, SEED_PATH, STATE_PATH, ContainerSetup, Site
 from executors_app.wire.errors import LaunchFailed
 from executors_app.wire.executions import LaunchSpec
 from executors_app.wire.protocol import EXECUTION_MARKER
-from executors_app.workspace_store import state_directory_of
 
 AGENTCTL_PORT: Final = 8700
 """agentctl's port inside the container; the published port changes with every start."""
@@ -41,8 +38,9 @@ class RunningContainer:
 
 def container_url(container: Container | None, host: str) -> str | None:
     """Return the URL of the container's agentctl; None if it does not run or has no published port yet."""
-    port = container.ports.get(AGENTCTL_PORT) if container else None
-    if container and port and container.status == "running":
+    if container is None or container.status != "running":
+        return None
+    if port := container.ports.get(AGENTCTL_PORT):
         return f"http://{host}:{port}"
     return None
 
@@ -115,30 +113,31 @@ def _host_config(name: str, site: Site, setup: ContainerSetup) -> dict[str, Any]
 
 def confinement_options(config: DockerConfig) -> dict[str, Any]:
     """Return the restrictions of every container of an executor."""
-    return {
+    options = {
         "security_opt": ["no-new-privileges:true"],
         "mem_limit": config.memory_mb << 20,
         "memswap_limit": config.memory_mb << 20,  # memory and swap together: no swap
         "pids_limit": config.pids,
-        **({"nano_cpus": round(config.cpus * 1e9)} if config.cpus else {}),
         "log_config": _LOG_LIMIT,
     }
+    if config.cpus:
+        options["nano_cpus"] = round(config.cpus * 1e9)
+    return options
 
 
 def _options(spec: LaunchSpec, image: str, setup: ContainerSetup) -> dict[str, Any]:
     """Return what the container runs, and as which user."""
-    command = [
-        *("--workspace", str(setup.worktree.path)),
-        *("--state-dir", STATE_PATH),
-        *("--session-id", spec.session_id),
-        *(("--worktree-of", spec.worktree_id) if spec.worktree_id else ()),
-        *("--execution-id", spec.execution_id),
-        *("--token-file", f"{STATE_PATH}/token"),
-        *("--seed", SEED_PATH),
-        *("--root", str(setup.root)),
-        *("--listen", f"0.0.0.0:{AGENTCTL_PORT}"),
-        *("--run-as", setup.user),
-    ]
+    command = ["--workspace", str(setup.worktree.path)]
+    command += ["--state-dir", STATE_PATH]
+    command += ["--session-id", spec.session_id]
+    if spec.worktree_id:
+        command += ["--worktree-of", spec.worktree_id]
+    command += ["--execution-id", spec.execution_id]
+    command += ["--token-file", f"{STATE_PATH}/token"]
+    command += ["--seed", SEED_PATH]
+    command += ["--root", str(setup.root)]
+    command += ["--listen", f"0.0.0.0:{AGENTCTL_PORT}"]
+    command += ["--run-as", setup.user]
     return {
         "image": image,
         "command": command,
@@ -187,56 +186,3 @@ def _find_started(engine: Engine, name: str) -> Container:
     if found is None:
         raise LaunchFailed(f"The container {name} was removed while it was starting.")
     return found
-
-
-_HELPER_TIMEOUT: Final = 900.0
-"""Seconds that a helper may run."""
-MAX_HELPER_SECONDS: Final = 2 * _HELPER_TIMEOUT
-"""Seconds after which a helper counts as abandoned; its results are copied in the second half."""
-
-
-@dataclass(frozen=True, slots=True)
-class HelperContainer:
-    """A short-lived container for one execution, without network and capabilities."""
-
-    execution_id: str
-    session_id: str
-    config: DockerConfig
-    user: str
-    mounts: Sequence[Mapping[str, Any]]
-
-    @contextmanager
-    def created(self, engine: Engine, purpose: str, arguments: Sequence[str] = ()) -> Iterator[str]:
-        """Create the container, yield its name, and remove it afterwards.
-
-        Blocks; raises EngineRefused, RuntimeUnavailable.
-        """
-        name = f"{sites.container_name(self.execution_id)}-{purpose}"
-        remove = partial(engine.find_any, lambda client: client.remove_container(name, force=True))
-        remove()  # it was left by a killed process: the caller's lock excludes other users
-        options = {
-            "image": image_name(self.config),
-            "entrypoint": ["python3", "-P", "-m", workspace_root.__name__],
-            "command": list(arguments),
-            "user": self.user,
-            "labels": sites.helper_labels(self.execution_id, self.session_id),
-        }
-        host = {
-            **confinement_options(self.config),
-            "network_mode": "none",
-            "cap_drop": ["ALL"],
-            "mounts": list(self.mounts),
-            "init": True,
-        }
-        engine.create(name, options, host)
-        try:
-            yield name
-        finally:
-            remove()
-
-    def run(self, engine: Engine, name: str) -> dict[str, Any]:
-        """Start it and return its answer; raises WorkspaceGone, RepositoryUnusable, LaunchFailed."""
-        engine.start(name)
-        engine.ask(lambda client: client.wait(name, timeout=_HELPER_TIMEOUT))
-        said = engine.output_tail(name)
-        return workspace_root.checked_answer(said, f"The workspace could not be prepared: {said}")

@@ -7,32 +7,29 @@ created or removed. Engines are observed concurrently, so a silent one delays on
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import IO, Any, Final, TypeVar
+from functools import partial
+from typing import IO, Any, Final
 
-from executors_app import workspace_store
-from executors_app.client import AgentctlClient
-from executors_app.fair_threads import FairThreads
-from executors_app.machine.bulk_status import NOT_OURS, StatusTarget, poll_status, poll_statuses
+from executors_app.agentctl_client.client import AgentctlClient
+from executors_app.machine.agentctl_answers import NOT_OURS
+from executors_app.machine.bulk_status import StatusTarget, poll_status, poll_statuses
 from executors_app.machine.git import workspace_root
-from executors_app.runtimes.containers import archives, launch, lifecycle, sites
+from executors_app.repositories import workspace_store
+from executors_app.repositories.workspace_store import state_directory_of
+from executors_app.runtimes.containers import archives, exit_events, launch, lifecycle, sites
 from executors_app.runtimes.containers.connection import EngineAddress
-from executors_app.runtimes.containers.engine import Engine, open_engine
-from executors_app.runtimes.containers.launch import HelperContainer, RunningContainer, container_url, image_name
-from executors_app.runtimes.containers.lifecycle import (
-    ENDED_STATUSES,
-    ContainerListing,
-    judge_execution,
-    list_containers,
-)
+from executors_app.runtimes.containers.container import ENDED_STATUSES
+from executors_app.runtimes.containers.engine import Engine
+from executors_app.runtimes.containers.engine_threads import READY_TIMEOUT, call_engine, call_for_workspace
+from executors_app.runtimes.containers.helper import HelperContainer
+from executors_app.runtimes.containers.launch import RunningContainer, container_url, image_name
+from executors_app.runtimes.containers.observation import ContainerListing, judge_execution, list_containers
 from executors_app.runtimes.containers.sites import Site
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import (
@@ -45,12 +42,9 @@ from executors_app.wire.errors import (
 )
 from executors_app.wire.executions import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
 from executors_app.wire.launch_tokens import LAUNCH_KEY
-from executors_app.workspace_store import state_directory_of
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-READY_TIMEOUT: Final = 60.0
+
 WORKSPACE_TIMEOUT: Final = 600.0
 """Seconds that agentctl may take to make the workspace before it listens."""
 _POLL: Final = 0.05
@@ -117,6 +111,8 @@ class DockerRuntime(ABC):
         path, branch = str(up.setup.worktree.path), up.setup.worktree.branch
         state = {"container": up.container.id, "image": up.container.image, "engine": engine_id}
         state |= launch_tokens.token_state(up.setup.token)
+        if up.setup.rebuilt:
+            state["rebuilt"] = up.setup.rebuilt
         return Launched(
             url=url,
             pid=None,
@@ -127,7 +123,7 @@ class DockerRuntime(ABC):
             worktree_branch=branch,
             found=up.found,
             container_id=up.container.id,
-            state=state | ({"rebuilt": up.setup.rebuilt} if up.setup.rebuilt else {}),
+            state=state,
         )
 
     async def observe(
@@ -177,7 +173,7 @@ class DockerRuntime(ABC):
     def exit_events(self, source: Hashable) -> AsyncIterator[ExitEvent]:
         """Follow the engine's event stream."""
         assert isinstance(source, EngineAddress)  # noqa: S101  (from exit_event_source)
-        return lifecycle.exit_events(source)
+        return exit_events.exit_events(source)
 
     async def orphans(self, known: Collection[str], configs: Iterable[Mapping[str, Any]]) -> list[Orphan]:
         """List our containers whose execution id is not in ``known``, and abandoned helper containers.
@@ -197,44 +193,6 @@ class DockerRuntime(ABC):
             for address in self.addresses(configs)
         ]
         return bool(removed) and all(removed)
-
-
-_THREADS: Final = {"calls": 8, "stops": 16}
-_WORKSPACE_THREADS: Final = 32
-"""Threads of each engine. One that does not answer keeps its own waiting, and none of another engine. Whatever prepares
-or reads workspaces may wait for minutes, for a team's repository too, and a container may take ten seconds to stop. So
-both have others than the short calls: the other containers would be unknown while many are stopped."""
-_MAX_ENGINES: Final = 64
-"""Engines whose threads are kept; those of an engine that was not called for longest end when they are idle."""
-
-
-@lru_cache(_MAX_ENGINES * len(_THREADS))
-def _threads_of(address: EngineAddress, kind: str) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_THREADS[kind], thread_name_prefix=f"engine {kind}")
-
-
-@lru_cache(_MAX_ENGINES)
-def _workspace_threads_of(address: EngineAddress) -> FairThreads:
-    return FairThreads(_WORKSPACE_THREADS, "engine workspaces")
-
-
-async def call_engine(
-    address: EngineAddress, call: Callable[[Engine], T], timeout: float = READY_TIMEOUT, *, kind: str = "calls"
-) -> T:
-    """Call an engine in one of its threads; ``kind`` says in which (``_THREADS``)."""
-    run = partial(contextvars.copy_context().run, _with_engine, address, call, timeout)
-    return await asyncio.get_running_loop().run_in_executor(_threads_of(address, kind), run)
-
-
-async def call_for_workspace(address: EngineAddress, repository: str, call: Callable[[Engine], T]) -> T:
-    """Call an engine for a workspace of a repository, which may take minutes; a slow one leaves threads to others."""
-    run = partial(_with_engine, address, call, READY_TIMEOUT)
-    return await _workspace_threads_of(address).call(repository, run)
-
-
-def _with_engine(address: EngineAddress, call: Callable[[Engine], T], timeout: float) -> T:
-    with open_engine(address, timeout) as engine:
-        return call(engine)
 
 
 async def _read_work(site: Site, execution: ExecutionFacts, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
@@ -274,8 +232,10 @@ async def _observe(
         async with asyncio.timeout(timeout):
             known = await call_engine(site.address, lambda engine: list_containers(engine, executions), timeout)
     except (TimeoutError, ExecutorError) as error:
-        told = error.message_for_staff if isinstance(error, ExecutorError) else ""
-        log.warning("cannot observe containers: %s", told or "the Docker engine does not answer in time")
+        why = "the Docker engine does not answer in time"
+        if isinstance(error, ExecutorError):
+            why = error.message_for_staff or why
+        log.warning("cannot observe containers: %s", why)
         return {one.id: Observation.unknown("runtime_unavailable") for one in executions}
     targets = [
         StatusTarget(one.id, url, launch_tokens.bearer_token(one.auth_token, one.state))

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app.machine.git.worktrees import Worktree
-from executors_app.runtimes.containers.connection import DockerConfig, EngineAddress
-from executors_app.runtimes.containers.engine import Container, Engine
+from executors_app.runtimes.containers.config import DockerConfig
+from executors_app.runtimes.containers.connection import EngineAddress
+from executors_app.runtimes.containers.container import Container
+from executors_app.runtimes.containers.engine import Engine
 from executors_app.runtimes.deployment_labels import deployment_labels
 from executors_app.wire.executions import ExecutionFacts, LaunchSpec, WorkspaceState
 
@@ -21,6 +23,11 @@ HELPER_LABEL: Final = "kandev.helper"
 """Label of a helper container: the execution whose volumes it works on."""
 SPEC_LABEL: Final = "kandev.spec"
 """Label with a hash of what the container was created from; a stopped one with another hash is recreated."""
+
+STATE_PATH: Final = "/var/lib/agentctl/state"
+"""State directory of agentctl, below a directory of the image that only agentctl can enter."""
+SEED_PATH: Final = f"{STATE_PATH}/seed"
+HOME_PATH: Final = "/home/agent"
 
 
 def container_name(execution_id: str) -> str:
@@ -63,12 +70,6 @@ def volume_mount(name: str, target: Path | str) -> dict[str, Any]:
     """Return a volume mount for the engine's API."""
     # Without NoCopy an empty volume would get the image's files and their owner.
     return {"Type": "volume", "Source": name, "Target": str(target), "VolumeOptions": {"NoCopy": True}}
-
-
-STATE_PATH: Final = "/var/lib/agentctl/state"
-"""State directory of agentctl, below a directory of the image that only agentctl can enter."""
-SEED_PATH: Final = f"{STATE_PATH}/seed"
-HOME_PATH: Final = "/home/agent"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,27 +15,32 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from executors_app import workspace_store
 from executors_app.machine.git import workspace_root
 from executors_app.machine.git.worktrees import Worktree, nothing_found, session_refs
 from executors_app.machine.process import identity
 from executors_app.machine.process.spawning import AGENTCTL_UID
 from executors_app.machine.storage import StateDirectory
-from executors_app.runtimes.containers.connection import EngineAddress, read_docker_config
-from executors_app.runtimes.containers.engine import Container, Engine
+from executors_app.machine.untrusted_files import is_plain_directory, read_file_below
+from executors_app.repositories import workspace_store
+from executors_app.repositories.workspace_store import LocalStateMixin
+from executors_app.runtimes.containers.config import read_docker_config
+from executors_app.runtimes.containers.connection import EngineAddress
+from executors_app.runtimes.containers.container import Container
+from executors_app.runtimes.containers.engine import Engine
 from executors_app.runtimes.containers.runtime import DockerRuntime
 from executors_app.runtimes.containers.sites import HOME_PATH, STATE_PATH, ContainerSetup, Site, bind_mount
-from executors_app.untrusted_files import is_plain_directory, read_file_below
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import LaunchFailed
 from executors_app.wire.executions import ExecutionFacts, LaunchSpec, WorkspaceState
-from executors_app.workspace_store import LocalStateMixin
 
 log = logging.getLogger(__name__)
 
 AGENT_UID: Final = AGENTCTL_UID + 1
 """User and group of agents and of their files if Kandev itself runs as root."""
 _CHOWN_TIMEOUT: Final = 600.0
+
+LOOPBACK: Final = "127.0.0.1"
+_LARGEST_REFS: Final = 16 << 20
 
 
 def agent_user() -> str:
@@ -58,10 +63,6 @@ def give_to_agents(path: Path) -> None:
         subprocess.run(command, check=True, capture_output=True, timeout=_CHOWN_TIMEOUT)
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchFailed(f"The owner of {path} could not be changed to {agent_user()}: {error}") from error
-
-
-LOOPBACK: Final = "127.0.0.1"
-_LARGEST_REFS: Final = 16 << 20
 
 
 class LocalSite(Site):
@@ -148,7 +149,7 @@ def container_worktree(spec: LaunchSpec) -> Worktree:
     place = workspace_root.sandbox_worktree_path(
         workspace_root.WORKSPACE_ROOT, spec.worktree_owner, spec.worktree_branch
     )
-    return Worktree(Path(spec.worktree_path) if spec.worktree_path else place.path, place.branch)
+    return Worktree(Path(spec.worktree_path or place.path), place.branch)
 
 
 def workspace_directory(owner_id: str) -> Path:

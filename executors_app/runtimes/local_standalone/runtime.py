@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from executors_app.client import AgentctlClient
+from executors_app.agentctl_client.client import AgentctlClient
+from executors_app.machine.listeners import AgentctlListener
 from executors_app.machine.local_machine import LocalMachine
 from executors_app.machine.process import execution_processes, spawning
-from executors_app.machine.sockets import AgentctlListener
+from executors_app.repositories.workspace_store import LocalStateMixin, execution_storage
 from executors_app.wire import launch_tokens
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation, WorkspaceState
-from executors_app.workspace_store import LocalStateMixin, execution_storage
 
 
 class LocalStandalone(LocalStateMixin):

@@ -19,20 +19,16 @@ from urllib.parse import urlsplit
 import aiohttp
 from django.conf import settings
 
-from executors_app import workspace_store
+from executors_app.agentctl_client.client import AgentctlClient
+from executors_app.agentctl_client.http_client import open_connection_pool, tls_trust
 from executors_app.backoff import PeerBackoff, jittered_delay
-from executors_app.client import AgentctlClient
-from executors_app.http_client import open_connection_pool, tls_trust
+from executors_app.repositories import workspace_store
 from executors_app.runtimes import run_blocking
 from executors_app.runtimes.deployment_labels import DEPLOYMENT_LABEL, deployment_labels
-from executors_app.runtimes.remote.hosts import (
-    HostClient,
-    HostConfig,
-    error_reason,
-    judge_execution,
-    read_host_config,
-    watch_for_silence,
-)
+from executors_app.runtimes.remote.config import HostConfig, read_host_config
+from executors_app.runtimes.remote.hosts import HostClient
+from executors_app.runtimes.remote.observation import error_reason, judge_execution
+from executors_app.runtimes.remote.silence import watch_for_silence
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import (
     AgentctlForeign,
@@ -92,6 +88,9 @@ class Remote:
             "worktree_branch": spec.worktree_branch,
         }
         made = await self._create_with_retries(config, client, order, spec.auth_token)
+        state = {"host": made["host_id"]}
+        if made.get("launch"):
+            state[LAUNCH_KEY] = str(made["launch"])
         launched = Launched(
             url=config.url_of(spec.execution_id),
             pid=None,
@@ -101,7 +100,7 @@ class Remote:
             worktree_path=str(made["worktree_path"]),
             worktree_branch=str(made["worktree_branch"]),
             found=made["found"] is True,
-            state={"host": made["host_id"], **({LAUNCH_KEY: str(made["launch"])} if made.get("launch") else {})},
+            state=state,
         )
         if launched.found:
             await _agentctl(launched, spec).ensure_workspace()

@@ -6,119 +6,28 @@ Every step can be repeated after a crash.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import io
 import shlex
-import tarfile
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cache
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any, Final
 
-from executors_app import workspace_store
-from executors_app.client import AgentctlClient
+from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.machine.git import workspace_root
+from executors_app.repositories import workspace_store
 from executors_app.runtimes.sprites import organisation
+from executors_app.runtimes.sprites.layout import SpriteLayout
 from executors_app.runtimes.sprites.organisation import Organisation
+from executors_app.runtimes.sprites.program import program_archive, program_requirements
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, LaunchFailed, WorkspaceGone
 from executors_app.wire.executions import ExecutionFacts, LaunchSpec
-
-
-@dataclass(frozen=True, slots=True)
-class SpritesConfig:
-    """The settings of one executor; every one has a default."""
-
-    python: str = ""
-    """A Python in the sprite with agentctl's packages; empty: one is prepared, with packages pinned by hash."""
-
-
-def read_sprites_config(config: Mapping[str, Any]) -> SpritesConfig:
-    """Return the checked settings; raises ValueError with one clear sentence."""
-    known = [field.name for field in fields(SpritesConfig)]
-    if unknown := sorted(set(map(str, config)) - set(known)):
-        raise ValueError(f"sprites has no setting {', '.join(unknown)}. Its settings are {', '.join(known)}.")
-    read = SpritesConfig(**config)
-    if not isinstance(read.python, str) or (read.python and not read.python.startswith("/")):
-        raise ValueError(f"python must be the absolute path of a program, not {read.python!r}.")
-    return read
-
-
-_PACKAGE: Final = Path(__file__).resolve().parents[2]
-_PACKAGES: Final = ("wire", "machine", "agentctl", "demo_agent")
-"""What runs in the sprite; the container image contains the same."""
-
-
-@cache
-def program_archive() -> bytes:
-    """Return a tar of ``executors_app/`` that is identical, byte for byte, for identical files."""
-    files = [_PACKAGE / "__init__.py"]
-    for package in _PACKAGES:
-        files += sorted((_PACKAGE / package).rglob("*.py"))
-    into = io.BytesIO()
-    with tarfile.open(fileobj=into, mode="w") as made:
-        for file in files:
-            entry = tarfile.TarInfo(file.relative_to(_PACKAGE.parent).as_posix())
-            entry.size, entry.mode = file.stat().st_size, 0o644
-            with file.open("rb") as content:
-                made.addfile(entry, content)
-    return into.getvalue()
-
-
-@cache
-def program_version() -> str:
-    """Return a hash that identifies exactly this program."""
-    return hashlib.sha256(program_archive()).hexdigest()[:16]
-
-
-def program_requirements() -> bytes:
-    """Return the program's pinned packages with their hashes."""
-    return (_PACKAGE.parent / "requirements" / "agentctl.txt").read_bytes()
-
 
 READY_TIMEOUT: Final = 60.0
 ASK_TIMEOUT: Final = 5.0
 _POLL: Final = 0.1
 _LONG: Final = 600.0
-
-
-class SpriteLayout:
-    """The name of one session's sprite, and the paths in it."""
-
-    def __init__(self, execution: LaunchSpec | ExecutionFacts, config: SpritesConfig):
-        if isinstance(execution, LaunchSpec):
-            self.execution_id = execution.execution_id
-        else:
-            self.execution_id = execution.id
-        self.session_id = execution.session_id
-        self.name = organisation.sprite_name(self.execution_id)
-        self.root = organisation.sprite_root(self.execution_id)
-        self.work = self.root / "work"
-        """The directory of the session's repository and worktree."""
-        worktree = workspace_root.sandbox_worktree_path(Path(self.work), self.session_id, execution.worktree_branch)
-        self.worktree = worktree
-        """The session's worktree; an empty branch follows from the id."""
-        self.seed = self.root / "seed"
-        """The file that the workspace is made from."""
-        self.state = self.root / "state"
-        """Agentctl's state directory."""
-        self.token = self.root / "token"
-        """The file with agentctl's bearer token."""
-        self.python = config.python
-        self.interpreter = config.python or str(self.root / "python" / "bin" / "python")
-        """The Python that runs the program."""
-
-    @property
-    def code(self) -> PurePosixPath:
-        """The directory of this version of the program."""
-        return self.root / f"program-{program_version()}"
-
-    def command(self, module: str, *arguments: str) -> list[str]:
-        """Return the argv that runs a module of the program."""
-        return ["env", f"PYTHONPATH={self.code}", self.interpreter, "-P", "-m", module, *arguments]
 
 
 async def install_program(api: Organisation, layout: SpriteLayout) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from django.conf import settings
 
-from executors_app import sprite_tunnel
+from executors_app.agentctl_client import sprite_tunnel
 from executors_app.wire.errors import LaunchFailed, RuntimeUnavailable
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ HOLD_SOCKET = PurePosixPath("/.sprite/api.sock")
 """The socket inside a sprite that takes requests to stay awake."""
 _FIRST_PORT: Final = 20_000
 _PORTS: Final = 10_000
+
+_PAGE: Final = 50
+_SAID: Final = 500
+OUTPUT_LIMIT: Final = 1 << 30
+"""Bytes that one command may write: the agent controls the whole machine and could send without end."""
 
 
 def sprite_name(execution_id: str) -> str:
@@ -63,12 +68,6 @@ def sprite_port(execution_id: str) -> int:
 def sprite_url(execution_id: str) -> str:
     """Return the agentctl URL for the row: the same in every process and over every pause of the sprite."""
     return f"http://{sprite_name(execution_id)}{sprite_tunnel.SUFFIX}:{sprite_port(execution_id)}"
-
-
-_PAGE: Final = 50
-_SAID: Final = 500
-OUTPUT_LIMIT: Final = 1 << 30
-"""Bytes that one command may write: the agent controls the whole machine and could send without end."""
 
 
 class SpriteRefused(LaunchFailed):

@@ -128,7 +128,11 @@ def is_number(value: Any, *, whole: bool) -> bool:
     """Return whether a value is a number of JSON, or a ``whole`` one."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return abs(value) <= _MAX_INTEGER and (float(value).is_integer() if whole else math.isfinite(value))
+    if abs(value) > _MAX_INTEGER:
+        return False
+    if whole:
+        return float(value).is_integer()
+    return math.isfinite(value)
 
 
 def problem_of(field: Mapping[str, Any], value: Any) -> Problem | None:
@@ -142,9 +146,10 @@ def problem_of(field: Mapping[str, Any], value: Any) -> Problem | None:
             return _problem_of_list(field, value)
         case "string":
             return _problem_of_text(field, value)
-    whole = field["type"] == "integer"
-    if not is_number(value, whole=whole):
-        return Problem(ProblemCode.WRONG_TYPE, "Expected a whole number." if whole else "Expected a number.")
+    if field["type"] == "integer" and not is_number(value, whole=True):
+        return Problem(ProblemCode.WRONG_TYPE, "Expected a whole number.")
+    if not is_number(value, whole=False):
+        return Problem(ProblemCode.WRONG_TYPE, "Expected a number.")
     return _outside(
         value,
         field,

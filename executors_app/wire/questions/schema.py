@@ -78,7 +78,9 @@ def check_url(url: str) -> str:
 
 def options_of(question: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the ways to answer, in the shape of a permission's options."""
-    accept = "Send answer" if question.get("mode") == questions.FORM else "Open the link"
+    accept = "Open the link"
+    if question.get("mode") == questions.FORM:
+        accept = "Send answer"
     return [
         {"option_id": questions.ACCEPT, "name": accept, "kind": "allow_once"},
         {"option_id": questions.DECLINE, "name": "Decline", "kind": "reject_once"},

@@ -12,7 +12,8 @@ from executors_app.encryption import SecretUnreadable
 from executors_app.mcp_servers import MAX_PAIRS, MAX_SERVERS, VALUE_LIMIT, check_mcp_servers
 from executors_app.models import AgentProfile, Executor, check_env
 from executors_app.plugins import missing_programs
-from executors_app.wire.agent_settings import AGENT, ENV_VAR, ID_LIMIT, TERMINAL
+from executors_app.wire.agent_settings import ID_LIMIT
+from executors_app.wire.auth_methods import AGENT, ENV_VAR, TERMINAL
 from executors_app.wire.protocol import LoginAction, LoginState
 from sessions_app.agents.models import APPLIED, REFUSED, WAITING
 from sessions_app.agents.services import agent_login

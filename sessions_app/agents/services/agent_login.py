@@ -22,7 +22,8 @@ from django.utils import timezone
 from executors_app.agent_capabilities import agent_identity
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile, Executor
-from executors_app.wire.agent_settings import ENV_VAR, REASON_LIMIT, TERMINAL, clean_text, parse_auth_methods
+from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
+from executors_app.wire.auth_methods import ENV_VAR, TERMINAL, parse_auth_methods
 from executors_app.wire.protocol import Code, LoginAction, LoginState
 from sessions_app.accounts.authorization import may_operate, may_operate_in, require_write
 from sessions_app.agents.events import LoginEnded, LoginRequested

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from executors_app.plugins import UnknownPlugin, agent_type
-from executors_app.wire.agent_settings import AGENT
+from executors_app.wire.auth_methods import AGENT
 from executors_app.wire.protocol import Code, LoginAction, LoginState
 from sessions_app.agents.events import left_out_sentence
 from sessions_app.agents.models import REFUSED, WAITING

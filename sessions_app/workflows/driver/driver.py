@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.utils import timezone
 
-from executors_app.client import AgentctlClient
+from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.machine import crash_points
 from sessions_app.kernel import actor_context
 from sessions_app.kernel.database_threads import DatabaseThread

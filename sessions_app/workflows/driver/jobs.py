@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
 
-from executors_app.client import AgentctlClient
+from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.wire.errors import AgentctlRefused, ExecutorError
 from executors_app.wire.protocol import Code, Job, JobError, JobState
 

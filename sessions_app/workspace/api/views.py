@@ -12,7 +12,13 @@ from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from executors_app.recovery_refs import list_saved_directory, read_saved_content, saved_diff, saved_log, saved_status
+from executors_app.repositories.recovery_refs import (
+    list_saved_directory,
+    read_saved_content,
+    saved_diff,
+    saved_log,
+    saved_status,
+)
 from sessions_app.accounts import authorization
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import FileParser, SessionApiView, StrictJSONParser, TeamPermission

@@ -13,11 +13,11 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from executors_app import recovery_refs
-from executors_app.client import AgentctlClient
+from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtimes
-from executors_app.recovery_refs import SavedWork
+from executors_app.repositories import recovery_refs
+from executors_app.repositories.recovery_refs import SavedWork
 from executors_app.runtimes import SupportsPush
 from executors_app.wire.errors import AgentctlUnreachable, NotKept
 from executors_app.wire.executions import ExecutorStatus

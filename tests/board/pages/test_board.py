@@ -14,7 +14,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from executors_app.machine.git.workspace_git import resolve_commit
+from executors_app.machine.git.repository_git import resolve_commit
 from executors_app.models import AgentProfile, Executor
 from sessions_app.board.services import board
 from sessions_app.board.services.tasks import create_session

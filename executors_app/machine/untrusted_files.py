@@ -27,9 +27,12 @@ def is_plain_directory(path: Path) -> bool:
 
 def read_regular_file(path: Path, limit: int, *, follow: bool = True) -> bytes | None:
     """Return the first ``limit`` bytes of a regular file; None if there is no readable one."""
+    # O_NONBLOCK, because opening a pipe without a writer would wait forever.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    if not follow:
+        flags |= os.O_NOFOLLOW
     try:
-        # O_NONBLOCK, because opening a pipe without a writer would wait forever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
+        descriptor = os.open(path, flags)
     except (OSError, ValueError):
         return None
     with os.fdopen(descriptor, "rb") as file:
@@ -58,7 +61,9 @@ class Directory:
     def __init__(self, path: Path, descriptor: int | None = None) -> None:
         """Open ``path``, unless it is opened already. Raises OSError, also if it is a link."""
         self.path = path
-        self.descriptor = os.open(path, _DIRECTORY) if descriptor is None else descriptor
+        if descriptor is None:
+            descriptor = os.open(path, _DIRECTORY)
+        self.descriptor = descriptor
         weakref.finalize(self, os.close, self.descriptor)
 
     def real_path(self) -> Path:

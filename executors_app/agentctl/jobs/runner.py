@@ -4,157 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import importlib.util
-import io
 import logging
-import marshal
 import os
-import subprocess
-import sys
 import uuid
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import orjson
-
-from executors_app.agentctl.http.requests import parse_environment, parse_identifier, parse_seconds, parse_text
-from executors_app.agentctl.job_store import JobFiles, JobRecords
-from executors_app.agentctl.process import forked_guard, guard_process, job_process, subreaper
+from executors_app.agentctl.jobs.files import JobFiles
+from executors_app.agentctl.jobs.guards import GuardProcess, start_guard
+from executors_app.agentctl.jobs.records import JobRecords
+from executors_app.agentctl.jobs.requests import JobRequest
+from executors_app.agentctl.process import subreaper
 from executors_app.agentctl.process.async_io import StateNotifier, wait_for_end
-from executors_app.agentctl.process.forked_guard import ForkedProcess
 from executors_app.agentctl.process.job_process import KEPT_BYTES
-from executors_app.agentctl.workspace.files import open_path
+from executors_app.agentctl.workspace.paths import open_path
 from executors_app.machine import crash_points
 from executors_app.machine.process import identity, spawning
 from executors_app.machine.process.spawning import AGENT_MARKER
 from executors_app.wire.protocol import ApiError, Code, Job, JobError, validation_error
-
-MAX_SCRIPT_BYTES: Final = 127 << 10
-"""Bytes; Linux limits one argument to 128 KiB."""
-DEFAULT_TIMEOUT: Final = 600.0
-MAX_TIMEOUT: Final = 86_400.0
-DEFAULT_GRACE: Final = 5.0
-MAX_GRACE: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """A checked job; ``cwd`` is relative to the workspace, times are in seconds."""
-
-    job_id: str
-    script: str
-    environment: Mapping[str, str]
-    cwd: str
-    timeout: float
-    grace: float
-
-    @property
-    def digest(self) -> str:
-        """Identifies the request, so that a repetition is recognised without storing secrets of its environment."""
-        return hashlib.sha256(orjson.dumps(asdict(self), option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-
-def parse_job_request(body: Mapping[str, Any]) -> JobRequest:
-    """Check the body of ``POST /jobs``; raises ApiError."""
-    return JobRequest(
-        job_id=_parse_job_id(body),
-        script=_parse_script(body),
-        environment=parse_environment(body, "environment"),
-        cwd=parse_text(body, "cwd", "."),
-        timeout=parse_seconds(body, "timeout", DEFAULT_TIMEOUT, MAX_TIMEOUT),
-        grace=parse_seconds(body, "grace", DEFAULT_GRACE, MAX_GRACE),
-    )
-
-
-def _parse_job_id(body: Mapping[str, Any]) -> str:
-    """Return the id; ``.`` and ``..`` cannot be part of a URL path."""
-    job_id = parse_identifier(body, "job_id")
-    if job_id in {".", ".."}:
-        raise validation_error("job_id must be more than dots", field="job_id")
-    return job_id
-
-
-def _parse_script(body: Mapping[str, Any]) -> str:
-    script = parse_text(body, "script")
-    if "\0" in script or len(script.encode()) > MAX_SCRIPT_BYTES:
-        message = f"script may have at most {MAX_SCRIPT_BYTES >> 10} KiB and no U+0000; put a longer one into a file"
-        raise validation_error(message, field="script")
-    return script
-
-
-SHELL: Final = "/bin/sh"
-GuardProcess = subprocess.Popen[bytes] | ForkedProcess
-_GUARD_MAIN: Final = f"from {job_process.__name__} import main\nmain()\n"
-
-
-def start_guard(
-    request: JobRequest, cwd: int, env: Mapping[str, str], marker: Mapping[str, str], files: Sequence[int]
-) -> tuple[GuardProcess, int]:
-    """Start a guard and its job; return the guard's process and its control pipe. Raises OSError.
-
-    ``cwd`` and ``files`` are open descriptors.
-    """
-    order = marshal.dumps(([SHELL, "-c", request.script], dict(env), request.timeout, request.grace))
-    with contextlib.ExitStack() as ours, contextlib.ExitStack() as guards:
-        control_end, control = os.pipe()
-        guards.callback(os.close, control_end)
-        ours.callback(os.close, control)
-        ends = (control_end, guards.enter_context(_memory_file(order)), *files, cwd)
-        forked = forked_guard.own()
-        process = (forked.fork_job_guard(ends) if forked else None) or _execute_guard(ends, marker)
-        ours.pop_all()
-    return process, control
-
-
-def _execute_guard(ends: Sequence[int], marker: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    with _memory_file(_GUARD_PROGRAM) as program:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", f"/proc/self/fd/{program}", *map(str, ends)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env=dict(marker),
-            pass_fds=[program, *ends],
-            start_new_session=True,
-            **spawning.child_user_arguments(),
-        )
-
-
-@contextlib.contextmanager
-def _memory_file(data: bytes) -> Iterator[int]:
-    descriptor = os.memfd_create("job")
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(data)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _guard_archive() -> bytes:
-    """Build a zip archive that Python can run, with the guard's two modules."""
-    packages = {"/".join(job_process.__name__.split(".")[:depth]) for depth in (1, 2, 3)}
-    with io.BytesIO() as buffer:
-        with zipfile.ZipFile(buffer, "w") as archive:
-            for package in sorted(packages):
-                archive.writestr(f"{package}/__init__.py", "")
-            for module in (guard_process, job_process):
-                path = Path(str(module.__file__))
-                code = compile(path.read_bytes(), path.stem, "exec")
-                compiled = importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
-                archive.writestr(f"{module.__name__.replace('.', '/')}.pyc", compiled)
-            archive.writestr("__main__.py", _GUARD_MAIN)
-        return buffer.getvalue()
-
-
-_GUARD_PROGRAM: Final = _guard_archive()
-"""Built at import: an upgrade of the package must not change the guards of a running agentctl."""
-
 
 logger = logging.getLogger(__name__)
 
@@ -174,8 +42,9 @@ class _RunningJob:
         self._process, self._control, self.mark = process, control, mark
         self.reason = JobError.LOST
         """The job's error if its guard dies before it writes one."""
-        found = identity.identify(process.pid)
-        self.start_time = found.start_time if found else 0
+        self.start_time = 0
+        if found := identity.identify(process.pid):
+            self.start_time = found.start_time
         self._end_within(request.timeout + request.grace, JobError.TIMEOUT)
 
     def _end_within(self, seconds: float, why: JobError) -> None:
@@ -288,7 +157,10 @@ class JobRunner:
         if files.end() is None:
             # First end what the killed guard has left, so that the job has really ended when its end is recorded.
             await subreaper.end_orphans(live.mark, live.start_time)
-            self._records.write_end(job_id, live.reason if files.has_begun else JobError.SPAWN_FAILED)
+            reason = live.reason
+            if not files.has_begun:
+                reason = JobError.SPAWN_FAILED
+            self._records.write_end(job_id, reason)
         crash_points.reached("agentctl.job_ended")
         del self._running[job_id]
         self._records.mark_ended(job_id)

@@ -16,9 +16,9 @@ import aiohttp
 import orjson
 from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
-from executors_app.machine.bulk_status import MAX_ANSWER, answer_too_large, error_for_status, read_json
-from executors_app.machine.sockets import LOCAL_HOST_HEADER, AgentctlListener, connector_url
-from executors_app.sprite_tunnel import TunnelConnector, tunnel_host_header
+from executors_app.agentctl_client.sprite_tunnel import TunnelConnector, tunnel_host_header
+from executors_app.machine.agentctl_answers import MAX_ANSWER, answer_too_large, error_for_status, read_json
+from executors_app.machine.listeners import LOCAL_HOST_HEADER, AgentctlListener, connector_url
 from executors_app.wire.errors import (
     AgentctlForeign,
     AgentctlRefused,
@@ -153,8 +153,9 @@ class HttpClient:
         headers = self._headers | dict(headers or {})
         try:
             async with asyncio.timeout(timeout), self._pool() as http:
-                # As a file, because aiohttp warns about large bytes objects.
-                sent = None if data is None else BytesIO(data)
+                sent = None
+                if data is not None:
+                    sent = BytesIO(data)  # as a file, because aiohttp warns about large bytes objects
                 call = http.request(
                     method,
                     self._url + path,

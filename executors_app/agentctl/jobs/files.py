@@ -1,4 +1,4 @@
-"""Jobs on disk: the record of each request, recent output, and how each job ended."""
+"""The directory of one job: its recent output, and how it ended."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import asyncio
 import contextlib
 import fcntl
 import hashlib
-import logging
 import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from executors_app.agentctl.process.job_process import BEGUN, ENDED, HEAD_BYTES, KEPT_BYTES, end_line
-from executors_app.agentctl.state_files import DurableStore, sync_directory, write_all
-from executors_app.wire.protocol import ApiError, Code, Job, JobError, JobState
+from executors_app.agentctl.state_files import sync_directory, write_all
+from executors_app.wire.protocol import JobError, JobState
 
 _RESERVE_BYTES: Final = 4096
 """Bytes that are allocated in each file before a job starts, so that its end can be written on a full disk."""
@@ -193,6 +191,11 @@ class JobFiles:
             return _decode_tail(first + os.pread(fd, length - len(first), HEAD_BYTES), is_cut=length < total)
         return ""
 
+    def tails(self, totals: tuple[int, int], most: int) -> tuple[str, str]:
+        """Return the last ``most`` bytes of stdout and stderr."""
+        stdout, stderr = STREAMS
+        return self.tail(stdout, most, totals[0]), self.tail(stderr, most, totals[1])
+
     def _stream_total(self, name: str) -> int:
         with contextlib.suppress(OSError), (self.directory / name).open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -204,17 +207,28 @@ class JobFiles:
 
 async def wait_for_guards(state_dir: Path, within: float = 10.0) -> None:
     """Wait until the guards that an earlier agentctl left have ended their jobs, which they do when it dies."""
-    directory, until = jobs_directory(state_dir), time.monotonic() + within
-    guarded = [JobFiles(path) for path in directory.iterdir()] if directory.is_dir() else []
+    until = time.monotonic() + within
+    guarded = all_jobs(state_dir)
     while (guarded := [files for files in guarded if files.is_guarded]) and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(_LOCK_POLL)
 
 
+def all_jobs(state_dir: Path) -> list[JobFiles]:
+    """Return the directory of every job that has one, and of the one that is prepared."""
+    directory = jobs_directory(state_dir)
+    if not directory.is_dir():
+        return []
+    return [JobFiles(path) for path in directory.iterdir()]
+
+
 def _parse_end(line: bytes) -> JobEnd | None:
     try:
-        _, code, why, stdout, stderr, lost, at = line.decode().split()
-        error = "" if why == "-" else why
-        exit_code = None if code == "-" else int(code)
+        _, code, error, stdout, stderr, lost, at = line.decode().split()
+        exit_code = None
+        if code != "-":
+            exit_code = int(code)
+        if error == "-":
+            error = ""
         return JobEnd(exit_code, error, (int(stdout), int(stderr)), lost == "1", float(at))
     except ValueError:
         return None
@@ -224,109 +238,3 @@ def _decode_tail(data: bytes, *, is_cut: bool) -> str:
     if is_cut:  # possibly in the middle of a character
         data = data[:3].lstrip(_INNER_BYTES) + data[3:]
     return data.decode("utf-8", "replace").replace("\0", "\ufffd")
-
-
-logger = logging.getLogger(__name__)
-
-MAX_KEPT: Final = 100
-"""Ended jobs whose output is stored; for older ones only how they ended."""
-_TOPIC: Final = "job"
-_UNKNOWN_END: Final = JobEnd(None, JobError.LOST, (0, 0), is_incomplete=True, at=0.0)
-
-
-class JobRecords:
-    """The jobs in one state directory. Create it only after the processes of an earlier agentctl have ended."""
-
-    def __init__(self, state_dir: Path, memory: DurableStore):
-        self._directory, self._store = jobs_directory(state_dir), memory
-        self._ended_jobs = self._settle_unfinished()
-        self._forget_old()
-
-    def digest(self, job_id: str) -> str | None:
-        """Return the digest of a job's request; None if there is no such job."""
-        known = self._store.get(_TOPIC, job_id)
-        return known["digest"] if known else None
-
-    def record_request(self, job_id: str, digest: str) -> None:
-        """Record that a job was requested, on disk when this returns. Raises OSError."""
-        self._store.put(_TOPIC, job_id, {"digest": digest, "started_at": _to_iso(time.time())})
-
-    def files_of(self, job_id: str) -> JobFiles:
-        """Return a job's directory, which may not exist."""
-        return JobFiles(self._directory / job_directory_name(job_id))
-
-    def mark_ended(self, job_id: str) -> None:
-        """Record that a job has ended, and delete the output of the oldest if there are too many."""
-        self._ended_jobs.append(job_id)
-        self._forget_old()
-
-    def write_end(self, job_id: str, why: JobError) -> None:
-        """Write a job's end record for a guard that could not."""
-        try:
-            self.files_of(job_id).write_end(why)
-        except OSError as error:
-            logger.warning("the end of a job could not be written: %s", error)
-
-    def report(self, job_id: str, tail: int, *, is_running: bool) -> Job:
-        """Return the ``protocol.Job`` with at most ``tail`` bytes of each stream; raises ApiError."""
-        files, started_at = self.files_of(job_id), self._record_of(job_id)["started_at"]
-        end = None if is_running else self._end(job_id)
-        totals = end.stream_bytes if end else files.stream_totals()
-        stdout, stderr = (files.tail(name, tail, length) for name, length in zip(STREAMS, totals, strict=True))
-        return {
-            "job_id": job_id,
-            "state": end.state if end else JobState.RUNNING,
-            "exit_code": end.exit_code if end else None,
-            "stdout": stdout,
-            "stderr": stderr,
-            "truncated": bool(end and end.is_incomplete) or max(totals) > files.readable_bytes(tail),
-            "error": end.error if end else "",
-            "started_at": started_at,
-            "ended_at": _to_iso(end.at) if end else None,
-        }
-
-    def _record_of(self, job_id: str) -> dict[str, Any]:
-        known: dict[str, Any] | None = self._store.get(_TOPIC, job_id)
-        if known is None:
-            raise ApiError(Code.JOB_UNKNOWN, "there is no job with this id", job_id=job_id)
-        return known
-
-    def _end(self, job_id: str) -> JobEnd:
-        archived = self._record_of(job_id).get("end")
-        if archived:
-            return JobEnd.from_json(archived)
-        return self.files_of(job_id).end() or _UNKNOWN_END
-
-    def _settle_unfinished(self) -> list[str]:
-        """Write missing ends of an earlier agentctl's jobs; return the jobs with output, oldest end first."""
-        unfinished = [job_id for job_id, known in self._store.items_of(_TOPIC).items() if "end" not in known]
-        self._remove_unknown({job_directory_name(job_id) for job_id in unfinished})
-        for job_id in unfinished:
-            files = self.files_of(job_id)
-            if files.end() is None:
-                self.write_end(job_id, JobError.LOST if files.has_begun else JobError.AGENTCTL_ENDED)
-        return sorted(unfinished, key=lambda job_id: self._end(job_id).at)
-
-    def _remove_unknown(self, names: set[str]) -> None:
-        """Delete directories of jobs that were prepared but never recorded, or whose output has expired."""
-        for path in self._directory.iterdir() if self._directory.is_dir() else ():
-            if path.name not in names:
-                JobFiles(path).remove()
-
-    def _forget_old(self) -> None:
-        """Reduce the oldest jobs to how they ended; postponed while the disk is full."""
-        try:
-            while len(self._ended_jobs) > MAX_KEPT:
-                job_id = self._ended_jobs[0]
-                end = self._end(job_id)
-                end = replace(end, is_incomplete=end.is_incomplete or any(end.stream_bytes))
-                # The end first, then the files: after a crash in between, the next agentctl removes the files.
-                self._store.put(_TOPIC, job_id, {**self._record_of(job_id), "end": end.to_json()})
-                self.files_of(job_id).remove()
-                del self._ended_jobs[0]
-        except OSError as error:
-            logger.warning("the output of an old job could not be removed: %s", error)
-
-
-def _to_iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat()

@@ -6,7 +6,6 @@ agentctl's answers. Everything is read from git's objects; nothing is written.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +21,11 @@ from executors_app.repositories import bare
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.git import VIEW, GitFailed
 from executors_app.repositories.git_errors import Cause
-from executors_app.repositories.team import TeamRepository, common_directory
+from executors_app.repositories.layout import common_directory
+from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.workspace_store import execution_storage
 from executors_app.wire.errors import NotKept, RepositoryUnusable, RuntimeUnavailable
 from executors_app.wire.file_content import describe_content
-from executors_app.workspace_store import execution_storage
 
 CONTENT_LIMIT: Final = 1 << 20
 LIST_LIMIT: Final = 4 << 20
@@ -69,15 +69,16 @@ def find_saved_work(repository: Path, session_id: str, branch: str) -> SavedWork
     source, refs = _find_source(repository, session_id, own, recovery)
     read = partial(source.git.text, bounds=VIEW)
     found = recovery_snapshots.find_recovery(read, recovery)
-    usable = found if found and _is_usable_snapshot(source, found, session_id) else None
+    usable = None
+    if found and _is_usable_snapshot(source, found, session_id):
+        usable = found
     head, shown = refs.get(own, ""), branch
     if usable and usable.head and (not head or usable.ref not in (None, own)):
         head, shown = usable.head, (usable.ref or "").removeprefix(BRANCH_PREFIX)
     if not head:
         raise NotKept(f"Neither the branch {branch} nor a snapshot of this session was found.")
-    newest = usable if usable and usable.head == head else None
-    if newest:
-        files, index, submodules = (newest.commit, newest.index, newest.submodules)
+    if usable and usable.head == head:
+        files, index, submodules = (usable.commit, usable.index, usable.submodules)
     else:
         files, index, submodules = (head, head, "")
     at = read("log", "-1", "--no-mailmap", "--format=%cI", files, "--")
@@ -130,8 +131,9 @@ def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
     plain, saved = _check_path(path), _saved_submodules(kept)
     said = _read_git(kept, "ls-tree", "-z", "-l", _place_of(kept, plain, saved))
     entries = [_tree_entry(line) for line in said.split(b"\0")[:-1]]
+    submodules = {each.path for each in saved}
     for entry in entries:
-        if any(each.path == (f"{plain}/{entry['name']}" if plain else entry["name"]) for each in saved):
+        if f"{plain}/{entry['name']}".removeprefix("/") in submodules:
             entry["type"] = "directory"
     entries.sort(key=lambda entry: entry["name"])
     return {"path": path, "entries": entries, "truncated": len(said) == LIST_LIMIT, **kept.said()}
@@ -149,7 +151,7 @@ def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
 
 def saved_status(kept: SavedWork) -> dict[str, Any]:
     """Return ``{branch, head, clean, staged, unstaged, untracked, conflicted, submodules, truncated, kept}``."""
-    submodules = [told for each in _saved_submodules(kept) if (told := _submodule_status(kept, each))]
+    submodules = list(filter(None, (_submodule_status(kept, each) for each in _saved_submodules(kept))))
     staged, unstaged = _changes(kept, kept.head, kept.index), _changes(kept, kept.index, kept.files)
     untracked = [one["path"] for one in unstaged if one["change"] == "added"]
     unstaged = [one for one in unstaged if one["change"] != "added"]
@@ -169,18 +171,35 @@ def saved_status(kept: SavedWork) -> dict[str, Any]:
 
 def saved_diff(kept: SavedWork, path: str = "") -> dict[str, Any]:
     """Return ``{path, staged, unstaged, truncated, kept}``; untracked files are part of ``unstaged``."""
-    plain = _check_path(path) if path else ""
-    around = _submodule_around(plain, _saved_submodules(kept)) if plain else None
-    states = around.states if around else (kept.head, kept.index, kept.files)
-    rest = plain[len(around.path) + 1 :] if around else plain
-    where = ("--", rest) if rest else ()
-    said = [
-        _read_git(kept, "--literal-pathspecs", "diff-tree", *_PATCH_OPTIONS, *pair, *where, limit=CONTENT_LIMIT)
-        for pair in itertools.pairwise(states)
-    ]
-    staged, unstaged = (one.decode("utf-8", "replace") for one in said)
-    truncated = any(len(one) == CONTENT_LIMIT for one in said)
-    return {"path": path, "staged": staged, "unstaged": unstaged, "truncated": truncated, **kept.said()}
+    (head, index, files), rest = _states_of(kept, path)
+    staged = _read_diff(kept, head, index, rest)
+    unstaged = _read_diff(kept, index, files, rest)
+    return {
+        "path": path,
+        "staged": staged.decode("utf-8", "replace"),
+        "unstaged": unstaged.decode("utf-8", "replace"),
+        "truncated": CONTENT_LIMIT in (len(staged), len(unstaged)),
+        **kept.said(),
+    }
+
+
+def _states_of(kept: SavedWork, path: str) -> tuple[tuple[str, str, str], str]:
+    """Return the states of the repository that contains a path (HEAD, index, files), and the path in it."""
+    outside = (kept.head, kept.index, kept.files)
+    if not path:
+        return outside, ""
+    plain = _check_path(path)
+    around = _submodule_around(plain, _saved_submodules(kept))
+    if around is None:
+        return outside, plain
+    return around.states, plain[len(around.path) + 1 :]
+
+
+def _read_diff(kept: SavedWork, before: str, after: str, path: str) -> bytes:
+    arguments = ["--literal-pathspecs", "diff-tree", *_PATCH_OPTIONS, before, after]
+    if path:
+        arguments += ["--", path]
+    return _read_git(kept, *arguments, limit=CONTENT_LIMIT)
 
 
 def saved_log(kept: SavedWork, limit: int, skip: int) -> dict[str, Any]:
@@ -241,13 +260,13 @@ def _submodule_status(kept: SavedWork, saved: _SavedSubmodule) -> dict[str, Any]
     head, index, now = saved.states
     for side, pair in (("staged", (head, index)), ("unstaged", (index, now))):
         for entry in _changes(kept, *pair):
-            is_new = side == "unstaged" and entry["change"] == "added"
-            told = ("untracked", "untracked") if is_new else (entry["change"], side)
-            files.append({"path": f"{saved.path}/{entry['path']}", "change": told[0], "side": told[1]})
-    shown = {"path": saved.path, "files": files[:_MAX_FILES], "count": len(files), "problem": ""}
-    if files:
-        return shown
-    return None
+            file = {"path": f"{saved.path}/{entry['path']}", "change": entry["change"], "side": side}
+            if side == "unstaged" and entry["change"] == "added":
+                file["change"] = file["side"] = "untracked"
+            files.append(file)
+    if not files:
+        return None
+    return {"path": saved.path, "files": files[:_MAX_FILES], "count": len(files), "problem": ""}
 
 
 def _read_git(kept: SavedWork, *arguments: str, limit: int = LIST_LIMIT) -> bytes:
@@ -279,8 +298,10 @@ def _tree_entry(line: bytes) -> dict[str, Any]:
     about, _, name = line.partition(b"\t")
     mode, _, _, size = about.decode().split()
     kind = _TYPES.get(mode, "file")
-    known = int(size) if kind in {"file", "symlink"} else None
-    return {"name": name.decode("utf-8", "replace"), "type": kind, "size": known}
+    entry: dict[str, Any] = {"name": name.decode("utf-8", "replace"), "type": kind, "size": None}
+    if kind in {"file", "symlink"}:
+        entry["size"] = int(size)
+    return entry
 
 
 def _changes(kept: SavedWork, before: str, after: str) -> list[dict[str, str]]:

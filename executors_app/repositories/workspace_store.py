@@ -18,21 +18,34 @@ from django.conf import settings
 from executors_app.fair_threads import FairThreads
 from executors_app.machine.git import recovery_snapshots, worktrees
 from executors_app.machine.git.git_directory import POINTER_LIMIT
+from executors_app.machine.git.seeds import Seed, write_seed
 from executors_app.machine.git.workspace_root import BORROWED_REPOSITORY
-from executors_app.machine.git.worktrees import Seed, write_seed
 from executors_app.machine.process import identity
 from executors_app.machine.storage import ExecutionStorage, StateDirectory
 from executors_app.repositories import bare, ref_files
 from executors_app.repositories.archive import Archive
-from executors_app.repositories.bare import WorkspaceRefs
+from executors_app.repositories.layout import checked_out_branches
 from executors_app.repositories.object_store import ObjectStore
-from executors_app.repositories.team import TeamRepository, checked_out_branches
+from executors_app.repositories.team import TeamRepository
 from executors_app.repositories.transfer import Pack
+from executors_app.repositories.workspace_refs import WorkspaceRefs
 from executors_app.wire.errors import RepositoryUnusable, WorkspaceGone
 from executors_app.wire.executions import ExecutionFacts, LaunchSpec, WorkspaceState
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+Download = Callable[[Sequence[str], IO[bytes]], Awaitable[dict[str, str]]]
+"""Writes a bundle of what the given commits do not contain into a file; returns commits by ref."""
+_BORROWED_OBJECTS: Final = f"{BORROWED_REPOSITORY}/objects"
+
+
+_GIT_THREADS: Final = FairThreads(16, "git")
+"""Git may wait for a slot or a lock, and must not take the threads that everything else in the process runs in."""
+
+
+Moves = dict[str, tuple[str, str]]
+"""Refs, each with its current commit and its new commit."""
 
 
 class LocalStateMixin:
@@ -64,11 +77,6 @@ def state_directory_of(execution_id: str) -> StateDirectory:
 def is_known_here(execution: ExecutionFacts) -> bool:
     """Whether the execution's state directory with its token is on this disk."""
     return execution_storage().is_known(execution)
-
-
-Download = Callable[[Sequence[str], IO[bytes]], Awaitable[dict[str, str]]]
-"""Writes a bundle of what the given commits do not contain into a file; returns commits by ref."""
-_BORROWED_OBJECTS: Final = f"{BORROWED_REPOSITORY}/objects"
 
 
 def data_directory() -> Path:
@@ -138,11 +146,15 @@ def prepare_seed(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "")
     sources = LaunchSources.of(spec)
     sources.begin(spec)
     branch = workspace_branch(spec)
-    borrow = (_BORROWED_OBJECTS,) if borrows else ()
+    borrow: tuple[str, ...] = ()
+    if borrows:
+        borrow = (_BORROWED_OBJECTS,)
     if spec.worktree_path and not lost:
         write_seed(Seed(branch, objects=borrow), into)
         return ""
-    rebuilt = _rebuilt(sources.archive, branch, lost) if lost and spec.worktree_path else ""
+    rebuilt = ""
+    if lost and spec.worktree_path:
+        rebuilt = _rebuilt(sources.archive, branch, lost)
     sources.store.update()
     sources.archive.write_seed(
         into,
@@ -210,10 +222,6 @@ async def receive_work(execution: ExecutionFacts, download: Download) -> bool:
         )
 
 
-_GIT_THREADS: Final = FairThreads(16, "git")
-"""Git may wait for a slot or a lock, and must not take the threads that everything else in the process runs in."""
-
-
 async def in_git_thread(repository: str, function: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs) -> _T:
     """Call a function that may wait for git's slots and locks; a slow ``repository`` leaves threads to others."""
     return await _GIT_THREADS.call(repository, partial(function, *arguments, **options))
@@ -247,10 +255,6 @@ def _import_bundle(sources: LaunchSources, execution: ExecutionFacts, bundle: Pa
     # Publish even if nothing was new: an earlier call may have been killed between import and publication.
     publish(sources.repository, sources.archive, branch)
     return sources.archive.tips() != before
-
-
-Moves = dict[str, tuple[str, str]]
-"""Refs, each with its current commit and its new commit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import IO, Any, Final, cast
 from urllib.parse import quote
 
 import aiohttp
-import orjson
 
-from executors_app.http_client import DEFAULT_TIMEOUT, HttpClient, open_connection_pool, tls_trust
-from executors_app.machine.bulk_status import StatusTarget, check_execution, poll_statuses, read_json
+from executors_app.agentctl_client.http_client import DEFAULT_TIMEOUT, HttpClient, tls_trust
+from executors_app.agentctl_client.streams import EventStream, ShellStream
+from executors_app.machine.agentctl_answers import check_execution, read_json
 from executors_app.machine.git.workspace_root import MAX_BUNDLE_BYTES, parse_refs
+from executors_app.machine.listeners import AgentctlListener
 from executors_app.machine.process.execution_processes import recorded_process
-from executors_app.machine.sockets import AgentctlListener
 from executors_app.wire import socket_urls
-from executors_app.wire.errors import (
-    AgentctlRefused,
-    AgentctlUnreachable,
-    LaunchFailed,
-    StaleGeneration,
-    WorkspaceGone,
-)
+from executors_app.wire.errors import AgentctlRefused, LaunchFailed, WorkspaceGone
 from executors_app.wire.executions import LOCAL, ExecutionFacts
 from executors_app.wire.launch_tokens import bearer_token
-from executors_app.wire.line_format import NUL, UNREADABLE, is_line, is_too_complex, parse_line
-from executors_app.wire.protocol import CLOSE_OVERTAKEN, CLOSE_STALE_GENERATION, GENERATION_HEADER, Code, Job
-
-__all__ = ["AgentctlClient", "EventStream", "ShellStream", "StatusTarget", "open_connection_pool", "poll_statuses"]
+from executors_app.wire.protocol import GENERATION_HEADER, Code, Job
 
 _MAKE_TIMEOUT: Final = 900.0
 
@@ -92,7 +82,9 @@ class AgentctlClient:
 
         With ``delete_transcript`` the answer has ``transcript``: ``{"deleted", "confirmed", "reason"}``.
         """
-        body = {"grace": grace, "intent_id": intent_id, **({"delete_transcript": True} if delete_transcript else {})}
+        body: dict[str, Any] = {"grace": grace, "intent_id": intent_id}
+        if delete_transcript:
+            body["delete_transcript"] = True
         return await self._wire.post("/agent/stop", body, timeout=grace + 2 * DEFAULT_TIMEOUT)
 
     async def prompt(
@@ -124,7 +116,9 @@ class AgentctlClient:
 
         ``content`` holds the fields of a form.
         """
-        body = {"option_id": option_id, **({"content": content} if content else {})}
+        body: dict[str, Any] = {"option_id": option_id}
+        if content:
+            body["content"] = content
         return await self._wire.post(f"/permissions/{quote(permission_id, safe='')}", body)
 
     async def agent_session(self) -> dict[str, Any]:
@@ -148,7 +142,9 @@ class AgentctlClient:
 
         ``expected``: the hash of the current content, ``*`` for any content, None for no file.
         """
-        headers = {} if expected is None else {"If-Match": expected}
+        headers = {}
+        if expected is not None:
+            headers["If-Match"] = expected
         sent = await self._wire.call("PUT", "/files/content", params={"path": path}, data=content, headers=headers)
         return read_json(200, sent)
 
@@ -253,136 +249,7 @@ def listener_for(execution: ExecutionFacts) -> AgentctlListener | None:
 
 
 def _job_params(wait: float, tail: int | None) -> dict[str, str]:
-    return {"wait": f"{wait:g}"} | ({} if tail is None else {"tail": str(tail)})
-
-
-_SHOWN_LIMIT = 200
-"""Bytes of an unreadable line that are shown."""
-_ACK_BYTES = 16 << 10
-"""Bytes of frames after which they are acknowledged without being asked to: agentctl deletes megabytes at once."""
-
-
-class EventStream:
-    """Batches of journal lines, one per frame; a *truncated* notice forms a separate batch.
-
-    The iteration ends when agentctl closes the stream normally. It raises StaleGeneration if a newer generation has
-    taken over, and AgentctlUnreachable if the connection is lost. An unreadable line is replaced by one of the kind
-    ``line_format.UNREADABLE``.
-    """
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse):
-        self._socket = socket
-        self._frames: deque[tuple[int, int]] = deque(maxlen=4096)
-        """The last seq and the size of each frame that is not stored yet."""
-        self._stored = 0
-        """Bytes that were stored since the last acknowledgement."""
-
-    def __aiter__(self) -> AsyncIterator[list[dict[str, Any]]]:
-        return self
-
-    async def __anext__(self) -> list[dict[str, Any]]:
-        message = await self._socket.receive()
-        if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-            lines = parse_frame(message.data)
-            last_seq = lines[-1]["seq"] if lines and is_line(lines[-1]) else 0
-            self._frames.append((last_seq, len(message.data)))
-            return lines
-        code = self._socket.close_code
-        if code == CLOSE_STALE_GENERATION:
-            newer = "A newer generation has taken over this event stream."
-            raise StaleGeneration(newer, status=409, refusal=Code.STALE_GENERATION.value)
-        if code in (aiohttp.WSCloseCode.OK, aiohttp.WSCloseCode.GOING_AWAY):
-            raise StopAsyncIteration
-        raise AgentctlUnreachable(
-            "The connection to agentctl's event stream was lost.", reason="closed", close_code=code
-        )
-
-    async def ack(self, seq: int, *, now: bool = True) -> None:
-        """Acknowledge lines up to ``seq``, which agentctl may then delete; raises AgentctlUnreachable.
-
-        Unless it must be ``now``, a few lines are left for a later acknowledgement.
-        """
-        while self._frames and self._frames[0][0] <= seq:
-            self._stored += self._frames.popleft()[1]
-        if not now and self._stored < _ACK_BYTES:
-            return
-        self._stored = 0
-        try:
-            await self._socket.send_str(f'{{"ack":{seq}}}')
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise AgentctlUnreachable("The connection to agentctl's event stream was lost.", reason="closed") from error
-
-
-def parse_frame(frame: str | bytes) -> list[dict[str, Any]]:
-    """Return the journal lines of a frame."""
-    raw = frame.encode("utf-8", "replace") if isinstance(frame, str) else frame
-    if is_too_complex(raw):
-        return _parse_each(raw)
-    try:
-        lines: list[dict[str, Any]] = orjson.loads(b"[" + raw.strip(b"\n").replace(b"\n", b",") + b"]")
-        orjson.dumps(lines)  # raises if it is nested too deep for other readers
-    except (ValueError, TypeError):
-        lines = []
-    if lines and NUL not in raw and all(is_line(line) or _is_notice(line) for line in lines):
-        return lines
-    return _parse_each(raw)
-
-
-def _parse_each(raw: bytes) -> list[dict[str, Any]]:
-    """Return the lines of a frame; those that cannot be read are replaced."""
-    return [
-        _parse_line(each) or {"kind": UNREADABLE, "text": each[:_SHOWN_LIMIT].decode("utf-8", "replace")}
-        for each in raw.split(b"\n")
-        if each.strip()
-    ]
-
-
-def _parse_line(raw: bytes) -> dict[str, Any] | None:
-    if is_too_complex(raw):
-        return None
-    return parse_line(raw + b"\n")
-
-
-def _is_notice(line: Any) -> bool:
-    return isinstance(line, dict) and "type" in line and "kind" not in line
-
-
-class ShellStream:
-    """The output of a shell as bytes, and agentctl's notices about it as text (JSON).
-
-    The iteration ends when the shell has ended or another reader has opened it (``overtaken``). It raises
-    AgentctlUnreachable if the connection is lost.
-    """
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse):
-        self._socket = socket
-
-    @property
-    def overtaken(self) -> bool:
-        """Whether another reader has taken over the shell."""
-        return self._socket.close_code == CLOSE_OVERTAKEN
-
-    def __aiter__(self) -> AsyncIterator[bytes | str]:
-        return self
-
-    async def __anext__(self) -> bytes | str:
-        message = await self._socket.receive()
-        if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-            return message.data  # type: ignore[no-any-return]
-        if self.overtaken or self._socket.close_code in (aiohttp.WSCloseCode.OK, aiohttp.WSCloseCode.GOING_AWAY):
-            raise StopAsyncIteration
-        raise AgentctlUnreachable("The connection to the shell was lost.", reason="closed")
-
-    async def type(self, data: bytes) -> None:
-        """Send keyboard input; waits while the shell accepts none. Raises AgentctlUnreachable."""
-        await self._sent(self._socket.send_bytes(data))
-
-    async def resize(self, columns: int, rows: int) -> None:
-        """Set the size of the shell's window; raises AgentctlUnreachable."""
-        await self._sent(self._socket.send_str(orjson.dumps({"resize": [columns, rows]}).decode()))
-
-    async def _sent(self, sending: Awaitable[None]) -> None:
-        try:
-            await sending
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise AgentctlUnreachable("The connection to the shell was lost.", reason="closed") from error
+    params = {"wait": f"{wait:g}"}
+    if tail is not None:
+        params["tail"] = str(tail)
+    return params

@@ -18,7 +18,7 @@ import aiohttp
 import orjson
 from django.conf import settings
 
-from executors_app.machine.sockets import LocalConnector
+from executors_app.machine.listeners import LocalConnector
 from executors_app.wire.protocol import SOCKET_MESSAGE_LIMIT
 
 SUFFIX: Final = ".sprite.invalid"
