@@ -208,9 +208,11 @@ class Permissions:
             question = permission.body.get("question") or {}
             if question.get("elicitation_id") == elicitation_id and permission.chosen is None:
                 permission.chosen = questions.ACCEPT
-                told = {"permission_id": permission.body["permission_id"], "option_id": questions.ACCEPT}
-                self._journal.append(JournalKind.PERMISSION_RESOLVED, **told, reason="completed")
-                self._store.put("answer", told["permission_id"], {"option_id": questions.ACCEPT})
+                permission_id, result = permission.body["permission_id"], {"option_id": questions.ACCEPT}
+                self._journal.append(
+                    JournalKind.PERMISSION_RESOLVED, permission_id=permission_id, **result, reason="completed"
+                )
+                self._store.put("answer", permission_id, result)
                 permission.decided.set_result(questions.ACCEPT)
                 return True
         return False
@@ -250,9 +252,10 @@ def _shows_the_same(permission: _OpenPermission, request: Mapping[str, Any]) -> 
 
 
 def _refuse_wrong_answer(question: Mapping[str, Any], content: Mapping[str, Any]) -> None:
-    if problems := check_answer(question, content):
-        told = {name: {"code": problem.code, "message": problem.message} for name, problem in problems.items()}
-        raise validation_error("the answer does not fit the question", fields=told)
+    problems = check_answer(question, content)
+    if problems:
+        fields = {name: {"code": problem.code, "message": problem.message} for name, problem in problems.items()}
+        raise validation_error("the answer does not fit the question", fields=fields)
 
 
 def _first_allow_option(options: list[Mapping[str, Any]]) -> str | None:

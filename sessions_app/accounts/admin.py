@@ -38,7 +38,10 @@ class _UserNameCheckMixin:
         """Refuse a changed name that looks like that of another account."""
         form: Any = self
         above: Any = super()
-        name = str(above.clean_username() if hasattr(above, "clean_username") else form.cleaned_data["username"])
+        if hasattr(above, "clean_username"):
+            name = str(above.clean_username())
+        else:
+            name = str(form.cleaned_data["username"])
         if "username" in form.changed_data:
             try:
                 check_user_name(name, form.instance.pk)

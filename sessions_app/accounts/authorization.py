@@ -26,7 +26,9 @@ def writable_teams(user: User) -> QuerySet[Group]:
 
 def may_write(user: User, team: Group | int) -> bool:
     """Return whether ``user`` may change what belongs to ``team`` (a row or its id)."""
-    return writable_teams(user).filter(id=team.pk if isinstance(team, Group) else team).exists()
+    if isinstance(team, Group):
+        team = team.pk
+    return writable_teams(user).filter(id=team).exists()
 
 
 def may_write_session(user: User, session: TaskSession) -> bool:

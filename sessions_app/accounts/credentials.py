@@ -58,7 +58,10 @@ def create_token(user: User, name: str, scope: str, days: int | None) -> tuple[A
     """Create a token; return its row and its secret, which is not stored. Raise Conflict if there are too many."""
     if ApiToken.objects.live().filter(user_id=user.pk).count() >= MAX_TOKENS:
         raise Conflict(f"You have {MAX_TOKENS} tokens. Revoke one that is no longer used, then create this one.")
-    return ApiToken.mint(user, name, scope, timedelta(days=days) if days else None)
+    lifetime = None
+    if days:
+        lifetime = timedelta(days=days)
+    return ApiToken.mint(user, name, scope, lifetime)
 
 
 def revoke_token(user: User, token_id: uuid.UUID) -> None:

@@ -281,13 +281,16 @@ class ApiToken(models.Model):
     @classmethod
     def keep(cls, user: User, key: str, name: str, scope: str, lifetime: timedelta | None) -> ApiToken:
         """Store the hash of an existing token."""
+        expires_at = None
+        if lifetime:
+            expires_at = timezone.now() + lifetime
         return cls.objects.create(
             user=user,
             name=name,
             scope=scope,
             secret_hash=secret_digest(key),
             begins_with=key[:SHOWN_CHARACTERS],
-            expires_at=timezone.now() + lifetime if lifetime else None,
+            expires_at=expires_at,
         )
 
     @classmethod

@@ -25,9 +25,11 @@ class TeamQuerySet(models.QuerySet[M_co]):
 
     def visible_to(self, user: User) -> Self:
         """Return the rows of the user's teams; none for an anonymous user."""
-        path = cast(type[TeamModel], self.model).team_path
-        paths, teams = (path,) if isinstance(path, str) else path, teams_of(user)
-        return self.filter(reduce(or_, (models.Q(**{f"{one}__in": teams}) for one in paths)))
+        paths = cast(type[TeamModel], self.model).team_path
+        if isinstance(paths, str):
+            paths = (paths,)
+        teams = teams_of(user)
+        return self.filter(reduce(or_, (models.Q(**{f"{path}__in": teams}) for path in paths)))
 
 
 class TeamModel(models.Model):

@@ -31,14 +31,15 @@ def check_user_name(name: str, user_id: int | None = None) -> None:
     A name must be ASCII and must not look like the name of another account.
     """
     if not _NAME.fullmatch(name):
-        said = "A user name can contain only the letters a to z, digits and @ . + - _. Other characters can look alike."
-        raise ValidationError({"username": [said]}, code="not_ascii")
+        text = "A user name can contain only the letters a to z, digits and @ . + - _. Other characters can look alike."
+        raise ValidationError({"username": [text]}, code="not_ascii")
     same = name_skeleton(name)
-    users = get_user_model().objects.all()
-    others = (users if user_id is None else users.exclude(pk=user_id)).values_list("username", flat=True)
+    others = get_user_model().objects.values_list("username", flat=True)
+    if user_id is not None:
+        others = others.exclude(pk=user_id)
     if any(other != name and name_skeleton(other) == same for other in others.iterator()):
-        said = "This user name looks like that of another account. Choose another one."
-        raise ValidationError({"username": [said]}, code="look_alike")
+        text = "This user name looks like that of another account. Choose another one."
+        raise ValidationError({"username": [text]}, code="look_alike")
 
 
 def name_skeleton(name: str) -> str:
@@ -88,7 +89,9 @@ class TeamMember:
 
 def visible_teams(user: User) -> QuerySet[Group]:
     """Return the teams whose members ``user`` may see (for staff: all), with the number of members as ``members``."""
-    rows = Group.objects.all() if user.is_staff and user.is_active else teams_of(user)
+    rows = teams_of(user)
+    if user.is_staff and user.is_active:
+        rows = Group.objects.all()
     own = rows.values("id")  # a subquery: a join to the user's own membership would count only that user
     return Group.objects.filter(id__in=own).annotate(members=Count("user", distinct=True)).order_by("name")
 
@@ -102,10 +105,9 @@ def list_members(team: Group) -> list[TeamMember]:
 
 def roles_by_team(user: User) -> dict[int, TeamRole.Role]:
     """Return the role of ``user`` in each team by the team's id."""
-    told = dict(TeamRole.objects.filter(user=user).values_list("team_id", "role"))
-    return {
-        key: TeamRole.Role(told.get(key, TeamRole.Role.MEMBER)) for key in teams_of(user).values_list("id", flat=True)
-    }
+    stored = dict(TeamRole.objects.filter(user=user).values_list("team_id", "role"))
+    team_ids = teams_of(user).values_list("id", flat=True)
+    return {team_id: TeamRole.Role(stored.get(team_id, TeamRole.Role.MEMBER)) for team_id in team_ids}
 
 
 def create_team(name: str) -> Group:

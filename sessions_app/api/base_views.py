@@ -100,7 +100,9 @@ def _check_values(body: dict[str, Any]) -> None:
             count += len(value)
             if count > MAX_VALUES:
                 raise ParseError(f"The JSON has more than {MAX_VALUES:,} values.")
-            parts = (*value, *value.values()) if isinstance(value, dict) else value
+            parts = list(value)
+            if isinstance(value, dict):
+                parts += value.values()
             waiting += [(part, depth - 1) for part in parts]
 
 

@@ -151,7 +151,10 @@ def _details(error: SessionsError) -> dict[str, Any]:
 
 def _executor_error(error: ExecutorError) -> ErrorResponse:
     if isinstance(error, AgentctlRefused):
-        return ErrorResponse.from_code(error.refusal if error.refusal in _AGENTCTL_CODES else "conflict", error.message)
+        code = "conflict"
+        if error.refusal in _AGENTCTL_CODES:
+            code = error.refusal
+        return ErrorResponse.from_code(code, error.message)
     return ErrorResponse.from_code(_EXECUTOR_CODES.get(error.code, "runtime_unavailable"), error.message)
 
 
@@ -187,8 +190,9 @@ def _first_message(details: dict[str, Any]) -> str:
     """Return the first error, prefixed with its field."""
     name, message = next(iter(details.items()))
     while isinstance(message, (list, dict)):
-        nested = message.values() if isinstance(message, dict) else message
-        message = next(filter(None, nested), "This value is not valid.")
+        if isinstance(message, dict):
+            message = list(message.values())
+        message = next(filter(None, message), "This value is not valid.")
     if name == NO_FIELD:
         return str(message)
     return f"{name}: {message}"

@@ -27,8 +27,8 @@ class NumberedPagination(PageNumberPagination):
 
     def get_page_number(self, request: Request, paginator: Any) -> int | str:
         """Return the page number. Raises ValidationError."""
-        asked = request.query_params.get(self.page_query_param, "1")
-        if asked not in self.last_page_strings and not (asked.isascii() and asked.isdigit()):
+        page = request.query_params.get(self.page_query_param, "1")
+        if page not in self.last_page_strings and not (page.isascii() and page.isdigit()):
             raise ValidationError({self.page_query_param: ["Must be a page number."]})
         return super().get_page_number(request, paginator)
 
@@ -49,7 +49,9 @@ class SequencePagination(BasePagination):
         self.request, self.count = request, later.count()
         rows = self._take_page(later[:limit])
         self.more = self.count > len(rows)
-        self.last = rows[-1].seq if rows else self.after
+        self.last = self.after
+        if rows:
+            self.last = rows[-1].seq
         return rows
 
     def size_of(self, row: Any) -> int:
@@ -68,9 +70,10 @@ class SequencePagination(BasePagination):
 
     def get_paginated_response(self, data: Any) -> Response:
         """Return the page in the shape of every list; ``count`` covers all rows after ``after``."""
-        url = replace_query_param(self.request.build_absolute_uri(), "after", str(self.last))
-        body = {"count": self.count, "next": url if self.more else None, "previous": None, "results": data}
-        return Response(body)
+        next_url = None
+        if self.more:
+            next_url = replace_query_param(self.request.build_absolute_uri(), "after", str(self.last))
+        return Response({"count": self.count, "next": next_url, "previous": None, "results": data})
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return the schema of numbered pages, which has the same shape."""
@@ -96,10 +99,10 @@ def _query_parameter(name: str, description: str, schema: dict[str, Any]) -> dic
 
 
 def _parse_number(request: Request, name: str, default: int, least: int, most: int) -> int:
-    asked = request.query_params.get(name, str(default))
-    if not (asked.isascii() and asked.isdigit() and len(asked) < 20 and least <= int(asked) <= most):
+    text = request.query_params.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
         raise ValidationError({name: [f"Must be a whole number from {least} to {most}."]})
-    return int(asked)
+    return int(text)
 
 
 def paginate(rows: Sequence[Any] | QuerySet[Any], view: Any) -> tuple[list[Any], BasePagination]:

@@ -31,26 +31,39 @@ def _writable_session(user: User, session_id: UUID) -> TaskSession:
     return session
 
 
-def start_task(user: User, asked: arguments.StartTaskArguments) -> results.StartedTask:
+def start_task(user: User, values: arguments.StartTaskArguments) -> results.StartedTask:
     """Create a task and its first session, both or neither, once per ``client_key`` and team."""
-    intents.validate_prompt_text(asked.prompt, field="prompt")
-    given: dict[str, Any] = {"title": asked.title, "description": asked.prompt, "base_branch": asked.base_branch}
-    given |= {"idempotency_key": asked.client_key, "repository": asked.repository_id}
-    values = _validated(NewTaskSerializer, given if asked.team is None else {**given, "team": asked.team}, user)
-    key = values.pop("idempotency_key")
-    values["repository"] = values["repository"] or _usual_repository(values["team"], key)
-    draft = Task(team=values["team"], repository=values["repository"])
-    task = Task.objects.filter(team=values["team"], idempotency_key=key).first() or draft
-    choice = _choose(user, task, asked)
-    wanted = _validated(NewSessionSerializer, {**choice, "prompt": asked.prompt}, user, task=task)
-    profile, executor = wanted["agent_profile"], wanted["executor"]
-    task_mark = tasks.mark_task(values, key)
-    session_mark = tasks.mark_session(profile, executor, key, prompt=asked.prompt)
+    intents.validate_prompt_text(values.prompt, field="prompt")
+    task_values = _task_values(user, values)
+    key = task_values.pop("idempotency_key")
+    team = task_values["team"]
+    task_values["repository"] = task_values["repository"] or _usual_repository(team, key)
+    draft = Task(team=team, repository=task_values["repository"])
+    task = Task.objects.filter(team=team, idempotency_key=key).first() or draft
+    choice = {**_choose(user, task, values), "prompt": values.prompt}
+    session_values = _validated(NewSessionSerializer, choice, user, task=task)
+    profile, executor = session_values["agent_profile"], session_values["executor"]
+    task_mark = tasks.mark_task(task_values, key)
+    session_mark = tasks.mark_session(profile, executor, key, prompt=values.prompt)
     with atomic():
-        task, _ = tasks.create_task_once(user, values, task_mark)
-        session, created = tasks.create_session_once(user, task, profile, executor, session_mark, prompt=asked.prompt)
+        task, _ = tasks.create_task_once(user, task_values, task_mark)
+        session, created = tasks.create_session_once(user, task, profile, executor, session_mark, prompt=values.prompt)
     first = session.prompts.order_by("id").values_list("message_id", flat=True).first()
     return results.StartedTask(task_id=task.id, session_id=session.id, message_id=first or "", created=created)
+
+
+def _task_values(user: User, values: arguments.StartTaskArguments) -> dict[str, Any]:
+    """Return the values of the task as the REST API checks them."""
+    body: dict[str, Any] = {
+        "title": values.title,
+        "description": values.prompt,
+        "base_branch": values.base_branch,
+        "idempotency_key": values.client_key,
+        "repository": values.repository_id,
+    }
+    if values.team is not None:
+        body["team"] = values.team
+    return _validated(NewTaskSerializer, body, user)
 
 
 # A repeated call must use the same values as the first one, although the defaults may have changed since. So both
@@ -68,17 +81,17 @@ def _usual_repository(team: Group, key: str) -> Repository | None:
     return None
 
 
-def _choose(user: User, task: Task, asked: arguments.StartTaskArguments) -> dict[str, UUID]:
+def _choose(user: User, task: Task, values: arguments.StartTaskArguments) -> dict[str, UUID]:
     """Return the ids of the profile and the executor: those named, else what the user chose last."""
-    earlier = task.sessions.filter(idempotency_key=asked.client_key).first()
+    earlier = task.sessions.filter(idempotency_key=values.client_key).first()
     if earlier is not None:
         profile_id, executor_id = earlier.agent_profile_id, earlier.executor_id
     else:
         profile, executor = tasks.usual_choice(user, task)
         profile_id, executor_id = profile.id, executor.id
     return {
-        "agent_profile": asked.agent_profile_id or profile_id,
-        "executor": asked.executor_id or executor_id,
+        "agent_profile": values.agent_profile_id or profile_id,
+        "executor": values.executor_id or executor_id,
     }
 
 
@@ -90,53 +103,55 @@ def _validated(kind: type[BaseSerializer[Any]], data: dict[str, Any], user: User
     return checked
 
 
-def prompt_session(user: User, asked: arguments.PromptSessionArguments) -> results.QueuedPrompt:
+def prompt_session(user: User, values: arguments.PromptSessionArguments) -> results.QueuedPrompt:
     """Queue a prompt, once per ``message_id``."""
-    session = _writable_session(user, asked.session_id)
+    session = _writable_session(user, values.session_id)
     row, created = intents.queue_prompt(
-        session.id, asked.message_id, asked.text, user, ends_permission=asked.cancel_open_question
+        session.id, values.message_id, values.text, user, ends_permission=values.cancel_open_question
     )
     return results.QueuedPrompt(session_id=session.id, message_id=row.message_id, state=row.state, created=created)
 
 
-def answer_permission(user: User, asked: arguments.AnswerPermissionArguments) -> results.PermissionAnswer:
+def answer_permission(user: User, values: arguments.AnswerPermissionArguments) -> results.PermissionAnswer:
     """Answer a permission request or a question; the same answer again changes nothing."""
-    session = _writable_session(user, asked.session_id)
-    request = session.permissions.filter(id=asked.permission_id).first()
+    session = _writable_session(user, values.session_id)
+    request = session.permissions.filter(id=values.permission_id).first()
     if request is None:
         raise NotFound("The session has no such permission request.")
-    token = permissions.permission_keys([request]).get(request.id)
+    key = permissions.permission_keys([request]).get(request.id)
     # The service checks the state of the key: whoever may answer could read it from the API.
-    secret = (token.secret() if token else None) or ""
+    secret = ""
+    if key is not None:
+        secret = key.secret() or ""
     answered = permissions.answer_permission(
-        session.id, request.id, asked.option_id, secret, user, content=asked.content
+        session.id, request.id, values.option_id, secret, user, content=values.content
     )
-    return results.PermissionAnswer(permission_id=answered.id, option_id=asked.option_id, state=answered.state)
+    return results.PermissionAnswer(permission_id=answered.id, option_id=values.option_id, state=answered.state)
 
 
-def resume_session(user: User, asked: arguments.ResumeSessionArguments) -> results.ActionResult:
+def resume_session(user: User, values: arguments.ResumeSessionArguments) -> results.ActionResult:
     """Request that a session runs again."""
-    session = _writable_session(user, asked.session_id)
-    intents.request_resume(session.id, user, asked.mode)
-    return _result(user, asked)
+    session = _writable_session(user, values.session_id)
+    intents.request_resume(session.id, user, values.mode)
+    return _result(user, values)
 
 
-def cancel_turn(user: User, asked: arguments.SessionArguments) -> results.ActionResult:
+def cancel_turn(user: User, values: arguments.SessionArguments) -> results.ActionResult:
     """Request the end of the active turn; the session stays."""
-    session = _writable_session(user, asked.session_id)
+    session = _writable_session(user, values.session_id)
     cancelling = intents.request_cancel(session.id, user)
-    return _result(user, asked, cancelling=cancelling)
+    return _result(user, values, cancelling=cancelling)
 
 
-def stop_session(user: User, asked: arguments.SessionArguments) -> results.ActionResult:
+def stop_session(user: User, values: arguments.SessionArguments) -> results.ActionResult:
     """Request the end of the session's agent."""
-    session = _writable_session(user, asked.session_id)
+    session = _writable_session(user, values.session_id)
     intents.request_stop(session.id, user)
-    return _result(user, asked)
+    return _result(user, values)
 
 
-def _result(user: User, asked: arguments.SessionArguments, *, cancelling: bool | None = None) -> results.ActionResult:
-    session = visible_session(user, asked.session_id)
+def _result(user: User, values: arguments.SessionArguments, *, cancelling: bool | None = None) -> results.ActionResult:
+    session = visible_session(user, values.session_id)
     shown = view_session(session, user).situation
     return results.ActionResult(
         session_id=session.id,

@@ -85,15 +85,16 @@ class ForeignOrigin(PermissionError):
     """The Host or the Origin of the request is not this server's."""
 
 
-def _authenticate(given: list[str], address: str) -> Caller:
-    words = given[0].split() if len(given) == 1 else []
-    if len(words) != 2 or words[0].lower() != "bearer":
+def _authenticate(headers: list[str], address: str) -> Caller:
+    words = " ".join(headers).split()
+    if len(headers) != 1 or len(words) != 2 or words[0].lower() != "bearer":
         raise NotAuthenticated("Send an API token as “Authorization: Bearer TOKEN”.")
-    found = credentials.authenticate_token(words[1])
-    if found is None:
+    authenticated = credentials.authenticate_token(words[1])
+    if authenticated is None:
         count_wrong_token_from(address)
         raise AuthenticationFailed(WRONG_KEY_MESSAGE)
-    return Caller(found[0], Principal.of_token(found[1]))
+    user, token = authenticated
+    return Caller(user, Principal.of_token(token))
 
 
 def _response_to(error: Exception) -> ErrorResponse:

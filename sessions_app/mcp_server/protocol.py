@@ -49,10 +49,11 @@ async def _call_tool(context: Context, params: types.CallToolRequestParams) -> t
     if tool is None:
         raise MCPError(types.INVALID_PARAMS, "There is no such tool.")
     try:
-        given = params.arguments or {}
-        if unknown := given.keys() - tool.arguments_type.model_fields.keys():
+        values = params.arguments or {}
+        unknown = values.keys() - tool.arguments_type.model_fields.keys()
+        if unknown:
             return _failure(_unknown_arguments(unknown))
-        arguments = tool.arguments_type.model_validate(given)
+        arguments = tool.arguments_type.model_validate(values)
         result = await _run(tool, context, arguments)
     except ValidationError as error:
         return _failure(_argument_error(error))
@@ -83,16 +84,19 @@ def _unknown_arguments(names: Collection[str]) -> ErrorResponse:
     """
     shown = sorted(names)[:SHOWN_NAMES]
     details = {name[:100]: ["There is no such argument."] for name in shown}
-    more = "" if len(names) <= SHOWN_NAMES else f" and {len(names) - SHOWN_NAMES} more"
     listed = ", ".join(name[:100] for name in shown)
-    return ErrorResponse.from_code(VALIDATION_ERROR, f"Unknown arguments: {listed}{more}.", details)
+    if len(names) > SHOWN_NAMES:
+        listed += f" and {len(names) - SHOWN_NAMES} more"
+    return ErrorResponse.from_code(VALIDATION_ERROR, f"Unknown arguments: {listed}.", details)
 
 
 def _argument_error(error: ValidationError) -> ErrorResponse:
     """Return the error of arguments that do not fit the schema, in the shape of the REST API's."""
     details: dict[str, Any] = {}
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
-        name = str(problem["loc"][0])[:100] if problem["loc"] else "arguments"
+        name = "arguments"
+        if problem["loc"]:
+            name = str(problem["loc"][0])[:100]
         details.setdefault(name, []).append(problem["msg"])
     name, messages = next(iter(details.items()))
     return ErrorResponse.from_code(VALIDATION_ERROR, f"{name}: {messages[0]}", details)

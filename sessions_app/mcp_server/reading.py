@@ -21,7 +21,7 @@ from sessions_app.catalogue.services.repositories import without_scratch
 from sessions_app.kernel.rules.states import OPEN_PROMPT_STATES, PermissionState, PromptState
 from sessions_app.kernel.services.errors import NotFound
 from sessions_app.mcp_server import arguments, results
-from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, texts_of
+from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, WaitKey, texts_of
 from sessions_app.permissions.services import permission_keys
 from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.session_status import ChoiceStatus, ReceiptStatus, SessionStatus
@@ -64,23 +64,25 @@ def view_session(session: TaskSession, user: User) -> SessionView:
     return SessionView(status, facts, situation(facts))
 
 
-def list_sessions(user: User, asked: arguments.ListSessionsArguments) -> results.SessionPage:
+def list_sessions(user: User, values: arguments.ListSessionsArguments) -> results.SessionPage:
     """Return a page of the sessions of the user's teams."""
     rows = visible_sessions(user).order_by("-created_at", "id")
-    if asked.task_id is not None:
-        rows = rows.filter(task_id=asked.task_id)
-    found, count, next_page = _page(annotate_needs(rows, user), asked)
+    if values.task_id is not None:
+        rows = rows.filter(task_id=values.task_id)
+    found, count, next_page = _page(annotate_needs(rows, user), values)
     labels = {key: status_label(row.facts).text for key, row in session_rows(found).items()}
     sessions = [results.SessionSummary(**_summary(session, labels[session.id])) for session in found]
     return results.SessionPage(count=count, next_page=next_page, sessions=sessions)
 
 
-def get_session(user: User, asked: arguments.SessionArguments) -> results.SessionDetails:
+def get_session(user: User, values: arguments.SessionArguments) -> results.SessionDetails:
     """Return one session."""
-    session = visible_session(user, asked.session_id)
+    session = visible_session(user, values.session_id)
     status, facts, shown = view_session(session, user)
     unfinished = session.prompts.filter(state__in=[*OPEN_PROMPT_STATES, PromptState.HELD, PromptState.INTERRUPTED])
-    receipt = status.latest_receipt
+    receipt = None
+    if status.latest_receipt is not None:
+        receipt = _receipt(status.latest_receipt)
     return results.SessionDetails(
         **_summary(session, status_label(facts).text),
         status_sentence=shown.text,
@@ -101,7 +103,7 @@ def get_session(user: User, asked: arguments.SessionArguments) -> results.Sessio
             for row in unfinished[:ROW_LIMIT]
         ],
         permissions=pending_permissions(session),
-        latest_receipt=None if receipt is None else _receipt(receipt),
+        latest_receipt=receipt,
     )
 
 
@@ -124,57 +126,71 @@ def pending_permissions(session: TaskSession) -> list[results.Permission]:
 
     One whose answer is on its way to the agent is still pending, but waits for none.
     """
-    rows: list[PermissionRequest] = list(session.permissions.filter(state=PermissionState.PENDING)[:ROW_LIMIT])
-    tokens, now = permission_keys(rows), timezone.now()
-    return [
-        results.Permission(
-            permission_id=row.id,
-            title=UNKNOWN_ACTION if row.is_unknown_action else cut(_text(row.tool_call.get("title")), REVIEW_LIMIT),
-            tool_kind=_text(row.tool_call.get("tool_kind"))[:DETAILS_LIMIT],
-            details=_details(row.tool_call, REVIEW_LIMIT),
-            options=_offered_options(row),
-            question=row.question or None,
-            expires_at=tokens[row.id].expires_at if row.id in tokens else None,
-        )
-        for row in rows
-        if row.id not in tokens or tokens[row.id].state(now) is not WaitKeyState.CONSUMED
-    ]
+    requests = list(session.permissions.filter(state=PermissionState.PENDING)[:ROW_LIMIT])
+    keys, now = permission_keys(requests), timezone.now()
+    permissions = []
+    for request in requests:
+        key = keys.get(request.id)
+        if key is None or key.state(now) is not WaitKeyState.CONSUMED:
+            permissions.append(_permission(request, key))
+    return permissions
 
 
-def _offered_options(asked: PermissionRequest) -> list[results.PermissionOption]:
+def _permission(request: PermissionRequest, key: WaitKey | None) -> results.Permission:
+    title = cut(_text(request.tool_call.get("title")), REVIEW_LIMIT)
+    if request.is_unknown_action:
+        title = UNKNOWN_ACTION
+    expires_at = None
+    if key is not None:
+        expires_at = key.expires_at
+    return results.Permission(
+        permission_id=request.id,
+        title=title,
+        tool_kind=_text(request.tool_call.get("tool_kind"))[:DETAILS_LIMIT],
+        details=_details(request.tool_call, REVIEW_LIMIT),
+        options=_offered_options(request),
+        question=request.question or None,
+        expires_at=expires_at,
+    )
+
+
+def _offered_options(request: PermissionRequest) -> list[results.PermissionOption]:
     """Return the options of a request; only those that reject it, if its details are too long to be shown in full.
 
     For an action that the agent does not describe, those that reject it come first.
     """
     options = [
         results.PermissionOption(**{name: _text(option.get(name)) for name in ("option_id", "name", "kind")})
-        for option in asked.offered_options
+        for option in request.offered_options
     ]
-    is_whole = len(json.dumps(asked.tool_call, ensure_ascii=False, default=str)) <= REVIEW_LIMIT
-    if asked.is_unknown_action:
+    is_whole = len(json.dumps(request.tool_call, ensure_ascii=False, default=str)) <= REVIEW_LIMIT
+    if request.is_unknown_action:
         options.sort(key=lambda option: not option.kind.startswith("reject"))
     return [option for option in options if is_whole or option.kind.startswith("reject")]
 
 
-def read_conversation(user: User, asked: arguments.ReadConversationArguments) -> results.Conversation:
+def read_conversation(user: User, values: arguments.ReadConversationArguments) -> results.Conversation:
     """Return messages of a conversation: those after a seq, or the newest ones."""
-    session = visible_session(user, asked.session_id)
+    session = visible_session(user, values.session_id)
     messages: QuerySet[Message] = session.messages.all()
-    newest = asked.after is None
-    if newest:
-        rows = list(messages.order_by("-seq")[: asked.limit])
+    if values.after is None:
+        rows = list(messages.order_by("-seq")[: values.limit])
     else:
-        rows = list(messages.filter(seq__gt=asked.after).order_by("seq")[: asked.limit])
-    texts, shown, size = texts_of(rows), list[results.ConversationMessage](), 0
+        rows = list(messages.filter(seq__gt=values.after).order_by("seq")[: values.limit])
+    texts = texts_of(rows)
+    shown: list[results.ConversationMessage] = []
+    size = 0
     for row in rows:
-        message = _message(row, texts[row.id], asked.text_limit)
+        message = _message(row, texts[row.id], values.text_limit)
         size += len(message.text) + len(message.details)
         if shown and size > CONVERSATION_LIMIT:
             break
         shown.append(message)
-    if newest:
+    if values.after is None:
         shown.reverse()
-    last = shown[-1].seq if shown else asked.after or 0
+    last = values.after or 0
+    if shown:
+        last = shown[-1].seq
     return results.Conversation(
         messages=shown,
         next_after=last,
@@ -183,14 +199,14 @@ def read_conversation(user: User, asked: arguments.ReadConversationArguments) ->
     )
 
 
-def list_tasks(user: User, asked: arguments.ListTasksArguments) -> results.TaskPage:
+def list_tasks(user: User, values: arguments.ListTasksArguments) -> results.TaskPage:
     """Return a page of the tasks of the user's teams."""
-    rows = visible_tasks(user).filter(archived_at__isnull=not asked.archived).order_by("-created_at", "id")
-    found, count, next_page = _page(rows, asked)
+    rows = visible_tasks(user).filter(archived_at__isnull=not values.archived).order_by("-created_at", "id")
+    found, count, next_page = _page(rows, values)
     return results.TaskPage(count=count, next_page=next_page, tasks=[_task(row) for row in found])
 
 
-def list_start_options(user: User, asked: arguments.Arguments) -> results.StartOptions:
+def list_start_options(user: User, values: arguments.Arguments) -> results.StartOptions:
     """Return the teams the user can write in, and the repositories, agents and executors a task can use there."""
     teams = list(writable_teams(user).order_by("name")[:ROW_LIMIT])
     ids = [team.pk for team in teams]
@@ -212,11 +228,14 @@ def cut(text: str, limit: int) -> str:
     return text[: limit - 1] + "…"
 
 
-def _page(rows: QuerySet[Any], asked: arguments.PageArguments) -> tuple[list[Any], int, int | None]:
+def _page(rows: QuerySet[Any], values: arguments.PageArguments) -> tuple[list[Any], int, int | None]:
     """Return the rows of a page, the number of all rows, and the next page's number if there is one."""
-    count, start = rows.count(), (asked.page - 1) * asked.page_size
-    end = start + asked.page_size
-    return list(rows[start:end]), count, asked.page + 1 if end < count else None
+    count = rows.count()
+    end = values.page * values.page_size
+    next_page = None
+    if end < count:
+        next_page = values.page + 1
+    return list(rows[end - values.page_size : end]), count, next_page
 
 
 def _summary(session: TaskSession, status: str) -> dict[str, Any]:
@@ -238,6 +257,9 @@ def _summary(session: TaskSession, status: str) -> dict[str, Any]:
 def _task(row: Any) -> results.TaskSummary:
     """Return a task from ``visible_tasks``."""
     task: Task = row
+    repository = ""
+    if task.repository is not None:
+        repository = task.repository.name
     return results.TaskSummary(
         task_id=task.id,
         title=task.title,
@@ -245,7 +267,7 @@ def _task(row: Any) -> results.TaskSummary:
         agent_work_state=row.agent_work_state,
         team=task.team_id,
         team_name=task.team.name,
-        repository=task.repository.name if task.repository else "",
+        repository=repository,
         base_branch=task.base_branch,
         archived=task.archived_at is not None,
         created_at=task.created_at,
@@ -253,6 +275,9 @@ def _task(row: Any) -> results.TaskSummary:
 
 
 def _message(row: Message, text: str, limit: int) -> results.ConversationMessage:
+    details = ""
+    if row.role in ("tool", "status"):
+        details = _details(row.payload)
     return results.ConversationMessage(
         seq=row.seq,
         role=row.role,
@@ -260,7 +285,7 @@ def _message(row: Message, text: str, limit: int) -> results.ConversationMessage
         text_length=len(text),
         tool_title=_text(row.payload.get("title"))[:DETAILS_LIMIT],
         tool_status=_text(row.payload.get("status"))[:DETAILS_LIMIT],
-        details=_details(row.payload) if row.role in ("tool", "status") else "",
+        details=details,
         complete=row.complete,
         created_at=row.created_at,
     )

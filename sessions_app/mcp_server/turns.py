@@ -91,27 +91,31 @@ def read_turn(user: User, session_id: UUID, message_id: str | None) -> results.T
     prompt = _follow(_find_prompt(session, message_id))
     run = newest_turn_of(session.id, prompt.message_id)
     permissions = pending_permissions(session)
-    outcome = turn_outcome(
-        prompt.state,
-        run.state if run else None,
-        is_held_up=_is_held_up(session),
-        is_answered=run is not None and run.wait_kind == WaitKind.PERMISSION and not permissions,
-    )
-    answer = _answer(run) if run is not None and outcome == Outcome.ENDED else None
-    shown = view_session(session, user).situation
-    return results.Turn(
+    run_state, reason, is_answered = None, "", False
+    if run is not None:
+        run_state, reason = run.state, run.reason
+        is_answered = run.wait_kind == WaitKind.PERMISSION and not permissions
+    outcome = turn_outcome(prompt.state, run_state, is_held_up=_is_held_up(session), is_answered=is_answered)
+    situation = view_session(session, user).situation
+    turn = results.Turn(
         session_id=session.id,
         message_id=prompt.message_id,
         outcome=outcome,
         finished=outcome not in UNFINISHED,
-        answer=None if answer is None else cut(answer, ANSWER_LIMIT),
-        answer_length=len(answer or ""),
-        started_at_seq=run.first_seq if run is not None and outcome == Outcome.ENDED else None,
-        reason=run.reason if run else "",
-        status_sentence=shown.text,
-        next_step=shown.next_step,
+        answer=None,
+        answer_length=0,
+        started_at_seq=None,
+        reason=reason,
+        status_sentence=situation.text,
+        next_step=situation.next_step,
         permissions=permissions,
     )
+    if run is not None and outcome == Outcome.ENDED:
+        turn.started_at_seq = run.first_seq
+        answer = _answer(run)
+        if answer is not None:
+            turn.answer, turn.answer_length = cut(answer, ANSWER_LIMIT), len(answer)
+    return turn
 
 
 def _is_held_up(session: TaskSession) -> bool:
@@ -129,8 +133,8 @@ def _find_prompt(session: TaskSession, message_id: str | None) -> Prompt:
         if row is None:
             raise NotFound("The session has no such prompt.")
     else:
-        asked = rows.exclude(state=PromptState.WITHDRAWN).exclude(kind=PromptKind.CHECK)
-        row = asked.filter(state__in=OPEN_PROMPT_STATES).last() or asked.last()
+        candidates = rows.exclude(state=PromptState.WITHDRAWN).exclude(kind=PromptKind.CHECK)
+        row = candidates.filter(state__in=OPEN_PROMPT_STATES).last() or candidates.last()
         if row is None:
             raise NotFound("The session has no prompt to wait for.")
     return row
@@ -187,14 +191,14 @@ class TurnWatcher(Subscriber):
 
 
 async def wait_for_turn(
-    caller: Caller, asked: arguments.WaitForTurnArguments, report_progress: ReportProgress
+    caller: Caller, values: arguments.WaitForTurnArguments, report_progress: ReportProgress
 ) -> results.Turn:
     """Wait until a turn is finished or needs attention, at most ``timeout_seconds``, and return its state.
 
     Raises NotFound, and Throttled if the caller has as many waits and streams open as they may have.
     """
     started = monotonic()
-    session = await run_in_database(visible_session, caller.user, asked.session_id)
+    session = await run_in_database(visible_session, caller.user, values.session_id)
     log = SessionLog.of(session)
     watcher = TurnWatcher(Subscription(caller.principal, session.task_id, session.id), log, session.last_seq)
     hub = get_hub()
@@ -202,12 +206,14 @@ async def wait_for_turn(
         hub.join(watcher, {log: session.last_seq})
         hub.start_feeding(watcher)
         # Read after joining: a change before that is read here, and a later one wakes us.
-        turn = await run_in_database(read_turn, caller.user, asked.session_id, asked.message_id)
-        while not turn.finished and (left := asked.timeout_seconds - (monotonic() - started)) > 0:
-            await report_progress(monotonic() - started, asked.timeout_seconds, turn.status_sentence)
+        turn = await run_in_database(read_turn, caller.user, values.session_id, values.message_id)
+        while not turn.finished and (left := values.timeout_seconds - (monotonic() - started)) > 0:
+            await report_progress(monotonic() - started, values.timeout_seconds, turn.status_sentence)
             await watcher.wait(min(left, CHECK_EVERY))
             # By the same message_id: what replaced the prompt may be withdrawn in turn.
-            turn = await run_in_database(read_turn, caller.user, asked.session_id, asked.message_id or turn.message_id)
+            turn = await run_in_database(
+                read_turn, caller.user, values.session_id, values.message_id or turn.message_id
+            )
     except TooManySubscriptions:
         raise Throttled(1, "You have too many streams and waiting calls open. End one, then try again.") from None
     finally:

@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from executors_app.staff_admin import ReadOnlyModelAdmin
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 
 
@@ -38,7 +39,7 @@ class WebhookAdmin(ReadOnlyModelAdmin):
     def switch_off(self, request: HttpRequest, queryset: Any) -> None:
         """Disable webhooks until their owners enable them again."""
         count = queryset.filter(enabled=True).update(enabled=False)
-        self.message_user(request, f"{count} webhook{'' if count == 1 else 's'} disabled.")
+        self.message_user(request, plural(count, "1 webhook disabled.", "{} webhooks disabled."))
 
 
 @admin.register(Delivery)

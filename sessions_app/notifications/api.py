@@ -113,9 +113,9 @@ class NotificationSettingsView(_OwnNotificationsView):
     @document_responses({200: SettingsSerializer}, 400, 409, request=SettingsSerializer(partial=True))
     def patch(self, request: UserRequest) -> Response:
         """Change your e-mail settings; omitted fields stay as they are."""
-        asked = SettingsSerializer(data=request.data, partial=True)
-        asked.is_valid(raise_exception=True)
-        return self.show(SettingsSerializer, user_settings.change_settings(request.user, asked.validated_data))
+        serializer = SettingsSerializer(data=request.data, partial=True)
+        serializer.is_valid(raise_exception=True)
+        return self.show(SettingsSerializer, user_settings.change_settings(request.user, serializer.validated_data))
 
 
 class TestEmailView(_OwnNotificationsView):

@@ -43,9 +43,12 @@ def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
     if len(items) == 1:
         subject = f"{items[0].what}: {items[0].title}"
     else:
-        words = "tasks" if all(item.task_id for item in items) else "tasks and workflows"
+        subject = f"{len(items)} items need your attention"
         count = len({item.about.pk for item in items})
-        subject = f"{len(items)} items need your attention" + (f" in {count} {words}" if count > 1 else "")
+        if count > 1 and all(item.task_id for item in items):
+            subject += f" in {count} tasks"
+        elif count > 1:
+            subject += f" in {count} tasks and workflows"
     parts = [_render_item(item) for item in items]
     parts.append(EMAIL_FOOTER.format(link=absolute_url("/settings/notifications/") or LINK_FALLBACK))
     return _message(f"[Kandev] {subject}", "\n\n".join(parts) + "\n")
@@ -64,10 +67,19 @@ def render_test_email() -> dict[str, str]:
 
 
 def _render_item(item: AttentionItem) -> str:
-    title = f"{'Task' if item.workflow is None else 'Workflow'}: {_one_line(item.title)}"
-    lines = [item.what, f"{title} (team {item.about.team.name})", f"Why: {item.why}", f"Next: {item.next_step}"]
-    where = absolute_url(item.path)
-    return "\n".join([*lines, where] if where else lines)
+    subject = "Workflow"
+    if item.workflow is None:
+        subject = "Task"
+    lines = [
+        item.what,
+        f"{subject}: {_one_line(item.title)} (team {item.about.team.name})",
+        f"Why: {item.why}",
+        f"Next: {item.next_step}",
+    ]
+    url = absolute_url(item.path)
+    if url:
+        lines.append(url)
+    return "\n".join(lines)
 
 
 def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
@@ -76,7 +88,13 @@ def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
     ``session_id`` and ``task`` are null if the item is about a workflow.
     """
     word_items([item])
-    task, workflow = item.task, item.workflow
+    session_id = task = workflow = None
+    if item.session_id is not None:
+        session_id = str(item.session_id)
+    if item.task is not None:
+        task = {"id": str(item.task.id), "title": item.task.title}
+    if item.workflow is not None:
+        workflow = {"id": str(item.workflow.id), "name": item.workflow.name}
     return {
         "type": "attention.raised",
         "delivery_id": delivery_id,
@@ -91,9 +109,9 @@ def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
             "created_at": item.created_at.isoformat(),
             "url": absolute_url(item.path) or item.path,
         },
-        "session_id": str(item.session_id) if item.session_id else None,
-        "task": {"id": str(task.id), "title": task.title} if task else None,
-        "workflow": {"id": str(workflow.id), "name": workflow.name} if workflow else None,
+        "session_id": session_id,
+        "task": task,
+        "workflow": workflow,
         "team": item.about.team.name,
     }
 
@@ -246,9 +264,9 @@ def _plan_webhook(hook: Webhook) -> int:
 
 def _undelivered_items(rows: QuerySet[AttentionItem], target: str, kinds: Sequence[str]) -> QuerySet[AttentionItem]:
     now = timezone.now()
-    told = DeliveredItem.objects.filter(item=OuterRef("pk"), target=target)
+    delivered = DeliveredItem.objects.filter(item=OuterRef("pk"), target=target)
     return rows.filter(
-        ~Exists(told), kind__in=kinds, created_at__lte=now - PLAN_DELAY, created_at__gte=now - MAX_DELIVERY_AGE
+        ~Exists(delivered), kind__in=kinds, created_at__lte=now - PLAN_DELAY, created_at__gte=now - MAX_DELIVERY_AGE
     ).order_by("created_at", "id")
 
 
@@ -328,7 +346,10 @@ class _Round:
             teams_of_users[user_id].add(team_id)
         for account in accounts:
             user, owner, team = account
-            self._teams[account] = frozenset({team} if team is not None else teams_of_users[user or owner or 0])
+            teams = teams_of_users[user or owner or 0]
+            if team is not None:
+                teams = {team}
+            self._teams[account] = frozenset(teams)
 
     def run(self, threads: ThreadPoolExecutor) -> int:
         """Send until nothing is left, or the time is over: the next round continues. Return the number of attempts."""
@@ -396,7 +417,9 @@ def _record_result(row: Delivery, error: BaseException | None) -> None:
 
 def _is_wanted(row: Delivery) -> bool:
     """Return whether the receiver may still see it and any of its items is still open."""
-    user = row.user or (row.webhook.user if row.webhook else None)
+    user = row.user
+    if user is None and row.webhook is not None:
+        user = row.webhook.user
     if user is not None and not (user.is_active and (row.webhook or user.email)):
         return False
     if row.is_test:
@@ -428,7 +451,9 @@ def _prepare_call(row: Delivery) -> Callable[[], None] | None:
 def _build_call(row: Delivery) -> Callable[[], None]:
     if row.channel == "email":
         assert row.user is not None  # noqa: S101
-        content = row.payload if row.is_test else _visible_items_only(row)
+        content = row.payload
+        if not row.is_test:
+            content = _visible_items_only(row)
         message = EmailMessage(content["subject"], content["text"], None, [row.user.email])
         return lambda: _send_email(message)
     assert row.webhook is not None  # noqa: S101

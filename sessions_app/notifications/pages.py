@@ -22,6 +22,7 @@ from sessions_app.kernel.services.errors import NotFound, SessionsError
 from sessions_app.notifications import user_settings
 from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, NotificationSettings
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DELIVERY_STATE_LABELS
+from sessions_app.pages.shortcuts import form_status
 
 MAX_DELIVERIES_SHOWN: Final = 15
 """Number of deliveries on the page."""
@@ -68,7 +69,10 @@ class WebhookForm(forms.Form):
 
     def __init__(self, user: User, data: Any = None):
         super().__init__(data, auto_id="webhook-%s")
-        self.teams = {str(team.pk): team for team in (Group.objects.all() if user.is_staff else managed_teams(user))}
+        managed = managed_teams(user)
+        if user.is_staff:
+            managed = Group.objects.all()
+        self.teams = {str(team.pk): team for team in managed}
         teams = [(key, f"Team {team.name}") for key, team in self.teams.items()]
         self.fields["owner"].choices = [("", "My inbox items"), *teams]  # type: ignore[attr-defined]
         self.fields["owner"].required = False
@@ -93,7 +97,7 @@ def edit_notification_settings(request: UserHttpRequest) -> HttpResponse:
         else:
             messages.success(request, "Saved.")
             return redirect(SETTINGS_PAGE)
-    return _render_notifications(request, 422 if form.errors else 200, form=form)
+    return _render_notifications(request, form_status(form), form=form)
 
 
 def _render_notifications(request: UserHttpRequest, status: int = 200, **more: Any) -> HttpResponse:
@@ -133,13 +137,13 @@ def create_webhook_from_form(request: UserHttpRequest) -> HttpResponse:
     """Create a webhook; only this response shows its secret."""
     form = WebhookForm(request.user, request.POST)
     if form.is_valid():
-        told = form.cleaned_data
+        values = form.cleaned_data
         try:
-            made = user_settings.create_webhook(request.user, told["url"], told["kinds"], form.team())
+            hook = user_settings.create_webhook(request.user, values["url"], values["kinds"], form.team())
         except SessionsError as error:
             form.add_error("url", error.message)
         else:
-            return _render_notifications(request, 201, secret=made.secret, webhook=made)
+            return _render_notifications(request, 201, secret=hook.secret, webhook=hook)
     return _render_notifications(request, 422, webhook_form=form)
 
 

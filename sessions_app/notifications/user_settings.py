@@ -55,7 +55,9 @@ def _require_mail(user: User) -> None:
 
 def list_webhooks(user: User) -> QuerySet[Webhook]:
     """Return the user's own webhooks and those of teams that the user manages; for staff, of every team."""
-    teams = Q(user=None) if user.is_staff else Q(team__in=managed_teams(user))
+    teams = Q(team__in=managed_teams(user))
+    if user.is_staff:
+        teams = Q(user=None)
     return Webhook.objects.filter(Q(user_id=user.pk) | teams).select_related("team")
 
 
@@ -75,7 +77,9 @@ def create_webhook(user: User, url: str, kinds: Sequence[str] = NOTIFIED_KINDS, 
     if team is not None and not may_manage(user, team):
         raise ReadOnly("Only staff and the team’s admins can add webhooks to the team.")
     _validate_url(url)
-    owner: dict[str, Any] = {"team": team} if team is not None else {"user_id": user.pk}
+    owner: dict[str, Any] = {"user_id": user.pk}
+    if team is not None:
+        owner = {"team": team}
     with transaction.atomic():
         if Webhook.objects.filter(**owner).count() >= MAX_WEBHOOKS:
             raise Conflict(f"There are already {MAX_WEBHOOKS} webhooks. Remove one that is no longer used.")
@@ -131,9 +135,11 @@ def send_test_call(user: User, hook: Webhook) -> Delivery:
 def _count_test(user: User, team_id: int | None) -> None:
     """Count a test of the user for the team with this id, or for all teams of the user. Raise Throttled."""
     _test_limit.require(str(user.pk))
-    teams = user.groups.values_list("id", flat=True) if team_id is None else [team_id]
-    for team in teams:
-        _team_test_limit.require(str(team))
+    team_ids = [team_id]
+    if team_id is None:
+        team_ids = list(user.groups.values_list("id", flat=True))
+    for counted in team_ids:
+        _team_test_limit.require(str(counted))
 
 
 def _enqueue_delivery(delivery: Delivery) -> Delivery:

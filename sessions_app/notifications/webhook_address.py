@@ -50,7 +50,9 @@ class WebhookAddress:
     @property
     def authority(self) -> str:
         """The value of the ``Host`` header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = self.host
+        if ":" in host:
+            host = f"[{host}]"
         if self.port == _PORTS[self.scheme]:
             return host
         return f"{host}:{self.port}"
@@ -75,12 +77,15 @@ def parse_webhook_address(url: str, allowed: Collection[str] = ()) -> WebhookAdd
         raise InvalidWebhookAddress("A URL must begin with https:// and a host name.")
     if parts.username is not None or parts.password is not None or parts.fragment:
         raise InvalidWebhookAddress("A URL must not contain a user, a password or a fragment.")
-    number = _PORTS[parts.scheme] if port is None else port
-    trusted = host in allowed or f"{host}:{number}" in allowed or f"[{host}]:{number}" in allowed
+    if port is None:
+        port = _PORTS[parts.scheme]
+    trusted = host in allowed or f"{host}:{port}" in allowed or f"[{host}]:{port}" in allowed
     if parts.scheme == "http" and not trusted:
         raise InvalidWebhookAddress("Use https. Other URLs are allowed only for hosts in KANDEV_WEBHOOK_ALLOWED_HOSTS.")
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return WebhookAddress(parts.scheme, host, number, target, trusted)
+    target = parts.path or "/"
+    if parts.query:
+        target += f"?{parts.query}"
+    return WebhookAddress(parts.scheme, host, port, target, trusted)
 
 
 def is_public(address: str) -> bool:

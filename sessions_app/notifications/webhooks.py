@@ -68,17 +68,17 @@ def sign_payload(secret: str, timestamp: str, body: bytes) -> str:
     return "v1=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
-def send_webhook(told: WebhookRequest) -> int:
+def send_webhook(request: WebhookRequest) -> int:
     """Send the request; return the status if it is 200 to 299, otherwise raise WebhookFailed."""
     try:
-        address = parse_webhook_address(told.url, settings.KANDEV_WEBHOOK_ALLOWED_HOSTS)
+        address = parse_webhook_address(request.url, settings.KANDEV_WEBHOOK_ALLOWED_HOSTS)
         ip = _resolve(address)
     except InvalidWebhookAddress as error:
         raise WebhookFailed(str(error), permanent=True) from error
     except OSError as error:
         raise WebhookFailed(f"The host name cannot be resolved: {_error_text(error)}.") from error
     try:
-        status = _post(address, ip, told)
+        status = _post(address, ip, request)
     except (OSError, http.client.HTTPException) as error:
         raise WebhookFailed(f"The host could not be reached: {_error_text(error)}.") from error
     if not 200 <= status < 300:
@@ -124,14 +124,14 @@ def _look_up(host: str, port: int) -> list[str]:
     return result
 
 
-def _post(address: WebhookAddress, ip: str, told: WebhookRequest) -> int:
+def _post(address: WebhookAddress, ip: str, request: WebhookRequest) -> int:
     with contextlib.closing(_connect(address, ip)) as connection, _with_deadline(TIMEOUT, connection.sock):
         if isinstance(connection.sock, ssl.SSLSocket):
             connection.sock.do_handshake()
         connection.putrequest("POST", address.target, skip_host=True, skip_accept_encoding=True)
-        for name, value in _headers(address, told).items():
+        for name, value in _headers(address, request).items():
             connection.putheader(name, value)
-        connection.endheaders(told.body)
+        connection.endheaders(request.body)
         answer = connection.getresponse()
         with contextlib.suppress(OSError, http.client.HTTPException):
             answer.read(MAX_RESPONSE_BYTES)  # so that the receiver can finish its response; it is not kept
@@ -155,17 +155,17 @@ def _cut(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-def _headers(address: WebhookAddress, told: WebhookRequest) -> Mapping[str, str]:
+def _headers(address: WebhookAddress, request: WebhookRequest) -> Mapping[str, str]:
     timestamp = str(int(time.time()))
     return {
         "Host": address.authority,
         "Content-Type": "application/json",
-        "Content-Length": str(len(told.body)),
+        "Content-Length": str(len(request.body)),
         "User-Agent": "Kandev",
-        "X-Kandev-Event": told.event,
-        "X-Kandev-Delivery": told.delivery_id,
+        "X-Kandev-Event": request.event,
+        "X-Kandev-Delivery": request.delivery_id,
         TIMESTAMP_HEADER: timestamp,
-        SIGNATURE_HEADER: sign_payload(told.secret, timestamp, told.body),
+        SIGNATURE_HEADER: sign_payload(request.secret, timestamp, request.body),
         "Connection": "close",
     }
 

@@ -70,11 +70,10 @@ class ApiTokenListCreateView(ApiView):
     @document_responses({201: MadeTokenSerializer}, 400, 409, request=NewTokenSerializer)
     def post(self, request: UserRequest) -> Response:
         """Create a token. Its key is only in this response: store it where no one else can read it."""
-        asked = self.body(NewTokenSerializer)
-        made, key = credentials.create_token(request.user, asked["name"], asked["scope"], asked["days"])
-        return Response(
-            MadeTokenSerializer(made, context={"key": key}).data, status=201, headers={"Cache-Control": "no-store"}
-        )
+        body = self.body(NewTokenSerializer)
+        token, key = credentials.create_token(request.user, body["name"], body["scope"], body["days"])
+        values = MadeTokenSerializer(token, context={"key": key}).data
+        return Response(values, status=201, headers={"Cache-Control": "no-store"})
 
 
 class ApiTokenDeleteView(ApiView):

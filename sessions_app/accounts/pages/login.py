@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any, Final
 
 from django.conf import settings
@@ -49,8 +48,10 @@ class LoginView(auth_views.LoginView):
         if not self.attempt.count_and_check():
             return _too_many_attempts(request)
         try:
-            with known_caller() if self.attempt.is_known else nullcontext():
-                return super().post(request, *args, **kwargs)
+            if self.attempt.is_known:
+                with known_caller():
+                    return super().post(request, *args, **kwargs)
+            return super().post(request, *args, **kwargs)
         except TooManyPasswords:
             self.attempt.uncount()
             raise

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST
 
 from sessions_app.accounts import credentials
 from sessions_app.accounts.credentials import count_other_logins, end_other_logins
-from sessions_app.accounts.models import LoginLink, Preferences
+from sessions_app.accounts.models import ApiToken, LoginLink, Preferences
 from sessions_app.accounts.pages.login import MAY_SET_PASSWORD_KEY
 from sessions_app.accounts.pages.settings import (
     ProfileForm,
@@ -28,6 +28,7 @@ from sessions_app.accounts.pages.settings import (
 from sessions_app.accounts.password_hasher import TooManyPasswords
 from sessions_app.accounts.rate_limits import LOGIN_WAIT, AttemptLimit
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import Conflict, NotFound
 
 
@@ -43,15 +44,17 @@ def edit_profile(request: UserHttpRequest) -> HttpResponse:
     chosen = Preferences.objects.filter(user_id=user.pk).first() or Preferences(
         user_id=user.pk, theme=current_theme(request)
     )
-    form = ProfileForm(user, chosen, request.POST if request.method == "POST" else None)
-    if request.method == "POST" and form.is_valid():
-        form.save()
-        messages.success(request, "Your profile is saved.")
-        response = redirect("settings-profile")
-        remember_appearance(response, user)
-        return response
-    status = 422 if form.errors else 200
-    return render_settings(request, "accounts/profile.html", "settings-profile", {"form": form}, status)
+    if request.method != "POST":
+        form = ProfileForm(user, chosen)
+        return render_settings(request, "accounts/profile.html", "settings-profile", {"form": form})
+    form = ProfileForm(user, chosen, request.POST)
+    if not form.is_valid():
+        return render_settings(request, "accounts/profile.html", "settings-profile", {"form": form}, 422)
+    form.save()
+    messages.success(request, "Your profile is saved.")
+    response = redirect("settings-profile")
+    remember_appearance(response, user)
+    return response
 
 
 MAX_PASSWORD_ATTEMPTS: Final = 5
@@ -62,12 +65,12 @@ _password_change_limit = AttemptLimit("password-change", MAX_PASSWORD_ATTEMPTS, 
 @never_cache
 def change_password(request: UserHttpRequest) -> HttpResponse:
     """Show password and logins. A POST sets a new password, which ends all other logins."""
-    form = _password_form(request, request.POST if request.method == "POST" else None)
     if request.method != "POST":
-        return _render_password_page(request, form)
+        return _render_password_page(request, _password_form(request, None))
     if not _password_change_limit.admits(str(request.user.pk)):
-        said = f"Too many wrong passwords. Nothing was changed; try again in {LOGIN_WAIT // 60} minutes."
-        return _render_password_page(request, _password_form(request, None), said, 429)
+        message = f"Too many wrong passwords. Nothing was changed; try again in {LOGIN_WAIT // 60} minutes."
+        return _render_password_page(request, _password_form(request, None), message, 429)
+    form = _password_form(request, request.POST)
     # Counted before the check, so that concurrent requests cannot exceed the limit; only wrong passwords stay counted.
     try:
         if not form.is_valid():
@@ -88,8 +91,11 @@ def _password_form(request: UserHttpRequest, data: Any) -> SetPasswordForm[Any]:
     It asks for the old one if there is one, except after a login with a link for setting a new password.
     """
     user: User = request.user  # LoginRequiredMiddleware has let in only a logged-in user
-    asks = user.has_usable_password() and not request.session.get(MAY_SET_PASSWORD_KEY)
-    form: SetPasswordForm[Any] = (PasswordChangeForm if asks else SetPasswordForm)(user, data)
+    form: SetPasswordForm[Any]
+    if user.has_usable_password() and not request.session.get(MAY_SET_PASSWORD_KEY):
+        form = PasswordChangeForm(user, data)
+    else:
+        form = SetPasswordForm(user, data)
     first, second = form.fields["new_password1"], form.fields["new_password2"]
     first.help_text = "At least 8 characters. Not a common password, and not similar to your name or e-mail address."
     second.label, second.help_text = "Repeat the new password", ""
@@ -121,23 +127,29 @@ def _set_password(request: UserHttpRequest, form: Any) -> None:
 def log_out_elsewhere(request: UserHttpRequest) -> HttpResponse:
     """End all logins of the user except this one."""
     count = end_other_logins(request.user, request.session.session_key)
-    messages.success(request, f"{count} other login{'s' if count != 1 else ''} ended.")
+    messages.success(request, plural(count, "1 other login ended.", "{} other logins ended."))
     return redirect("settings-password")
 
 
 @never_cache
 def manage_tokens(request: UserHttpRequest) -> HttpResponse:
     """List API tokens. A POST creates one; only its response shows the key, which is not stored."""
-    form, key, made = TokenForm(request.POST if request.method == "POST" else None), "", None
-    status = 200
-    if request.method == "POST":
-        status = 422
-        if form.is_valid():
-            try:
-                made, key = credentials.create_token(request.user, **form.cleaned_data)
-                form, status = TokenForm(), 201
-            except Conflict as error:
-                form.add_error(None, error.message)
+    if request.method != "POST":
+        return _render_tokens(request, TokenForm())
+    form = TokenForm(request.POST)
+    if form.is_valid():
+        try:
+            created, key = credentials.create_token(request.user, **form.cleaned_data)
+        except Conflict as error:
+            form.add_error(None, error.message)
+        else:
+            return _render_tokens(request, TokenForm(), 201, key=key, made=created)
+    return _render_tokens(request, form, 422)
+
+
+def _render_tokens(
+    request: UserHttpRequest, form: TokenForm, status: int = 200, *, key: str = "", made: ApiToken | None = None
+) -> HttpResponse:
     context = {"form": form, "tokens": credentials.list_tokens(request.user), "key": key, "made": made}
     return render_settings(request, "accounts/tokens.html", "settings-tokens", context, status)
 

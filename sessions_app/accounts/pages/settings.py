@@ -95,14 +95,13 @@ class ProfileForm(forms.Form):
 
     def save(self) -> Preferences:
         """Save user and preferences. Other columns of the user stay unchanged."""
-        told = self.cleaned_data
-        self.user.first_name, self.user.last_name, self.user.email = told["name"], "", told["email"]
+        values = self.cleaned_data
+        self.user.first_name, self.user.last_name, self.user.email = values["name"], "", values["email"]
         self.user.save(update_fields=("first_name", "last_name", "email"))
-        self.chosen.theme = told["theme"]
-        if told["time_zone"] == BROWSER_CHOICE:
+        self.chosen.theme = values["theme"]
+        self.chosen.time_zone = values["time_zone"]
+        if values["time_zone"] == BROWSER_CHOICE:
             self.chosen.time_zone = BROWSER_TIME_ZONE
-        else:
-            self.chosen.time_zone = told["time_zone"]
         self.chosen.save()
         return self.chosen
 

@@ -32,26 +32,31 @@ from sessions_app.accounts.pages.settings import (
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.kernel.services.errors import NotFound, SessionsError
 from sessions_app.pages.labels import POLICY_LABELS
-from sessions_app.pages.shortcuts import READ_METHODS
+from sessions_app.pages.shortcuts import READ_METHODS, form_status
 from sessions_app.recovery.services import policies
 
 
 @never_cache
 def list_teams(request: UserHttpRequest) -> HttpResponse:
     """List the teams that the user may see. A POST by staff creates one."""
-    form = TeamForm(request.POST if request.method == "POST" else None)
-    if request.method == "POST":
-        if not request.user.is_staff:
-            raise PermissionDenied
-        if form.is_valid():
-            try:
-                return redirect("settings-team", teams.create_team(form.cleaned_data["name"]).pk)
-            except SessionsError as error:
-                form.add_error("name", error.message)
+    if request.method != "POST":
+        return _render_teams(request, TeamForm())
+    if not request.user.is_staff:
+        raise PermissionDenied
+    form = TeamForm(request.POST)
+    if form.is_valid():
+        try:
+            return redirect("settings-team", teams.create_team(form.cleaned_data["name"]).pk)
+        except SessionsError as error:
+            form.add_error("name", error.message)
+    return _render_teams(request, form, 422)
+
+
+def _render_teams(request: UserHttpRequest, form: TeamForm, status: int = 200) -> HttpResponse:
+    """Render the visible teams, each with the user's role in it; empty if the user is not a member."""
     roles = teams.roles_by_team(request.user)
-    rows = [(team, roles[team.pk].value if team.pk in roles else "") for team in teams.visible_teams(request.user)]
-    context = {"teams": rows, "form": form}
-    return render_settings(request, "accounts/teams.html", "settings-teams", context, 422 if form.errors else 200)
+    rows = [(team, roles.get(team.pk, "")) for team in teams.visible_teams(request.user)]
+    return render_settings(request, "accounts/teams.html", "settings-teams", {"teams": rows, "form": form}, status)
 
 
 @never_cache
@@ -131,18 +136,17 @@ def change_team_member_role(request: UserHttpRequest, team_id: int, user_id: int
 def remove_team_member(request: UserHttpRequest, team_id: int, user_id: int) -> HttpResponse:
     """Remove a member from the team."""
     found = find_visible_team(request, team_id)
-    said = f"is no longer in {found.name}. Pages that they have open close within five seconds"
-    return _redirect_to_team(request, found, lambda: teams.remove_member(found, user_id), said)
+    result = f"is no longer in {found.name}. Pages that they have open close within five seconds"
+    return _redirect_to_team(request, found, lambda: teams.remove_member(found, user_id), result)
 
 
-def _redirect_to_team(request: UserHttpRequest, found: Group, act: Callable[[], Any], said: str) -> HttpResponse:
+def _redirect_to_team(request: UserHttpRequest, found: Group, act: Callable[[], Any], result: str) -> HttpResponse:
     try:
         user = act()
     except NotFound:
         raise Http404 from None
-    messages.success(request, f"{user.get_username()} {said}.")
-    still = teams.visible_teams(request.user).filter(id=found.pk).exists()
-    if still:
+    messages.success(request, f"{user.get_username()} {result}.")
+    if teams.visible_teams(request.user).filter(id=found.pk).exists():
         return redirect("settings-team", found.pk)
     return redirect("settings-teams")
 
@@ -165,9 +169,9 @@ def _staff_only(view: Any) -> Any:
 @never_cache
 def manage_accounts(request: UserHttpRequest) -> HttpResponse:
     """List and search accounts. A POST creates one; only its response shows the login link for the new user."""
-    form = AccountForm(request.POST if request.method == "POST" else None)
     if request.method != "POST":
-        return _render_accounts(request, form)
+        return _render_accounts(request, AccountForm())
+    form = AccountForm(request.POST)
     if form.is_valid():
         try:
             user, secret = teams.invite_member(None, role="", by=request.user, **form.cleaned_data)
@@ -210,7 +214,10 @@ def change_account_active(request: UserHttpRequest, user_id: int) -> HttpRespons
     except SessionsError as error:
         messages.error(request, error.message)
     else:
-        messages.success(request, f"{user.get_username()} is {'active again' if active else 'now inactive'}.")
+        state = "now inactive"
+        if active:
+            state = "active again"
+        messages.success(request, f"{user.get_username()} is {state}.")
     return redirect("settings-people")
 
 
@@ -243,17 +250,17 @@ class TeamPolicyForm(forms.Form):
 
     def values(self) -> dict[str, Any]:
         """Return the values for ``policies.set_team_policy``; for valid forms only."""
-        told = self.cleaned_data
-        return {"policy": told["policy"], "continue_prompts": CONTINUE_CHOICES[told["continues"]]}
+        values = self.cleaned_data
+        return {"policy": values["policy"], "continue_prompts": CONTINUE_CHOICES[values["continues"]]}
 
 
 @never_cache
 def edit_team_policy(request: UserHttpRequest, team_id: int) -> HttpResponse:
     """Show the recovery policy of a team. A POST by a user who manages the team changes it."""
     team = find_visible_team(request, team_id)
-    said = policies.team_policy_json(team)
-    initial = {"policy": said["policy"], "continues": {True: "on", False: "off", None: ""}[said["continue_prompts"]]}
-    form = TeamPolicyForm(request.POST or None, initial=initial)
+    policy = policies.team_policy_json(team)
+    continues = {True: "on", False: "off", None: ""}[policy["continue_prompts"]]
+    form = TeamPolicyForm(request.POST or None, initial={"policy": policy["policy"], "continues": continues})
     if request.method == "POST" and form.is_valid():
         policies.set_team_policy(team, form.values(), request.user)
         messages.success(request, "Saved. It applies from the next recovery check of the team’s sessions.")
@@ -262,8 +269,8 @@ def edit_team_policy(request: UserHttpRequest, team_id: int) -> HttpResponse:
         "team": team,
         "form": form,
         "manages": may_manage(request.user, team),
-        "held": said["effective"],
-        "held_word": POLICY_LABELS[said["effective"]["policy"]],
+        "held": policy["effective"],
+        "held_word": POLICY_LABELS[policy["effective"]["policy"]],
         "words": POLICY_LABELS.values(),
     }
-    return render_settings(request, "accounts/team_policy.html", "settings-teams", context, 422 if form.errors else 200)
+    return render_settings(request, "accounts/team_policy.html", "settings-teams", context, form_status(form))

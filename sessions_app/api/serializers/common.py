@@ -141,8 +141,11 @@ class _SizedFieldExtension(OpenApiSerializerFieldExtension):  # type: ignore[no-
         schema: dict[str, Any] = auto_schema._map_serializer_field(  # noqa: SLF001  (as its documentation says)
             self.target, direction, bypass_extensions=True
         )
-        names = {"maxProperties": self.target.max_names} if hasattr(self.target, "max_names") else {}
-        return {**schema, **names, "x-max-bytes": self.target.max_bytes}
+        schema = dict(schema)
+        if hasattr(self.target, "max_names"):
+            schema["maxProperties"] = self.target.max_names
+        schema["x-max-bytes"] = self.target.max_bytes
+        return schema
 
 
 class SizedDictFieldExtension(_SizedFieldExtension):  # type: ignore[no-untyped-call]
@@ -169,14 +172,17 @@ class TeamField(serializers.Field[Group, Any, int, Any]):
     def to_internal_value(self, data: Any) -> Group:
         """Return the team: one of the user's, or any team if the context has ``any_team`` (staff)."""
         user = self.context["request"].user
-        teams = Group.objects.all() if self.context.get("any_team") else teams_of(user)
-        by_id = isinstance(data, int) and not isinstance(data, bool) and 0 < data < MAX_ID
-        if not by_id and not (isinstance(data, str) and len(data) <= TEAM_NAME_LIMIT):
+        teams = teams_of(user)
+        if self.context.get("any_team"):
+            teams = Group.objects.all()
+        team: Group | None = None
+        if isinstance(data, int) and not isinstance(data, bool) and 0 < data < MAX_ID:
+            team = teams.filter(id=data).first()
+        elif isinstance(data, str) and len(data) <= TEAM_NAME_LIMIT:
+            team = teams.filter(name=data).first()
+        if team is None:
             self.fail("unknown")
-        found: Group | None = teams.filter(**({"id": data} if by_id else {"name": data})).first()
-        if found is None:
-            self.fail("unknown")
-        return found
+        return team
 
     def to_representation(self, value: Group) -> int:
         """Return the team's id."""
@@ -190,14 +196,14 @@ class StrictSerializer(serializers.Serializer[Any]):
         """Return the validated values. Raises ValidationError, which names each unknown field beside other errors."""
         problems: dict[str, Any] = {}
         if isinstance(data, Mapping):
-            taken = [name for name, one in self.fields.items() if not one.read_only]
-            said = f"Unknown field. Known fields: {', '.join(taken)}."
-            problems = {str(name)[:100]: [said] for name in list(data)[:100] if name not in taken}
+            known = [name for name, field in self.fields.items() if not field.read_only]
+            message = f"Unknown field. Known fields: {', '.join(known)}."
+            problems = {str(name)[:100]: [message] for name in list(data)[:100] if name not in known}
         try:
             values = super().to_internal_value(data)
         except serializers.ValidationError as error:
-            told: Any = error.detail
-            raise serializers.ValidationError({**told, **problems}) from error
+            details: Any = error.detail
+            raise serializers.ValidationError({**details, **problems}) from error
         if problems:
             raise serializers.ValidationError(problems)
         return values
@@ -260,10 +266,13 @@ def document_responses(answers: dict[int, Any], *errors: int, **more: Any) -> Ca
     """
 
     def describe(handler: Handler) -> Handler:
-        of_all = (401, 429) if handler.__name__ == "get" else (401, 403, 429)
-        of_lists = (400, 404) if any(isinstance(one, serializers.ListSerializer) for one in answers.values()) else ()
-        responses = {**answers, **dict.fromkeys((*of_all, *of_lists, *errors), ProblemSerializer)}
-        described_so: Handler = extend_schema(responses=responses, **more)(handler)
-        return described_so
+        statuses = [401, 403, 429]
+        if handler.__name__ == "get":
+            statuses.remove(403)
+        if any(isinstance(answer, serializers.ListSerializer) for answer in answers.values()):
+            statuses += [400, 404]
+        responses = answers | dict.fromkeys([*statuses, *errors], ProblemSerializer)
+        described: Handler = extend_schema(responses=responses, **more)(handler)
+        return described
 
     return describe
