@@ -55,9 +55,9 @@ def list_sweeps(request: UserHttpRequest) -> HttpResponse:
         return render(request, "recovery/sweeps.html", sweeps_context(request.user))
     if not request.user.is_staff:
         raise PermissionDenied
-    asked = sweeps.request_sweep(request.user, dry_run=bool(request.POST.get("dry_run")))
+    sweep_request = sweeps.request_sweep(request.user, dry_run=bool(request.POST.get("dry_run")))
     messages.info(request, "The sweep was requested. Its result appears here.")
-    return redirect("sweep-request", asked.id)
+    return redirect("sweep-request", sweep_request.id)
 
 
 def sweeps_context(user: User) -> dict[str, Any]:
@@ -77,31 +77,38 @@ def show_sweep(request: UserHttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
     """Show one sweep and its decisions for the user's sessions, filtered by ``q``, ``seen`` and ``came``."""
     row = get_object_or_404(RecoverySweep, id=sweep_id)
     wanted, number = _parse_sweep_filter(request), parse_number(request.GET.get("page", "1"), 5) or 1
-    found = sweeps.load_outcomes(request.user, row, wanted, start=(number - 1) * MAX_ROWS_SHOWN, limit=MAX_ROWS_SHOWN)
-    query = {name: value for name, value in (("q", wanted.text), ("seen", wanted.seen), ("came", wanted.came)) if value}
+    page = sweeps.load_outcomes(request.user, row, wanted, start=(number - 1) * MAX_ROWS_SHOWN, limit=MAX_ROWS_SHOWN)
+    parameters = {"q": wanted.text, "seen": wanted.observed, "came": wanted.result}
+    query = {name: value for name, value in parameters.items() if value}
+    previous_page = next_page = ""
+    if number > 1:
+        previous_page = urlencode({**query, "page": number - 1})
+    if page.count > number * MAX_ROWS_SHOWN:
+        next_page = urlencode({**query, "page": number + 1})
     context = {
-        "told": _sweep_context(row, found.counts),
-        "rows": [_outcome_context(outcome, came) for outcome, came in found.rows],
-        "count": found.count,
-        "total": found.total,
+        "shown": _sweep_context(row, page.counts),
+        "rows": [_outcome_context(outcome, result) for outcome, result in page.rows],
+        "count": page.count,
+        "total": page.total,
         "wanted": wanted,
         "filtered": bool(query),
-        "seen_choices": [(value, word.text) for value, word in _OBSERVED_LABELS.items()],
-        "came_choices": [(kind, word.text) for kind, word in _RESULT_LABELS.items()],
-        "before": urlencode({**query, "page": number - 1}) if number > 1 else "",
-        "behind": urlencode({**query, "page": number + 1}) if found.count > number * MAX_ROWS_SHOWN else "",
+        "observed_choices": [(value, label.text) for value, label in _OBSERVED_LABELS.items()],
+        "result_choices": [(kind, label.text) for kind, label in _RESULT_LABELS.items()],
+        "previous_page": previous_page,
+        "next_page": next_page,
         "older": _previous_sweep(request.user, row),
     }
     return render(request, "recovery/sweep.html", context)
 
 
 def _parse_sweep_filter(request: UserHttpRequest) -> sweeps.OutcomeFilter:
-    came, seen = request.GET.get("came", ""), request.GET.get("seen", "")
-    return sweeps.OutcomeFilter(
-        text=request.GET.get("q", "").replace("\0", "").strip()[:_QUERY_LIMIT],
-        seen=seen if seen in _OBSERVED_LABELS else "",
-        came=came if came in _RESULT_LABELS else "",
-    )
+    result, observed = request.GET.get("came", ""), request.GET.get("seen", "")
+    if result not in _RESULT_LABELS:
+        result = ""
+    if observed not in _OBSERVED_LABELS:
+        observed = ""
+    text = request.GET.get("q", "").replace("\0", "").strip()[:_QUERY_LIMIT]
+    return sweeps.OutcomeFilter(text=text, observed=observed, result=result)
 
 
 def _previous_sweep(user: User, row: RecoverySweep) -> dict[str, Any] | None:
@@ -125,7 +132,7 @@ def sweep_request_context(user: User, row: SweepRequest) -> dict[str, Any]:
     report, rows = row.report or {}, sweeps.report_for(user, row)
     counts = Counter(one.get("result") or row_result(one) for one in rows)
     return {
-        "asked": row,
+        "sweep_request": row,
         "done": row.done_at is not None,
         "report": report,
         "shown": {**_count_labels(counts), "bar": _result_bar(counts)},
@@ -135,8 +142,11 @@ def sweep_request_context(user: User, row: SweepRequest) -> dict[str, Any]:
 
 def _report_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        **{name: row.get(name, "") for name in ("session_id", "task_id", "task_title", "error_message")},
-        "seen": _OBSERVED_LABELS.get(row.get("observed", ""), Label(row.get("observed") or "–", "off")),
+        "session_id": row.get("session_id", ""),
+        "task_id": row.get("task_id", ""),
+        "task_title": row.get("task_title", ""),
+        "error_message": row.get("error_message", ""),
+        "observed": _OBSERVED_LABELS.get(row.get("observed", ""), Label(row.get("observed") or "–", "off")),
         "why": rule_sentence(row.get("rule", "")),
         "decision": decision_label(row.get("agent_action", ""), row.get("strategy", "")),
     }
@@ -152,11 +162,9 @@ def _sweep_context(row: RecoverySweep, counts: Mapping[str, int]) -> dict[str, A
 
 
 def _count_labels(counts: Mapping[str, int]) -> dict[str, Any]:
-    told = [(counts[kind], word, kind) for kind, word in _RESULT_LABELS.items() if counts.get(kind)]
-    return {
-        "outcomes": told,
-        "summary": ", ".join(f"{count} {word.text}" for count, word, _ in told) or "nothing to check",
-    }
+    outcomes = [(counts[kind], label, kind) for kind, label in _RESULT_LABELS.items() if counts.get(kind)]
+    summary = ", ".join(f"{count} {label.text}" for count, label, _ in outcomes)
+    return {"outcomes": outcomes, "summary": summary or "nothing to check"}
 
 
 def _result_bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -170,19 +178,18 @@ def _result_bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     return parts
 
 
-def _outcome_context(outcome: SweepOutcome, came: str) -> dict[str, Any]:
-    if came == SKIPPED:
-        told = None
-    else:
-        told = _RESULT_LABELS.get(came) or receipt_kind_label(came)
+def _outcome_context(outcome: SweepOutcome, result: str) -> dict[str, Any]:
+    receipt = None
+    if result != SKIPPED:
+        receipt = _RESULT_LABELS.get(result) or receipt_kind_label(result)
     return {
         "outcome": outcome,
         "session": outcome.session,
-        "seen": _OBSERVED_LABELS.get(outcome.observed, Label(outcome.observed or "–", "off")),
+        "observed": _OBSERVED_LABELS.get(outcome.observed, Label(outcome.observed or "–", "off")),
         "rule": humanize_code(outcome.rule),
         "why": rule_sentence(outcome.rule),
         "decision": decision_label(outcome.agent_action, outcome.strategy),
-        "receipt": told,
+        "receipt": receipt,
         "reason": humanize_code(outcome.reason),
     }
 
@@ -214,22 +221,24 @@ def _last_restart_receipts(user: User) -> dict[str, Any]:
     last = restarts.last_ordered()
     if last is None:
         return {"last": None}
-    back = Supervisor.objects.filter(started_at__gte=last.killed_at).order_by("started_at").first()
-    if back:
+    supervisor = Supervisor.objects.filter(started_at__gte=last.killed_at).order_by("started_at").first()
+    sweep = seconds_away = swept_at = seconds_until_swept = None
+    if supervisor:
         sweep = RecoverySweep.objects.filter(trigger="boot", started_at__gte=last.killed_at).last()
-    else:
-        sweep = None
+        seconds_away = (supervisor.started_at - last.killed_at).total_seconds()
+        swept_at = supervisor.swept_at
+    if swept_at:
+        seconds_until_swept = (swept_at - last.killed_at).total_seconds()
     receipts = ContinuityReceipt.objects.visible_to(user).with_history().filter(created_at__gte=last.killed_at)
     rows = list(
         receipts.select_related("session__task", "session__agent_profile").order_by("created_at")[:MAX_RESTART_RECEIPTS]
     )
-    swept = back.swept_at if back else None
     return {
         "last": last,
-        "back": back,
-        "away": (back.started_at - last.killed_at).total_seconds() if back else None,
-        "swept": swept,
-        "took": (swept - last.killed_at).total_seconds() if swept else None,
+        "supervisor": supervisor,
+        "seconds_away": seconds_away,
+        "swept_at": swept_at,
+        "seconds_until_swept": seconds_until_swept,
         "sweep": sweep,
         "rows": [{"receipt": row, "session": row.session, "word": receipt_label_in_history(row)} for row in rows],
         "unharmed": sum(row.kind == "reattached" for row in rows),

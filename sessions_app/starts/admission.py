@@ -71,7 +71,10 @@ class StartGate:
 
         ``load_executor`` returns the executor of the session. It is not called as long as places are free.
         """
-        ticket = self._turns.enter(await load_executor() if self._turns.is_full else "")
+        executor_id = ""
+        if self._turns.is_full:
+            executor_id = await load_executor()
+        ticket = self._turns.enter(executor_id)
         try:
             await asyncio.wrap_future(ticket.admitted)
         except BaseException:
@@ -128,15 +131,17 @@ class Allowance:
         teams = {one.session_id: one for one in applicants}
         waiting = [QueuedSession(key, teams[key].team, teams[key].place, rank) for key, rank in new.items()]
         order = restart_rules.order_by_turn(waiting)
-        budget = max(self.left, 0) if admitted or not self.ranks else 0
+        budget = 0
+        if admitted or not self.ranks:
+            budget = max(self.left, 0)
         now, later = restart_rules.decide_admission(order, budget, self.room)
         self._let_in(now)
         before = len(self.ranks)
-        told = {}
-        for number, one in enumerate(one for one in order if one.session_id in later):
-            told[one.session_id] = (one.rank, later[one.session_id], before + number)
-        self.ranks += [rank for rank, *_ in told.values()]
-        return told
+        postponed = {}
+        for number, session in enumerate(session for session in order if session.session_id in later):
+            postponed[session.session_id] = (session.rank, later[session.session_id], before + number)
+        self.ranks += [rank for rank, *_ in postponed.values()]
+        return postponed
 
     def _let_in(self, now: Iterable[QueuedSession]) -> None:
         for one in now:
@@ -153,15 +158,15 @@ class Allowance:
         return ANYWHERE
 
 
-def start_allowance(me: str, slots: StartSlots, gone: Collection[uuid.UUID] = ()) -> Allowance:
-    """Return how many starts ``me`` may create now; a constant number of queries.
+def start_allowance(boot_id: str, slots: StartSlots, gone: Collection[uuid.UUID] = ()) -> Allowance:
+    """Return how many starts ``boot_id`` may create now; a constant number of queries.
 
     ``gone`` are sessions whose executions were observed dead although their rows still claim to run.
     """
     # Copied before the rows are read: a start admitted meanwhile by another sweep is then subtracted in ``left``.
     given, under_way = slots.given, slots.under_way
     waiting_ids = list(slots.waiting)
-    mine = Intent.objects.filter(kind=IntentKind.START, by=None, done_at=None, session__executions__owner=me)
+    mine = Intent.objects.filter(kind=IntentKind.START, by=None, done_at=None, session__executions__owner=boot_id)
     mine = mine.exclude(session_id__in=waiting_ids)
     under_way += mine.count() - mine.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True}).count()
     room, places = _free_capacity(gone)
@@ -183,11 +188,16 @@ def _free_capacity(gone: Collection[uuid.UUID]) -> tuple[dict[Hashable, int | No
     live.update(started.values_list("session__executor_id", flat=True))
     room: dict[Hashable, int | None] = {}
     places: dict[uuid.UUID, Hashable] = {}
-    for one in executors:
-        shared = capacity.shares_machine_limit(one)
-        places[one.id] = place = THIS_MACHINE if shared else one.id
-        limit = room.get(place, capacity.agent_limit(one)) if shared else one.max_live
-        room[place] = None if limit is None else limit - live[one.id]
+    for executor in executors:
+        place: Hashable = executor.id
+        limit = executor.max_live
+        if capacity.shares_machine_limit(executor):
+            place = THIS_MACHINE
+            limit = room.get(place, capacity.agent_limit(executor))
+        places[executor.id] = place
+        room[place] = limit
+        if limit is not None:
+            room[place] = limit - live[executor.id]
     return room, places
 
 
@@ -196,12 +206,12 @@ def _by_executor(rows: QuerySet[ExecutorRunning]) -> Counter[uuid.UUID]:
     return Counter(rows.order_by().values_list("executor_id", flat=True))
 
 
-def load_next_starts(me: str, slots: StartSlots) -> list[uuid.UUID]:
+def load_next_starts(boot_id: str, slots: StartSlots) -> list[uuid.UUID]:
     """Return the sessions of the start queue whose turn it is; empty if no more starts are allowed now."""
     waiting = TaskSession.objects.filter(start_rank__isnull=False)
     if not waiting.exists():
         return []
-    allowed = start_allowance(me, slots)
+    allowed = start_allowance(boot_id, slots)
     if allowed.left <= 0:
         return []
     rows = waiting.values_list("id", "task__team_id", "executor_id", "has_agent", "start_rank")
@@ -210,16 +220,16 @@ def load_next_starts(me: str, slots: StartSlots) -> list[uuid.UUID]:
         for key, team, executor, has_agent, rank in rows
         if rank is not None
     )
-    held = _sessions_of_others(me)
+    of_others = _sessions_of_others(boot_id)
     now, _ = restart_rules.decide_admission(
-        [one for one in order if one.session_id not in held], allowed.left, allowed.room
+        [one for one in order if one.session_id not in of_others], allowed.left, allowed.room
     )
     return [one.session_id for one in now]
 
 
-def _sessions_of_others(me: str) -> set[uuid.UUID]:
-    rows = ExecutorRunning.objects.filter(session__start_rank__isnull=False).exclude(owner__in=("", me))
-    return leases.leased_by_others(rows.values_list("session_id", "owner", "lease_expires_at"), me)
+def _sessions_of_others(boot_id: str) -> set[uuid.UUID]:
+    rows = ExecutorRunning.objects.filter(session__start_rank__isnull=False).exclude(owner__in=("", boot_id))
+    return leases.leased_by_others(rows.values_list("session_id", "owner", "lease_expires_at"), boot_id)
 
 
 def leave_start_queue(session_ids: Iterable[uuid.UUID]) -> None:

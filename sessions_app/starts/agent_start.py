@@ -128,7 +128,9 @@ def prepare_agent_start_within(
     unsettled = found is None and (session.launch_id or transaction.open_turn is not None)
     if unsettled and interrupt_turn(transaction, AGENTCTL_GONE):
         transaction.move_session("start")
-    strategy = _first_strategy(plan) if found == str(plan.intent_id) else None
+    strategy = None
+    if found == str(plan.intent_id):
+        strategy = _first_strategy(plan)
     if strategy is None:
         verdict = assess_start(session, plan.mode)
         if not verdict.allowed or verdict.strategy is None:
@@ -139,7 +141,8 @@ def prepare_agent_start_within(
     assert execution is not None, "the lease was checked against it"  # noqa: S101
     # Stored before the request leaves: after a lost answer, the same request is sent, and agentctl answers it again.
     payload = {"mode": plan.mode, "strategy": strategy, "mcp_servers": plan.inherited_servers}
-    payload |= {"login": plan.login} if plan.login else {}
+    if plan.login:
+        payload["login"] = plan.login
     payload[AGENT_AWAITED_SINCE] = timezone.now().isoformat()
     Intent.objects.filter(id=plan.intent_id).update(payload=payload)
     servers = choose_servers(transaction, str(plan.intent_id), session.agent_profile, plan.inherited_servers)
@@ -147,9 +150,9 @@ def prepare_agent_start_within(
 
 
 def _first_strategy(plan: StartClaim) -> Strategy | None:
-    told = Intent.objects.values_list("payload", flat=True).get(id=plan.intent_id).get("strategy")
-    if told:
-        return Strategy(told)
+    stored = Intent.objects.values_list("payload", flat=True).get(id=plan.intent_id).get("strategy")
+    if stored:
+        return Strategy(stored)
     return None
 
 
@@ -163,9 +166,9 @@ def _workspace_only(transaction: SessionTransaction, plan: StartClaim, refusal: 
         reason=refusal or plan.mode,
         evidence=continuity.rebuild_evidence(transaction),
     )
-    asked_for = plan.mode == Mode.WORKSPACE_ONLY or not transaction.session.has_agent
-    keeps_away = {**transaction.session.metadata, "workspace_only": asked_for}
-    transaction.set_fields(launch_id="", metadata=keeps_away)
+    is_requested = plan.mode == Mode.WORKSPACE_ONLY or not transaction.session.has_agent
+    metadata = {**transaction.session.metadata, "workspace_only": is_requested}
+    transaction.set_fields(launch_id="", metadata=metadata)
     session = transaction.session
     decided = session.state == SessionState.FAILED or session.context_mismatch or session.error_code in REFUSAL_MESSAGES
     if plan.mode == Mode.WORKSPACE_ONLY and decided:
@@ -173,7 +176,9 @@ def _workspace_only(transaction: SessionTransaction, plan: StartClaim, refusal: 
     if refusal:
         hold_unsent_prompts(transaction)
         withdraw_continuation(transaction)
-        code = str(Reason.CONTEXT_MISMATCH) if session.context_mismatch else refusal
+        code = refusal
+        if session.context_mismatch:
+            code = str(Reason.CONTEXT_MISMATCH)
         transaction.move_session(
             "fail", error_code=code, error_message=REFUSAL_MESSAGES.get(code, "This session cannot be resumed.")
         )
@@ -205,19 +210,24 @@ def _build_request(
     profile = session.agent_profile
     kind = agent_type(profile.agent_type)
     # A user may try a rejected token again; a start that works then makes it the session's token.
-    retried = plan.mode == Mode.RESUME and not execution.resume_token
-    token = execution.rejected_resume_token if retried else execution.resume_token
+    retries_rejected = plan.mode == Mode.RESUME and not execution.resume_token
+    token, last_message_uuid = execution.resume_token, execution.last_message_uuid or None
+    if retries_rejected:
+        token, last_message_uuid = execution.rejected_resume_token, None
     known_tokens = continuity.known_tokens(session, execution)
+    expected_requests = 0
+    if strategy == Strategy.NATIVE or known_tokens:
+        expected_requests = continuity.count_requests(session)
+    conversation: dict[str, Any] = {"resume_token": None, "last_message_uuid": None}
+    if strategy == Strategy.NATIVE:
+        conversation = {"resume_token": token, "last_message_uuid": last_message_uuid}
     body = {
         "argv": profile.argv(execution.runtime),
         "env": {**_search_path(execution), **kind.env, **profile.env},
         "cwd": execution.workspace_path,
         "driver": kind.driver,
         "strategy": strategy,
-        "resume_token": token if strategy == Strategy.NATIVE else None,
-        "last_message_uuid": (execution.last_message_uuid or None)
-        if strategy == Strategy.NATIVE and not retried
-        else None,
+        **conversation,
         "model": session.model or profile.model or None,
         "mode": profile.mode or None,
         "additional_directories": list(profile.additional_directories),
@@ -227,7 +237,7 @@ def _build_request(
         "launch_id": str(plan.intent_id),
         "gone_patterns": [*kind.gone_patterns, *profile.gone_patterns],
         "prefer_load": kind.prefer_load,
-        "expected_requests": continuity.count_requests(session) if strategy == Strategy.NATIVE or known_tokens else 0,
+        "expected_requests": expected_requests,
         "known_conversations": sorted(map(verification.fingerprint, known_tokens)),
         "timeout": kind.handshake_limit(settings.KANDEV_START_TIMEOUT),
         "load_timeout": kind.load_limit(settings.KANDEV_START_TIMEOUT),
@@ -278,15 +288,14 @@ def write_agent_started(
             return False
         if transaction.session.agent_profile_id == order.profile.pk:
             transaction.session.agent_profile = order.profile  # saves a query
-        held = list(_held_prompts(plan.session_id))
-        evidence = {
-            **_evidence(transaction, order, answer, verdict, known),
-            "prompts_held": len(held),
-            "capability_note": _keep_token(
-                transaction, order, answer, {} if contradiction else _kept_claim(answer, verdict)
-            ),
-            "accepted_by_user": contradiction,
-        }
+        held_prompts = list(_held_prompts(plan.session_id))
+        kept_claim: Mapping[str, str] = {}
+        if not contradiction:
+            kept_claim = _kept_claim(answer, verdict)
+        evidence = _evidence(transaction, order, answer, verdict, known)
+        evidence["prompts_held"] = len(held_prompts)
+        evidence["capability_note"] = _keep_token(transaction, order, answer, kept_claim)
+        evidence["accepted_by_user"] = contradiction
         if verdict.kind in (ReceiptKind.FRESH, ReceiptKind.INJECTED):
             continuity.mark_new_conversation(transaction)
         settle_intent(plan.intent_id, verdict.kind)
@@ -294,7 +303,7 @@ def write_agent_started(
         transaction.write_receipt(verdict.kind, verdict.verified, **about, evidence=evidence)
         continuity.mark_receipt_unproven(transaction, but=str(plan.intent_id))
         continuity.queue_memory_check(transaction, str(plan.intent_id), verdict, known.requests.last_text)
-        _settle_held_prompts(transaction, held, received)
+        _settle_held_prompts(transaction, held_prompts, received)
         _mark_agent_up(transaction, plan, verdict)
         agent_login.settle_login(transaction, plan.intent_id, answer, "")
         order_waiting_changes(transaction)
@@ -303,8 +312,10 @@ def write_agent_started(
 
 def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: ConversationFacts) -> Verdict:
     """Return what the answer proves, compared with what the log contains of the conversation."""
-    native = order.strategy == Strategy.NATIVE
     by_type = order.kind.replays_on_load and answer["outcome"] == "loaded"
+    requests = verification.Requests()
+    if order.strategy == Strategy.NATIVE or answer["outcome"] == "created":
+        requests = known.requests
     return verification.verify_resume(
         strategy=order.strategy,
         outcome=answer["outcome"],
@@ -313,7 +324,7 @@ def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: Convers
             texts=answer.get("replayed_user_texts", ()),
             digests=answer.get("replayed_user_digests", ()),
         ),
-        requests=known.requests if native or answer["outcome"] == "created" else verification.Requests(),
+        requests=requests,
         known_to_replay=by_type or has_replayed(build_capability_report(order.scope, order.kind.name, answer)),
         names_conversation=order.kind.names_conversation,
         injected=order.injects,
@@ -337,7 +348,15 @@ def _mark_agent_up(transaction: SessionTransaction, plan: StartClaim, verdict: V
         metadata={**transaction.session.metadata, "workspace_only": False, REPORTED_GONE: None},
         inject_history=verdict.kind == ReceiptKind.INJECTED,
     )
-    transaction.move_session("ready" if transaction.open_turn is None else "turn_started", reason=verdict.kind)
+    _move_to_ready(transaction, verdict.kind)
+
+
+def _move_to_ready(transaction: SessionTransaction, reason: str) -> None:
+    """Move the session to ready, or into the turn that is open."""
+    if transaction.open_turn is None:
+        transaction.move_session("ready", reason=reason)
+    else:
+        transaction.move_session("turn_started", reason=reason)
 
 
 def _kept_claim(answer: Mapping[str, Any], verdict: Verdict) -> dict[str, str]:
@@ -378,23 +397,26 @@ def _evidence(
     verdict: Verdict,
     known: ConversationFacts,
 ) -> dict[str, Any]:
-    if verdict.kind == ReceiptKind.INJECTED:
-        told = current_history(transaction.session)
-    else:
-        told = None
+    cwd_matches = known_by = compared = injection = None
+    if order.strategy == Strategy.NATIVE:
+        cwd_matches = continuity.is_same_directory(transaction, order.body["cwd"])
+    if _returns_known_id(order, answer):
+        known_by = verification.SAME_ID
+    if verdict.comparison:
+        compared = verdict.comparison.sentence
+    if verdict.kind == ReceiptKind.INJECTED and (history := current_history(transaction.session)):
+        injection = history.facts()  # replaced by the facts of what is sent, when it is sent
     return {
         **continuity.process_evidence(answer),
         **continuity.conversation_evidence(order.token_before, answer),
         **known.in_log,
-        "cwd_matches": continuity.is_same_directory(transaction, order.body["cwd"])
-        if order.strategy == Strategy.NATIVE
-        else None,
+        "cwd_matches": cwd_matches,
         "completed_turns": known.requests.completed_turns,
         **workspace_evidence(transaction.session, answer.get("workspace")),
         **prompt_context.outside_work_evidence(transaction.session),
-        "known_by": verification.SAME_ID if _returns_known_id(order, answer) else None,
-        "replay_compared": verdict.comparison.sentence if verdict.comparison else None,
-        "injection": told.facts() if told else None,  # replaced by the facts of what is sent, when it is sent
+        "known_by": known_by,
+        "replay_compared": compared,
+        "injection": injection,
         **continuity.rebuild_evidence(transaction),
         "log_is_a_prefix": known.log_is_a_prefix,
         "agent": agent_identity(answer),
@@ -418,7 +440,9 @@ def _held_prompts(session_id: uuid.UUID) -> QuerySet[Prompt]:
 
 def _find_received(session_id: uuid.UUID, replayed: Sequence[str]) -> _Received:
     """Compare the held prompts with a replay, before any transaction: agents choose how long its texts are."""
-    held = dict(_held_prompts(session_id).values_list("id", "text")) if replayed else {}
+    if not replayed:
+        return _Received()
+    held = dict(_held_prompts(session_id).values_list("id", "text"))
     if not held:
         return _Received()
     arrived = Prompt.objects.filter(session=session_id, state__in=ARRIVED_STATES).values_list("text", flat=True)
@@ -442,18 +466,17 @@ def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mappin
     # Before the failure, so that a crash in between cannot leave a session that looks resumable.
     with session_transaction(plan.session_id, lease) as transaction:
         transaction.set_fields(context_mismatch=True)
-    loaded = answer["outcome"] == "loaded"
-    if loaded:
-        how = CapabilityShortfall.OTHER_CONVERSATION
+    if answer["outcome"] == "loaded":
+        capability, shortfall = LOAD, CapabilityShortfall.OTHER_CONVERSATION
     else:
-        how = CapabilityShortfall.NEW_CONVERSATION
+        capability, shortfall = first_claim(answer), CapabilityShortfall.NEW_CONVERSATION
     failure = StartFailure(
         str(Code.CONTEXT_MISMATCH),
         verdict.contradiction or "",
         permanent=True,
         needs_user=True,
         told=answer,
-        broken={LOAD if loaded else first_claim(answer): (how, verdict.contradiction or "")},
+        broken={capability: (shortfall, verdict.contradiction or "")},
     )
     write_start_failure(plan.session_id, plan.intent_id, lease, failure)
 
@@ -471,5 +494,5 @@ def write_reattached(plan: StartClaim, lease: Lease, report: Mapping[str, Any]) 
         )
         agent_login.settle_login(transaction, plan.intent_id, {}, agent_login.ANSWER_LOST)
         transaction.set_fields(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
-        transaction.move_session("turn_started" if transaction.open_turn else "ready", reason="reattached")
+        _move_to_ready(transaction, "reattached")
         order_waiting_changes(transaction)

@@ -62,35 +62,40 @@ class StartClaim:
 def claim_start(
     session_id: uuid.UUID,
     intent_id: uuid.UUID,
-    me: str,
+    boot_id: str,
     *,
-    lives: str | None,
-    held: Lease | None = None,
+    running_launch_id: str | None,
+    held_lease: Lease | None = None,
     in_grace: bool = False,
 ) -> StartClaim | None:
     """Claim a start intent under the lease; None if there is nothing for this supervisor to start. Raises LeaseLost.
 
-    ``lives`` is the launch id of the agent found when we attached (empty: agentctl without an agent), or None if we
-    are not attached. ``held`` is the lease of that stream, so that none has to be taken.
+    ``running_launch_id`` is the launch id of the agent found when we attached (empty: agentctl without an agent), or
+    None if we are not attached. ``held_lease`` is the lease of that stream, so that none has to be taken.
 
     A start is counted before it is made, so that a crash during it counts too (rule 33). It is counted once: a
     supervisor that finds a claimed intent continues with it. ``in_grace`` exempts it from counting.
     """
-    with session_transaction(session_id, held, related=SESSION_RELATED) as transaction:
-        lease = held or _take_lease(transaction, intent_id, me)
+    with session_transaction(session_id, held_lease, related=SESSION_RELATED) as transaction:
+        lease = held_lease or _take_lease(transaction, intent_id, boot_id)
         if lease is None:
             return None
-        return claim_start_within(transaction, intent_id, lease, lives=lives, in_grace=in_grace)
+        return claim_start_within(transaction, intent_id, lease, running_launch_id=running_launch_id, in_grace=in_grace)
 
 
 def claim_start_within(
-    transaction: SessionTransaction, intent_id: uuid.UUID, lease: Lease, *, lives: str | None, in_grace: bool = False
+    transaction: SessionTransaction,
+    intent_id: uuid.UUID,
+    lease: Lease,
+    *,
+    running_launch_id: str | None,
+    in_grace: bool = False,
 ) -> StartClaim | None:
     """Do what ``claim_start`` does, in the caller's transaction and under a lease that it holds."""
     intent = Intent.objects.select_for_update().filter(id=intent_id).first()
     if intent is None:
         raise Intent.DoesNotExist(f"no intent {intent_id}")
-    if not _is_executable(transaction, intent, lives):
+    if not _is_executable(transaction, intent, running_launch_id):
         return None
     if not in_grace and intent.claimed_generation is None and intent.by_id is None:
         transaction.set_fields(start_attempts=transaction.session.start_attempts + 1)
@@ -99,7 +104,7 @@ def claim_start_within(
     intent.save(update_fields=["claimed_generation"])
     if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or transaction.session.state == SessionState.CREATED:
         _mark_starting(transaction)
-    if lives is None:
+    if running_launch_id is None:
         # The host is written before the launch: after a crash, only this machine can find an unfinished one.
         transaction.move_executor("launch", host_id=identity.host_id())
     return _build_claim(transaction.session, _locked(transaction), intent, lease)
@@ -108,12 +113,13 @@ def claim_start_within(
 def _mark_starting(transaction: SessionTransaction) -> None:
     """Move the session to its start; an *unreachable* one keeps that error until its place answers."""
     session = transaction.session
-    unknown = session.error_code == UNREACHABLE
-    message = session.error_message if unknown else ""
-    transaction.move_session("start", error_code=UNREACHABLE if unknown else "", error_message=message)
+    if session.error_code == UNREACHABLE:
+        transaction.move_session("start", error_code=UNREACHABLE, error_message=session.error_message)
+    else:
+        transaction.move_session("start", error_code="", error_message="")
 
 
-def _take_lease(transaction: SessionTransaction, intent_id: uuid.UUID, me: str) -> Lease | None:
+def _take_lease(transaction: SessionTransaction, intent_id: uuid.UUID, boot_id: str) -> Lease | None:
     """Take the lease of the session's execution; None if another supervisor holds it.
 
     Also None if the rows are corrupt or name no execution: the intent is then settled with that outcome.
@@ -126,23 +132,25 @@ def _take_lease(transaction: SessionTransaction, intent_id: uuid.UUID, me: str) 
         settle_intent(intent_id, "no_execution")
         return None
     del transaction.execution  # drop the cached row: it still has the owner and generation from before our lease
-    return leases.acquire_lease(execution.id, me)
+    return leases.acquire_lease(execution.id, boot_id)
 
 
-def _is_executable(transaction: SessionTransaction, intent: Intent, lives: str | None) -> bool:
+def _is_executable(transaction: SessionTransaction, intent: Intent, running_launch_id: str | None) -> bool:
     """Whether the intent is open and can be carried out now; a pointless one is settled."""
-    refused = _reason_pointless(transaction, intent, lives)
+    refused = _reason_pointless(transaction, intent, running_launch_id)
     if intent.done_at is None and refused:
         settle_intent(intent.id, refused)
     if intent.done_at is not None or refused:
         return False
-    if lives is None and _has_no_capacity(transaction.session, intent):  # a running agentctl has its place already
+    if running_launch_id is None and _has_no_capacity(
+        transaction.session, intent
+    ):  # a running agentctl has its place already
         _mark_queued_for_capacity(intent)
         return False
     return True
 
 
-def _reason_pointless(transaction: SessionTransaction, intent: Intent, lives: str | None) -> str:
+def _reason_pointless(transaction: SessionTransaction, intent: Intent, running_launch_id: str | None) -> str:
     """Return why there is nothing to start, or an empty string.
 
     A running agent needs no start, except one of this same launch: its answer was lost and has to be requested again.
@@ -153,7 +161,7 @@ def _reason_pointless(transaction: SessionTransaction, intent: Intent, lives: st
         return "stopped"
     if transaction.session.state in TERMINAL_STATES:
         return "terminal_state"
-    up = lives not in (None, str(intent.id)) and _is_up(transaction)
+    up = running_launch_id not in (None, str(intent.id)) and _is_up(transaction)
     if up and intent.payload.get("mode") != Mode.FRESH_START:
         return "already_running"
     return ""
@@ -168,7 +176,9 @@ def _is_up(transaction: SessionTransaction) -> bool:
 
 def _has_no_capacity(session: TaskSession, intent: Intent) -> bool:
     """Whether the executor has no room, or only for sessions that have waited longer."""
-    limit = capacity.agent_limit(session.executor) if session.has_agent else None
+    if not session.has_agent:
+        return False
+    limit = capacity.agent_limit(session.executor)
     if limit is None:
         return False
     sharing = capacity.executors_sharing_room(session.executor)
@@ -246,10 +256,13 @@ def write_launch(plan: StartClaim, launched: Launched) -> bool:
     an unfinished launch, which the next launch finds again by its ids (rule 4).
     """
     with session_transaction(plan.session_id, plan.lease) as transaction:
-        wanted = transaction.session.desired_state == DesiredState.RUNNING
+        is_wanted = transaction.session.desired_state == DesiredState.RUNNING
+        move = "ready"
+        if not is_wanted:
+            move = "stop"
         worktree = {name: getattr(launched, name) for name in ("worktree_id", "worktree_path", "worktree_branch")}
         transaction.move_executor(
-            "ready" if wanted else "stop",
+            move,
             **ExecutorRunning.address_columns(launched.url),
             host_id=identity.host_id(),
             pid=launched.pid,
@@ -261,7 +274,7 @@ def write_launch(plan: StartClaim, launched: Launched) -> bool:
             last_seen_at=timezone.now(),
         )
         transaction.set_fields(**worktree)
-    return wanted
+    return is_wanted
 
 
 def launched_facts(session_id: uuid.UUID, launched: Launched) -> ExecutionFacts:

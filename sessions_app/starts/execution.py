@@ -43,7 +43,13 @@ from sessions_app.supervisor.executions import SESSION_RELATED
 
 
 def claim_and_prepare(
-    session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease, *, lives: str, found: str | None, in_grace: bool = False
+    session_id: uuid.UUID,
+    intent_id: uuid.UUID,
+    lease: Lease,
+    *,
+    running_launch_id: str,
+    found: str | None,
+    in_grace: bool = False,
 ) -> tuple[StartClaim, AgentStartRequest | None] | None:
     """Claim a start and prepare its agent in one transaction, under a lease that is held; None without a claim.
 
@@ -52,14 +58,18 @@ def claim_and_prepare(
     """
     try:
         with session_transaction(session_id, lease, related=SESSION_RELATED) as transaction:
-            plan = claims.claim_start_within(transaction, intent_id, lease, lives=lives, in_grace=in_grace)
+            plan = claims.claim_start_within(
+                transaction, intent_id, lease, running_launch_id=running_launch_id, in_grace=in_grace
+            )
             if plan is None:
                 return None
             return plan, agent_start.prepare_agent_start_within(transaction, plan, found=found)
     except (LeaseLost, Error):
         raise
     except Exception:  # noqa: BLE001  (raised again by the preparation below)
-        plan = claims.claim_start(session_id, intent_id, lease.owner, lives=lives, held=lease, in_grace=in_grace)
+        plan = claims.claim_start(
+            session_id, intent_id, lease.owner, running_launch_id=running_launch_id, held_lease=lease, in_grace=in_grace
+        )
         if plan is None:
             return None
         return (plan, agent_start.prepare_agent_start(plan, lease, found=found))
@@ -103,7 +113,7 @@ async def _start(
         return
     in_grace = registry.grace.is_exempt(session_id)
     plan = await registry.database(
-        claims.claim_start, session_id, intent_id, registry.boot_id, lives=None, in_grace=in_grace
+        claims.claim_start, session_id, intent_id, registry.boot_id, running_launch_id=None, in_grace=in_grace
     )
     if plan is None:
         return
@@ -137,8 +147,8 @@ async def _start_on_live_agentctl(
         live.session_id,
         intent_id,
         live.lease,
-        lives=live.observed_launch,
-        found=live.observed_launch if live.observed_agent else None,
+        running_launch_id=live.observed_launch,
+        found=live.living_launch,
         in_grace=registry.grace.is_exempt(live.session_id),
     )
     if claimed is None:
@@ -156,7 +166,8 @@ async def _launch(registry: ExecutionRegistry, plan: claims.StartClaim) -> Execu
     if plan.spec.worktree_id and not isinstance(place, SupportsSharedWorktrees):
         raise LaunchFailed(f"Sessions on {place.name} cannot share a worktree.")
     # Before the launch: processes of an earlier agentctl must not work in the same worktree as the next agent.
-    await place.end_leftovers(plan.facts) if plan.leftovers else None
+    if plan.leftovers:
+        await place.end_leftovers(plan.facts)
     launched: Launched = await place.launch(plan.spec)
     crash_points.reached("supervisor.launched", plan.session_id)
     # Written before the stream opens: from here on every supervisor can find this agentctl.
@@ -177,8 +188,7 @@ async def _undo_launch(registry: ExecutionRegistry, plan: claims.StartClaim, lau
 
 async def _open_agent(registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim) -> None:
     """Start the agent with the strategy that the assessment names; without one, only the workspace stays up."""
-    found = stream.observed_launch if stream.observed_agent else None
-    order = await registry.database(agent_start.prepare_agent_start, plan, stream.lease, found=found)
+    order = await registry.database(agent_start.prepare_agent_start, plan, stream.lease, found=stream.living_launch)
     if order is not None:
         await _open_prepared(registry, stream, plan, order)
 

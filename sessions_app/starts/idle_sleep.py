@@ -66,14 +66,14 @@ async def sleep_idle_sessions(registry: ExecutionRegistry) -> int:
     return sum([await _try_to_sleep(registry, session_id) for session_id in idle])
 
 
-def load_idle_sessions(me: str) -> list[uuid.UUID]:
-    """Return the sessions of ``me`` that are idle by their rows; agentctl may know better, see ``_is_quiet``."""
+def load_idle_sessions(boot_id: str) -> list[uuid.UUID]:
+    """Return the sessions of ``boot_id`` that are idle by their rows; agentctl may know better, see ``_is_quiet``."""
     limit = _idle_limit()
     rows = TaskSession.objects.filter(
         desired_state=DesiredState.RUNNING,
         state=SessionState.WAITING_FOR_INPUT,
         work_state=WorkState.IDLE,
-        executions__owner=me,
+        executions__owner=boot_id,
         executions__status=ExecutorStatus.READY,
     ).exclude(launch_id="")
     # Every change of the row sets ``updated_at``.
@@ -134,11 +134,12 @@ def idle_since(transaction: SessionTransaction) -> datetime | None:
 
     That is its start, the end of its last turn, or its last output or change of processes after that.
     """
-    newest = transaction.newest_run
-    ended_seq = newest.last_seq or 0 if newest else 0
+    newest, ended_seq, ended_at = transaction.newest_run, 0, None
+    if newest is not None:
+        ended_seq, ended_at = newest.last_seq or 0, newest.ended_at
     later = transaction.session.events.filter(seq__gt=ended_seq, name__in=_ACTIVITY_EVENTS).order_by("-seq")
     worked_at = later.values_list("at", flat=True).first()
-    moments = [transaction.session.ready_since, newest.ended_at if newest else None, worked_at]
+    moments = [transaction.session.ready_since, ended_at, worked_at]
     return max((moment for moment in moments if moment is not None), default=None)
 
 

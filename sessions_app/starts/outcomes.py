@@ -125,14 +125,16 @@ class StartFailure:
 def start_failure_from(error: ExecutorError, *, executor_failed: bool) -> StartFailure:
     """Convert an executor's error into a start failure."""
     answer = error.details.get("answer") or {}
-    told = answer.get("told")
+    reported = answer.get("told")
+    if not isinstance(reported, dict):
+        reported = {}
     return StartFailure(
         code=str(getattr(error, "refusal", None) or error.code),
         message=error.message.replace("\0", ""),  # it may quote the agent, and PostgreSQL stores no NUL
         permanent=bool(answer.get("permanent", error.permanent)),
         token_valid=bool(answer.get("token_valid", True)),
         executor_failed=executor_failed,
-        told=told if isinstance(told, dict) else {},
+        told=reported,
     )
 
 
@@ -287,7 +289,10 @@ def _schedule_retry(transaction: SessionTransaction, failure: StartFailure) -> N
     if failure.code in NEEDS_PERSON_CODES:
         wait = RECHECK_AFTER
         transaction.set_fields(start_attempts=0)  # the starts themselves were sound: they must not add up to giving up
-    transaction.set_fields(next_restart_at=None if failure.needs_user else transaction.at + wait)
+    if failure.needs_user:
+        transaction.set_fields(next_restart_at=None)
+    else:
+        transaction.set_fields(next_restart_at=transaction.at + wait)
     if failure.needs_user:
         hold_unsent_prompts(transaction)
         withdraw_continuation(transaction)
@@ -334,4 +339,7 @@ def write_stopped(
 def _settle_open_prompts(transaction: SessionTransaction) -> None:
     """Withdraw queued prompts and hold those being sent, because a session that has ended for good sends no more."""
     for row in transaction.session.prompts.filter(state__in=[PromptState.QUEUED, PromptState.SENDING]).order_by("id"):
-        transaction.move_prompt(row, "withdraw" if row.state == PromptState.QUEUED else "hold")
+        if row.state == PromptState.QUEUED:
+            transaction.move_prompt(row, "withdraw")
+        else:
+            transaction.move_prompt(row, "hold")

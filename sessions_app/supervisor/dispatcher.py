@@ -230,10 +230,10 @@ async def _request_shutdown(registry: ExecutionRegistry, intent: Intent) -> Mapp
     return transcript
 
 
-def _acquire_lease(session_id: uuid.UUID, me: str) -> Lease | None:
+def _acquire_lease(session_id: uuid.UUID, boot_id: str) -> Lease | None:
     execution = ExecutorRunning.objects.filter(session_id=session_id).order_by("-created_at").first()
     if execution:
-        return leases.acquire_lease(execution.id, me)
+        return leases.acquire_lease(execution.id, boot_id)
     return None
 
 
@@ -258,7 +258,7 @@ class PendingWork:
             self.start = None
 
 
-def load_pending_sessions(me: str) -> dict[uuid.UUID, PendingWork]:
+def load_pending_sessions(boot_id: str) -> dict[uuid.UUID, PendingWork]:
     """Return the open work of every session with an open intent or an undelivered prompt, by session.
 
     Sessions that another supervisor holds are left out. The number of queries is constant.
@@ -271,8 +271,8 @@ def load_pending_sessions(me: str) -> dict[uuid.UUID, PendingWork]:
     intents = intents.filter(due_intents("next_try") | ~Q(kind=IntentKind.START))
     for session_id, intent_id, kind in intents.values_list("session_id", "id", "kind"):
         found.setdefault(session_id, PendingWork()).add_intent(intent_id, kind)
-    owners = ExecutorRunning.objects.filter(session_id__in=found).exclude(owner__in=("", me))
-    held = leases.leased_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), me)
+    owners = ExecutorRunning.objects.filter(session_id__in=found).exclude(owner__in=("", boot_id))
+    held = leases.leased_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), boot_id)
     return {session_id: work for session_id, work in found.items() if session_id not in held}
 
 

@@ -99,6 +99,13 @@ class ExecutionStream:
     def __post_init__(self) -> None:
         self._not_starting.set()
 
+    @property
+    def living_launch(self) -> str | None:
+        """The launch id of the agent that was alive at the take-over; None if none was."""
+        if self.observed_agent:
+            return self.observed_launch
+        return None
+
     def start(self) -> None:
         """Start to stream, in its own task."""
         self._task = asyncio.create_task(self._run(), name=f"stream {self.session_id}")

@@ -143,13 +143,13 @@ def is_local_execution(execution: ExecutorRunning) -> bool:
         return True
 
 
-def leased_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], me: str) -> set[uuid.UUID]:
+def leased_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], boot_id: str) -> set[uuid.UUID]:
     """Return the ids of the rows (id, owner, end of the lease) that another living supervisor holds."""
     now = database_now()
     dead: dict[str, bool] = {}
     held = set()
     for key, owner, expires in rows:
-        if owner in ("", me) or not is_unexpired(expires, now):
+        if owner in ("", boot_id) or not is_unexpired(expires, now):
             continue
         # A lease of a supervisor that was killed on this host need not expire first: its process is proven gone.
         if owner not in dead:
@@ -159,34 +159,34 @@ def leased_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], me:
     return held
 
 
-def load_orphaned_sessions(me: str) -> set[tuple[uuid.UUID, str]]:
+def load_orphaned_sessions(boot_id: str) -> set[tuple[uuid.UUID, str]]:
     """Return the sessions that claim to run and that no living supervisor holds, each with its last owner."""
-    here = Supervisor.objects.filter(host_id=identity.host_id()).exclude(boot_id=me)
+    here = Supervisor.objects.filter(host_id=identity.host_id()).exclude(boot_id=boot_id)
     dead = [row.boot_id for row in here if not identity.is_alive(identity.ProcessIdentity.from_json(row.process))]
     free = Q(owner="") | Q(owner__in=dead) | Q(lease_expires_at=None) | Q(lease_expires_at__lte=database_now())
     claims = ExecutorRunning.objects.filter(status__in=(ExecutorStatus.STARTING, ExecutorStatus.READY))
-    return set(claims.filter(free).exclude(owner=me).values_list("session_id", "owner"))
+    return set(claims.filter(free).exclude(owner=boot_id).values_list("session_id", "owner"))
 
 
-def get_lease(session_id: uuid.UUID, me: str) -> Lease | None:
-    """Return the lease of a session's newest execution if ``me`` owns it, else None."""
-    row = ExecutorRunning.objects.filter(session_id=session_id, owner=me).order_by("-created_at").first()
+def get_lease(session_id: uuid.UUID, boot_id: str) -> Lease | None:
+    """Return the lease of a session's newest execution if ``boot_id`` owns it, else None."""
+    row = ExecutorRunning.objects.filter(session_id=session_id, owner=boot_id).order_by("-created_at").first()
     if row:
-        return Lease(me, row.generation, str(row.id))
+        return Lease(boot_id, row.generation, str(row.id))
     return None
 
 
-def acquire_lease(execution_id: uuid.UUID, me: str, reported: int = 0) -> Lease | None:
+def acquire_lease(execution_id: uuid.UUID, boot_id: str, reported: int = 0) -> Lease | None:
     """Take over one execution; None if ``acquire_leases`` leaves it out."""
-    return acquire_leases({execution_id: reported}, me).get(execution_id)
+    return acquire_leases({execution_id: reported}, boot_id).get(execution_id)
 
 
-def acquire_leases(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID, Lease]:
+def acquire_leases(reported: Mapping[uuid.UUID, int], boot_id: str) -> dict[uuid.UUID, Lease]:
     """Take over executions and return their leases by id.
 
     Left out are executions that another supervisor holds, has just taken, or must manage from its own machine.
-    ``reported`` maps each id to the generation that its agentctl has seen. A lease that ``me`` already owns keeps its
-    generation. Rows with the same owner and generation are taken by one guarded UPDATE. Raises LeaseLost if the
+    ``reported`` maps each id to the generation that its agentctl has seen. A lease that ``boot_id`` already owns keeps
+    its generation. Rows with the same owner and generation are taken by one guarded UPDATE. Raises LeaseLost if the
     UPDATE matches only some of its rows: then nothing is taken, and the caller can try each alone.
     """
     alike = defaultdict(list)
@@ -194,20 +194,19 @@ def acquire_leases(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID
         # Ordered by session, as ingest and renewals lock several rows: any other order could deadlock with them.
         rows = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=reported)
         found = list(rows.order_by("session_id").only("owner", "lease_expires_at", "generation", "host_id"))
-        others = leased_by_others([(row.id, row.owner, row.lease_expires_at) for row in found], me) | _on_other_hosts(
-            found
-        )
+        others = leased_by_others([(row.id, row.owner, row.lease_expires_at) for row in found], boot_id)
+        others |= _on_other_hosts(found)
         for row in found:
             if row.id not in others:
-                alike[row.owner, row.generation, _next_generation(row, me, reported[row.id])].append(row.id)
+                alike[row.owner, row.generation, _next_generation(row, boot_id, reported[row.id])].append(row.id)
         ends = database_now() + lease_ttl()
         taken: dict[uuid.UUID, Lease] = {}
         for (owner, before, generation), ids in alike.items():
             # Guarded by owner and generation as they were read: of two supervisors that want a row, one gets it.
             guarded = ExecutorRunning.objects.filter(id__in=ids, owner=owner, generation=before)
-            won = guarded.update(owner=me, generation=generation, lease_expires_at=ends)
+            won = guarded.update(owner=boot_id, generation=generation, lease_expires_at=ends)
             if won == len(ids):
-                taken |= {key: Lease(me, generation, str(key)) for key in ids}
+                taken |= {key: Lease(boot_id, generation, str(key)) for key in ids}
             elif won:
                 raise LeaseLost
     return taken
@@ -222,16 +221,16 @@ def _on_other_hosts(executions: Iterable[ExecutorRunning]) -> set[uuid.UUID]:
     }
 
 
-def _next_generation(execution: ExecutorRunning, me: str, reported: int) -> int:
+def _next_generation(execution: ExecutorRunning, boot_id: str, reported: int) -> int:
     """Return a generation above every known one (rule 17); ours is kept unless agentctl has seen a newer one."""
-    if execution.owner == me and execution.generation >= reported:
+    if execution.owner == boot_id and execution.generation >= reported:
         return execution.generation
     return max(execution.generation, reported) + 1
 
 
-def renew_leases(me: str) -> set[uuid.UUID]:
-    """Renew every lease of ``me``; return the ids of the executions that it still owns."""
-    mine = ExecutorRunning.objects.filter(owner=me)
+def renew_leases(boot_id: str) -> set[uuid.UUID]:
+    """Renew every lease of ``boot_id``; return the ids of the executions that it still owns."""
+    mine = ExecutorRunning.objects.filter(owner=boot_id)
     with transaction.atomic():
         # Locked in the order in which ingest locks several rows: in another order both could wait for each other.
         if not list(mine.select_for_update(no_key=True).order_by("session_id").values_list("id")):
@@ -240,12 +239,12 @@ def renew_leases(me: str) -> set[uuid.UUID]:
     return set(mine.values_list("id", flat=True))
 
 
-def release_leases(me: str, execution_id: uuid.UUID | None = None) -> None:
-    """Release one lease of ``me``, or all of them.
+def release_leases(boot_id: str, execution_id: uuid.UUID | None = None) -> None:
+    """Release one lease of ``boot_id``, or all of them.
 
     The generation stays in the row, so that the next owner takes a higher one.
     """
-    mine = ExecutorRunning.objects.filter(owner=me)
+    mine = ExecutorRunning.objects.filter(owner=boot_id)
     if execution_id is not None:
         mine = mine.filter(id=execution_id)
     mine.update(owner="", lease_expires_at=None)
@@ -321,28 +320,29 @@ class Takeover:
     """The session's error code."""
 
 
-def take_over_executions(me: str, wanted: Sequence[TakeoverRequest]) -> list[Takeover | None]:
+def take_over_executions(boot_id: str, requests: Sequence[TakeoverRequest]) -> list[Takeover | None]:
     """Lease the current execution of each session, in one transaction and a constant number of queries.
 
     The result is None for a session that another supervisor holds or must manage, and for one without agentctl.
     Raises LeaseLost if others took some of the rows at the same moment, and OperationalError.
     """
-    reported = {one.session_id: one.reported for one in wanted}
+    generations = {request.session_id: request.reported for request in requests}
+    probed = {request.session_id: request.workspace_only for request in requests}
     with transaction.atomic():
-        held = acquire_leases({key: reported[session_id] for key, session_id in _present(reported)}, me)
-        rows = ExecutorRunning.objects.filter(id__in=held).values_list("id", "session_id", *_CURSOR, *_COLUMNS)
-        probed = {one.session_id: one.workspace_only for one in wanted}
-        taken, differs = {}, defaultdict(list)
-        for key, session_id, epoch, seq, error_code, known, *values in rows:
-            taken[session_id] = Takeover(_facts(values), held[key], epoch, seq, error_code)
-            if (told := probed[session_id]) not in (None, known):
-                differs[told].append(key)
-        for told, ids in differs.items():
-            ExecutorRunning.objects.filter(id__in=ids).update(supports_workspace_only=told)
-    return [taken.get(one.session_id) for one in wanted]
+        present = _present_executions(generations)
+        acquired = acquire_leases({key: generations[session_id] for key, session_id in present}, boot_id)
+        rows = ExecutorRunning.objects.filter(id__in=acquired).values_list("id", "session_id", *_CURSOR, *_COLUMNS)
+        taken, changed = {}, defaultdict(list)
+        for key, session_id, epoch, seq, error_code, stored, *values in rows:
+            taken[session_id] = Takeover(_facts(values), acquired[key], epoch, seq, error_code)
+            if probed[session_id] not in (None, stored):
+                changed[probed[session_id]].append(key)
+        for supports_workspace_only, ids in changed.items():
+            ExecutorRunning.objects.filter(id__in=ids).update(supports_workspace_only=supports_workspace_only)
+    return [taken.get(request.session_id) for request in requests]
 
 
-def _present(sessions: Collection[uuid.UUID]) -> list[tuple[uuid.UUID, uuid.UUID]]:
+def _present_executions(sessions: Collection[uuid.UUID]) -> list[tuple[uuid.UUID, uuid.UUID]]:
     """Return (execution, session) of each present execution that has an agentctl."""
     rows = ExecutorRunning.objects.filter(session_id__in=sessions, session__agent_execution_id=F("id"))
     return list(rows.exclude(agentctl_url="").values_list("id", "session_id"))
@@ -350,9 +350,12 @@ def _present(sessions: Collection[uuid.UUID]) -> list[tuple[uuid.UUID, uuid.UUID
 
 def _facts(values: Sequence[Any]) -> ExecutionFacts:
     """Build the facts like ``ExecutorRunning.facts``; a token that cannot be decrypted counts as empty."""
-    known: dict[str, Any] = dict(zip(_FACTS, values, strict=True))
-    ids = {name: str(known[name]) for name in ("id", "session_id", "task_id")}
-    token = known["auth_token"] if isinstance(known["auth_token"], str) else ""
-    of_repository = {name: known[name] or "" for name in ("repository_path", "store_id")}
-    beside = {**of_repository, "config": known["config"] or {}}
-    return ExecutionFacts(**{**known, **ids, **beside, "auth_token": token})
+    facts: dict[str, Any] = dict(zip(_FACTS, values, strict=True))
+    for name in ("id", "session_id", "task_id"):
+        facts[name] = str(facts[name])
+    for name in ("repository_path", "store_id"):
+        facts[name] = facts[name] or ""
+    if not isinstance(facts["auth_token"], str):
+        facts["auth_token"] = ""
+    facts["config"] = facts["config"] or {}
+    return ExecutionFacts(**facts)

@@ -54,7 +54,7 @@ def request_start(
     session: TaskSession, mode: str = "auto"
 ) -> tuple[planning.StartClaim, agent_start.AgentStartRequest]:
     intent = session.intents.create(kind="start", payload={"mode": mode})
-    plan = planning.claim_start(session.id, intent.id, MINE.owner, lives=None)
+    plan = planning.claim_start(session.id, intent.id, MINE.owner, running_launch_id=None)
     assert plan is not None
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None

@@ -83,7 +83,7 @@ def test_retried_start_keeps_its_servers() -> None:
     plan = claim_start(session)
     assert agent_start.prepare_agent_start(plan, plan.lease, found="") is not None
     McpServerList.objects.filter(repository=None).update(servers=[])
-    again = claims.claim_start(session.id, plan.intent_id, MINE.owner, lives=None)
+    again = claims.claim_start(session.id, plan.intent_id, MINE.owner, running_launch_id=None)
     assert again is not None
     order = agent_start.prepare_agent_start(again, again.lease, found="")
     assert order is not None

@@ -38,7 +38,7 @@ def ingest_token(session: TaskSession, token: str, lease: Lease = MINE) -> str:
 
 def claim_start_of(session: TaskSession, mode: str = "auto") -> StartClaim:
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": mode})
-    plan = claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
+    plan = claims.claim_start(session.id, intent.id, MINE.owner, running_launch_id=None)
     assert plan is not None
     return plan
 

@@ -227,9 +227,9 @@ def test_starts_waiting_for_capacity_keep_their_order() -> None:
     change(execution_of(second), owner=MINE.owner, generation=1)
     orders = {one.id: one.intents.get() for one in (first, second)}
     Intent.objects.filter(session=first).update(payload={"mode": "auto", "queued_for_capacity": True})
-    assert claims.claim_start(second.id, orders[second.id].id, MINE.owner, lives=None) is None
+    assert claims.claim_start(second.id, orders[second.id].id, MINE.owner, running_launch_id=None) is None
     assert session_status(fresh(second))["start_wait"] == {"reason": "capacity", "before": 1}
-    assert claims.claim_start(first.id, orders[first.id].id, MINE.owner, lives=None) is not None
+    assert claims.claim_start(first.id, orders[first.id].id, MINE.owner, running_launch_id=None) is not None
     assert session_status(fresh(second))["start_wait"] == {"reason": "capacity", "before": 0}
 
 
@@ -287,12 +287,12 @@ def test_start_in_the_boot_grace_period_is_not_counted() -> None:
     change(execution_of(session), owner=MINE.owner, generation=1)
     Intent.objects.filter(session=session).update(by=None)
     order = session.intents.get()
-    plan = claims.claim_start(session.id, order.id, MINE.owner, lives=None, in_grace=True)
+    plan = claims.claim_start(session.id, order.id, MINE.owner, running_launch_id=None, in_grace=True)
     assert plan is not None
     assert fresh(session).start_attempts == 0
     again = Intent.objects.filter(id=order.id)
     again.update(claimed_generation=None)
-    assert claims.claim_start(session.id, order.id, MINE.owner, lives=None) is not None
+    assert claims.claim_start(session.id, order.id, MINE.owner, running_launch_id=None) is not None
     assert fresh(session).start_attempts == 1
 
 

@@ -33,7 +33,9 @@ def test_agent_of_a_start_with_a_lost_answer_counts_when_ready(
     async def refused(registry: ExecutionRegistry) -> None:
         stream = await registry.open_stream(session.id)
         assert stream is not None
-        plan = await registry.database(claims.claim_start, session.id, intent.id, registry.boot_id, lives=None)
+        plan = await registry.database(
+            claims.claim_start, session.id, intent.id, registry.boot_id, running_launch_id=None
+        )
         error = AgentctlRefused("another launch is running", status=409, refusal="already_running")
         await execution._handle_refusal(registry, stream, cast(claims.StartClaim, plan), error)
 

@@ -23,7 +23,7 @@ READS = 24
 def test_claim_and_prepare_in_one_transaction_equals_two_steps() -> None:
     session = session_without_agent()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
-    claim_start = claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
+    claim_start = claim_and_prepare(session.id, intent.id, MINE, running_launch_id="", found=None)
     assert claim_start is not None
     plan, order = claim_start
     assert order is not None
@@ -44,7 +44,7 @@ def test_start_that_cannot_be_prepared_still_counts(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(agent_start, "_build_request", fail)
     with pytest.raises(ZeroDivisionError):
-        claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
+        claim_and_prepare(session.id, intent.id, MINE, running_launch_id="", found=None)
     intent.refresh_from_db()
     assert intent.claimed_generation == MINE.generation
     assert fresh(session).start_attempts == 1
@@ -53,7 +53,7 @@ def test_start_that_cannot_be_prepared_still_counts(monkeypatch: pytest.MonkeyPa
 def test_start_that_is_no_longer_wanted_is_not_prepared() -> None:
     session = session_without_agent(desired_state="stopped")
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
-    assert claim_and_prepare(session.id, intent.id, MINE, lives="", found=None) is None
+    assert claim_and_prepare(session.id, intent.id, MINE, running_launch_id="", found=None) is None
     assert session.intents.latest("created_at").outcome == "stopped"
 
 
@@ -61,7 +61,7 @@ def test_resume_needs_few_queries() -> None:
     session = session_without_agent()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     with database_dump.counting() as asked:
-        claim_start = claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
+        claim_start = claim_and_prepare(session.id, intent.id, MINE, running_launch_id="", found=None)
         assert claim_start is not None
         plan, order = claim_start
         assert order is not None

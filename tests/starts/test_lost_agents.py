@@ -84,7 +84,7 @@ def test_opening_the_workspace_keeps_the_context_mismatch_error() -> None:
     session = running_session(launch_id="", state="ERROR", error_code="context_mismatch", context_mismatch=True)
     intents.request_resume(session.id, None, "workspace_only")
     order = session.intents.get(done_at=None).id
-    plan = claims.claim_start(session.id, order, MINE.owner, lives=None)
+    plan = claims.claim_start(session.id, order, MINE.owner, running_launch_id=None)
     assert plan is not None
     assert agent_start.prepare_agent_start(plan, plan.lease, found=None) is None
     assert (fresh(session).state, fresh(session).error_code) == ("ERROR", "context_mismatch")

@@ -128,7 +128,7 @@ def test_earlier_start_intent_of_an_unwanted_session_is_dropped(runtime: Recordi
     ExecutorRunning.objects.update(owner=MINE.owner, generation=1)
     for one in made:
         order = Intent.objects.create(session=one.session, kind="start", payload={"mode": "auto"})
-        assert claims.claim_start(one.session.id, order.id, MINE.owner, lives=None) is None, one.how
+        assert claims.claim_start(one.session.id, order.id, MINE.owner, running_launch_id=None) is None, one.how
     assert open_start_intents() == []
 
 

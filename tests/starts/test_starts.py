@@ -83,7 +83,7 @@ def test_claim_counts_the_start_once() -> None:
     plan = claim_start(session)
     assert (fresh(session).start_attempts, fresh(session).state) == (1, "STARTING")
     assert execution_of(session).status == "starting"
-    assert claims.claim_start(session.id, plan.intent_id, MINE.owner, lives=None) == plan
+    assert claims.claim_start(session.id, plan.intent_id, MINE.owner, running_launch_id=None) == plan
     assert fresh(session).start_attempts == 1
 
 
@@ -92,14 +92,14 @@ def test_claim_of_an_execution_held_by_another_writes_nothing() -> None:
     Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     before = database_dump.dump()
     intent = session.intents.get(done_at=None)
-    assert claims.claim_start(session.id, intent.id, "somebody else", lives=None) is None
+    assert claims.claim_start(session.id, intent.id, "somebody else", running_launch_id=None) is None
     assert database_dump.dump() == before
 
 
 def test_claim_under_a_held_lease_does_not_acquire_it_again() -> None:
     session = session_without_agent()
     intent, before = Intent.objects.create(session=session, kind="start"), execution_of(session)
-    plan = claims.claim_start(session.id, intent.id, MINE.owner, lives="", held=MINE)
+    plan = claims.claim_start(session.id, intent.id, MINE.owner, running_launch_id="", held_lease=MINE)
     assert plan is not None
     assert plan.lease == MINE
     after = execution_of(session)
@@ -111,7 +111,7 @@ def test_claim_under_a_lost_lease_writes_nothing(held: Lease) -> None:
     session = session_without_agent()
     intent, before = Intent.objects.create(session=session, kind="start"), database_dump.dump()
     with pytest.raises(LeaseLost):
-        claims.claim_start(session.id, intent.id, held.owner, lives="", held=held)
+        claims.claim_start(session.id, intent.id, held.owner, running_launch_id="", held_lease=held)
     assert database_dump.dump() == before
 
 
@@ -119,7 +119,7 @@ def test_resume_beside_a_live_agentctl_needs_few_queries() -> None:
     session = session_without_agent()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     with database_dump.counting() as asked:
-        plan = claims.claim_start(session.id, intent.id, MINE.owner, lives="", held=MINE)
+        plan = claims.claim_start(session.id, intent.id, MINE.owner, running_launch_id="", held_lease=MINE)
         assert plan is not None
         order = agent_start.prepare_agent_start(plan, plan.lease, found=None)
         assert order is not None
@@ -184,7 +184,7 @@ def test_repeated_start_after_a_lost_answer_is_verified_again() -> None:
     change(session, state="WAITING_FOR_INPUT", launch_id=launch)  # the next supervisor found the agent
     change(execution_of(session), status="ready", resume_token="conversation-2")
 
-    again = claims.claim_start(session.id, plan.intent_id, MINE.owner, lives=launch)
+    again = claims.claim_start(session.id, plan.intent_id, MINE.owner, running_launch_id=launch)
     assert again is not None
     order = agent_start.prepare_agent_start(again, again.lease, found=launch)
     assert order is not None
@@ -200,7 +200,7 @@ def test_repeated_start_after_a_lost_answer_is_verified_again() -> None:
 def test_start_beside_an_agent_of_another_launch_is_settled() -> None:
     session = running_session()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
-    assert claims.claim_start(session.id, intent.id, MINE.owner, lives="another") is None
+    assert claims.claim_start(session.id, intent.id, MINE.owner, running_launch_id="another") is None
     assert Intent.objects.get(id=intent.id).outcome == "already_running"
 
 
@@ -341,7 +341,7 @@ def test_start_request_contains_agent_type_and_profile_settings() -> None:
 def test_start_request_contains_the_login_of_its_intent(login: dict[str, str] | None) -> None:
     session = session_without_agent()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto", "login": login})
-    plan = claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
+    plan = claims.claim_start(session.id, intent.id, MINE.owner, running_launch_id=None)
     assert plan is not None
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None

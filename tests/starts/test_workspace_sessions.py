@@ -58,7 +58,7 @@ def open_workspace(**values: Any) -> TaskSession:
     """Return a workspace whose start was carried out; its lease is ``MINE``."""
     session = workspace(**values)
     intent = session.intents.get(done_at=None)
-    plan = claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
+    plan = claims.claim_start(session.id, intent.id, MINE.owner, running_launch_id=None)
     assert plan is not None
     change(execution_of(session), status="ready", status_reason="", agentctl_url="unix:/nowhere/agentctl")
     assert agent_start.prepare_agent_start(plan, plan.lease, found="") is None
@@ -166,13 +166,13 @@ def test_workspace_does_not_use_capacity() -> None:
     running_session()
     session = workspace()
     intent = session.intents.get(done_at=None)
-    assert claims.claim_start(session.id, intent.id, MINE.owner, lives=None) is not None
+    assert claims.claim_start(session.id, intent.id, MINE.owner, running_launch_id=None) is not None
     Intent.objects.filter(session=session).delete()
     change(execution_of(session), status="ready")
     change(execution_of(TaskSession.objects.exclude(id=session.id).get()), status="stopped")
     another = make_session()
     intent = another.intents.get(done_at=None)
-    assert claims.claim_start(another.id, intent.id, MINE.owner, lives=None) is not None
+    assert claims.claim_start(another.id, intent.id, MINE.owner, running_launch_id=None) is not None
 
 
 # --- sharing ---

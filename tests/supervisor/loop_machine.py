@@ -147,7 +147,11 @@ class World:
             return
         held = self.registry.streams.get(key)
         plan = claims.claim_start(
-            key, order, self.registry.boot_id, lives=self.alive.get(key), held=held.lease if held else None
+            key,
+            order,
+            self.registry.boot_id,
+            running_launch_id=self.alive.get(key),
+            held_lease=held.lease if held else None,
         )
         if plan is None:
             return

@@ -49,7 +49,7 @@ class Resume:
         """
         change(self.session.agent_profile, command=self._command(script), env={"PYTHONPATH": str(_ROOT)})
         intent = Intent.objects.create(session=self.session, kind="start", payload={"mode": mode})
-        plan = claims.claim_start(self.session.id, intent.id, MINE.owner, lives=None)
+        plan = claims.claim_start(self.session.id, intent.id, MINE.owner, running_launch_id=None)
         assert plan is not None
         claims.write_launch(plan, _launched(self.home))
         order = agent_start.prepare_agent_start(plan, plan.lease, found="")

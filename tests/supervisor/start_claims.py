@@ -16,7 +16,7 @@ def try_claim(session: TaskSession, mode: str = "auto", by: Any = None) -> Start
     intent = session.intents.filter(kind="start", done_at=None).first() or Intent.objects.create(
         session=session, kind="start", payload={"mode": mode}, by=by
     )
-    return claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
+    return claims.claim_start(session.id, intent.id, MINE.owner, running_launch_id=None)
 
 
 def claim_start(session: TaskSession, mode: str = "auto") -> StartClaim:

@@ -52,9 +52,11 @@ def load_results(user: User, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID,
         for session, created_at, kind in later.order_by("created_at").values_list("session_id", "created_at", "kind"):
             receipts[session].append((created_at, kind))
     found: dict[uuid.UUID, list[RowResult]] = {sweep: [] for sweep in begun}
-    for row, sweep, session, observed, kind in results:
-        since = (then for at, then in receipts[session] if at >= begun[sweep]) if kind == UNDER_WAY else ()
-        found[sweep].append(RowResult(row, session, observed, next(iter(since), kind)))
+    for row, sweep, session, observed, result in results:
+        since = []
+        if result == UNDER_WAY:
+            since = [kind for at, kind in receipts[session] if at >= begun[sweep]]
+        found[sweep].append(RowResult(row, session, observed, next(iter(since), result)))
     return found
 
 
@@ -64,11 +66,11 @@ _SECRETS: Final = tuple(f"session__{name}" for name in SECRET_FIELDS)
 def request_sweep(by: User | None, *, dry_run: bool = False, sessions: Iterable[uuid.UUID] = ()) -> SweepRequest:
     """Request a sweep of these sessions, or of all that claim to run, and wake the supervisors."""
     with transaction.atomic():
-        asked = SweepRequest.objects.create(
+        request = SweepRequest.objects.create(
             by=by, dry_run=dry_run, sessions=[str(session_id) for session_id in sessions]
         )
         wakeups.notify_on_commit()
-    return asked
+    return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,9 @@ class OutcomeFilter:
 
     text: str = ""
     """Searched in the task's title and the agent profile's name."""
-    seen: str = ""
+    observed: str = ""
     """alive, dead or unknown."""
-    came: str = ""
+    result: str = ""
     """A kind of receipt, ``under_way`` or ``skipped``."""
 
 
@@ -102,22 +104,24 @@ class OutcomePage:
 
 def load_outcomes(user: User, sweep: RecoverySweep, wanted: OutcomeFilter, *, start: int, limit: int) -> OutcomePage:
     """Return ``limit`` matching rows of ``sweep`` from index ``start``; a constant number of queries."""
-    mine = SweepOutcome.objects.visible_to(user).filter(sweep=sweep)
+    visible = SweepOutcome.objects.visible_to(user).filter(sweep=sweep)
     results = load_results(user, [sweep])[sweep.id]
-    kinds = {result.row: result.kind for result in results}
-    fits = _matching_text(mine, wanted.text) if wanted.text else None
-    chosen = [
-        result.row
-        for result in results
-        if wanted.seen in ("", result.observed)
-        and wanted.came in ("", result.kind)
-        and (fits is None or result.row in fits)
-    ]
-    shown = mine.select_related("session__task", "session__agent_profile").defer(*_SECRETS)
-    rows = shown.in_bulk(chosen[start : start + limit])
+    matching = [result for result in results if _matches(result, wanted)]
+    if wanted.text:
+        with_text = _matching_text(visible, wanted.text)
+        matching = [result for result in matching if result.row in with_text]
+    shown = matching[start : start + limit]
+    rows = visible.select_related("session__task", "session__agent_profile").defer(*_SECRETS)
+    outcomes = rows.in_bulk([result.row for result in shown])
     return OutcomePage(
-        [(rows[row], kinds[row]) for row in chosen[start : start + limit]], len(chosen), Counter(kinds.values())
+        rows=[(outcomes[result.row], result.kind) for result in shown],
+        count=len(matching),
+        counts=Counter(result.kind for result in results),
     )
+
+
+def _matches(result: RowResult, wanted: OutcomeFilter) -> bool:
+    return wanted.observed in ("", result.observed) and wanted.result in ("", result.kind)
 
 
 def _matching_text(rows: QuerySet[SweepOutcome], text: str) -> set[int]:
@@ -132,9 +136,10 @@ def count_results(user: User, sweeps: Sequence[RecoverySweep]) -> dict[uuid.UUID
     return {key: Counter(result.kind for result in rows) for key, rows in load_results(user, sweeps).items()}
 
 
-def report_for(user: User, asked: SweepRequest) -> list[dict[str, Any]]:
+def report_for(user: User, request: SweepRequest) -> list[dict[str, Any]]:
     """Return the rows of a request's report that belong to the user's teams."""
-    rows: list[dict[str, Any]] = (asked.report or {}).get("sessions", [])
+    rows: list[dict[str, Any]] = (request.report or {}).get("sessions", [])
     ids = [row["session_id"] for row in rows]
-    mine = set(map(str, TaskSession.objects.visible_to(user).filter(id__in=ids).values_list("id", flat=True)))
-    return [row for row in rows if row["session_id"] in mine]
+    visible = TaskSession.objects.visible_to(user).filter(id__in=ids).values_list("id", flat=True)
+    visible_ids = {str(session_id) for session_id in visible}
+    return [row for row in rows if row["session_id"] in visible_ids]

@@ -279,11 +279,11 @@ _REPOSITORIES: Final = KeyedQuery(
 
 
 def load_candidates(
-    me: str, sessions: Collection[uuid.UUID] = (), runtime: str = ""
+    boot_id: str, sessions: Collection[uuid.UUID] = (), runtime: str = ""
 ) -> tuple[list[Candidate], list[CorruptRow]]:
     """Load everything that decisions need, in a constant number of queries, and the corrupt rows that are skipped.
 
-    ``me`` is the boot id of this supervisor. Empty ``sessions`` or ``runtime`` mean all.
+    ``boot_id`` is the boot id of this supervisor. Empty ``sessions`` or ``runtime`` mean all.
     """
     found, unreadable = load_stored_executions(sessions, runtime)
     damaged = find_dangling_sessions(sessions, runtime) + [unreadable_row(*one) for one in unreadable.items()]
@@ -295,10 +295,10 @@ def load_candidates(
             sound.append(one)
         else:
             damaged.append(harm)
-    return _rows(me, sound, profiles), damaged
+    return _rows(boot_id, sound, profiles), damaged
 
 
-def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, AgentProfile]) -> list[Candidate]:
+def _rows(boot_id: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, AgentProfile]) -> list[Candidate]:
     """Build the candidates; each of the queries here is for all sessions at once."""
     ids = [one.session_id for one in stored]
     in_flight: dict[uuid.UUID, datetime] = dict(_STARTS.values(ids))  # type: ignore[arg-type]
@@ -310,7 +310,7 @@ def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, A
     teams = _owner_teams(stored)
     said = assessment.team_choices([one.session__task__team_id for one in stored])
     deployment = assessment.deployment_policy()
-    foreign = leases.leased_by_others([(one.id, one.owner, one.lease_expires_at) for one in stored], me)
+    foreign = leases.leased_by_others([(one.id, one.owner, one.lease_expires_at) for one in stored], boot_id)
     return [
         Candidate(
             stored=one,

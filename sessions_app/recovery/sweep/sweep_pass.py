@@ -248,13 +248,13 @@ async def _sweep_runtime(acting: _ActionRunner, name: str, rows: Sequence[Candid
         await registry.database(_save_last_seen, registry.boot_id, old)
 
 
-def _save_last_seen(me: str, alive: Sequence[uuid.UUID]) -> None:
-    """Write that these executions were seen alive, if ``me`` owns them.
+def _save_last_seen(boot_id: str, alive: Sequence[uuid.UUID]) -> None:
+    """Write that these executions were seen alive, if ``boot_id`` owns them.
 
     An idle agent writes nothing for hours, so ingest does not keep ``last_seen_at`` up to date.
     """
     with transaction.atomic():
-        rows = ExecutorRunning.objects.filter(id__in=alive, owner=me)
+        rows = ExecutorRunning.objects.filter(id__in=alive, owner=boot_id)
         # Locked in the order in which ingest locks several rows: in another order both could wait for each other.
         list(rows.select_for_update(no_key=True).order_by("session_id").values_list("id"))
         rows.update(last_seen_at=timezone.now())
