@@ -74,8 +74,15 @@ class Server:
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections."""
-        told = [word for name, value in self.settings.items() for word in ("-c", f"{name}={value}")]
-        command: tuple[str | Path, ...] = (_binary("postgres"), "-D", self.home / "data", "-p", str(self.port), *told)
+        options = [word for name, value in self.settings.items() for word in ("-c", f"{name}={value}")]
+        command: tuple[str | Path, ...] = (
+            _binary("postgres"),
+            "-D",
+            self.home / "data",
+            "-p",
+            str(self.port),
+            *options,
+        )
         with (self.home / "log").open("ab") as log:
             process = subprocess.Popen(
                 command,

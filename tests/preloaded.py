@@ -65,8 +65,8 @@ class PreloadedProcess:
             else:
                 child = number if stream is None else stream if isinstance(stream, int) else stream.fileno()
             streams.append(child)
-        self._status, told = os.pipe()
-        theirs.append(told)
+        self._status, writer = os.pipe()
+        theirs.append(writer)
         request = {
             "arguments": self.args,
             "env": dict(env),
@@ -74,7 +74,7 @@ class PreloadedProcess:
             "numbers": [0, 1, 2, *keeps],
             "start_new_session": start_new_session,
         }
-        self.pid = _server().start(request, [*streams, *keeps, told])
+        self.pid = _server().start(request, [*streams, *keeps, writer])
         for descriptor in theirs:
             os.close(descriptor)
 
@@ -93,11 +93,11 @@ class PreloadedProcess:
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 return None
-            told = os.read(self._status, 4)
+            status = os.read(self._status, 4)
             os.close(self._status)
-            if not told:
+            if not status:
                 raise RuntimeError("the server of preloaded processes died")
-            self.returncode = struct.unpack("i", told)[0]
+            self.returncode = struct.unpack("i", status)[0]
         return self.returncode
 
     def communicate(self) -> Any:

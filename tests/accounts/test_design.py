@@ -72,8 +72,8 @@ def test_every_style_variable_is_a_token() -> None:
 
 
 def test_design_page_shows_every_token_and_component(ada: Client) -> None:
-    told = ada.get("/design/").text
-    assert [name for name in COLOURS if f"swatch-{name}" not in told] == []
+    text = ada.get("/design/").text
+    assert [name for name in COLOURS if f"swatch-{name}" not in text] == []
     styles = (STYLES / "swatches.css").read_text()
     assert [name for name in COLOURS if f".swatch-{name} {{" not in styles] == []
     parts = {path.name for path in (STYLES.parents[2] / "templates" / "parts").glob("*.html")} - {
@@ -86,4 +86,4 @@ def test_design_page_shows_every_token_and_component(ada: Client) -> None:
         "dialog.html",
         "secret.html",
     }
-    assert [name for name in sorted(parts) if f"parts/{name}" not in told] == []
+    assert [name for name in sorted(parts) if f"parts/{name}" not in text] == []

@@ -16,9 +16,9 @@ def test_profile_is_saved_and_shown(ada: Client, world: World) -> None:
     assert ada.post(PROFILE, WISH).status_code == 302
     world.ada.refresh_from_db()
     assert (world.ada.get_full_name(), world.ada.email) == ("Ada Lovelace", "ada@example.org")
-    told = ada.get("/").text
-    assert 'data-theme="dark"' in told
-    assert 'data-zone="Europe/London"' in told
+    text = ada.get("/").text
+    assert 'data-theme="dark"' in text
+    assert 'data-zone="Europe/London"' in text
     ada.post(PROFILE, {**WISH, "time_zone": "browser"})
     assert "data-zone" not in ada.get("/").text
 
@@ -45,8 +45,8 @@ def test_theme_follows_the_user_and_stays_after_logout(ada: Client, world: World
 
 def test_theme_switch_works_for_everyone_and_redirects_only_locally(ada: Client, world: World) -> None:
     for client, kept in ((Client(), 0), (ada, 1)):
-        told = client.post("/settings/theme/", {"theme": "dark", "next": "/executors/"})
-        assert told.headers["Location"] == "/executors/"
+        response = client.post("/settings/theme/", {"theme": "dark", "next": "/executors/"})
+        assert response.headers["Location"] == "/executors/"
         assert client.cookies["kandev_theme"].value == "dark"
         assert client.cookies["kandev_theme"]["httponly"] is True
         assert Preferences.objects.count() == kept
@@ -58,7 +58,7 @@ def test_theme_switch_works_for_everyone_and_redirects_only_locally(ada: Client,
 @pytest.mark.parametrize(("name", "value"), [("kandev_theme", '"><script>'), ("kandev_zone", "Mars/Olympus")])
 def test_invalid_preference_cookie_is_ignored(name: str, value: str, ada: Client) -> None:
     ada.cookies[name] = value
-    told = ada.get("/").text
-    assert 'data-theme="system"' in told
-    assert "data-zone" not in told
-    assert "Olympus" not in told
+    text = ada.get("/").text
+    assert 'data-theme="system"' in text
+    assert "data-zone" not in text
+    assert "Olympus" not in text

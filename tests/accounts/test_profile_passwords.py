@@ -38,12 +38,12 @@ def ada_with_password(world: World) -> Client:
 class TestWrongPasswords:
     @pytest.mark.parametrize("name", ["ada", "nobody-of-this-name", "ADA", "\u00e5da"])
     def test_guesses_for_one_name_are_throttled_even_if_it_is_unknown(self, name: str, world: World) -> None:
-        said = [log_in(name, "wrong", f"203.0.113.{number}") for number in range(MAX_PER_NAME + 1)]
-        assert said == [200] * MAX_PER_NAME + [429]
+        messages = [log_in(name, "wrong", f"203.0.113.{number}") for number in range(MAX_PER_NAME + 1)]
+        assert messages == [200] * MAX_PER_NAME + [429]
 
     def test_guesses_from_one_address_are_throttled_for_every_name(self, world: World) -> None:
-        said = [log_in(f"name{number}", "wrong") for number in range(MAX_PER_ADDRESS)]
-        assert (set(said), log_in()) == ({200}, 429)
+        messages = [log_in(f"name{number}", "wrong") for number in range(MAX_PER_ADDRESS)]
+        assert (set(messages), log_in()) == ({200}, 429)
         assert log_in(address="203.0.113.2") == 302
 
     def test_guesses_are_counted_by_peer_address(self, world: World) -> None:
@@ -80,17 +80,17 @@ def test_new_password_ends_every_other_login_and_link(ada_with_password: Client,
     ],
 )
 def test_password_change_is_refused(wrong: dict[str, str], why: str, ada: Client) -> None:
-    told = ada.post(PASSWORD, {**CHANGE, **wrong})
-    assert told.status_code == 422
-    assert why in told.text
+    response = ada.post(PASSWORD, {**CHANGE, **wrong})
+    assert response.status_code == 422
+    assert why in response.text
     assert log_in() == 302
 
 
 def test_wrong_old_passwords_are_throttled(ada: Client) -> None:
-    said = [
+    statuses = [
         ada.post(PASSWORD, {**CHANGE, "old_password": "byron"}).status_code for _ in range(MAX_PASSWORD_ATTEMPTS + 1)
     ]
-    assert said == [422] * MAX_PASSWORD_ATTEMPTS + [429]
+    assert statuses == [422] * MAX_PASSWORD_ATTEMPTS + [429]
     assert ada.post(PASSWORD, CHANGE).status_code == 429
     assert log_in() == 302
 
@@ -102,18 +102,18 @@ def test_other_logins_can_be_ended_separately(ada: Client, bob: Client, world: W
     assert "Only here" in ada.get(PASSWORD).text
 
 
-def link_of(told: str) -> str:
-    found = re.search(r"/login/[\w-]{43}/", told)
+def link_of(text: str) -> str:
+    found = re.search(r"/login/[\w-]{43}/", text)
     assert found is not None
     return found[0]
 
 
 class TestStaffLink:
     def given(self, staff: Client, user: User, purpose: str = "password") -> str:
-        told = staff.post(f"/settings/people/{user.pk}/link/", {"purpose": purpose})
-        assert told.status_code == 201
-        assert "no-store" in told.headers["Cache-Control"]
-        return link_of(told.text)
+        response = staff.post(f"/settings/people/{user.pk}/link/", {"purpose": purpose})
+        assert response.status_code == 201
+        assert "no-store" in response.headers["Cache-Control"]
+        return link_of(response.text)
 
     def test_link_sets_a_password_once_without_the_old_one(self, staff: Client, world: World) -> None:
         link, client = self.given(staff, world.ada), Client()

@@ -87,8 +87,8 @@ class TestWrongPasswordsFrom300Addresses:
     def test_unknown_names_are_limited_equally(self) -> None:
         for number in range(300):
             guess("nobody", address(number))
-        said = Client().post("/login/", {"username": "nobody", "password": "x"}, REMOTE_ADDR=ADDRESS)
-        assert said.status_code == 429
+        response = Client().post("/login/", {"username": "nobody", "password": "x"}, REMOTE_ADDR=ADDRESS)
+        assert response.status_code == 429
 
 
 def test_known_browser_does_not_wait_for_other_guessers(world: World) -> None:
@@ -123,15 +123,15 @@ def test_known_browser_counts_only_for_its_own_name_and_has_a_limit(db: None) ->
 
 
 @pytest.mark.parametrize(
-    ("said", "salt"),
+    ("response", "salt"),
     [
         ("ada", rate_limits._SALT),
         (["ada", "1"], rate_limits._SALT),
         ([attempt_key("login-name", "ada"), "1"], "another"),
     ],
 )
-def test_forged_cookie_makes_no_browser_known(said: Any, salt: str) -> None:
-    for cookie in (signing.dumps(said, salt=salt), "", "nonsense", "a:b:c"):
+def test_forged_cookie_makes_no_browser_known(response: Any, salt: str) -> None:
+    for cookie in (signing.dumps(response, salt=salt), "", "nonsense", "a:b:c"):
         assert not rate_limits._read_known_browser(cookie, "ada")
 
 
@@ -143,8 +143,8 @@ def test_one_password_tried_with_many_names_is_throttled(db: None) -> None:
 
 def test_guesses_from_many_networks_for_one_name_are_stopped(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limits, "_strangers_per_name_limit", AttemptLimit("login-crowd", 5, 3600))
-    said = [guess("ada", address(number)) for number in range(MAX_PER_NAME + 6)]
-    assert said == [True] * (MAX_PER_NAME + 5) + [False]
+    messages = [guess("ada", address(number)) for number in range(MAX_PER_NAME + 6)]
+    assert messages == [True] * (MAX_PER_NAME + 5) + [False]
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ class TestWrongKeys:
 
     def test_wrong_api_keys_are_throttled(self, world: World) -> None:
         key = ApiToken.mint(world.ada, "build", ApiToken.Scope.READ, None)[1]
-        said = [self.wrong_token().status_code for _ in range(31)]
-        assert said == [401] * 30 + [429]
+        statuses = [self.wrong_token().status_code for _ in range(31)]
+        assert statuses == [401] * 30 + [429]
         refused = self.wrong_token()
         assert (refused.json()["code"], int(refused["Retry-After"]) > 0) == ("throttled", True)
         right = APIClient(REMOTE_ADDR=ADDRESS, HTTP_AUTHORIZATION=f"Token {key}")
@@ -218,5 +218,5 @@ class TestAttemptRows:
         guess("ada", ADDRESS)
         with connection.cursor() as cursor:
             cursor.execute("SELECT * FROM attempt_counts")
-            told = str(cursor.fetchall())
-        assert "ada" not in told and ADDRESS not in told
+            stored = str(cursor.fetchall())
+        assert "ada" not in stored and ADDRESS not in stored

@@ -38,9 +38,9 @@ def test_invited_user_logs_in_by_link_and_sets_a_password(
 ) -> None:
     client: Client = request.getfixturevalue(manager)
     form = {"new-username": "mary", "new-email": "mary@example.org", "new-role": "viewer"}
-    told = client.post(page(world, "invite/"), form)
-    assert told.status_code == 201
-    link = re.search(r"/login/[\w-]{43}/", told.text)
+    response = client.post(page(world, "invite/"), form)
+    assert response.status_code == 201
+    link = re.search(r"/login/[\w-]{43}/", response.text)
     assert link is not None
     mary = User.objects.get(username="mary")
     assert not mary.has_usable_password()
@@ -53,9 +53,9 @@ def test_invited_user_logs_in_by_link_and_sets_a_password(
 @pytest.mark.parametrize("name", ["ada", "with a space", "", "x" * 151])
 def test_existing_or_invalid_name_cannot_be_invited(name: str, admin: Client, world: World) -> None:
     before = User.objects.count()
-    told = admin.post(page(world, "invite/"), {"new-username": name, "new-role": "member"})
-    assert (told.status_code, User.objects.count()) == (422, before)
-    assert "/login/" not in told.text
+    response = admin.post(page(world, "invite/"), {"new-username": name, "new-role": "member"})
+    assert (response.status_code, User.objects.count()) == (422, before)
+    assert "/login/" not in response.text
 
 
 def test_team_admin_cannot_create_links_for_existing_accounts(admin: Client, world: World) -> None:
@@ -68,9 +68,9 @@ def test_existing_account_can_be_added_to_a_team(admin: Client, bob: Client, wor
     assert admin.post(page(world, "add/"), {"add-username": "bob", "add-role": "member"}).status_code == 302
     assert authorization.may_write(world.bob, world.team)
     assert bob.get(page(world)).status_code == 200
-    told = admin.post(page(world, "add/"), {"add-username": "nobody", "add-role": "member"})
-    assert told.status_code == 422
-    assert "There is no account" in told.text
+    response = admin.post(page(world, "add/"), {"add-username": "nobody", "add-role": "member"})
+    assert response.status_code == 422
+    assert "There is no account" in response.text
 
 
 def test_role_can_be_changed_back_and_forth(admin: Client, world: World) -> None:
@@ -114,8 +114,8 @@ def test_member_sees_the_team_and_changes_nothing(tail: str, ada: Client, world:
 
 
 def test_staff_creates_a_team_with_a_unique_name(staff: Client) -> None:
-    told = staff.post("/settings/teams/", {"name": "Compilers"})
-    assert told.headers["Location"] == f"/settings/teams/{Group.objects.get(name='Compilers').pk}/"
+    response = staff.post("/settings/teams/", {"name": "Compilers"})
+    assert response.headers["Location"] == f"/settings/teams/{Group.objects.get(name='Compilers').pk}/"
     again = staff.post("/settings/teams/", {"name": "Compilers"})
     assert again.status_code == 422
     assert "already" in again.text
@@ -127,9 +127,9 @@ def test_staff_deactivates_and_activates_accounts_on_the_people_page(staff: Clie
     assert f'action="{path}"' in staff.get("/settings/people/").text
     staff.post(path, {"active": "0"})
     assert bob.get("/").status_code == 302, "bob is logged out"
-    told = staff.get("/settings/people/").text
-    assert "Inactive" in told
-    assert f'aria-label="Role of {world.bob}"' not in told
+    text = staff.get("/settings/people/").text
+    assert "Inactive" in text
+    assert f'aria-label="Role of {world.bob}"' not in text
     staff.post(path, {"active": "1"})
     world.bob.refresh_from_db()
     assert world.bob.is_active
@@ -137,20 +137,20 @@ def test_staff_deactivates_and_activates_accounts_on_the_people_page(staff: Clie
 
 def test_only_superusers_deactivate_staff_and_nobody_deactivates_themselves(staff: Client, world: World) -> None:
     colleague = User.objects.create(username="colleague", is_staff=True)
-    me = User.objects.get(username="operator")
-    for user in (colleague, me):
+    operator = User.objects.get(username="operator")
+    for user in (colleague, operator):
         assert staff.post(f"/settings/people/{user.pk}/active/", {"active": "0"}).status_code == 403
     root = User.objects.create(username="root", is_staff=True, is_superuser=True)
     browser = browser_of(root)
     browser.post(f"/settings/people/{colleague.pk}/active/", {"active": "0"})
-    said: Any = browser.post(f"/settings/people/{root.pk}/active/", {"active": "0"}, follow=True)
-    assert "You cannot deactivate your own account." in said.text
+    response: Any = browser.post(f"/settings/people/{root.pk}/active/", {"active": "0"}, follow=True)
+    assert "You cannot deactivate your own account." in response.text
     assert list(User.objects.filter(is_active=False)) == [colleague]
 
 
 def test_people_search_matches_name_and_email(staff: Client, world: World) -> None:
     User.objects.filter(pk=world.ada.pk).update(first_name="Countess", email="count@example.org")
     for words, there in (("ada", True), ("countess", True), ("count@", True), ("charles", False)):
-        told = staff.get("/settings/people/", {"q": words}).text
-        assert ("count@example.org" in told) is there
-        assert ("No matching accounts" in told) is not there
+        text = staff.get("/settings/people/", {"q": words}).text
+        assert ("count@example.org" in text) is there
+        assert ("No matching accounts" in text) is not there

@@ -41,10 +41,10 @@ def dump_database() -> str:
 
 
 def test_page_shows_a_new_token_once_and_stores_only_its_hash(ada: Client) -> None:
-    told = ada.post("/settings/tokens/", {"name": "Nightly build", "scope": "write", "days": "30"})
-    assert told.status_code == 201
-    assert "no-store" in told.headers["Cache-Control"]
-    key = re.search(r"kdv_[\w-]{43}", told.text)
+    response = ada.post("/settings/tokens/", {"name": "Nightly build", "scope": "write", "days": "30"})
+    assert response.status_code == 201
+    assert "no-store" in response.headers["Cache-Control"]
+    key = re.search(r"kdv_[\w-]{43}", response.text)
     assert key is not None
     assert key[0] not in ada.get("/settings/tokens/").text
     assert key[0] not in dump_database()
@@ -70,8 +70,8 @@ def test_api_creates_lists_and_revokes_tokens(ada: Client, bob: Client, world: W
 def test_token_cannot_manage_tokens(method: str, world: World) -> None:
     key = minted(world)
     path = f"{TOKENS}{ApiToken.objects.get().id}/" if method == "delete" else TOKENS
-    told = getattr(Client(), method)(path, headers=with_key(key))
-    assert (told.status_code, told.json()["code"]) == (403, "permission_denied")
+    response = getattr(Client(), method)(path, headers=with_key(key))
+    assert (response.status_code, response.json()["code"]) == (403, "permission_denied")
     assert ApiToken.objects.live().count() == 1
 
 
@@ -95,8 +95,8 @@ class TestReadOnlyToken:
         headers = with_key(minted(world, "read"))
         at = f"{TASKS}{session.task_id}/sessions/{session.id}/"
         assert Client().get(f"{at}status/", headers=headers).status_code == 200
-        told = Client().post(f"{at}stop/", headers=headers)
-        assert (told.status_code, told.json()["code"]) == (403, "permission_denied")
+        response = Client().post(f"{at}stop/", headers=headers)
+        assert (response.status_code, response.json()["code"]) == (403, "permission_denied")
         assert not session.intents.filter(kind="stop").exists()
 
     def test_read_only_token_sees_no_permission_key(self, world: World) -> None:
@@ -104,8 +104,8 @@ class TestReadOnlyToken:
         ingest_lines(session, asks())
         at = f"{TASKS}{session.task_id}/sessions/{session.id}/permissions/"
         for scope, shown in (("read", False), ("write", True)):
-            (asked,) = Client().get(at, headers=with_key(minted(world, scope))).json()["results"]
-            assert bool(asked["resume_token"]) is shown, scope
+            (listed,) = Client().get(at, headers=with_key(minted(world, scope))).json()["results"]
+            assert bool(listed["resume_token"]) is shown, scope
 
     def test_read_only_token_has_the_rights_of_a_viewer(self, world: World) -> None:
         found = credentials.authenticate_token(minted(world, "read"))
@@ -125,9 +125,9 @@ def test_last_use_is_written_once_an_hour(world: World) -> None:
 def test_number_of_tokens_is_limited(ada: Client, world: World) -> None:
     for number in range(credentials.MAX_TOKENS):
         ApiToken.mint(world.ada, str(number), "read", None)
-    told = ada.post("/settings/tokens/", {"name": "one more", "scope": "read", "days": "7"})
-    assert told.status_code == 422
-    assert "Revoke one" in told.text
+    response = ada.post("/settings/tokens/", {"name": "one more", "scope": "read", "days": "7"})
+    assert response.status_code == 422
+    assert "Revoke one" in response.text
     assert ada.post(TOKENS, {"name": "x"}, content_type="application/json").status_code == 409
 
 
@@ -135,8 +135,8 @@ def test_number_of_tokens_is_limited(ada: Client, world: World) -> None:
     "wrong", [{"name": ""}, {"name": "x" * 101}, {"scope": "all"}, {"days": 0}, {"days": 366}, {"days": None}]
 )
 def test_api_refuses_an_invalid_token_request(wrong: dict[str, Any], ada: Client) -> None:
-    told = ada.post(TOKENS, {"name": "x", **wrong}, content_type="application/json")
-    assert (told.status_code, told.json()["code"]) == (400, "validation_error")
+    response = ada.post(TOKENS, {"name": "x", **wrong}, content_type="application/json")
+    assert (response.status_code, response.json()["code"]) == (400, "validation_error")
     assert not ApiToken.objects.exists()
 
 
@@ -145,9 +145,9 @@ class TestDrfCreateToken:
 
     def key(self, capsys: pytest.CaptureFixture[str], *args: str) -> str:
         call_command("drf_create_token", *args)
-        said = re.fullmatch(r"Generated token (\S+) for user (\w+)\n", capsys.readouterr().out)
-        assert said is not None
-        return said[1]
+        match = re.fullmatch(r"Generated token (\S+) for user (\w+)\n", capsys.readouterr().out)
+        assert match is not None
+        return match[1]
 
     def test_command_creates_a_working_token_and_stores_its_hash(
         self, world: World, capsys: pytest.CaptureFixture[str]
@@ -182,8 +182,8 @@ def test_prompt_sent_with_a_token_belongs_to_its_user(world: World) -> None:
     session = world.session()
     at = f"{TASKS}{session.task_id}/sessions/{session.id}/prompt/"
     body = {"message_id": "m", "text": "Go on."}
-    told = Client().post(at, body, content_type="application/json", headers=with_key(minted(world)))
-    assert told.status_code == 202
+    response = Client().post(at, body, content_type="application/json", headers=with_key(minted(world)))
+    assert response.status_code == 202
     assert session.prompts.get(message_id="m").by == world.ada
 
 

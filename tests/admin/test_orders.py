@@ -53,10 +53,10 @@ def open_orders(session: TaskSession) -> list[str]:
 
 def test_resume_requests_each_session_and_reports_refusals(staff_browser: Client) -> None:
     first, second, over = stopped_session("a"), stopped_session("b"), ended_session("c")
-    said = run_action(staff_browser, "resume", first, second, over)
-    assert said[0] == "2 sessions asked to resume, 1 refused."
-    assert "The session has ended and cannot be restarted." in said[1]
-    assert f"{over} (Task c)" in said[1]
+    messages = run_action(staff_browser, "resume", first, second, over)
+    assert messages[0] == "2 sessions asked to resume, 1 refused."
+    assert "The session has ended and cannot be restarted." in messages[1]
+    assert f"{over} (Task c)" in messages[1]
     assert [open_orders(one) for one in (first, second, over)] == [["start"], ["start"], []]
 
 
@@ -71,16 +71,16 @@ def test_resume_of_a_running_session_is_refused(staff_browser: Client) -> None:
     session = stopped_session("a")
     ExecutorRunning.objects.filter(session=session).update(status="ready")
     TaskSession.objects.filter(id=session.id).update(launch_id="launch")
-    said = run_action(staff_browser, "resume", session)
-    assert said[0] == "0 sessions asked to resume, 1 refused."
-    assert "The session is already running." in said[1]
+    messages = run_action(staff_browser, "resume", session)
+    assert messages[0] == "0 sessions asked to resume, 1 refused."
+    assert "The session is already running." in messages[1]
     assert open_orders(session) == []
 
 
 def test_stop_requests_the_end_of_the_execution(staff_browser: Client) -> None:
     session, over = stopped_session("a"), ended_session("b")
-    said = run_action(staff_browser, "stop", session, over)
-    assert said[0] == "1 session asked to stop, 1 refused."
+    messages = run_action(staff_browser, "stop", session, over)
+    assert messages[0] == "1 session asked to stop, 1 refused."
     assert (open_orders(session), open_orders(over)) == (["stop"], [])
     session.refresh_from_db()
     assert (session.desired_state, session.state) == ("stopped", "WAITING_FOR_INPUT")
@@ -88,27 +88,27 @@ def test_stop_requests_the_end_of_the_execution(staff_browser: Client) -> None:
 
 def test_only_the_first_refusals_are_listed(staff_browser: Client) -> None:
     over = [ended_session(str(number)) for number in range(12)]
-    said = run_action(staff_browser, "stop", *over)
-    assert said[0] == "0 sessions asked to stop, 12 refused."
-    assert said[-1] == "… and 2 more."
-    assert len(said) == 12
+    messages = run_action(staff_browser, "stop", *over)
+    assert messages[0] == "0 sessions asked to stop, 12 refused."
+    assert messages[-1] == "… and 2 more."
+    assert len(messages) == 12
 
 
 def test_sweep_now_requests_a_sweep_of_the_selected_sessions(staff_browser: Client) -> None:
     first, second = stopped_session("a"), stopped_session("b")
     SweepRequest.objects.all().delete()
-    [said] = run_action(staff_browser, "sweep_now", first, second)
-    asked = SweepRequest.objects.get()
-    assert set(asked.sessions) == {str(first.id), str(second.id)}
-    assert (asked.by.username if asked.by else "", asked.done_at, asked.dry_run) == ("staff", None, False)
-    assert str(asked.id) in said
+    [messages] = run_action(staff_browser, "sweep_now", first, second)
+    request = SweepRequest.objects.get()
+    assert set(request.sessions) == {str(first.id), str(second.id)}
+    assert (request.by.username if request.by else "", request.done_at, request.dry_run) == ("staff", None, False)
+    assert str(request.id) in messages
 
 
 def test_adding_a_request_sweeps_all_sessions(staff_browser: Client) -> None:
     answer = staff_browser.post(reverse("admin:sessions_app_sweeprequest_add"), {"dry_run": "on"})
     assert answer.status_code == 302
-    asked = SweepRequest.objects.get()
-    assert (asked.sessions, asked.dry_run, asked.by.username if asked.by else "") == ([], True, "staff")
+    request = SweepRequest.objects.get()
+    assert (request.sessions, request.dry_run, request.by.username if request.by else "") == ([], True, "staff")
 
 
 @pytest.mark.parametrize("action", ["delete_selected", "state", "nothing"])

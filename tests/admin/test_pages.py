@@ -121,10 +121,10 @@ def test_plain_text_token_model_has_no_page(root: Client) -> None:
 
 
 def test_index_lists_the_models(root: Client) -> None:
-    told = root.get("/admin/").text
-    assert not foreign_inline(told)
+    text = root.get("/admin/").text
+    assert not foreign_inline(text)
     for words in ("Task sessions", "Repositories", "Continuity receipts", "Agent profiles"):
-        assert words in told
+        assert words in text
 
 
 def test_index_forms_plurals_as_english_does(root: Client) -> None:
@@ -137,6 +137,6 @@ def test_index_forms_plurals_as_english_does(root: Client) -> None:
 def test_session_rows_are_found_by_id_with_or_without_dashes(root: Client, model: str) -> None:
     session, _ = make_set("0"), make_set("1")
     url = reverse(f"admin:sessions_app_{model}_changelist")
-    for asked in (f"?q={session.id}", f"?q={session.id.hex}", f"?session__id__exact={session.id}"):
-        rows = root.get(url + asked).context["cl"].result_list
+    for query in (f"?q={session.id}", f"?q={session.id.hex}", f"?session__id__exact={session.id}"):
+        rows = root.get(url + query).context["cl"].result_list
         assert {row.session_id for row in rows} == {session.id}

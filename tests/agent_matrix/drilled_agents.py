@@ -114,11 +114,11 @@ def surprises(rows: Sequence[Row], drills: Collection[str] = tuple(DRILLS)) -> l
     found = []
     for row in rows:
         agent = next(AGENTS[name] for name, kind in AGENT_TYPES.items() if kind == row.agent_type)
-        said = {drill: row.cells.get(drill, "nothing") for drill in drills}
+        cells = {drill: row.cells.get(drill, "nothing") for drill in drills}
         found += [
-            f"{row.agent_type}, {drill}: expected {agent.expected(drill)!r}, got {said[drill]!r}"
+            f"{row.agent_type}, {drill}: expected {agent.expected(drill)!r}, got {cells[drill]!r}"
             for drill in drills
-            if said[drill] != agent.expected(drill)
+            if cells[drill] != agent.expected(drill)
         ]
         found += [f"{row.agent_type}, {failure}" for failure in row.failures]
     return found

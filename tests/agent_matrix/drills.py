@@ -123,16 +123,16 @@ class RealAgentDrill:
         if (end := self.wait_for_end(ended)) == "failed":
             return end
         assert end == "completed"
-        asked = [request for request in self.model.requests[before:] if ASKED in request]
-        assert asked, "the model was not asked"
-        if any(HISTORY in request for request in asked):
+        requests = [request for request in self.model.requests[before:] if ASKED in request]
+        assert requests, "the model was not asked"
+        if any(HISTORY in request for request in requests):
             return "history"
-        return "itself" if any(f"remember the word {self.word}" in request for request in asked) else "nowhere"
+        return "itself" if any(f"remember the word {self.word}" in request for request in requests) else "nowhere"
 
     def version(self) -> str:
         """Return the version that the agent has reported."""
-        told = [one["evidence"].get("agent") or {} for one in self.session.receipts()]
-        return next((str(one["version"]) for one in told if one.get("version")), "")
+        agents = [one["evidence"].get("agent") or {} for one in self.session.receipts()]
+        return next((str(one["version"]) for one in agents if one.get("version")), "")
 
     def _waits_for_a_choice(self) -> bool:
         status = self.session.status()
@@ -155,7 +155,7 @@ def _in_words(receipt: Mapping[str, Any]) -> str:
 def reattach(drill: RealAgentDrill) -> str:
     """Drill A: kill the control plane; the turn ends before it is back."""
     starts = drill.session.journal().count('"kind":"agent.started"')
-    ended, heard = len(drill.ends()), len(drill.session.agent_text())
+    ended, received = len(drill.ends()), len(drill.session.agent_text())
     text = drill.hold("reattach")
     receipts = len(drill.session.receipts())
     drill.deployment.kill_server()
@@ -170,8 +170,8 @@ def reattach(drill: RealAgentDrill) -> str:
     assert drill.wait_for_end(ended) == "completed"
     assert drill.session.journal().count('"kind":"agent.started"') == starts, "the agent runs in another process"
     assert drill.times_sent(text) == 1, "the prompt was lost or sent again"
-    assert drill.session.agent_text()[heard:].endswith("ok")
-    assert drill.session.agent_text()[heard:].count("ok") == 1, "the answer was lost or stored twice"
+    assert drill.session.agent_text()[received:].endswith("ok")
+    assert drill.session.agent_text()[received:].count("ok") == 1, "the answer was lost or stored twice"
     # The journal may be read before the receipt is written.
     eventually(
         lambda: len(drill.session.receipts()) > receipts,
@@ -245,9 +245,9 @@ def permission(drill: RealAgentDrill) -> str:
     made = Path(drill.session.row["worktree_path"]) / "made-by-the-agent"
     ended = len(drill.ends())
     drill.session.prompt(f"{'With my APPROVAL, ' if drill.can_ask else ''}RUN echo once >> {made}")
-    asked = _answer_after_a_restart(drill, ended, lambda one: {"option_id": _allowing(one)})
+    request = _answer_after_a_restart(drill, ended, lambda one: {"option_id": _allowing(one)})
     assert made.read_text() == "once\n", "the command ran twice, or not at all"
-    return "kept, answered once" if asked else "runs unasked"
+    return "kept, answered once" if request else "runs unasked"
 
 
 def question(drill: RealAgentDrill) -> str:
@@ -316,16 +316,16 @@ def _answer_after_a_restart(
     return True
 
 
-def _allowing(asked: Mapping[str, Any]) -> str:
-    return str(next(one["option_id"] for one in asked["options"] if one["kind"] == "allow_once"))
+def _allowing(request: Mapping[str, Any]) -> str:
+    return str(next(one["option_id"] for one in request["options"] if one["kind"] == "allow_once"))
 
 
-def _filled_in(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def _filled_in(request: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an answer to a question, with *Blue* for each choice."""
-    if not asked["question"]:
-        return {"option_id": next(one["option_id"] for one in asked["options"] if one["name"] == "Blue")}
+    if not request["question"]:
+        return {"option_id": next(one["option_id"] for one in request["options"] if one["name"] == "Blue")}
     content = {}
-    for name, kind in asked["question"]["schema"]["properties"].items():
+    for name, kind in request["question"]["schema"]["properties"].items():
         choices = json.dumps(kind)
         if "Blue" in choices:
             content[name] = "Blue"

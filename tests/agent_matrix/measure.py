@@ -95,13 +95,13 @@ class _Measurement:
             self._row.failures.append(f"{name}: {type(error).__name__}: {error}"[:500])
 
     def _open(self, bare: BareAgent, began: float) -> None:
-        told = bare.initialize(elicitation={"form": {}})
-        self._row.version = str((told.get("agentInfo") or {}).get("version", ""))
+        initialized = bare.initialize(elicitation={"form": {}})
+        self._row.version = str((initialized.get("agentInfo") or {}).get("version", ""))
         opened = bare.call("session/new", self._listen(bare), cwd=str(self._workspace), mcpServers=[])
         self._row.cells["start"] = _seconds(time.perf_counter() - began)
         self._token = opened["sessionId"]
         self._row.cells["modes"] = _modes(opened)
-        offered = offered_capabilities(told)
+        offered = offered_capabilities(initialized)
         self._restorable = bool(offered & {"load", "resume"})
         self._loads = "session/load" if "load" in offered else "session/resume"
 
@@ -128,9 +128,9 @@ class _Measurement:
         return dict(ended)
 
     def _usage(self, ended: Mapping[str, Any]) -> str:
-        told = ["updates"] if self._heard.of("usage_update") else []
-        told += ["end of turn"] if ended.get("usage") else []
-        return ", ".join(told) or "none"
+        reports = ["updates"] if self._heard.of("usage_update") else []
+        reports += ["end of turn"] if ended.get("usage") else []
+        return ", ".join(reports) or "none"
 
     def _commands(self) -> str:
         announced = self._heard.of("available_commands_update")
@@ -198,8 +198,8 @@ class _Measurement:
         except StartFailed as failed:
             self._row.cells["memory after kill -9"] = f"no: {failed.code}"
             return
-        asked = [request for request in self._model.requests[before:] if _ASKED in request]
-        knows = any(f"remember the word {WORD}" in request for request in asked)
+        requests = [request for request in self._model.requests[before:] if _ASKED in request]
+        knows = any(f"remember the word {WORD}" in request for request in requests)
         self._row.cells["memory after kill -9"] = "yes" if knows else "no"
         replayed = any(WORD in text for text in result.replayed_user_texts)
         self._row.cells["replay on load"] = "yes" if replayed else "no"
@@ -228,8 +228,8 @@ class _Measurement:
         with bare_agent(self._agent.argv, self._agent.env, str(self._workspace)) as bare:
             bare.initialize()
             cwd = str(self._workspace)
-            told = bare.call(self._loads, sessionId=self._token, cwd=cwd, mcpServers=[])
-            assert not isinstance(told, dict) or "error" not in told, told
+            loaded = bare.call(self._loads, sessionId=self._token, cwd=cwd, mcpServers=[])
+            assert not isinstance(loaded, dict) or "error" not in loaded, loaded
             return time.perf_counter() - began
 
     def _lose_store(self) -> None:

@@ -119,9 +119,9 @@ class ObedientDriver:
 
     def _answer_first(self, text: str) -> str:
         """End the turn, and do what the prompt says right afterwards."""
-        said, stop_reason, then = ANSWERS[text]
-        if said:
-            self.host.record(JournalKind.MESSAGE_AGENT, text=said)
+        output, stop_reason, then = ANSWERS[text]
+        if output:
+            self.host.record(JournalKind.MESSAGE_AGENT, text=output)
         asyncio.get_running_loop().call_soon(then, self)
         return stop_reason
 

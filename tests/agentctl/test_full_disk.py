@@ -52,24 +52,24 @@ async def _notices(running: Running, told: list[dict[str, Any]]) -> None:
 
 @contextlib.asynccontextmanager
 async def _listening(running: Running) -> Any:
-    told: list[dict[str, Any]] = []
-    listener = asyncio.create_task(_notices(running, told))
+    lines: list[dict[str, Any]] = []
+    listener = asyncio.create_task(_notices(running, lines))
     try:
-        yield told
+        yield lines
     finally:
         listener.cancel()
         await asyncio.gather(listener, return_exceptions=True)
 
 
 async def test_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path, disk: Disk) -> None:
-    async with agentctl(tmp_path) as running, _listening(running) as told:
+    async with agentctl(tmp_path) as running, _listening(running) as lines:
         await running.start()
         assert await running.prompt("hang") == (202, {"accepted": True, "duplicate": False})
         await running.line(JournalKind.PROMPT_DELIVERED)
         disk.room = 10
         running.agent.driver.host.record(JournalKind.MESSAGE_AGENT, text="what did not fit")
-        await eventually_async(lambda: told, describe="the consumer is told of the full disk")
-        assert told == [{"type": "journal", "trouble": "disk_full"}]
+        await eventually_async(lambda: lines, describe="the consumer is told of the full disk")
+        assert lines == [{"type": "journal", "trouble": "disk_full"}]
         assert (await running.get("/status"))["journal"]["trouble"] == "disk_full"
         status, answer = await running.prompt("more", "m2")
         assert (status, answer["code"]) in [(503, "journal_full"), (409, "busy")]
@@ -80,7 +80,7 @@ async def test_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path, 
         failed = await running.line(JournalKind.TURN_FAILED)
         assert (failed["message_id"], failed["code"]) == ("m1", "disk_full")
         await eventually_async(
-            lambda: told[1:] == [{"type": "journal", "trouble": ""}],
+            lambda: lines[1:] == [{"type": "journal", "trouble": ""}],
             describe="the consumer is told that the disk has room again",
         )
         assert "trouble" not in (await running.get("/status"))["journal"]

@@ -76,8 +76,8 @@ async def test_changed_files_and_ended_processes_are_reported_whichever_process_
 
 async def _check(place: Place, since: str) -> None:
     client = place.client()
-    told = await client.git("changes", {"since": since})
-    assert sorted(told["files"]) == ["added added ü.py", "deleted removed.py", "modified changed.py"]
+    changes = await client.git("changes", {"since": since})
+    assert sorted(changes["files"]) == ["added added ü.py", "deleted removed.py", "modified changed.py"]
     assert set(await client.ended_with_agent()) == {"sleep 3600"}
     for unknown in ("f" * 40, "--all", ""):
         with pytest.raises(AgentctlRefused):

@@ -25,8 +25,8 @@ FORKS = {
 
 
 async def test_finished_job_reports_its_exit_code_and_output(running: Running) -> None:
-    asked = await begin(running, "echo said; echo complained >&2; exit 3")
-    assert (asked["state"], asked["exit_code"], asked["ended_at"]) == ("running", None, None)
+    job = await begin(running, "echo said; echo complained >&2; exit 3")
+    assert (job["state"], job["exit_code"], job["ended_at"]) == ("running", None, None)
 
     ended = await end(running)
 
@@ -38,7 +38,7 @@ async def test_finished_job_reports_its_exit_code_and_output(running: Running) -
         "truncated": False,
         "stdout": "said\n",
         "stderr": "complained\n",
-        "started_at": asked["started_at"],
+        "started_at": job["started_at"],
         "ended_at": ended["ended_at"],
     }
     assert ended["started_at"] < ended["ended_at"]

@@ -104,9 +104,9 @@ async def test_text_is_in_the_file_when_it_is_shown(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=PATIENT) as journal:
         journal.append(JournalKind.LOG, text="the segment has begun")
         await journal.flush()
-        said = journal.append(JournalKind.MESSAGE_AGENT, text="said")
-        await journal.wait_for_lines(said - 1)
-        assert seqs(tmp_path) == [1, said], "so that it survives the death of agentctl"
+        entry = journal.append(JournalKind.MESSAGE_AGENT, text="said")
+        await journal.wait_for_lines(entry - 1)
+        assert seqs(tmp_path) == [1, entry], "so that it survives the death of agentctl"
 
 
 @pytest.mark.parametrize("kind", [JournalKind.MESSAGE_AGENT, JournalKind.TURN_COMPLETED])
@@ -328,7 +328,7 @@ async def test_kill_during_a_flood_leaves_no_gap_and_loses_nothing_shown(tmp_pat
 def _flood_and_kill(directory: Path) -> int:
     with subprocess.Popen([sys.executable, "-c", FLOOD, str(directory)], stdout=subprocess.PIPE, text=True) as flood:
         assert flood.stdout
-        told = [flood.stdout.readline() for _ in range(4)]
+        lines = [flood.stdout.readline() for _ in range(4)]
         flood.send_signal(signal.SIGKILL)
-        told += [line for line in flood.stdout if line.endswith("\n")]
-    return int(told[-1])
+        lines += [line for line in flood.stdout if line.endswith("\n")]
+    return int(lines[-1])

@@ -44,7 +44,7 @@ async def test_full_disk_is_waited_out(small_disk: Path) -> None:
     filler.write_bytes(b"x" * (1 << 20))
     async with opened(small_disk / "journal") as journal:
         await _write_until_it_fails(journal)
-        said = journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
+        entry = journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
         for _ in range(200):  # more than the freed reserve can hold
             journal.append(JournalKind.MESSAGE_AGENT, text="y" * 9_001)
         await eventually_async(lambda: not (small_disk / "journal" / "reserve").exists())
@@ -58,7 +58,7 @@ async def test_full_disk_is_waited_out(small_disk: Path) -> None:
         await asyncio.wait_for(waiting, PATIENCE)
         lines = list(shown(journal))
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
-    assert lines[said - 1]["kind"] == JournalKind.TURN_COMPLETED
+    assert lines[entry - 1]["kind"] == JournalKind.TURN_COMPLETED
     assert any("could not be written" in line.get("text", "") for line in lines)
     assert seqs(small_disk / "journal")[-1] >= len(lines)
 

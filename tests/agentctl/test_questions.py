@@ -27,8 +27,8 @@ async def test_answer_reaches_the_agent_once_and_is_stored_nowhere(started: Runn
     assert holds(requested, {"message_id": "m1", "question": FORM})
     assert [option["option_id"] for option in requested["options"]] == ["accept", "decline", "cancel"]
     kept = [path.read_bytes() for path in started.state_dir.rglob("*") if path.is_file()]
-    said = sum(text.count(SECRET["name"].encode()) for text in kept)
-    assert said == 1, "only the agent's own text contains it"
+    occurrences = sum(text.count(SECRET["name"].encode()) for text in kept)
+    assert occurrences == 1, "only the agent's own text contains it"
 
 
 async def test_invalid_answer_is_refused_with_an_error_per_field(started: Running) -> None:

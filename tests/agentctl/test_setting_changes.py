@@ -19,17 +19,17 @@ CHANGE = {"change_id": "c1", "setting": "mode", "value": "plan"}
 
 def changes_of(running: Running, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return a list of the changes sent to the agent, which refuses "no" and exits at "gone"."""
-    told: list[Any] = []
+    outcomes: list[Any] = []
     answers: dict[Any, Exception] = {"no": SettingRefused("setting_refused", "No."), "gone": AgentGone()}
 
     async def change_setting(setting: str, value: Any, sent: Callable[[], Any]) -> None:
         sent()
-        told.append((setting, value))
+        outcomes.append((setting, value))
         if value in answers:
             raise answers[value]
 
     monkeypatch.setattr(running.sidecar.agent.driver(), "change_setting", change_setting, raising=False)
-    return told
+    return outcomes
 
 
 @pytest.fixture
@@ -104,17 +104,17 @@ async def test_change_without_an_agent_is_refused(tmp_path: Path) -> None:
 async def test_stop_deletes_the_transcript_once_if_asked(
     started: Running, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def delete_conversation() -> DeletionResult:
-        asked.append("delete")
+        requests.append("delete")
         return DeletionResult(reason)
 
     monkeypatch.setattr(started.sidecar.agent.driver(), "delete_conversation", delete_conversation, raising=False)
     for _ in range(2):
         _, answer = await started.post("/agent/stop", intent_id="i1", delete_transcript=True)
         assert answer["transcript"] == {"deleted": not reason, "confirmed": False, "reason": reason}
-    assert asked == ["delete"]
+    assert requests == ["delete"]
 
 
 async def test_stop_reports_an_agent_that_cannot_delete_transcripts(started: Running) -> None:

@@ -67,16 +67,16 @@ def test_children_run_as_the_same_user_by_default() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_children_have_only_the_owners_rights_and_cannot_touch_agentctl(tmp_path: Path) -> None:
     owner = OWNER
-    told = run_as(tmp_path, owner)
+    report = run_as(tmp_path, owner)
 
-    assert told["self"] == [AGENTCTL_UID, owner, AGENTCTL_UID]
-    assert told["dumpable"] == 0
-    child = dict(line.split(":", 1) for line in told["child"].splitlines())
+    assert report["self"] == [AGENTCTL_UID, owner, AGENTCTL_UID]
+    assert report["dumpable"] == 0
+    child = dict(line.split(":", 1) for line in report["child"].splitlines())
     assert (child["Uid"].split(), child["Gid"].split(), child["Groups"].split()) == ([str(owner)] * 4,) * 2 + ([],)
     assert {child[f"Cap{name}"].strip() for name in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
     assert (tmp_path / "made").stat().st_uid == owner, "a file that agentctl writes belongs to the owner"
-    assert told["token"] == "secret"
-    assert [tried for tried, code in zip(ATTEMPTS, told["codes"], strict=True) if code == 0] == []
+    assert report["token"] == "secret"
+    assert [tried for tried, code in zip(ATTEMPTS, report["codes"], strict=True) if code == 0] == []
 
 
 FORKED_AS_OWNER = """
@@ -127,5 +127,5 @@ def run_as(directory: Path, owner: int) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document

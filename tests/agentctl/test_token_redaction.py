@@ -80,8 +80,8 @@ async def test_error_that_quotes_the_token_is_redacted(tmp_path: Path, patterns:
         for _ in range(2):  # the second response comes from agentctl's memory
             with pytest.raises(AgentctlRefused) as refused:
                 await client.start_agent(_body(place, script, **native), 30)
-            told = f"{refused.value} {refused.value.details}"
-            assert f"[conversation {token_fingerprint(TOKEN)}]" in told
-            assert TOKEN not in told
+            text = f"{refused.value} {refused.value.details}"
+            assert f"[conversation {token_fingerprint(TOKEN)}]" in text
+            assert TOKEN not in text
         assert (await client.agent_session())["resume_token"] is None
     assert TOKEN not in _written(place)

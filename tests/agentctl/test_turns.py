@@ -256,20 +256,20 @@ async def test_agent_death_in_a_turn_is_recorded_without_a_turn_end(started: Run
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "stop_reason"),
+    ("text", "lines", "stop_reason"),
     [
         ("answer, then say the rest", ["the answer ", "and its end"], "end_turn"),
         ("stop early, then say it", ["late"], "max_tokens"),
     ],
 )
 async def test_output_right_after_the_answer_belongs_to_the_turn(
-    started: Running, text: str, said: list[str], stop_reason: str
+    started: Running, text: str, lines: list[str], stop_reason: str
 ) -> None:
     await started.prompt(text)
     end = await started.line("turn.completed")
 
     before = [line for line in started.lines() if line["seq"] < end["seq"]]
-    assert [line["text"] for line in before if line["kind"] == "message.agent"] == said
+    assert [line["text"] for line in before if line["kind"] == "message.agent"] == lines
     assert holds(end, {"stop_reason": stop_reason, "output": True})
 
 
@@ -304,8 +304,8 @@ async def test_end_of_a_turn_records_whether_the_agent_said_anything(
 ) -> None:
     argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour, "--home", str(tmp_path)]
     async with agentctl(tmp_path, drivers={"acp": acp.create}) as place:
-        status, told = await place.start(driver="acp", argv=argv, env={"PYTHONPATH": str(ROOT)})
-        assert status == 200, told
+        status, answer = await place.start(driver="acp", argv=argv, env={"PYTHONPATH": str(ROOT)})
+        assert status == 200, answer
         await place.prompt("hello")
         end = await place.line("turn.completed")
         await place.post("/agent/stop", grace=1, intent_id="i")

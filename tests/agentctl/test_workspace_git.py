@@ -111,8 +111,8 @@ async def test_everything_is_committed_under_the_given_author(running: Running, 
     assert status == 200
     assert answer["commit"] == run_git(repository, "rev-parse", "HEAD")
     assert (answer["subject"], answer["branch"]) == ("# One", run_git(repository, "branch", "--show-current"))
-    told = run_git(repository, "log", "-1", "--format=%an %ae %cn%n%B")
-    assert told == "Ada ada@example.org Ada\n# One\n\nand -all the rest"
+    log = run_git(repository, "log", "-1", "--format=%an %ae %cn%n%B")
+    assert log == "Ada ada@example.org Ada\n# One\n\nand -all the rest"
     assert (await running.get("/git/status"))["clean"]
     assert (await running.get("/status"))["workspace"]["dirty"] is False
 

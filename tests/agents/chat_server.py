@@ -15,12 +15,12 @@ KEY: Final = "sk-a-key-that-nobody-may-see"
 Handler = Callable[[web.Request, "ChatServer"], Any]
 
 
-def event(**said: Any) -> bytes:
+def event(**message: Any) -> bytes:
     """Build one event of a stream from ``text``, ``thought``, ``finish`` or the fields of a chunk."""
-    delta = {"content": said.pop("text", None), "reasoning_content": said.pop("thought", None)}
+    delta = {"content": message.pop("text", None), "reasoning_content": message.pop("thought", None)}
     choice = {"index": 0, "delta": {key: value for key, value in delta.items() if value is not None}}
-    choice["finish_reason"] = said.pop("finish", None)
-    return b"data: " + json.dumps({"choices": [choice], **said}).encode() + b"\n\n"
+    choice["finish_reason"] = message.pop("finish", None)
+    return b"data: " + json.dumps({"choices": [choice], **message}).encode() + b"\n\n"
 
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -83,9 +83,9 @@ def refuses(status: int, body: Any = None, **headers: str) -> Handler:
     """Build an error response without a completion."""
 
     async def answer(request: web.Request, server: ChatServer) -> web.StreamResponse:
-        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        values = {name.replace("_", "-"): value for name, value in headers.items()}
         text = body if isinstance(body, str) else json.dumps(body)
-        return web.Response(status=status, text=text, content_type="application/json", headers=told)
+        return web.Response(status=status, text=text, content_type="application/json", headers=values)
 
     return answer
 

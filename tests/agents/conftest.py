@@ -53,8 +53,8 @@ def request_for(tmp_path: Path) -> MakeRequest:
     def make(what: str | scripts.Script = "demo", *options: str, **changes: Any) -> StartRequest:
         argv = [sys.executable, *_command(what, tmp_path), *options]
         env = {"PYTHONPATH": str(ROOT), "KANDEV_DEMO_AGENT_HOME": str(tmp_path / "home")}
-        told = {"launch_id": "launch-1", "strategy": "fresh", "timeout": PATIENCE, **changes}
-        return StartRequest(argv=argv, env=env, cwd=str(tmp_path), **told)
+        values = {"launch_id": "launch-1", "strategy": "fresh", "timeout": PATIENCE, **changes}
+        return StartRequest(argv=argv, env=env, cwd=str(tmp_path), **values)
 
     return make
 

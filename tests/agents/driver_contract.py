@@ -105,9 +105,9 @@ class Talk:
         env = {"PYTHONPATH": str(ROOT), "STANDIN_HOME": str(self.home)}
         if changes.pop("lies", False):
             env["STANDIN_LIES"] = "1"
-        told = {"launch_id": "launch-1", "strategy": "fresh", "timeout": 15.0, "gone_patterns": [self.agent.gone]}
+        values = {"launch_id": "launch-1", "strategy": "fresh", "timeout": 15.0, "gone_patterns": [self.agent.gone]}
         argv = [sys.executable, "-S", "-m", f"tests.agents.standins.{self.agent.name}"]
-        return StartRequest(argv=argv, env=env, cwd=str(self._directory), **{**told, **changes})
+        return StartRequest(argv=argv, env=env, cwd=str(self._directory), **{**values, **changes})
 
     async def start(self, **changes: Any) -> StartResult:
         return await self.driver.start(self.request(**changes))

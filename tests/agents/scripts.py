@@ -17,8 +17,8 @@ def result(value: Any) -> str:
 
 
 def error(code: int, message: str, data: Any = None) -> str:
-    told = {"code": code, "message": message, **({"data": data} if data is not None else {})}
-    return f'{{"jsonrpc": "2.0", "id": $ID, "error": {json.dumps(told)}}}'
+    values = {"code": code, "message": message, **({"data": data} if data is not None else {})}
+    return f'{{"jsonrpc": "2.0", "id": $ID, "error": {json.dumps(values)}}}'
 
 
 def update(kind: str, **body: Any) -> str:
@@ -56,5 +56,5 @@ def agent(
         "session/new": [result({"sessionId": SESSION})],
         "session/prompt": [result({"stopReason": "end_turn"})],
     }
-    told = {name.replace("session_", "session/", 1): actions for name, actions in methods.items()}
-    return {name: [actions] for name, actions in {**script, **told}.items()}
+    values = {name.replace("session_", "session/", 1): actions for name, actions in methods.items()}
+    return {name: [actions] for name, actions in {**script, **values}.items()}

@@ -15,7 +15,7 @@ WENT_WRONG = error(-32603, "the database is locked")
 
 
 def ways(unkept: Any) -> dict[str, str]:
-    return {name: told["how"] for name, told in unkept.items()}
+    return {name: failure["how"] for name, failure in unkept.items()}
 
 
 async def test_capability_kept_another_way_is_reported_with_the_success(

@@ -64,8 +64,8 @@ async def running(tmp_path: Path, unending: list[Unending]) -> AsyncIterator[Run
 async def start(running: Running, launch_id: str, behaviour: str = "honest", *, deaf: bool = False, **more: Any) -> Any:
     agent = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour, "--home", "home"]
     argv = ["/bin/sh", "-c", f'{BORN}{IGNORES_TERM if deaf else ""}exec "$@"', "sh", *agent]
-    told = {"argv": argv, "env": {"PYTHONPATH": str(ROOT)}, "driver": "acp", "timeout": PATIENCE, **more}
-    status, body = await running.start(launch_id, **told)
+    values = {"argv": argv, "env": {"PYTHONPATH": str(ROOT)}, "driver": "acp", "timeout": PATIENCE, **more}
+    status, body = await running.start(launch_id, **values)
     return status, body.get("code", "")
 
 

@@ -77,9 +77,9 @@ async def test_unavailable_model_or_mode_is_logged_and_conversation_stays_open(
     read_by_agent: ReadByAgent,
 ) -> None:
     script = agent(session_new=[result({"sessionId": SESSION, **offers})])
-    told = {**script, "session/set_mode": [answer], "session/set_model": [answer]}
+    values = {**script, "session/set_mode": [answer], "session/set_model": [answer]}
 
-    starting = asyncio.create_task(driver.start(request_for(told, model="big", mode="plan")))
+    starting = asyncio.create_task(driver.start(request_for(values, model="big", mode="plan")))
     for method in ("session/set_model", "session/set_mode") if offers is OFFERS and not answer else ():
         await eventually_async(lambda method=method: method in [line.get("method") for line in read_by_agent()])  # type: ignore[misc]
         pass_time(10)
@@ -120,10 +120,10 @@ async def test_directories_and_mcp_servers_are_sent_at_every_start(
         request_for({**script, **opened}, mcp_servers=servers, additional_directories=["/srv/docs"], **changes)
     )
 
-    told = read_by_agent()[-1]
-    assert told["method"] == f"session/{way}"
-    assert told["params"].pop("sessionId", SESSION) == SESSION
-    assert told["params"] == {
+    received = read_by_agent()[-1]
+    assert received["method"] == f"session/{way}"
+    assert received["params"].pop("sessionId", SESSION) == SESSION
+    assert received["params"] == {
         "cwd": str(tmp_path),
         "mcpServers": [{"name": "files", "command": "/bin/files", "args": [], "env": []}],
         "additionalDirectories": ["/srv/docs"],

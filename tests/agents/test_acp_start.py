@@ -112,7 +112,7 @@ async def test_message_right_after_the_load_response_is_new(
 
 
 @pytest.mark.parametrize(
-    ("script", "prefer_load", "outcome", "asked"),
+    ("script", "prefer_load", "outcome", "requests"),
     [
         (agent(load=True, resume=True, session_load=[result({})]), True, "loaded", ["load"]),
         (agent(load=True, resume=True, session_resume=[result({})]), False, "resumed", ["resume"]),
@@ -131,7 +131,7 @@ async def test_restore_method_follows_capabilities_and_preference(
     script: Script,
     prefer_load: bool,
     outcome: str,
-    asked: list[str],
+    requests: list[str],
     driver: Driver,
     host: RecordingHost,
     request_for: MakeRequest,
@@ -143,7 +143,7 @@ async def test_restore_method_follows_capabilities_and_preference(
 
     assert (started.outcome, started.resume_token) == (outcome, SESSION)
     assert host.tokens == [SESSION]
-    assert [message["method"] for message in read_by_agent()] == ["initialize", *(f"session/{way}" for way in asked)]
+    assert [message["method"] for message in read_by_agent()] == ["initialize", *(f"session/{way}" for way in requests)]
 
 
 @pytest.mark.parametrize(
@@ -408,6 +408,6 @@ async def test_updates_may_arrive_before_the_conversation_has_an_id(
 
 
 async def test_version_of_the_protocol_may_be_a_text(driver: Driver, request_for: MakeRequest) -> None:
-    told = result({"protocolVersion": "1", "agentCapabilities": {}})
-    started = await driver.start(request_for(agent(initialize=[told])))
+    initialized = result({"protocolVersion": "1", "agentCapabilities": {}})
+    started = await driver.start(request_for(agent(initialize=[initialized])))
     assert started.outcome == "created"

@@ -73,11 +73,11 @@ async def test_permission_waits_until_it_is_answered(
 ) -> None:
     await driver.start(request_for("demo"))
     turn = asyncio.create_task(driver.prompt("m1", "ask", (), lambda: None))
-    (asked, answer), *_ = await eventually_async(lambda: host.questions)
+    (request, answer), *_ = await eventually_async(lambda: host.questions)
 
-    assert [each["option_id"] for each in asked["options"]] == ["allow", "reject"]
-    assert [each["kind"] for each in asked["options"]] == ["allow_once", "reject_once"]
-    assert asked["tool_call"]["title"] == "Do something careful"
+    assert [each["option_id"] for each in request["options"]] == ["allow", "reject"]
+    assert [each["kind"] for each in request["options"]] == ["allow_once", "reject_once"]
+    assert request["tool_call"]["title"] == "Do something careful"
     answer.set_result(option)
 
     assert await turn == "end_turn"
@@ -187,7 +187,7 @@ async def test_error_response_fails_the_turn_and_the_agent_stays(
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("expected", "reason"),
     [
         ({"stopReason": "max_tokens"}, "max_tokens"),
         ({"stopReason": " end_turn "}, "end_turn"),
@@ -202,9 +202,9 @@ async def test_error_response_fails_the_turn_and_the_agent_stays(
     ],
 )
 async def test_stop_reason_of_the_agent_is_returned(
-    told: Any, reason: str, driver: Driver, request_for: MakeRequest
+    expected: Any, reason: str, driver: Driver, request_for: MakeRequest
 ) -> None:
-    await driver.start(request_for(agent(session_prompt=[result(told)])))
+    await driver.start(request_for(agent(session_prompt=[result(expected)])))
 
     assert await driver.prompt("m1", "hello", (), lambda: None) == reason
 

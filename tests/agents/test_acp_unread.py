@@ -74,8 +74,10 @@ async def test_unreadable_request_is_refused_and_reported(
     request_for: MakeRequest,
     read_by_agent: Callable[[], list[dict[str, Any]]],
 ) -> None:
-    asked = request(request_id, "session/request_permission", {"toolCall": "$DEEP"}).replace('"$DEEP"', DEEP)
-    await driver.start(request_for(_answered(asked)))
+    permission_request = request(request_id, "session/request_permission", {"toolCall": "$DEEP"}).replace(
+        '"$DEEP"', DEEP
+    )
+    await driver.start(request_for(_answered(permission_request)))
 
     await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 60)
 
@@ -84,9 +86,9 @@ async def test_unreadable_request_is_refused_and_reported(
     assert [line["data"]["reason"] for line in host.of("log") if line["level"] == "warning"] == ["not a JSON object"]
 
 
-def _answered(asked: str) -> Script:
+def _answered(request_line: str) -> Script:
     """Return an agent that asks in its turn, and ends the turn when it is answered."""
-    return agent(session_prompt=[asked], answer=[ENDED.replace("$ID", "3")])
+    return agent(session_prompt=[request_line], answer=[ENDED.replace("$ID", "3")])
 
 
 async def test_messages_in_one_line_are_all_read(driver: Driver, host: RecordingHost, request_for: MakeRequest) -> None:

@@ -41,9 +41,9 @@ def loading(*lines: str) -> Any:
 async def test_replay_after_the_answer_is_not_new_output(
     lines: list[str], driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
-    asked = request_for(loading(*lines), strategy="native", resume_token=SESSION, expected_requests=3)
+    start_request = request_for(loading(*lines), strategy="native", resume_token=SESSION, expected_requests=3)
 
-    loaded = await driver.start(asked)
+    loaded = await driver.start(start_request)
 
     assert loaded.replayed_user_texts[0] == "paint it"
     assert len(loaded.replayed_user_digests) == len(loaded.replayed_user_texts)
@@ -174,10 +174,10 @@ def router(seen: list[tuple[str, bool]], logs: list[str]) -> UpdateRouter:
     def record(kind: str, **body: Any) -> None:
         logs.append(body["text"])
 
-    def take(told: Any, doubtful: bool) -> None:
-        seen.append((told["content"]["text"], doubtful))
+    def take(reported: Any, doubtful: bool) -> None:
+        seen.append((reported["content"]["text"], doubtful))
 
-    return UpdateRouter(record, lambda told: False, take)
+    return UpdateRouter(record, lambda reported: False, take)
 
 
 def text_of(role: str, text: str) -> dict[str, Any]:
@@ -191,8 +191,8 @@ async def test_replay_that_begins_after_the_start_is_not_new_output() -> None:
     updates.begin_restore(SESSION)
     await updates.settle(None, 0)
 
-    for told in (text_of("user", "paint it"), text_of("agent", "done")):
-        updates.receive(SESSION, told)
+    for line in (text_of("user", "paint it"), text_of("agent", "done")):
+        updates.receive(SESSION, line)
 
     assert seen == []
     assert logs == ["the agent replayed a part of the conversation after its start"] * 2

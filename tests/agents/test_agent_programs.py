@@ -8,25 +8,25 @@ from executors_app.plugins import agent_types
 from sessions_app.agents.rules.agent_programs import explain_program_error
 
 
-def explain(code: str, said: str) -> str:
+def explain(code: str, text: str) -> str:
     names = {"program": "claude-agent-acp", "profile": "Claude", "executor": "local"}
-    return explain_program_error(code, said, kind=agent_types()["claude_code"], **names)
+    return explain_program_error(code, text, kind=agent_types()["claude_code"], **names)
 
 
 @pytest.mark.parametrize("quoted", ["‘node’", "'node'", "node"])
 def test_missing_interpreter_is_named(quoted: str) -> None:
-    said = (
+    message = (
         f"the agent ended with code 127 before completing initialize: /usr/bin/env: {quoted}: No such file or directory"
     )
-    assert explain("agent_exited", said) == (
+    assert explain("agent_exited", message) == (
         "Claude Code needs the program `node`, which was not found on the executor “local”. "
         "Install it there, or add its directory to `PATH`, then try again."
     )
 
 
 def test_other_errors_of_an_agent_are_quoted() -> None:
-    said = "the agent ended with code 1: cannot open data.db: No such file or directory"
-    assert explain("agent_exited", said) == said
+    message = "the agent ended with code 1: cannot open data.db: No such file or directory"
+    assert explain("agent_exited", message) == message
 
 
 def test_missing_program_is_reported_with_its_command() -> None:
@@ -37,5 +37,5 @@ def test_missing_program_is_reported_with_its_command() -> None:
 
 
 def test_missing_program_is_reported_with_the_path_that_was_searched() -> None:
-    said = "the program claude-agent-acp was not found in the PATH /usr/bin:/bin"
-    assert explain("program_missing", said).endswith(f"then try again. Details: {said}")
+    message = "the program claude-agent-acp was not found in the PATH /usr/bin:/bin"
+    assert explain("program_missing", message).endswith(f"then try again. Details: {message}")

@@ -92,11 +92,11 @@ async def test_mcp_servers_are_sent_on_stdin_not_on_the_command_line(talk: Talk)
     await talk.start(mcp_servers=servers)
     await talk.say("remember the word PELICAN")
 
-    told = [json.loads(line) for line in (talk.home / "asked").read_text().splitlines()]
+    requests = [json.loads(line) for line in (talk.home / "asked").read_text().splitlines()]
     assert {
         "subtype": "mcp_set_servers",
         "servers": {"tickets": {"command": "tickets-mcp", "env": {"KEY": "s3cret"}}},
-    } in told
+    } in requests
     assert "s3cret" not in str(talk.commands())
 
 
@@ -159,7 +159,7 @@ async def test_repeated_request_gets_one_answer() -> None:
 
 def lines_of(*messages: dict[str, object]) -> list[object]:
     read = StreamJsonReader()
-    return [told for message in messages for told in read(message)]
+    return [line for message in messages for line in read(message)]
 
 
 @pytest.mark.parametrize(
@@ -177,13 +177,13 @@ def test_error_result_does_not_confirm_its_conversation_id(result: dict[str, obj
 
 def test_subagent_text_is_logged_and_its_tool_calls_are_shown() -> None:
     nested = {"parent_tool_use_id": "toolu_1"}
-    said = {"role": "assistant", "content": [{"type": "text", "text": "inner"}]}
+    fields = {"role": "assistant", "content": [{"type": "text", "text": "inner"}]}
     did = {
         "role": "assistant",
         "content": [{"type": "tool_use", "id": "t2", "name": "Read", "input": {"file_path": "a"}}],
     }
     log, call = lines_of(
-        {"type": "assistant", "message": said, **nested}, {"type": "assistant", "message": did, **nested}
+        {"type": "assistant", "message": fields, **nested}, {"type": "assistant", "message": did, **nested}
     )
 
     assert isinstance(log, JournalLine) and log.kind == "log"
@@ -203,9 +203,9 @@ def test_subagent_text_is_logged_and_its_tool_calls_are_shown() -> None:
 )
 def test_odd_block_costs_no_other_block_of_its_message(odd: object) -> None:
     blocks = [odd, "plain", {"type": "text", "text": "last"}]
-    told = lines_of({"type": "assistant", "message": {"content": blocks}, "parent_tool_use_id": None})
+    lines = lines_of({"type": "assistant", "message": {"content": blocks}, "parent_tool_use_id": None})
 
-    texts = [line.body["text"] for line in told if isinstance(line, JournalLine) and line.kind == "message.agent"]
+    texts = [line.body["text"] for line in lines if isinstance(line, JournalLine) and line.kind == "message.agent"]
     assert "".join(texts).split() == ["plain", "last"]
 
 

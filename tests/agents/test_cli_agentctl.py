@@ -16,8 +16,8 @@ from tests.waiting import eventually_async
 def _start(place: Place, launch_id: str, agent: str, **more: Any) -> dict[str, Any]:
     env = {"STANDIN_HOME": str(place.base / "home"), "PYTHONPATH": str(ROOT)}
     argv = [sys.executable, "-S", "-m", f"tests.agents.standins.{agent}"]
-    told = {"launch_id": launch_id, "argv": argv, "env": env, "cwd": str(place.workspace), "driver": f"{agent}_cli"}
-    return {**told, "gone_patterns": ["no rollout found"], **more}
+    values = {"launch_id": launch_id, "argv": argv, "env": env, "cwd": str(place.workspace), "driver": f"{agent}_cli"}
+    return {**values, "gone_patterns": ["no rollout found"], **more}
 
 
 def _said(place: Place) -> str:
@@ -109,9 +109,9 @@ async def test_last_message_is_passed_on_only_after_a_finished_turn(tmp_path: Pa
         assert (await client.agent_session())["last_message_uuid"] is None
         await client.stop_agent(1, "intent-1")
 
-        told = {"strategy": "native", "resume_token": kept["resume_token"]}
+        values = {"strategy": "native", "resume_token": kept["resume_token"]}
         at = {"last_message_uuid": kept["last_message_uuid"]}
-        await client.start_agent(_start(place, "launch-2", "claude", **told, **at), 30)
+        await client.start_agent(_start(place, "launch-2", "claude", **values, **at), 30)
         await client.prompt("m3", "what was the word?")
         await eventually_async(lambda: "The word was PELICAN." in _said(place))
         commands = (place.base / "home" / "commands").read_text()

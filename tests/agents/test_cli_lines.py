@@ -21,7 +21,7 @@ def item(event: str, kind: str, **body: Any) -> dict[str, Any]:
 
 def lines_of(*messages: dict[str, Any]) -> list[Any]:
     read = CodexEventReader()
-    return [told for message in messages for told in read(message)]
+    return [line for message in messages for line in read(message)]
 
 
 ITEMS: list[tuple[str, dict[str, Any], list[tuple[str, dict[str, Any]]]]] = [
@@ -65,28 +65,28 @@ ITEMS: list[tuple[str, dict[str, Any], list[tuple[str, dict[str, Any]]]]] = [
 def test_codex_items_become_journal_lines(
     kind: str, body: dict[str, Any], expected: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    told = lines_of(item("completed", kind, **body))
+    lines = lines_of(item("completed", kind, **body))
 
-    assert [line.kind for line in told] == [kind for kind, _ in expected]
-    for line, (_, fields) in zip(told, expected, strict=True):
+    assert [line.kind for line in lines] == [kind for kind, _ in expected]
+    for line, (_, fields) in zip(lines, expected, strict=True):
         assert {name: line.body[name] for name in fields} == fields
 
 
 def test_started_call_is_not_announced_again_when_completed() -> None:
     running = {"command": "ls", "aggregated_output": "", "exit_code": None, "status": "in_progress"}
-    told = lines_of(
+    lines = lines_of(
         item("started", "command_execution", **running),
         item("completed", "command_execution", **{**running, "exit_code": 0, "status": "completed"}),
     )
 
-    assert [line.kind for line in told] == ["tool.call", "tool.update"]
+    assert [line.kind for line in lines] == ["tool.call", "tool.update"]
 
 
 def test_consecutive_messages_become_paragraphs_unless_a_call_separates_them() -> None:
-    said = item("completed", "agent_message", text="a")
+    message = item("completed", "agent_message", text="a")
     call = item("completed", "web_search", query="b")
 
-    first, second, *_, last = lines_of(said, said, call, said)
+    first, second, *_, last = lines_of(message, message, call, message)
 
     assert [line.body["text"] for line in (first, second, last)] == ["a", "\n\na", "a"]
 
@@ -105,15 +105,15 @@ def test_failed_gemini_turn_reports_its_message() -> None:
 
     assert list(read(result)) == [TurnErrored("quota")]
     tool = {"type": "tool_result", "tool_id": "t", "status": "error", "error": {"message": "denied"}}
-    (told,) = read(tool)
-    assert isinstance(told, JournalLine)
-    assert told.body["status"] == "failed"
-    assert told.body["content"][0]["content"]["text"] == "denied"
+    (line,) = read(tool)
+    assert isinstance(line, JournalLine)
+    assert line.body["status"] == "failed"
+    assert line.body["content"][0]["content"]["text"] == "denied"
 
 
 def request(**changes: Any) -> StartRequest:
-    told: dict[str, Any] = {"launch_id": "l", "argv": ["agent"], "env": {}, "cwd": "/", "strategy": "fresh"}
-    return StartRequest(**{**told, **changes})
+    values: dict[str, Any] = {"launch_id": "l", "argv": ["agent"], "env": {}, "cwd": "/", "strategy": "fresh"}
+    return StartRequest(**{**values, **changes})
 
 
 COMMANDS: list[tuple[Any, dict[str, Any], str | None, str]] = [

@@ -140,15 +140,15 @@ for number in itertools.count():
 
 def test_kill_loses_and_duplicates_no_acknowledged_entry(store: ConversationStore, tmp_path: Path) -> None:
     command = [sys.executable, "-c", APPENDS_FOR_EVER, str(tmp_path / "conversations")]
-    said = tmp_path / "said"
-    with said.open("wb") as output:
+    recording = tmp_path / "said"
+    with recording.open("wb") as output:
         writer = subprocess.Popen(command, stdout=output, env={"PYTHONPATH": str(ROOT)})
     try:
-        eventually(lambda: len(said.read_bytes().splitlines()) > 20)
+        eventually(lambda: len(recording.read_bytes().splitlines()) > 20)
     finally:
         writer.send_signal(signal.SIGKILL)
         writer.wait()
-    conversation_id, *acknowledged = said.read_text().split()
+    conversation_id, *acknowledged = recording.read_text().split()
 
     entries, _ = read(store, conversation_id)
 

@@ -81,9 +81,9 @@ async def test_permission_waits_until_it_is_answered(talk: Talk) -> None:
     await talk.start()
     for option, words in talk.agent.asks.items():
         turn = asyncio.create_task(talk.say("ask"))
-        asked, answer = (await eventually_async(lambda: talk.host.questions)).pop()
-        assert "rm -r build" in asked["tool_call"]["title"]
-        assert option in [each["option_id"] for each in asked["options"]]
+        request, answer = (await eventually_async(lambda: talk.host.questions)).pop()
+        assert "rm -r build" in request["tool_call"]["title"]
+        assert option in [each["option_id"] for each in request["options"]]
         answer.set_result(option)
         await turn
         assert talk.host.said().endswith(words)
@@ -124,5 +124,5 @@ async def test_agent_output_is_not_read_while_the_journal_is_full(talk: Talk) ->
     talk.host.has_room.set()
 
     assert await turn == "end_turn"
-    said = talk.host.said().replace("\n\n", "")
-    assert [int(word) for word in said.split(".") if word.strip()] == list(range(1, 1001))
+    output = talk.host.said().replace("\n\n", "")
+    assert [int(word) for word in output.split(".") if word.strip()] == list(range(1, 1001))

@@ -321,10 +321,10 @@ async def test_dead_spare_guard_does_not_fail_a_start(ready: Callable[[], Proces
 async def test_failed_start_names_the_cause_and_leaves_a_spare_guard(
     ready: Callable[[], ProcessIdentity], tmp_path: Path
 ) -> None:
-    with pytest.raises(SpawnFailed, match=r"the program .*no-such-program was not found") as told:
+    with pytest.raises(SpawnFailed, match=r"the program .*no-such-program was not found") as error:
         await AgentProcess.spawn([str(tmp_path / "no-such-program")], {}, str(tmp_path), {}, lambda *_, **__: None)
 
-    assert told.value.permanent
+    assert error.value.permanent
     assert ready(), "the other guard runs"
 
 

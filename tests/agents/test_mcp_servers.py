@@ -55,8 +55,8 @@ def test_agent_gets_profile_over_repository_over_team() -> None:
     given = {server["name"]: server for server in servers_of_start(session)}
     assert given["docs"] == {**DOCS, "url": "https://profile.example/", "headers": {"Authorization": "t0k3n"}}
     assert (given["files"]["command"], given["search"]["command"]) == ("repository", "search")
-    told = session_status(fresh(session))["mcp_servers"]
-    assert {each["name"]: each["from"] for each in told} == {
+    servers = session_status(fresh(session))["mcp_servers"]
+    assert {each["name"]: each["from"] for each in servers} == {
         "docs": "profile",
         "files": "repository",
         "search": "team",

@@ -41,8 +41,8 @@ async def driver(host: RecordingHost) -> AsyncIterator[ChatDriver]:
 
 
 def request_to(server: ChatServer, token: str | None = None, **changes: Any) -> StartRequest:
-    told = {"model": "small", "env": server.env(), "strategy": "native" if token else "fresh", **changes}
-    return StartRequest(launch_id="launch-1", argv=["openai-chat"], cwd="/", resume_token=token, **told)
+    values = {"model": "small", "env": server.env(), "strategy": "native" if token else "fresh", **changes}
+    return StartRequest(launch_id="launch-1", argv=["openai-chat"], cwd="/", resume_token=token, **values)
 
 
 async def ask(driver: ChatDriver, message_id: str, text: str) -> str:
@@ -146,14 +146,14 @@ async def test_profile_without_a_usable_provider_fails_permanently(
     assert KEY not in failed.value.message
 
 
-@pytest.mark.parametrize(("model", "env", "asked"), [("big", "small", "big"), (None, "small", "small")])
+@pytest.mark.parametrize(("model", "env", "question"), [("big", "small", "big"), (None, "small", "small")])
 async def test_model_comes_from_the_profile_or_the_environment(
-    model: str | None, env: str, asked: str, driver: ChatDriver, provider: ChatServer
+    model: str | None, env: str, question: str, driver: ChatDriver, provider: ChatServer
 ) -> None:
     await driver.start(request_to(provider, model=model, env=provider.env(OPENAI_MODEL=env)))
     await ask(driver, "m1", "hi")
 
-    assert provider.asked[0]["model"] == asked
+    assert provider.asked[0]["model"] == question
 
 
 QUOTA = {"error": {"code": "insufficient_quota", "message": "You are out of credit"}}

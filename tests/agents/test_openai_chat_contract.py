@@ -60,9 +60,9 @@ async def talk(agent: Agent, tmp_path: Path) -> AsyncIterator[Talk]:
 
 async def _obey_prompt(request: web.Request, server: ChatServer) -> web.StreamResponse:
     """Obey the last line of the prompt, using the conversation in the request as memory."""
-    told = [text for role, text in server.texts() if role == "user"]
-    words = [word for text in told for word in re.findall(r"remember the word (\w+)", text)]
-    match told[-1].strip().splitlines()[-1].split():
+    texts = [text for role, text in server.texts() if role == "user"]
+    words = [word for text in texts for word in re.findall(r"remember the word (\w+)", text)]
+    match texts[-1].strip().splitlines()[-1].split():
         case ["what", *_]:
             answer = answer_of(f"The word was {words[-1]}." if words else "I know no word.")
         case ["remember", *_, word]:

@@ -48,10 +48,10 @@ def test_schema_is_served(api: APIClient, committed: Any) -> None:
 
 def test_page_has_no_inline_code_and_no_external_sources(api: APIClient) -> None:
     page = api.get("/api/v1/docs/")
-    told = page.content.decode()
+    text = page.content.decode()
     assert "default-src 'self'" in page["Content-Security-Policy"].split("; ")
-    assert not re.search(r"<style|\son\w+=|\sstyle=|<script(?![^>]*\ssrc=)", told)
-    sources = re.findall(r'(?:src|href)="([^"]+)"', told)
+    assert not re.search(r"<style|\son\w+=|\sstyle=|<script(?![^>]*\ssrc=)", text)
+    sources = re.findall(r'(?:src|href)="([^"]+)"', text)
     assert len(sources) == 5
     for source in sources:
         assert source.startswith("/")

@@ -235,8 +235,8 @@ def refused(answer: Any) -> list[str]:
 
 
 def test_prompt_with_an_unknown_field_is_refused(world: World, api: APIClient) -> None:
-    asked = {"message_id": "1", "text": "Look at this", "images": ["a.png"]}
-    answer = api.post(world.url("prompt/"), asked, format="json")
+    request = {"message_id": "1", "text": "Look at this", "images": ["a.png"]}
+    answer = api.post(world.url("prompt/"), request, format="json")
     assert refused(answer) == ["images"]
     assert answer.json()["details"]["images"] == ["Unknown field. Known fields: message_id, text, attachments."]
     assert not Prompt.objects.exists()
@@ -256,9 +256,9 @@ def test_update_with_an_unknown_field_changes_nothing(world: World, api: APIClie
     assert Task.objects.get(id=world.task.id).title == world.task.title
 
 
-@pytest.mark.parametrize("asked", [{"agent_profile": "x"}, {"policy": "auto", "desired_state": "stopped"}])
-def test_only_the_policy_of_a_session_can_be_changed(world: World, api: APIClient, asked: dict[str, str]) -> None:
-    assert set(refused(api.patch(world.url(), asked, format="json"))) == set(asked) - {"policy"}
+@pytest.mark.parametrize("changes", [{"agent_profile": "x"}, {"policy": "auto", "desired_state": "stopped"}])
+def test_only_the_policy_of_a_session_can_be_changed(world: World, api: APIClient, changes: dict[str, str]) -> None:
+    assert set(refused(api.patch(world.url(), changes, format="json"))) == set(changes) - {"policy"}
 
 
 def test_settings_with_an_unknown_field_are_refused(world: World, api: APIClient) -> None:

@@ -22,8 +22,8 @@ def sessions_of(world: World) -> str:
 
 
 def new_session(world: World, **more: Any) -> dict[str, Any]:
-    asked = {"agent_profile": str(world.profile.id), "executor": str(world.executor.id), "prompt": "Go"}
-    return {**asked, "idempotency_key": "k 1", **more}
+    request = {"agent_profile": str(world.profile.id), "executor": str(world.executor.id), "prompt": "Go"}
+    return {**request, "idempotency_key": "k 1", **more}
 
 
 def new_task(world: World, **more: Any) -> dict[str, Any]:
@@ -107,6 +107,6 @@ def test_concurrent_requests_create_one_session_and_all_return_it() -> None:
             connections.close_all()
 
     with ThreadPoolExecutor(6) as pool:
-        told = list(pool.map(ask, range(6)))
-    assert sorted(status for status, _ in told) == [200] * 5 + [201]
-    assert len({found for _, found in told}) == 1
+        answers = list(pool.map(ask, range(6)))
+    assert sorted(status for status, _ in answers) == [200] * 5 + [201]
+    assert len({found for _, found in answers}) == 1

@@ -119,9 +119,9 @@ def test_shared_routes_reveal_nothing_of_a_team_to_a_stranger(world: World, rout
     world.mark_running()
     answer = call(client_of(world.stranger), world, route, method)
     assert answer.status_code == STRANGERS_GET.get((route, method), 200)
-    told = answer.content.decode()
+    text = answer.content.decode()
     for hidden in (world.task.id, world.session.id, world.repository.id, world.profile.id, world.repository.path):
-        assert str(hidden) not in told
+        assert str(hidden) not in text
 
 
 @pytest.mark.parametrize(("route", "method"), CALLS)

@@ -102,8 +102,8 @@ def make_world() -> World:
     key = WaitKey(session=session, wait_kind=WaitKind.PERMISSION, wait_id=PERMISSION)
     key.seal()
     key.save(force_insert=True)
-    asked = SweepRequest.objects.create(by=staff, report={"sessions": [{"session_id": str(session.id)}]})
-    return World(team, member, stranger, staff, repository, profile, executor, task, session, sweep, asked)
+    sweep_request = SweepRequest.objects.create(by=staff, report={"sessions": [{"session_id": str(session.id)}]})
+    return World(team, member, stranger, staff, repository, profile, executor, task, session, sweep, sweep_request)
 
 
 def person(name: str, team: Group, **more: Any) -> User:

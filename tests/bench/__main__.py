@@ -25,28 +25,28 @@ WIDE = 170
 def main() -> int:
     """Measure, print, store and compare; return the exit status."""
     parser = _parser()
-    asked = parser.parse_args()
+    options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else WIDE)
     try:
-        before = BenchFile.read(asked.compare) if asked.compare else None
-        run = BenchFile.read(asked.read) if asked.read else _measured(parser, asked)
+        before = BenchFile.read(options.compare) if options.compare else None
+        run = BenchFile.read(options.read) if options.read else _measured(parser, options)
     except NoBenchFile as error:
         parser.error(str(error))
     from tests.bench import comparing, report  # noqa: PLC0415  (models want the settings)
 
-    if not asked.read:
-        run.write(asked.out)
+    if not options.read:
+        run.write(options.out)
     console.print(report.figures_table(run.figures))
     if run.points:
         console.print(report.points_table(run.points))
     console.print(report.floors_table(run.floors))
     if run.skipped:
         console.print(report.skipped_table(run.skipped))
-    if not asked.read:
-        console.print(f"Kept in {asked.out}; compare with it by COMPARE={asked.out}.")
+    if not options.read:
+        console.print(f"Kept in {options.out}; compare with it by COMPARE={options.out}.")
     if before is not None:
         console.print(comparing.comparison(before, run))
-    if asked.publish:
+    if options.publish:
         _publish(run, console)
     got_worse = before is not None and comparing.is_worse(comparing.changes(before, run))
     failed = any(figure.is_over for figure in run.figures) or any(one.failed for one in run.skipped)
@@ -65,16 +65,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _measured(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> BenchFile:
+def _measured(parser: argparse.ArgumentParser, options: argparse.Namespace) -> BenchFile:
     django.setup()
     logging.disable(logging.WARNING)
     from tests.bench import run  # noqa: PLC0415  (models want the settings above)
 
-    if unknown := set(asked.only) - set(run.PARTS):
+    if unknown := set(options.only) - set(run.PARTS):
         parser.error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(run.PARTS)}")
-    sizes = run.QUICK if asked.quick else run.FULL
-    found = run.everything(replace(sizes, rounds=asked.rounds or sizes.rounds), asked.only)
-    return BenchFile.of_now(quick=asked.quick, **vars(found))
+    sizes = run.QUICK if options.quick else run.FULL
+    found = run.everything(replace(sizes, rounds=options.rounds or sizes.rounds), options.only)
+    return BenchFile.of_now(quick=options.quick, **vars(found))
 
 
 def _publish(run: BenchFile, console: Console) -> None:

@@ -55,12 +55,12 @@ def main() -> None:
 
 def _start(home: Path) -> float:
     before = _children_cpu()
-    path, (ready, told) = home / "bare-socket", os.pipe()
-    child = _fork(lambda: asyncio.run(_serve_once(path, told)))
+    path, (ready, writer) = home / "bare-socket", os.pipe()
+    child = _fork(lambda: asyncio.run(_serve_once(path, writer)))
     os.read(ready, 1)
     asyncio.run(_ask(path))
     os.waitpid(child, 0)
-    for end in (ready, told):
+    for end in (ready, writer):
         os.close(end)
     return _children_cpu() - before
 
@@ -80,7 +80,7 @@ def _fork(run: Callable[[], object]) -> int:
     return child
 
 
-async def _serve_once(path: Path, told: int) -> None:
+async def _serve_once(path: Path, writer: int) -> None:
     _guard()
     done = asyncio.Event()
 
@@ -94,7 +94,7 @@ async def _serve_once(path: Path, told: int) -> None:
     await runner.setup()
     path.unlink(missing_ok=True)
     await web.UnixSite(runner, str(path)).start()
-    os.write(told, b"1")
+    os.write(writer, b"1")
     await done.wait()
     await runner.cleanup()
 

@@ -102,9 +102,9 @@ async def _catch_up(session: TaskSession) -> float:
         await registry.close()
 
 
-def _check(session: TaskSession, said: Iterable[Mapping[str, Any]]) -> None:
+def _check(session: TaskSession, events: Iterable[Mapping[str, Any]]) -> None:
     told = session.events.order_by("seq").values_list("name", "payload")
-    assert chatty_agent.messages_from_events(told) == chatty_agent.messages_from_updates(said)
+    assert chatty_agent.messages_from_events(told) == chatty_agent.messages_from_updates(events)
 
 
 def _create_events(session: TaskSession, said: Iterable[Mapping[str, Any]]) -> float:

@@ -120,8 +120,8 @@ def _pid(session: TaskSession, kind: str) -> int:
 
 def _is_agent(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/cmdline") as told:  # noqa: PTH123  (quickly)
-            return "demo_agent" in told.read()
+        with open(f"/proc/{pid}/cmdline") as command_line:  # noqa: PTH123  (quickly)
+            return "demo_agent" in command_line.read()
     except OSError:
         return False
 

@@ -112,9 +112,9 @@ class Crowd:
         while waiting:
             assert time.monotonic() < deadline, f"{len(waiting)} sockets have not received {words!r}"
             for descriptor, _ in self._poll.poll(1):
-                came = self._sockets[descriptor].recv(65536)
-                assert came, "a socket was closed"
-                heard = self._heard.pop(descriptor, b"") + came
+                data = self._sockets[descriptor].recv(65536)
+                assert data, "a socket was closed"
+                heard = self._heard.pop(descriptor, b"") + data
                 if words in heard:
                     waiting.discard(descriptor)
                 else:

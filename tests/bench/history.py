@@ -69,9 +69,9 @@ def _write_one(key: uuid.UUID) -> None:
         Turn.objects.create(
             session_id=key, message_id=f"p{turn}", state=RunState.COMPLETED, started_at=now, ended_at=now
         )
-    asked = now - timedelta(seconds=1)
-    Intent.objects.create(session_id=key, kind="start", created_at=asked, done_at=now, outcome="fresh")
-    Intent.objects.create(session_id=key, kind="stop", created_at=asked, done_at=now, outcome="closed")
+    requested_at = now - timedelta(seconds=1)
+    Intent.objects.create(session_id=key, kind="start", created_at=requested_at, done_at=now, outcome="fresh")
+    Intent.objects.create(session_id=key, kind="stop", created_at=requested_at, done_at=now, outcome="closed")
     ContinuityReceipt.objects.create(session_id=key, kind="fresh")
     sweep = RecoverySweep.objects.create(boot_id="bench", trigger="boot", started_at=now)
     SweepOutcome.objects.create(sweep=sweep, session_id=key, rule="ended")

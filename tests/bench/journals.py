@@ -73,15 +73,15 @@ def from_the_agent(home: Path, lines: int, rounds: int, *, limited: bool) -> Fig
 
 async def _beside_bare_pipe(home: Path, lines: int, rounds: int) -> list[float]:
     journal = Journal(home)
-    said = home / "said"
-    said.write_bytes((orjson.dumps(AGENT_LINE) + b"\n") * lines)
+    recording = home / "said"
+    recording.write_bytes((orjson.dumps(AGENT_LINE) + b"\n") * lines)
 
     async def ours() -> None:
-        with _piped(said) as descriptor:
+        with _piped(recording) as descriptor:
             await _read_pipe(journal, PipeReader(descriptor))
 
     def bare(file: int) -> None:
-        with _piped(said) as descriptor:
+        with _piped(recording) as descriptor:
             _copy(descriptor, file)
 
     with appending(home / "bare") as file:
@@ -125,8 +125,8 @@ def _copy(descriptor: int, file: int) -> None:
 
 
 @contextmanager
-def _piped(said: Path) -> Iterator[int]:
+def _piped(recording: Path) -> Iterator[int]:
     """Yield the reading end of a pipe into which a process writes a whole file."""
-    with subprocess.Popen(["cat", str(said)], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(["cat", str(recording)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield process.stdout.fileno()

@@ -55,11 +55,11 @@ class BenchFile:
     def read(cls, path: Path) -> Self:
         """Read a file; raise NoBenchFile, which says what is wrong."""
         try:
-            told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            told.setdefault("skipped", [])  # earlier files have none
+            document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            document.setdefault("skipped", [])  # earlier files have none
             for name, kind in ROWS.items():
-                told[name] = [kind(**one) for one in told[name]]
-            return cls(**told)
+                document[name] = [kind(**one) for one in document[name]]
+            return cls(**document)
         except OSError as error:
             raise NoBenchFile(f"{path} cannot be read: {error.strerror}.") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -67,10 +67,10 @@ class BenchFile:
 
     def write(self, path: Path) -> None:
         """Write one row per line, so that two files can be compared with ``diff``."""
-        told = asdict(self)
-        rows = {name: told.pop(name) for name in ROWS}
+        document = asdict(self)
+        rows = {name: document.pop(name) for name in ROWS}
         lists = [f'"{name}": [\n{_lines(some)}\n]' for name, some in rows.items()]
-        head = json.dumps(told, indent=1, ensure_ascii=False).removesuffix("\n}")
+        head = json.dumps(document, indent=1, ensure_ascii=False).removesuffix("\n}")
         path.write_text(head + ",\n" + ",\n".join(lists) + "\n}\n", encoding="utf-8")
 
 
@@ -93,8 +93,8 @@ def machine() -> dict[str, str]:
 
 def _told(path: str, name: str) -> str:
     for line in Path(path).read_text(encoding="utf-8").splitlines():
-        said, _, value = line.partition(":")
-        if said.strip() == name:
+        label, _, value = line.partition(":")
+        if label.strip() == name:
             return value.strip()
     return "unknown"
 

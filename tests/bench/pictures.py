@@ -80,10 +80,10 @@ def picture(name: str, points: Sequence[Point]) -> str:
     points = sorted(points, key=lambda point: point.size)
     x = Axis([point.size for point in points], LEFT, WIDTH - RIGHT)
     y = Axis([value for point in points for value in (point.amount, point.floor_amount)], HEIGHT - BOTTOM, TOP)
-    told = "; ".join(f"{point.size:,}: {_time(point.amount)}" for point in points)
+    description = "; ".join(f"{point.size:,}: {_time(point.amount)}" for point in points)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="t d">',
-        f'<title id="t">{escape(name)}</title><desc id="d">{escape(told)}</desc><style>{STYLE}</style>',
+        f'<title id="t">{escape(name)}</title><desc id="d">{escape(description)}</desc><style>{STYLE}</style>',
         f'<rect class="page" width="{WIDTH}" height="{HEIGHT}"/>',
         f'<text class="title" x="{LEFT}" y="20">{escape(name)}</text>',
         *(_vertical(x.at(tick), f"{tick:,.0f}") for tick in x.ticks),

@@ -29,10 +29,10 @@ def publish(run: BenchFile) -> list[Path]:
 
 def tables(run: BenchFile) -> str:
     """Return the text between the two marks of the page."""
-    told = ", ".join(f"{name} {value}" for name, value in run.machine.items())
+    machine = ", ".join(f"{name} {value}" for name, value in run.machine.items())
     changed = " with changes" if run.dirty else ""
     parts = [
-        f"\nCommit `{run.commit[:10]}`{changed}, {run.date}; {told}.\n",
+        f"\nCommit `{run.commit[:10]}`{changed}, {run.date}; {machine}.\n",
         _table(["row", "figure", "unit", "beside", "its figure", "ratio", "at most"], map(_row, run.figures)),
         _skipped(run),
         _table(["floor, µs", "here", "where it was designed"], map(_floor, run.floors)),
@@ -46,8 +46,8 @@ def _skipped(run: BenchFile) -> str:
     lines = [f"Not measured: `{one.part}` ({one.reason}).\n" for one in run.skipped]
     if run.seconds:
         longest = sorted(run.seconds.items(), key=lambda one: -one[1])[:5]
-        told = ", ".join(f"`{name}` {seconds / 60:.1f}" for name, seconds in longest)
-        lines.append(f"The parts took {sum(run.seconds.values()) / 60:.0f} minutes, of which {told}.\n")
+        durations = ", ".join(f"`{name}` {seconds / 60:.1f}" for name, seconds in longest)
+        lines.append(f"The parts took {sum(run.seconds.values()) / 60:.0f} minutes, of which {durations}.\n")
     return "\n".join(lines)
 
 

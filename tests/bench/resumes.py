@@ -225,9 +225,9 @@ def _call(process: subprocess.Popen[bytes], number: int, method: str, params: di
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.flush()
     for line in process.stdout:
-        told = json.loads(line)
-        if told.get("id") == number:
-            assert "result" in told, told
+        document = json.loads(line)
+        if document.get("id") == number:
+            assert "result" in document, document
             return
     raise AssertionError(f"the agent ended before it answered {method}")
 

@@ -133,15 +133,15 @@ def _said(execution: ExecutorRunning) -> dict[int, float]:
     return {int(text.split()[1]): ts for text, ts in texts if text.startswith("tick ")}
 
 
-def _delays(seen: Mapping[str, float], said: Mapping[int, float]) -> list[float]:
+def _delays(seen: Mapping[str, float], sent_at: Mapping[int, float]) -> list[float]:
     """Return the delay of each tick: it is on the screen as soon as the same or a later tick is."""
     times = sorted((int(number), at) for number, at in seen.items())
     delays, index = [], 0
-    for number in sorted(said):
+    for number in sorted(sent_at):
         while index < len(times) and times[index][0] < number:
             index += 1
         if index < len(times):
-            delays.append(times[index][1] - said[number])
+            delays.append(times[index][1] - sent_at[number])
     return delays
 
 
@@ -151,8 +151,8 @@ def _beside_bare_chain(page: Page, directory: Path, seconds: float) -> list[floa
         page.goto(f"http://127.0.0.1:{chain.port}/page")
         page.evaluate(WATCH, "body")
         page.evaluate(BARE, f"ws://127.0.0.1:{chain.port}/")
-        said = chain.talk(seconds, RATE)
-        return _delays(_seen(page, seconds), said)
+        sent_at = chain.talk(seconds, RATE)
+        return _delays(_seen(page, seconds), sent_at)
 
 
 def of_a_long_session(world: World, messages: int, rounds: int) -> Figure:

@@ -173,9 +173,9 @@ class Screens:
             waiting = f"{len(self._silent)} turns have not begun, {len(self._talking)} have not ended"
             assert time.monotonic() - began <= limit, waiting
             for descriptor, _ in self._poll.poll(0.1):
-                came = self._sockets[descriptor].recv(1 << 16)
-                assert came, "a socket was closed"
-                self._unread[descriptor] += came
+                data = self._sockets[descriptor].recv(1 << 16)
+                assert data, "a socket was closed"
+                self._unread[descriptor] += data
                 self._read_frames(descriptor)
 
     def _read_frames(self, descriptor: int) -> None:

@@ -22,11 +22,13 @@ def demo(directory: Path) -> Iterator[subprocess.Popen[str]]:
     """Run the demo with all of its files under ``directory``."""
     argv = [sys.executable, "manage.py", "demo", "--work", "12"]
     env = {**os.environ, "TMPDIR": str(directory), "KANDEV_DATA_DIR": str(directory / "of-the-caller")}
-    with subprocess.Popen(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as told:
+    with subprocess.Popen(
+        argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         try:
-            yield told
+            yield process
         finally:
-            told.terminate()
+            process.terminate()
 
 
 def left_over(directory: Path) -> list[str]:
@@ -37,9 +39,9 @@ def left_over(directory: Path) -> list[str]:
 
 
 def test_demo_shows_every_step_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    with demo(tmp_path) as told:
-        words, _ = told.communicate(timeout=300)
-    assert told.returncode == 0, words
+    with demo(tmp_path) as process:
+        words, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, words
     assert re.search(r"kill -9: web \d+, supervisor \d+, worker \d+ \(\d+ processes in total\)", words)
     for sentence in (
         "All agent processes are still running",
@@ -55,14 +57,14 @@ def test_demo_shows_every_step_and_leaves_nothing_behind(tmp_path: Path) -> None
 
 
 def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
-    with demo(tmp_path) as told:
-        lines = told.stdout
+    with demo(tmp_path) as process:
+        lines = process.stdout
         assert lines
         eventually(lambda: "agent output:" in lines.readline(), timeout=180, describe="the agent writes")
         assert left_over(tmp_path)
-        told.send_signal(signal.SIGTERM)
-        told.communicate(timeout=300)
-    assert told.returncode == 143
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=300)
+    assert process.returncode == 143
     assert left_over(tmp_path) == []
 
 

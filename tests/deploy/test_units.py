@@ -56,10 +56,10 @@ def test_service_is_restarted_however_it_ended(path: Path) -> None:
 
 @pytest.mark.parametrize("path", BY_TIMER, ids=lambda path: path.name)
 def test_timer_service_runs_as_the_service_user_and_is_sandboxed(path: Path) -> None:
-    told = service(path)
-    assert (told["Type"], told["User"], told["EnvironmentFile"]) == ("oneshot", "kandev", "/etc/kandev/environment")
-    assert (told["ProtectSystem"], told["PrivateTmp"], told["CapabilityBoundingSet"]) == ("strict", "yes", "")
-    command = Path(told["ExecStart"].split()[0].replace(INSTALLED, str(ROOT)))
+    unit = service(path)
+    assert (unit["Type"], unit["User"], unit["EnvironmentFile"]) == ("oneshot", "kandev", "/etc/kandev/environment")
+    assert (unit["ProtectSystem"], unit["PrivateTmp"], unit["CapabilityBoundingSet"]) == ("strict", "yes", "")
+    command = Path(unit["ExecStart"].split()[0].replace(INSTALLED, str(ROOT)))
     assert command.name == "python" or os.access(command, os.X_OK)
 
 
@@ -67,30 +67,30 @@ def test_documented_settings_are_the_shipped_ones() -> None:
     text = (ROOT / "deploy/environment").read_text()
     settings = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
     assert f"```ini\n{settings}```" in (ROOT / "docs/deploy.md").read_text()
-    told = dict(line.split("=", 1) for line in settings.splitlines())
-    read = read_environment({name: value for name, value in told.items() if not name.endswith("_FILE")})
+    unit = dict(line.split("=", 1) for line in settings.splitlines())
+    read = read_environment({name: value for name, value in unit.items() if not name.endswith("_FILE")})
     assert (read.allowed_hosts, read.trusted_origins) == (("kandev.example",), ("https://kandev.example",))
     written = {f"/etc/kandev/{name}" for name in ("database-url", "redis-url", "secret-key", "metrics-token")}
-    assert {value for name, value in told.items() if name.endswith("_FILE")} == written
+    assert {value for name, value in unit.items() if name.endswith("_FILE")} == written
 
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
 def test_agents_outlive_the_service_that_started_them(path: Path) -> None:
-    told = service(path)
+    unit = service(path)
     if path.name not in WITH_AGENTS:
-        assert "KillMode" not in told, "systemd stops every process of the unit"
+        assert "KillMode" not in unit, "systemd stops every process of the unit"
         return
-    assert (told["KillMode"], told["OOMPolicy"], told["Delegate"]) == ("process", "continue", "yes")
+    assert (unit["KillMode"], unit["OOMPolicy"], unit["Delegate"]) == ("process", "continue", "yes")
     of_files = {"PrivateTmp", "ProtectSystem", "ProtectHome", "PrivateDevices", "ReadWritePaths", "RuntimeDirectory"}
-    assert not of_files & set(told), "a living agent would keep files that the restart removes"
+    assert not of_files & set(unit), "a living agent would keep files that the restart removes"
 
 
 def test_services_without_agents_are_sandboxed() -> None:
     for path in SERVICES:
         if path.name not in WITH_AGENTS:
-            told = service(path)
-            assert (told["ProtectSystem"], told["PrivateTmp"], told["CapabilityBoundingSet"]) == ("strict", "yes", "")
-            assert "/var/lib/kandev" in told["ReadWritePaths"]
+            unit = service(path)
+            assert (unit["ProtectSystem"], unit["PrivateTmp"], unit["CapabilityBoundingSet"]) == ("strict", "yes", "")
+            assert "/var/lib/kandev" in unit["ReadWritePaths"]
 
 
 @pytest.fixture
@@ -128,10 +128,10 @@ def test_systemd_rates_their_exposure_low(installed: Path, name: str, most: int)
 
 def command_of(name: str) -> list[str]:
     """Return the command of a unit, with this machine's Python."""
-    told = service(ROOT / "deploy" / name)
-    words = shlex.split(told["ExecStart"])
+    unit = service(ROOT / "deploy" / name)
+    words = shlex.split(unit["ExecStart"])
     assert words[0] == f"{INSTALLED}/.venv/bin/python"
-    assert told["WorkingDirectory"] == INSTALLED
+    assert unit["WorkingDirectory"] == INSTALLED
     return [sys.executable, *words[1:]]
 
 

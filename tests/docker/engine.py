@@ -220,7 +220,7 @@ def build_image(engine: Engine) -> str:
 
 def build(client: Any, dockerfile: str, names: Iterable[str], tag: str, **arguments: str) -> str:
     """Build a Dockerfile without a network from files and directories of the project; return ``tag``."""
-    told = client.build(
+    progress = client.build(
         fileobj=_context((dockerfile, *names)),
         custom_context=True,
         dockerfile=dockerfile,
@@ -230,8 +230,8 @@ def build(client: Any, dockerfile: str, names: Iterable[str], tag: str, **argume
         rm=True,
         decode=True,
     )
-    said = list(told)
-    assert not [line for line in said if "error" in line], said[-3:]
+    output = list(progress)
+    assert not [line for line in output if "error" in line], output[-3:]
     return tag
 
 

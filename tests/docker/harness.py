@@ -86,8 +86,8 @@ class DockerHarness:
         """Run a command in the container as its agent would; return exit code and output."""
         with self.client() as client:
             made = client.exec_create(container_name(spec.execution_id), list(argv), user=self.user)
-            said = client.exec_start(made["Id"]).decode(errors="replace")
-            return int(client.exec_inspect(made["Id"])["ExitCode"]), said
+            output = client.exec_start(made["Id"]).decode(errors="replace")
+            return int(client.exec_inspect(made["Id"])["ExitCode"]), output
 
     def directory_of(self, owner_id: str) -> Path:
         """Return the directory of a workspace on the engine's machine."""
@@ -104,9 +104,9 @@ class DockerHarness:
             running = client.containers(filters={"label": "kandev.managed=true"})
             found = next(one for one in running if source in {mount["Source"] for mount in one["Mounts"]})
             made = client.exec_create(found["Id"], ["git", "-C", path, *arguments], user=self.user)
-            said: bytes = client.exec_start(made["Id"])
-            assert client.exec_inspect(made["Id"])["ExitCode"] == 0, said
-        return said.decode().strip()
+            output: bytes = client.exec_start(made["Id"])
+            assert client.exec_inspect(made["Id"])["ExitCode"] == 0, output
+        return output.decode().strip()
 
     def forget(self, branch: str, session_id: str) -> None:
         """Prune worktrees, and delete a branch with its snapshots, in the workspace's own repository."""

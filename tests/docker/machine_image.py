@@ -182,8 +182,8 @@ def _is_elf(path: Path) -> bool:
 
 
 def _libraries(path: Path) -> list[Path]:
-    told = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False).stdout
-    return [Path(os.path.normpath(found)) for found in _LIBRARY.findall(told)]
+    completed = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False).stdout
+    return [Path(os.path.normpath(found)) for found in _LIBRARY.findall(completed)]
 
 
 def _site_packages(interpreter: Path) -> Path:

@@ -130,8 +130,8 @@ async def test_commit_reaches_the_team_with_the_next_push(
     harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
     start = run_git(harness.repository, "rev-parse", "main")
-    code, said = harness.run(spec, "sh", "-c", COMMIT.format(launched.worktree_path))
-    assert code == 0, said
+    code, output = harness.run(spec, "sh", "-c", COMMIT.format(launched.worktree_path))
+    assert code == 0, output
     assert run_git(harness.repository, "rev-parse", launched.worktree_branch) == start, (
         "the agent cannot reach the repository"
     )
@@ -154,10 +154,10 @@ async def test_team_repository_and_borrowed_objects_cannot_be_written(
 ) -> None:
     for attempt in WRITES_OUTSIDE:
         command = attempt.format(git=harness.repository / ".git")
-        code, said = harness.run(spec, "sh", "-c", f"cd {launched.worktree_path} && {command}")
+        code, output = harness.run(spec, "sh", "-c", f"cd {launched.worktree_path} && {command}")
         assert code != 0, attempt
         reasons = ("Read-only file system", "No such file", "Permission denied", "cannot")
-        assert any(reason in said for reason in reasons), f"{attempt}: {said}"
+        assert any(reason in output for reason in reasons), f"{attempt}: {output}"
 
 
 async def test_other_sessions_and_the_data_directory_are_invisible(

@@ -154,9 +154,9 @@ async def test_observing_many_containers_takes_one_request(harness: DockerHarnes
     calls = len(harness.engine.calls())
     seen = await harness.runtime.observe(rows, timeout=10, concurrency=5)
     assert {one.observed for one in seen.values()} == {Observed.ALIVE}
-    asked = [call for call in harness.engine.calls()[calls:] if not call.endswith("/version")]
-    assert len(asked) == 1
-    assert "/containers/json?" in asked[0]
+    requests = [call for call in harness.engine.calls()[calls:] if not call.endswith("/version")]
+    assert len(requests) == 1
+    assert "/containers/json?" in requests[0]
 
 
 async def test_agent_out_of_memory_alone_is_reported(harness: DockerHarness, spec: LaunchSpec) -> None:

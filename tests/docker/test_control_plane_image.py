@@ -56,16 +56,16 @@ class ControlPlaneContainers:
     def run(self, *command: str) -> str:
         """Run a command to its end and check that it succeeded; return its output."""
         made = self.start(command)
-        status, said = self.client.wait(made, timeout=120)["StatusCode"], self.client.logs(made).decode()
-        assert status == 0, said
-        return str(said)
+        status, output = self.client.wait(made, timeout=120)["StatusCode"], self.client.logs(made).decode()
+        assert status == 0, output
+        return str(output)
 
     def inside(self, container: str, *command: str) -> str:
         """Return the output of a command in a running container."""
         made = self.client.exec_create(container, list(command))["Id"]
-        said = self.client.exec_start(made).decode()
-        assert self.client.exec_inspect(made)["ExitCode"] == 0, said
-        return str(said)
+        output = self.client.exec_start(made).decode()
+        assert self.client.exec_inspect(made)["ExitCode"] == 0, output
+        return str(output)
 
     def address(self, container: str) -> str:
         """Return the URL at which this machine reaches a container."""
@@ -158,8 +158,8 @@ def test_web_that_does_not_answer_is_unhealthy(containers: ControlPlaneContainer
 
 
 def test_deployment_check_finds_no_problem(containers: ControlPlaneContainers) -> None:
-    said = containers.run("python3", "manage.py", "check", "--deploy", "--fail-level", "WARNING")
-    assert "no issues" in said
+    output = containers.run("python3", "manage.py", "check", "--deploy", "--fail-level", "WARNING")
+    assert "no issues" in output
 
 
 def test_worker_runs_queued_jobs(containers: ControlPlaneContainers) -> None:

@@ -100,8 +100,8 @@ def test_engine_restart_with_live_restore_interrupts_no_turn(deployment: DockerD
     before = lasting_processes(session)
 
     engine.stop()
-    heard = session.agent_log()
-    eventually(lambda: len(session.agent_log()) > len(heard), describe="the agent keeps writing")
+    log = session.agent_log()
+    eventually(lambda: len(session.agent_log()) > len(log), describe="the agent keeps writing")
     engine.start(live_restore=True)
 
     eventually(lambda: "session.run.completed" in session.names(), timeout=90, describe="the turn has completed")

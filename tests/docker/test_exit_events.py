@@ -124,8 +124,8 @@ async def test_sessions_are_rechecked_after_an_engine_was_away(
         await eventually_async(
             lambda: exit_events.CHECK_ALL in received.exit_events, timeout=30, describe="all containers are checked"
         )
-        asked = [call for call in harness.engine.calls()[calls:] if "/events" in call]
-    assert len(asked) <= 4, "the connections back off"
+        requests = [call for call in harness.engine.calls()[calls:] if "/events" in call]
+    assert len(requests) <= 4, "the connections back off"
 
 
 async def test_agent_out_of_memory_is_reported(harness: DockerHarness, spec: LaunchSpec) -> None:

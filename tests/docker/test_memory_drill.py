@@ -30,8 +30,8 @@ def test_out_of_memory_turn_is_reported_and_agent_returns(deployment: DockerDepl
 
     eventually(lambda: "session.run.interrupted" in session.names(), timeout=60, describe="the turn is interrupted")
 
-    told = next(event["payload"] for event in session.events() if event["name"] == "session.run.interrupted")
-    assert told["reason"] == "out_of_memory"
+    payload = next(event["payload"] for event in session.events() if event["name"] == "session.run.interrupted")
+    assert payload["reason"] == "out_of_memory"
     eventually(
         lambda: session.receipts()[-1]["kind"] in ("loaded", "resumed"), timeout=60, describe="the agent has resumed"
     )

@@ -51,8 +51,8 @@ def drill(deployment: DockerDeployment, model: ModelServer, image: str) -> RealA
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
     made = RealAgentDrill(deployment, model, NAME, deployment.home, told=1)
-    told = {"name": "with the agent", "runtime": "local_docker", "config": {"image": image}}
-    executor = deployment.api("POST", "executors/", told)["id"]
+    values = {"name": "with the agent", "runtime": "local_docker", "config": {"image": image}}
+    executor = deployment.api("POST", "executors/", values)["id"]
     agent = codex_acp_in(made.home, model.url)
     env = {name: value for name, value in agent.env.items() if name != "HOME"}
     profile = {"agent_type": AGENT_TYPES[NAME], "command": list(agent.argv), "env": env}

@@ -76,8 +76,8 @@ async def test_lost_volume_is_rebuilt_from_the_archive(
 async def test_work_inside_a_submodule_is_rebuilt_from_the_archive(
     harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    code, said = harness.run(spec, "sh", "-c", ADD_SUBMODULE, "sh", launched.worktree_path)
-    assert code == 0, said
+    code, output = harness.run(spec, "sh", "-c", ADD_SUBMODULE, "sh", launched.worktree_path)
+    assert code == 0, output
     before = git_in(harness, launched, "status", "--porcelain")
     await client_of(spec, launched).snapshot()
     await harness.runtime.push_work(row_of(harness, spec, launched))
@@ -135,8 +135,8 @@ async def test_remote_agent_reaches_neither_agentctls_files_nor_the_engine(
 ) -> None:
     with harness.client() as client:
         made = client.exec_create(launched.container_id, ["ls", "/var/lib/agentctl/state"], user="1000:1000")
-        said = client.exec_start(made["Id"])
-        assert client.exec_inspect(made["Id"])["ExitCode"] != 0, said
+        output = client.exec_start(made["Id"])
+        assert client.exec_inspect(made["Id"])["ExitCode"] != 0, output
     about = harness.inspect(spec)
     assert {one["Type"] for one in about["Mounts"]} == {"volume"}
     assert not [word for word in about["Config"]["Env"] if spec.auth_token in word]

@@ -87,8 +87,8 @@ class Lookout:
         attributes.chmod(0o644)
 
     def _delete_work_tree(self) -> None:
-        code, said = self.harness.run(self.spec, "rm", "-r", self.launched.worktree_path)
-        assert code == 0, said
+        code, output = self.harness.run(self.spec, "rm", "-r", self.launched.worktree_path)
+        assert code == 0, output
 
 
 KINDS: Final = (

@@ -94,10 +94,10 @@ async def test_recreated_container_keeps_home_and_worktree(harness: DockerHarnes
 async def test_work_inside_a_submodule_is_shown_and_returns(harness: DockerHarness, spec: LaunchSpec) -> None:
     launched = await harness.runtime.launch(spec)
     client, worktree = client_of(spec, launched), seen(harness, launched)
-    code, said = harness.run(spec, "sh", "-c", ADD_SUBMODULE, "sh", launched.worktree_path)
-    assert code == 0, said
-    (told,) = (await client.git("status"))["submodules"]
-    assert {entry["path"]: entry["change"] for entry in told["files"]} == {
+    code, output = harness.run(spec, "sh", "-c", ADD_SUBMODULE, "sh", launched.worktree_path)
+    assert code == 0, output
+    (submodule,) = (await client.git("status"))["submodules"]
+    assert {entry["path"]: entry["change"] for entry in submodule["files"]} == {
         "sub/f.txt": "modified",
         "sub/new": "untracked",
     }
@@ -113,5 +113,5 @@ async def test_work_inside_a_submodule_is_shown_and_returns(harness: DockerHarne
     sub = worktree / "sub"
     contents = {name: (sub / name).read_text() for name in ("f.txt", "g.txt", "new")}
     assert contents == {"f.txt": "precious\n", "g.txt": "committed\n", "new": "new\n"}
-    code, said = harness.run(spec, "git", "-C", f"{again.worktree_path}/sub", "log", "-1", "--format=%s %D")
-    assert (code, said.strip()) == (0, "Only here HEAD -> work")
+    code, output = harness.run(spec, "git", "-C", f"{again.worktree_path}/sub", "log", "-1", "--format=%s %D")
+    assert (code, output.strip()) == (0, "Only here HEAD -> work")

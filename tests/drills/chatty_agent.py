@@ -41,9 +41,11 @@ def _tool(update: str, call: int, number: int) -> dict[str, Any]:
     return {"sessionUpdate": update, "toolCallId": f"call-{call}", "rawOutput": number}
 
 
-def messages_from_updates(told: Iterable[Mapping[str, Any]]) -> list[ChatMessage]:
+def messages_from_updates(messages: Iterable[Mapping[str, Any]]) -> list[ChatMessage]:
     """Return the agent's messages in these updates."""
-    return _joined(("text", one["content"]["text"]) if "content" in one else ("tool", one["rawOutput"]) for one in told)
+    return _joined(
+        ("text", one["content"]["text"]) if "content" in one else ("tool", one["rawOutput"]) for one in messages
+    )
 
 
 def messages_from_events(events: Iterable[tuple[str, Mapping[str, Any]]]) -> list[ChatMessage]:
@@ -65,9 +67,9 @@ def _message(name: str, payload: Mapping[str, Any], roles: dict[str, str]) -> Ch
     return None if call.get("status") == LEFT_OPEN else ("tool", call.get("raw_output"))
 
 
-def _joined(told: Iterable[ChatMessage]) -> list[ChatMessage]:
+def _joined(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     joined: list[ChatMessage] = []
-    for kind, what in told:
+    for kind, what in messages:
         if kind == "text" and joined and joined[-1][0] == "text":
             joined[-1] = (kind, joined[-1][1] + what)
         elif (kind, what) != ("text", ""):

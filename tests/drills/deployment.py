@@ -410,5 +410,5 @@ class Session:
 
 def agent_text(events: Iterable[Mapping[str, Any]]) -> str:
     """Return all that the agent said, from the events of a log."""
-    told = messages_from_events((event["name"], event["payload"]) for event in events)
-    return "".join(what for kind, what in told if kind == "text")
+    messages = messages_from_events((event["name"], event["payload"]) for event in events)
+    return "".join(what for kind, what in messages if kind == "text")

@@ -116,8 +116,8 @@ class Follower:
         headers = {"Authorization": f"Token {self._session.deployment.seeded['token']}"}
         async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers, heartbeat=10) as socket:
             async for message in socket:
-                told = message.json()
-                if told["type"] == "event":
-                    self.events.append(told)
+                body = message.json()
+                if body["type"] == "event":
+                    self.events.append(body)
                 if self.names.count(name) >= times:
                     return

@@ -48,8 +48,8 @@ class RestartDrills:
         before = session.lasting_pids()
 
         deployment.kill_server()
-        heard = session.agent_log()
-        eventually(lambda: len(session.agent_log()) > len(heard), describe="the agent keeps writing")
+        log = session.agent_log()
+        eventually(lambda: len(session.agent_log()) > len(log), describe="the agent keeps writing")
         eventually(
             lambda: "permission.requested" in session.journal(), timeout=30, describe="the agent requests a permission"
         )
@@ -61,12 +61,12 @@ class RestartDrills:
         )
         session.wait_for("RUNNING")
         assert session.lasting_pids() == before
-        asked = deployment.api("GET", f"{session.path}/permissions/")["results"][0]
-        option = asked["options"][0]["option_id"]
+        permission = deployment.api("GET", f"{session.path}/permissions/")["results"][0]
+        option = permission["options"][0]["option_id"]
         deployment.api(
             "POST",
-            f"{session.path}/permissions/{asked['id']}/",
-            {"option_id": option, "resume_token": asked["resume_token"]},
+            f"{session.path}/permissions/{permission['id']}/",
+            {"option_id": option, "resume_token": permission["resume_token"]},
         )
         session.wait_for("WAITING_FOR_INPUT")
 

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.any_database
 
 
 def login_of(session: Session) -> dict[str, Any]:
-    told: dict[str, Any] = session.deployment.api("GET", f"{session.path}/login/")
-    return told
+    body: dict[str, Any] = session.deployment.api("GET", f"{session.path}/login/")
+    return body
 
 
 def open_question(session: Session) -> dict[str, Any] | None:
-    asked = session.deployment.api("GET", f"{session.path}/permissions/")["results"]
-    return next((each for each in asked if each["state"] == "pending"), None)
+    permissions = session.deployment.api("GET", f"{session.path}/permissions/")["results"]
+    return next((each for each in permissions if each["state"] == "pending"), None)
 
 
 def test_login_and_its_question_survive_a_kill_of_the_control_plane(deployment: Deployment) -> None:
@@ -45,5 +45,5 @@ def test_login_and_its_question_survive_a_kill_of_the_control_plane(deployment: 
     eventually(lambda: session.prompts()[0]["state"] == "done", timeout=120, describe="the waiting prompt is answered")
     assert "I will remember walrus." in session.agent_text()
     assert session.names().count("session.login.ended") == 1
-    asked = (session.agent_home / "asked-to-log-in").read_text().splitlines()
-    assert len(asked) == 1, "the agent received one prompt"
+    login_attempts = (session.agent_home / "asked-to-log-in").read_text().splitlines()
+    assert len(login_attempts) == 1, "the agent received one prompt"

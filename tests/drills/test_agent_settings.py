@@ -23,8 +23,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 
 def mode_of(session: Session) -> dict[str, Any]:
-    told = session.deployment.api("GET", f"{session.path}/settings/")
-    return next((each for each in told["settings"] if each["id"] == "mode"), {})
+    body = session.deployment.api("GET", f"{session.path}/settings/")
+    return next((each for each in body["settings"] if each["id"] == "mode"), {})
 
 
 @pytest.mark.parametrize("point", ["supervisor.setting_sent", "agentctl.setting_journaled"])

@@ -57,8 +57,8 @@ def start_count(session: Session) -> int:
 def received_prompts(session: Session) -> list[str]:
     """Return the prompts that the agent got, in order, by its own record."""
     lines = [line for path in session.agent_home.glob("*.jsonl") for line in path.read_text().splitlines()]
-    said = [json.loads(line) for line in lines]
-    return [one["text"] for one in said if one.get("role") == "user"]
+    answers = [json.loads(line) for line in lines]
+    return [one["text"] for one in answers if one.get("role") == "user"]
 
 
 def all_done(session: Session) -> bool:
@@ -113,8 +113,8 @@ def test_concurrent_prompts_with_one_message_id_are_delivered_once(shared: Deplo
 
     eventually(lambda: all_done(session), timeout=60, describe="the prompt is done")
     [won] = [row["text"] for row in session.prompts() if row["message_id"] == "only"]
-    assert {json.dumps(told) for text, told in answers if text == won} == {json.dumps(dict(answers)[won])}
-    assert {told for text, told in answers if text != won} == {"conflict"}
+    assert {json.dumps(answer) for text, answer in answers if text == won} == {json.dumps(dict(answers)[won])}
+    assert {answer for text, answer in answers if text != won} == {"conflict"}
     assert received_prompts(session) == ["remember walrus", won]
     assert start_count(session) == 2
 
@@ -152,12 +152,12 @@ def leave_after_asking(session: Session, url: str, message_id: str) -> None:
 async def test_requests_of_a_socket_that_closes_are_still_carried_out(shared: Deployment) -> None:
     session = counted_session(shared)
     stop(session)
-    asked = [{"message_id": os.urandom(8).hex(), "text": text} for text in ("I hang up now.", "Still there?")]
+    requests = [{"message_id": os.urandom(8).hex(), "text": text} for text in ("I hang up now.", "Still there?")]
     headers = {"Authorization": f"Token {shared.seeded['token']}"}
     url = f"{shared.urls[1]}/ws/sessions/{session.id}/"
     async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers) as connection:
         await connection.receive(PATIENCE)
-        for one in asked:
+        for one in requests:
             await connection.send_json({"type": "request", "id": 1, "action": "task.session.prompt", "payload": one})
 
     eventually(lambda: len(session.prompts()) == 3 and all_done(session), timeout=60, describe="both prompts are done")

@@ -44,8 +44,8 @@ def test_agentctl_killed_at_a_crash_point_delivers_no_prompt_twice(shared: Deplo
         session.prompt("work 1")
         eventually(lambda: session.prompts()[1]["state"] == "done", timeout=60, describe="the second prompt is done")
 
-        heard = "".join(path.read_text() for path in session.agent_home.glob("*.jsonl"))
-        assert heard.count('"user", "text": "remember walrus') <= 1
+        text = "".join(path.read_text() for path in session.agent_home.glob("*.jsonl"))
+        assert text.count('"user", "text": "remember walrus') <= 1
         assert session.prompts()[0]["state"] == STATE_AFTER[point]
         assert session.names().count("session.run.interrupted") <= 1
     finally:

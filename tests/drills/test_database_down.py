@@ -121,9 +121,9 @@ def test_control_plane_logs_little_during_an_outage_and_continues(server: postgr
         turn_away(server.port, 40)
         server.start()
 
-        said = deployment.log()[before:]
-        assert (said.count("Traceback"), said.count("the database cannot be used, waiting for it")) == (0, 1), said
-        assert len(said.splitlines()) < 20, said
+        log = deployment.log()[before:]
+        assert (log.count("Traceback"), log.count("the database cannot be used, waiting for it")) == (0, 1), log
+        assert len(log.splitlines()) < 20, log
         eventually(deployment.is_ready, timeout=60, describe="/readyz answers 200")
         session.prompt("what was the word?")
         eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="the agent answers")

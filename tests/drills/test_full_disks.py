@@ -76,19 +76,19 @@ def test_full_disk_of_agentctl_stops_the_turn_until_space_is_free(deployment: De
             describe="the full disk is shown",
         )
         assert "Free some space" in status["error_message"]
-        heard = session.agent_text()
+        text = session.agent_text()
 
         filler.unlink()
 
         eventually(lambda: session.status()["error_code"] == "", timeout=60, describe="the error has gone")
-        assert session.agent_text().startswith(heard)
+        assert session.agent_text().startswith(text)
         session.prompt("flood again")
         eventually(
             lambda: session.names().count("session.run.started") == 2,
             timeout=60,
             describe="the second turn has started",
         )
-        assert session.agent_log().startswith(session.agent_text()[: len(heard)])
+        assert session.agent_log().startswith(session.agent_text()[: len(text)])
         assert {"session.journal_gap", "session.journal_skipped"}.isdisjoint(session.names())
         deployment.close()
 

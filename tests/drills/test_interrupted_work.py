@@ -50,8 +50,8 @@ def _told(session: Session, count: int) -> str:
 
 
 def _check(text: str) -> None:
-    for told in ("> write pipe hello", "- Write pipe", "- modified README.md", "- added new.py", "- sleep 3600"):
-        assert told in text
+    for line in ("> write pipe hello", "- Write pipe", "- modified README.md", "- added new.py", "- sleep 3600"):
+        assert line in text
 
 
 @pytest.mark.parametrize("killed", ["agent", "everything"])

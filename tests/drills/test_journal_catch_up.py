@@ -45,8 +45,8 @@ def test_updates_sent_while_the_control_plane_is_down_all_arrive(deployment: Dep
     deployment.serve()
 
     check_caught_up(session)
-    told = chatty_agent.messages_from_events((event["name"], event["payload"]) for event in session.events())
-    assert told == chatty_agent.messages_from_updates(chatty_agent.updates(UPDATES))
+    messages = chatty_agent.messages_from_events((event["name"], event["payload"]) for event in session.events())
+    assert messages == chatty_agent.messages_from_updates(chatty_agent.updates(UPDATES))
     assert {"session.journal_gap", "session.journal_skipped"}.isdisjoint(session.names())
     assert session.names().count("session.run.started") == 1
     assert [row["state"] for row in session.prompts()] == ["done"]

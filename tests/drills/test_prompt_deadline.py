@@ -69,8 +69,8 @@ def test_prompt_without_an_agent_in_time_is_reported_and_can_be_withdrawn(shared
     command = ["sh", "-c", "sleep 3600"]
     session = shared.start_session("remember walrus", {"command": command})
     eventually(lambda: "session.prompt.overdue" in session.names(), timeout=60, describe="the overdue prompt is logged")
-    told = [one["payload"] for one in session.events() if one["name"] == "session.prompt.overdue"]
-    assert len(told) == 1
+    payloads = [one["payload"] for one in session.events() if one["name"] == "session.prompt.overdue"]
+    assert len(payloads) == 1
     status = session.status()
     assert (status["overdue_prompts"], status["queued_prompts"], status["needs_attention"]) == (1, 1, True)
     eventually(

@@ -70,15 +70,15 @@ def test_conversation_id_appears_nowhere_in_plain_text(deployment: Deployment) -
         lambda: record.exists() and "stork" in record.read_text(),
         describe="the portable record contains the answer",
     )
-    told = session_data_locations.texts_of(session)
+    texts = session_data_locations.texts_of(session)
     deployment.kill_server()
     files = list(session_data_locations.files(deployment, KEPT_BY_AGENTCTL))
     assert {"serve.log", record.name} <= {path.name for path, _ in files}
     assert any(path.parent.name == "journal" for path, _ in files)
     for token in tokens:
         forms = (token, urllib.parse.quote(token, safe=""), token.encode().hex())
-        assert [place for place, text in told.items() if any(form in text for form in forms)] == []
+        assert [place for place, text in texts.items() if any(form in text for form in forms)] == []
         assert [path for path, content in files if any(form.encode() in content for form in forms)] == []
-        assert token_fingerprint(token) in told["answers"]
+        assert token_fingerprint(token) in texts["answers"]
     for name in KEPT_BY_AGENTCTL:
         assert (deployment.agentctls / session.execution_id / name).stat().st_mode & 0o077 == 0

@@ -58,12 +58,12 @@ def test_no_secret_is_readable_after_a_crash_and_failed_start(deployment: Deploy
     session.prompt("what was the word?")
     _has_answered(session, 2)
 
-    secrets, told = _secrets(session, key, header), session_data_locations.texts_of(session)
+    secrets, texts = _secrets(session, key, header), session_data_locations.texts_of(session)
     deployment.kill_server()
     files = list(session_data_locations.files(deployment, ()))
     for name, secret in secrets.items():
         assert len(secret.text) >= 32, name
-        assert {place for place, text in told.items() if secret.text in text} <= secret.places, name
+        assert {place for place, text in texts.items() if secret.text in text} <= secret.places, name
         found = {path.name for path, content in files if secret.text.encode() in content}
         assert found == ({secret.file} if secret.file else set()), name
     for path, _ in files:

@@ -90,9 +90,9 @@ def test_supervisor_frozen_past_its_lease_can_neither_write_nor_command(deployme
         taken_at = datetime.fromisoformat(after["lease_expires_at"]) - timedelta(seconds=6)
         assert taken_at >= datetime.fromisoformat(before["lease_expires_at"]), "the lease had not expired"
         assert after["generation"] > old
-        heard = session.agent_text()
+        text = session.agent_text()
         eventually(
-            lambda: len(session.agent_text()) > len(heard), timeout=30, describe="the second supervisor writes the log"
+            lambda: len(session.agent_text()) > len(text), timeout=30, describe="the second supervisor writes the log"
         )
 
         first.signal(signal.SIGCONT)
@@ -137,14 +137,14 @@ def test_execution_on_another_machine_is_left_to_its_own_supervisor(deployment: 
         moved = "UPDATE executors_running SET host_id = ? WHERE id = ?"
         deployment.change(moved, "another machine", session.execution["id"])
         session.prompt("work 1")
-        before, said, processes = session.execution, session.names(), session.processes()
+        before, names, processes = session.execution, session.names(), session.processes()
 
         stranger = made.supervisor("stranger")
         busy = deployment.start_session("work 1")
         check_only_turn(busy)
         deployment.recover()
 
-        assert (session.execution, session.names(), session.processes()) == (before, said, processes)
+        assert (session.execution, session.names(), session.processes()) == (before, names, processes)
         assert [row["state"] for row in session.prompts()] == ["done", "queued"]
         assert stranger.holds(busy)
 

@@ -113,8 +113,11 @@ def test_question_outlives_the_control_plane_and_ends_with_its_agent(deployment:
     eventually(
         lambda: "session.permission.expired" in session.names(), timeout=60, describe="the permission has expired"
     )
-    asked = deployment.api("GET", f"{session.path}/permissions/")["results"]
-    assert [(one["question_status"], one["reason"]) for one in asked] == [("answered", ""), ("cancelled", "agent_gone")]
+    permissions = deployment.api("GET", f"{session.path}/permissions/")["results"]
+    assert [(one["question_status"], one["reason"]) for one in permissions] == [
+        ("answered", ""),
+        ("cancelled", "agent_gone"),
+    ]
 
 
 def test_permission_of_a_dead_agentctl_expires_immediately(deployment: Deployment) -> None:

@@ -90,10 +90,10 @@ class Drill:
     def is_in(self, path: str) -> bool:
         """Return whether a node is running and its agent is in its turn."""
         row = self.nodes.get(path)
-        asked = row and self.deployment.rows(
+        stored = row and self.deployment.rows(
             "SELECT state FROM session_prompts WHERE message_id = ?", row["message_id"]
         )
-        return bool(asked and asked[0]["state"] == "delivered")
+        return bool(stored and stored[0]["state"] == "delivered")
 
     def kill_everything(self) -> None:
         """Kill the control plane, every agentctl and every agent."""
@@ -144,8 +144,8 @@ def check(drill: Drill) -> None:
     assert len(drill.agents) == 1
     expected = {f"loop[{number}]/{name}" for number in range(1, ITERATIONS + 1) for name in ("coder", "note", "always")}
     assert expected <= drill.nodes.keys()
-    asked = drill.deployment.rows("SELECT * FROM session_prompts WHERE kind = 'user' AND resent_as_id IS NULL")
-    assert len(asked) == ITERATIONS
+    stored = drill.deployment.rows("SELECT * FROM session_prompts WHERE kind = 'user' AND resent_as_id IS NULL")
+    assert len(stored) == ITERATIONS
     assert {one["desired_state"] for one in drill.deployment.rows("SELECT * FROM task_sessions")} == {"stopped"}
 
 

@@ -119,11 +119,11 @@ def test_demo_agent_uses_the_command_of_its_runtime(runtime: str) -> None:
 def test_measured_offers_are_those_of_the_agent(published: str, tmp_path: Path) -> None:
     agent = real_agent(published, tmp_path / "home", "http://127.0.0.1:9/v1")
     with bare_agent(agent.argv, agent.env, str(tmp_path)) as bare:
-        told = bare.initialize()
+        initialized = bare.initialize()
     offers = agent_types()[AGENT_TYPES[published]].offers
     assert offers is not None
-    assert offered_capabilities(told) == offers.offered
-    assert (told.get("agentInfo") or {}).get("version", offers.version) == offers.version
+    assert offered_capabilities(initialized) == offers.offered
+    assert (initialized.get("agentInfo") or {}).get("version", offers.version) == offers.version
 
 
 @pytest.mark.real_agent

@@ -32,11 +32,11 @@ def install_fake_ssh(directory: Path, monkeypatch: pytest.MonkeyPatch, script: s
     monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
 
 
-@pytest.mark.parametrize(("said", "told"), REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize(("text", "told"), REFUSALS.values(), ids=REFUSALS)
 async def test_operators_read_the_error_of_ssh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
-    (tmp_path / "said").write_text(said)
+    (tmp_path / "said").write_text(text)
     install_fake_ssh(tmp_path, monkeypatch, f"cat {tmp_path}/said >&2; exit 255")
     with pytest.raises(RuntimeUnavailable) as refused:
         await RUNTIME.check_availability(CONFIG)

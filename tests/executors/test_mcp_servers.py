@@ -29,7 +29,7 @@ def test_valid_server_is_accepted(server: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("servers", "said"),
+    ("servers", "text"),
     [
         ({}, "list of objects"),
         (["docs"], "list of objects"),
@@ -57,8 +57,8 @@ def test_valid_server_is_accepted(server: dict[str, Any]) -> None:
         ([{**PROGRAM, "args": ["x" * 10_001]}], "too long"),
     ],
 )
-def test_invalid_list_is_rejected(servers: Any, said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_invalid_list_is_rejected(servers: Any, text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
         check_mcp_servers(servers)
 
 

@@ -82,10 +82,10 @@ def test_agentctl_serves_no_process_of_another_user(directory: StateDirectory, l
     os.link(directory.socket, link)
     try:
         link.chmod(0o666)
-        asked = [sys.executable, "-I", "-S", "-c", _ASKS, str(link)]
-        done = subprocess.run(other_user(asked), capture_output=True, text=True, cwd="/", timeout=PATIENCE, check=True)
+        argv = [sys.executable, "-I", "-S", "-c", _ASKS, str(link)]
+        done = subprocess.run(other_user(argv), capture_output=True, text=True, cwd="/", timeout=PATIENCE, check=True)
         assert done.stdout.split()[1] == "403"
-        own = subprocess.run(asked, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        own = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, check=True)
         assert own.stdout.split()[1] == "200"
     finally:
         link.unlink()

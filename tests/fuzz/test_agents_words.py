@@ -64,8 +64,8 @@ def encoded(line: dict[str, Any]) -> bytes:
 
 def numbered(bodies: list[dict[str, Any]]) -> list[bytes]:
     """Return encoded lines, numbered without gaps, between two lines of text."""
-    said = {"kind": JournalKind.MESSAGE_AGENT, "text": FIRST}
-    all_of_them = [said, *bodies, {"kind": JournalKind.MESSAGE_AGENT, "text": LAST}]
+    line = {"kind": JournalKind.MESSAGE_AGENT, "text": FIRST}
+    all_of_them = [line, *bodies, {"kind": JournalKind.MESSAGE_AGENT, "text": LAST}]
     return [
         encoded({**body, "seq": seq, "epoch": EPOCH, "ts": 1_750_000_000.5}) for seq, body in enumerate(all_of_them, 1)
     ]
@@ -75,9 +75,9 @@ def check_written_once(lines: list[bytes]) -> None:
     session = running_session()
     for _ in range(2):
         ingest(session, parse_frame(b"\n".join(lines)))
-        said = "".join(words for _, words, _, _ in conversation(session))
-        assert said.count(FIRST) == 1
-        assert said.count(LAST) == 1
+        text = "".join(words for _, words, _, _ in conversation(session))
+        assert text.count(FIRST) == 1
+        assert text.count(LAST) == 1
         seqs = list(session.events.order_by("seq").values_list("seq", flat=True))
         assert seqs == list(range(1, len(seqs) + 1))
         assert execution_of(session).journal_seq == len(lines)
@@ -118,11 +118,11 @@ def test_any_replay_is_bounded(updates: list[dict[str, Any]]) -> None:
 @given(params=record(options=st.lists(record(optionId=text(), name=value()), max_size=3), toolCall=value("title")))
 def test_any_permission_request_is_valid_or_refused(params: Any) -> None:
     try:
-        asked = parse_permission_request(params)
+        parsed = parse_permission_request(params)
     except ValueError:
         return
-    assert asked["options"]
-    assert all(isinstance(one["option_id"], str) for one in asked["options"])
+    assert parsed["options"]
+    assert all(isinstance(one["option_id"], str) for one in parsed["options"])
 
 
 class FakePipes:
@@ -154,7 +154,7 @@ LINE = st.binary(max_size=60) | MESSAGE.map(encoded)
 async def test_any_line_leaves_the_conversation_working(lines: list[bytes], cut: int) -> None:
     whole = b"\n".join([*lines, b'{"jsonrpc": "2.0", "method": "at/last", "params": {}}', b""])
     mouth = FakePipes([whole[at : at + cut] for at in range(0, len(whole), cut)])
-    told: list[str] = []
+    reports: list[str] = []
 
     async def answer(method: str, params: Any) -> Any:
         return {"of": method}
@@ -165,7 +165,7 @@ async def test_any_line_leaves_the_conversation_working(lines: list[bytes], cut:
     process: Any = SimpleNamespace(stdin=mouth, stdout=mouth)
     wire = JsonRpcConnection(
         process,
-        on_notification=lambda method, params: told.append(method),
+        on_notification=lambda method, params: reports.append(method),
         on_request=answer,
         room=wait_for_room,
         record=lambda *args, **fields: None,
@@ -173,5 +173,5 @@ async def test_any_line_leaves_the_conversation_working(lines: list[bytes], cut:
     wire.start_reading()
     await eventually_async(wire.closed.is_set, describe="all input is handled")
     await wire.close()
-    assert told[-1] == "at/last"
+    assert reports[-1] == "at/last"
     assert all(isinstance(orjson.loads(one), dict) for one in mouth.heard)

@@ -37,11 +37,11 @@ SENT = FRAME.map(json.dumps) | value().map(json.dumps) | st.text(max_size=40)
 async def check_answered(socket: Socket, sent: str) -> None:
     await socket.wire.send_input({"type": "websocket.receive", "text": sent})
     await socket.tell({"type": "request", "id": "and-now", "action": "ping"})
-    while (told := await socket.frame(30)).get("id") != "and-now":
-        if told["type"] == "response" and not told["ok"]:
-            assert told["error"].keys() == {"code", "message", "details"}
-            assert told["error"]["code"] != "internal_error"
-    assert told["ok"]
+    while (frame := await socket.frame(30)).get("id") != "and-now":
+        if frame["type"] == "response" and not frame["ok"]:
+            assert frame["error"].keys() == {"code", "message", "details"}
+            assert frame["error"]["code"] != "internal_error"
+    assert frame["ok"]
 
 
 @pytest.fixture

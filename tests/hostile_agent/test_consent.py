@@ -47,8 +47,8 @@ def logged_out_session(
         transaction.move_executor("launch")
         transaction.move_executor("ready")
         transaction.move_session("start")
-    told = {"agent": {"name": "own", "version": "1"}, "auth": {"methods": list(methods)}}
-    failure = StartFailure("auth_required", "the agent wants a login", permanent=True, told=told)
+    values = {"agent": {"name": "own", "version": "1"}, "auth": {"methods": list(methods)}}
+    failure = StartFailure("auth_required", "the agent wants a login", permanent=True, told=values)
     write_start_failure(session.id, session.intents.get(kind=IntentKind.START).id, None, failure)
     session.refresh_from_db()
     return session

@@ -98,7 +98,7 @@ def url_values(world: World) -> Mapping[str, Any]:  # noqa: F811
     AgentCapability.objects.create(**scope, capability="load_session", claimed=True, last_seen_at=timezone.now())
     credentials.create_token(world.ada, "nightly", "write", 90)
     sweep = make_sweep(session, reattached=3, failed=1)
-    asked = SweepRequest.objects.create(by=world.ada, sweep=sweep, report={"sessions": []})
+    request = SweepRequest.objects.create(by=world.ada, sweep=sweep, report={"sessions": []})
     run = looped_run(world, session)
     ingest_lines(session, *_hostile_lines())
     User.objects.filter(pk=world.ada.pk).update(is_staff=True, is_superuser=True)
@@ -108,7 +108,7 @@ def url_values(world: World) -> Mapping[str, Any]:  # noqa: F811
         "session_id": session.id,
         "entry_id": session.messages.filter(role="tool").latest("seq").id,
         "sweep_id": sweep.id,
-        "request_id": asked.id,
+        "request_id": request.id,
         "team_id": world.team.pk,
         "repository_id": world.repository.pk,
         "workflow_id": run.workflow_id,
@@ -193,9 +193,9 @@ def test_values_of_forms_come_back_unchanged(world: World, url_values: Mapping[s
 def test_inbox_items_are_visible_where_they_are_stored(world: World, url_values: Mapping[str, Any]) -> None:  # noqa: F811
     items = AttentionItem.objects.filter(kind="permission")
     assert PermissionRequest.objects.filter(state="pending").count() == items.count() == 2
-    told = [json.dumps([as_read(item).why.removesuffix(HOSTILE)], ensure_ascii=False) for item in items]
-    assert "⟦RLO⟧" in " ".join(told)
-    assert not RAW.search(" ".join(told))
+    reasons = [json.dumps([as_read(item).why.removesuffix(HOSTILE)], ensure_ascii=False) for item in items]
+    assert "⟦RLO⟧" in " ".join(reasons)
+    assert not RAW.search(" ".join(reasons))
 
 
 def test_mail_and_webhooks_are_visible(world: World, url_values: Mapping[str, Any]) -> None:  # noqa: F811
@@ -204,8 +204,8 @@ def test_mail_and_webhooks_are_visible(world: World, url_values: Mapping[str, An
     mails = [delivery.render_email(items), *(delivery.render_email([item]) for item in items)]
     assert not RAW.search(" ".join(part for mail in mails for part in mail.values()))
     for item in items:
-        told = delivery.webhook_payload(item, "1")["item"]
-        assert not RAW.search(told["what"] + told["why"] + told["next_step"])
+        payload = delivery.webhook_payload(item, "1")["item"]
+        assert not RAW.search(payload["what"] + payload["why"] + payload["next_step"])
 
 
 def test_table_of_sessions_is_visible(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ def fail_to_load(self: SessionMiddleware, request: HttpRequest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "accept", "said"),
+    ("path", "accept", "data"),
     [
         ("/api/v1/tasks/", "*/*", b'"code": "database_full"'),
         ("/live/", "application/json", b'"code": "database_full"'),
@@ -42,12 +42,12 @@ def fail_to_load(self: SessionMiddleware, request: HttpRequest) -> None:
     ],
 )
 def test_response_says_what_happened_and_when_to_retry(
-    path: str, accept: str, said: bytes, monkeypatch: pytest.MonkeyPatch
+    path: str, accept: str, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SessionMiddleware, "process_request", fail_to_load)
     answer = Client(raise_request_exception=False).get(path, headers={"accept": accept})
     assert (answer.status_code, answer["Retry-After"], answer["Cache-Control"]) == (503, "30", "no-store")
-    assert said in answer.content
+    assert data in answer.content
     assert b"Free some space on that disk" in answer.content
 
 

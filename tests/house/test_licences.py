@@ -46,11 +46,11 @@ def installed() -> list[str]:
 
 def licences_of(found: Any) -> list[str]:
     """Return each licence that a package declares in an expression, a classifier, or free text."""
-    told = found.get_all("Classifier") or []
-    said = found.get("License-Expression") or " AND ".join(
-        one.rpartition("::")[2].strip() for one in told if one.startswith("License ::") and one.count("::") > 1
+    classifiers = found.get_all("Classifier") or []
+    stated = found.get("License-Expression") or " AND ".join(
+        one.rpartition("::")[2].strip() for one in classifiers if one.startswith("License ::") and one.count("::") > 1
     )
-    words = said or (found.get("License") or "").strip().partition("\n")[0]
+    words = stated or (found.get("License") or "").strip().partition("\n")[0]
     return [one.strip(" )").removeprefix("(") for one in re.split(r"\s+(?:AND|OR)\s+", words) if one]
 
 
@@ -70,6 +70,6 @@ def test_every_known_package_is_used() -> None:
 @pytest.mark.parametrize("lock", [ROOT / "frontend" / "package-lock.json"], ids=lambda path: path.parent.name)
 def test_licences_of_frontend_packages_are_accepted(lock: Path) -> None:
     packages = json.loads(lock.read_text())["packages"]
-    said = {name: one.get("license") for name, one in packages.items() if name}
-    assert said
-    assert set(said.values()) <= AGREED
+    licenses = {name: one.get("license") for name, one in packages.items() if name}
+    assert licenses
+    assert set(licenses.values()) <= AGREED

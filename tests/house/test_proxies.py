@@ -26,10 +26,10 @@ BEHIND_TLS = {
 
 async def seen(peer: str | None, forwarded: str | None, proto: str | None, kind: str = "http") -> tuple[str, str]:
     """Return client address and scheme as the application sees them."""
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
 
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-        told.append(scope)
+        reports.append(scope)
 
     headers = [(b"x-forwarded-for", forwarded), (b"x-forwarded-proto", proto)]
     scope = {
@@ -39,7 +39,7 @@ async def seen(peer: str | None, forwarded: str | None, proto: str | None, kind:
         "headers": [(name, value.encode()) for name, value in headers if value is not None],
     }
     await TrustedProxiesMiddleware(application, NETWORKS)(scope, None, None)
-    return (told[0]["client"] or [""])[0], told[0]["scheme"]
+    return (reports[0]["client"] or [""])[0], reports[0]["scheme"]
 
 
 @pytest.mark.parametrize(

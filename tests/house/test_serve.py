@@ -56,9 +56,9 @@ def serving(data_dir: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[st
     with subprocess.Popen(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
-            told = re.search(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
-            assert told
-            yield process, int(told[1])
+            match = re.search(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
+            assert match
+            yield process, int(match[1])
         finally:
             process.terminate()
 
@@ -81,9 +81,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproces
 
 
 def answers(port: int, host: str = "127.0.0.1") -> bool:
-    asked = urllib.request.Request(f"http://127.0.0.1:{port}/healthz", headers={"Host": f"{host}:{port}"})
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/healthz", headers={"Host": f"{host}:{port}"})
     try:
-        with urllib.request.urlopen(asked, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return bool(answer.status == 200)
     except urllib.error.HTTPError as refused:
         refused.close()
@@ -136,8 +136,8 @@ def test_requested_restart_kills_and_restarts_all_processes(data: Path) -> None:
         (data / "restart-wanted.json").write_text('{"by": "ada"}')
         eventually((data / "restarted.json").exists, timeout=60, describe="the processes were killed")
         eventually(lambda: not any(map(exists, before)), describe="the processes have ended")
-        told = json.loads((data / "restarted.json").read_text())
-        assert (told["by"], told["killed"]) == ("ada", ["web", "supervisor", "worker"])
+        document = json.loads((data / "restarted.json").read_text())
+        assert (document["by"], document["killed"]) == ("ada", ["web", "supervisor", "worker"])
         # the request is deleted only after the result is stored
         eventually(lambda: not (data / "restart-wanted.json").exists(), describe="the restart request is deleted")
         assert answers(port)

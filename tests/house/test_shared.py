@@ -26,9 +26,9 @@ def new_cache(server: RedisServer) -> Iterator[Callable[[], FallbackRedisCache]]
     all_made: list[FallbackRedisCache] = []
 
     def make() -> FallbackRedisCache:
-        told: dict[str, Any] = dict(databases.cache_settings(server.url)["default"])
-        assert told.pop("BACKEND") == "kandev.redis_cache.FallbackRedisCache"
-        all_made.append(FallbackRedisCache(told.pop("LOCATION"), told))
+        options: dict[str, Any] = dict(databases.cache_settings(server.url)["default"])
+        assert options.pop("BACKEND") == "kandev.redis_cache.FallbackRedisCache"
+        all_made.append(FallbackRedisCache(options.pop("LOCATION"), options))
         return all_made[-1]
 
     yield make

@@ -151,7 +151,7 @@ def test_concurrent_processes_leave_no_gap_and_keep_batches_together(tmp_path: o
     ended = [writer.communicate(b"go\n", timeout=60) and writer.returncode for writer in writers]
     assert ended == [0, 0, 0]
     assert numbers(session) == list(range(1, 121))
-    said = [(event.payload["who"], event.payload["number"]) for event in session.events.order_by("seq")]
-    assert said[::2] == said[1::2]
+    entries = [(event.payload["who"], event.payload["number"]) for event in session.events.order_by("seq")]
+    assert entries[::2] == entries[1::2]
     for who in "abc":
-        assert [number for writer, number in said[::2] if writer == who] == list(range(20))
+        assert [number for writer, number in entries[::2] if writer == who] == list(range(20))

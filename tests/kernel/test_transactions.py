@@ -131,19 +131,19 @@ def test_session_without_an_execution_has_no_lease() -> None:
 
 
 @pytest.mark.parametrize(
-    ("move", "said"),
+    ("move", "text"),
     [
         ("launch", "session.agentctl_starting"),
         ("fail", "session.agentctl_error"),
         ("stop", "session.agentctl_stopped"),
     ],
 )
-def test_execution_move_is_recorded(move: str, said: str) -> None:
+def test_execution_move_is_recorded(move: str, text: str) -> None:
     session = running_session()
     with session_transaction(session.id) as transaction:
         assert transaction.move_executor(move, error_message="why" if move == "fail" else "")
-    assert names(session) == [said]
-    assert last_payload(session, said)["executor_status"] == execution_of(session).status
+    assert names(session) == [text]
+    assert last_payload(session, text)["executor_status"] == execution_of(session).status
 
 
 def test_healthy_execution_has_no_error_and_no_stop_reason() -> None:

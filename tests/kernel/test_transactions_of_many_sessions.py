@@ -45,9 +45,9 @@ def test_each_session_is_written_as_if_alone() -> None:
 
 def test_transaction_has_the_execution_that_was_read() -> None:
     session = running_session()
-    with session_transactions(leases_of(session)) as transactions, database_dump.counting() as asked:
+    with session_transactions(leases_of(session)) as transactions, database_dump.counting() as queries:
         assert transactions[session.id].execution == execution_of(session)
-        assert asked.captured_queries[:-1] == []
+        assert queries.captured_queries[:-1] == []
         assert transactions[session.id].session.__dict__["present_execution"] == transactions[session.id].execution
 
 
@@ -80,16 +80,16 @@ def test_each_change_records_its_actor() -> None:
             transactions[session.id].actor = {"owner": "me", "cause": f"for {session.id}"}
             transactions[session.id].write_receipt("reattached", "same_process")
     for session in sessions:
-        said = last_payload(session, "session.receipt")
-        assert (said["owner"], said["cause"]) == ("me", f"for {session.id}")
+        payload = last_payload(session, "session.receipt")
+        assert (payload["owner"], payload["cause"]) == ("me", f"for {session.id}")
 
 
 def test_writing_many_needs_as_many_queries_as_writing_one() -> None:
     def write(*sessions: TaskSession) -> int:
-        with database_dump.counting() as asked, session_transactions(leases_of(*sessions)) as transactions:
+        with database_dump.counting() as queries, session_transactions(leases_of(*sessions)) as transactions:
             for transaction in transactions.values():
                 record_raw_event(transaction, "session.tick")
-        return len([one for one in asked.captured_queries if "INSERT" not in one["sql"]])
+        return len([one for one in queries.captured_queries if "INSERT" not in one["sql"]])
 
     alone, *many = (running_session() for _ in range(11))
     assert write(alone) == write(*many)
@@ -100,15 +100,15 @@ def test_sessions_with_different_event_counts_are_numbered_separately() -> None:
     sessions = [running_session() for _ in counts]
     with atomic():
         append_events(sessions[0].id, [NewEvent("before")])
-        said = [[NewEvent(f"tick {number}") for number in range(count)] for count in counts]
-        append_all_events({session.id: events for session, events in zip(sessions, said, strict=True)})
+        batches = [[NewEvent(f"tick {number}") for number in range(count)] for count in counts]
+        append_all_events({session.id: events for session, events in zip(sessions, batches, strict=True)})
     assert [names(session) for session in sessions] == [
         ["before", "tick 0", "tick 1"],
         [],
         ["tick 0"],
         ["tick 0", "tick 1"],
     ]
-    assert [[event.seq for event in events] for events in said] == [[2, 3], [], [1], [1, 2]]
+    assert [[event.seq for event in events] for events in batches] == [[2, 3], [], [1], [1, 2]]
     assert [fresh(session).last_seq for session in sessions] == [3, 0, 1, 2]
 
 

@@ -23,9 +23,9 @@ def line(text: str, *arguments: object, **extra: object) -> dict[str, Any]:
     record = logging.getLogger("x").makeRecord("x", logging.INFO, "f", 1, text, arguments, None, extra=extra)
     ContextFilter().filter(record)
     LoginSecretFilter().filter(record)
-    told = JsonFormatter().format(record)
-    assert "\n" not in told
-    found: dict[str, Any] = json.loads(told)
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    found: dict[str, Any] = json.loads(line)
     return found
 
 
@@ -43,15 +43,20 @@ def line(text: str, *arguments: object, **extra: object) -> dict[str, Any]:
 def test_session_named_in_a_message_is_a_field(text: str, arguments: tuple[Any, ...], known: Any) -> None:
     record = logging.makeLogRecord({"msg": text, "args": arguments})
     ContextFilter().filter(record)
-    assert {name: told for name, told in vars(record).items() if name.endswith("_id")} == known
+    assert {name: value for name, value in vars(record).items() if name.endswith("_id")} == known
 
 
 def test_context_is_in_every_line_and_explicit_fields_win() -> None:
     with actor_context.acting_as(owner="boot", cause="boot sweep", sweep_id=OTHER, session_id=OTHER):
-        told = line("session %s: %s", ID, "multi\nline", seq=7)
+        formatted = line("session %s: %s", ID, "multi\nline", seq=7)
         own = line("hello", session_id="mine")
-    assert (told["session_id"], told["sweep_id"], told["cause"], told["owner"]) == (ID, OTHER, "boot sweep", "boot")
-    assert (told["seq"], told["message"]) == (7, f"session {ID}: multi\nline")
+    assert (formatted["session_id"], formatted["sweep_id"], formatted["cause"], formatted["owner"]) == (
+        ID,
+        OTHER,
+        "boot sweep",
+        "boot",
+    )
+    assert (formatted["seq"], formatted["message"]) == (7, f"session {ID}: multi\nline")
     assert own["session_id"] == "mine"
     assert "sweep_id" not in line("later")
 

@@ -45,9 +45,9 @@ def test_next_outage_is_logged_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_programming_errors_always_keep_their_traceback(error: Exception) -> None:
     once = OutageFilter()
     for _ in range(2):
-        told = record_of(error)
-        assert once.filter(told)
-        assert told.exc_info
+        record = record_of(error)
+        assert once.filter(record)
+        assert record.exc_info
 
 
 def test_forked_processes_share_the_outage() -> None:

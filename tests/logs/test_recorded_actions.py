@@ -108,10 +108,10 @@ CASES: tuple[Case, ...] = (
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("make", "said"), CASES, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(("make", "message"), CASES, ids=lambda value: getattr(value, "__name__", ""))
 def test_every_supervisor_action_has_cause_and_owner_in_both_logs(
     make: Callable[[], tuple[TaskSession, Callable[[], Any]]],
-    said: frozenset[str],
+    message: frozenset[str],
     caplog: pytest.LogCaptureFixture,
     django_capture_on_commit_callbacks: Any,
 ) -> None:
@@ -126,11 +126,11 @@ def test_every_supervisor_action_has_cause_and_owner_in_both_logs(
     events = {
         one.name: one.payload for one in session.events.filter(seq__gt=before) if EVENT_CLASSES[one.name].is_audited
     }
-    assert {f"session.{name}" for name in said} <= set(events)
+    assert {f"session.{name}" for name in message} <= set(events)
     assert {(one["cause"], one["owner"]) for one in events.values()} == {("why", "boot-1")}
-    told = {vars(one)["event"]: vars(one) for one in caplog.records if hasattr(one, "event")}
-    assert set(told) == set(events)
-    for line in told.values():
+    records = {vars(one)["event"]: vars(one) for one in caplog.records if hasattr(one, "event")}
+    assert set(records) == set(events)
+    for line in records.values():
         about = (line["session_id"], line["task_id"], line["execution_id"], line["cause"], line["owner"])
         execution_id = str(session.agent_execution_id)
         assert about == (str(session.id), str(session.task_id), execution_id, "why", "boot-1")
@@ -210,7 +210,7 @@ def test_supervisor_log_is_json_with_actors_and_without_secrets(tmp_path: Path) 
     assert (receipt["session_id"], receipt["task_id"]) == (str(session.id), str(session.task_id))
     assert (receipt["execution_id"], receipt["act_kind"]) == (str(execution.id), "reattached")
     assert receipt["cause"].startswith("boot sweep: alive_same_agent") and len(receipt["sweep_id"]) == 36
-    told = session.events.get(name="session.receipt").payload
-    assert (told["cause"], told["owner"]) == (receipt["cause"], receipt["owner"])
+    payload = session.events.get(name="session.receipt").payload
+    assert (payload["cause"], payload["owner"]) == (receipt["cause"], receipt["owner"])
     secrets = (execution.auth_token, execution.resume_token, env["KANDEV_SECRET_KEY"])
     assert all(secrets) and not [one for one in secrets if one in running.log]

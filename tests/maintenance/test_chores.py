@@ -192,8 +192,8 @@ def test_failed_chore_does_not_stop_others(monkeypatch: pytest.MonkeyPatch) -> N
     failing = {labels["chore"]: number for labels, number in collect_metrics()["kandev_maintenance_failing"]}
     assert failing == {"presences": 1, "logins": 0}
     assert ({"chore": "logins"}, 1) in collect_metrics()["kandev_maintenance_removed_total"]
-    (told,) = collect_metrics()["kandev_maintenance_last_success_timestamp_seconds"]
-    assert told[0] == {"chore": "logins"}
+    (sample,) = collect_metrics()["kandev_maintenance_last_success_timestamp_seconds"]
+    assert sample[0] == {"chore": "logins"}
 
 
 def test_dry_run_writes_nothing() -> None:

@@ -72,14 +72,14 @@ def delete(path: Path) -> None:
 
 
 def change_payload(path: Path) -> None:
-    told = path.read_text().split("\n")
-    told[3] = json.dumps({**json.loads(told[3]), "more": {"payload": "another"}})
-    path.write_text("\n".join(told))
+    lines = path.read_text().split("\n")
+    lines[3] = json.dumps({**json.loads(lines[3]), "more": {"payload": "another"}})
+    path.write_text("\n".join(lines))
 
 
 def remove_line(path: Path) -> None:
-    told = path.read_text().split("\n")
-    path.write_text("\n".join(told[:4] + told[5:]))
+    lines = path.read_text().split("\n")
+    path.write_text("\n".join(lines[:4] + lines[5:]))
 
 
 def append_garbage(path: Path) -> None:

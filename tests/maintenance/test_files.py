@@ -44,8 +44,8 @@ def with_journal(session: TaskSession, lines: int = 3, read: int = 3, epoch: str
     journal = place.path / "journal"
     journal.mkdir()
     (journal / "meta.json").write_bytes(orjson.dumps({"epoch": epoch, "boot_id": "b"}))
-    told = [{"seq": seq, "epoch": epoch, "ts": 1.0, "kind": "x"} for seq in range(1, lines + 1)]
-    (journal / f"{1:020d}.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in told))
+    journal_lines = [{"seq": seq, "epoch": epoch, "ts": 1.0, "kind": "x"} for seq in range(1, lines + 1)]
+    (journal / f"{1:020d}.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in journal_lines))
     return place.path
 
 

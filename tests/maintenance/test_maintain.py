@@ -39,8 +39,8 @@ def old_link() -> None:
 
 def test_dry_run_lists_what_the_next_run_deletes() -> None:
     old_link()
-    status, told = maintain("--dry-run", "--json")
-    document = json.loads(told)
+    status, report = maintain("--dry-run", "--json")
+    document = json.loads(report)
     assert (status, document["dry_run"], set(document["chores"])) == (0, True, set(CHORES))
     assert document["chores"]["logins"] == {"removed": 1, "kept": 0, "failed": False, "said": []}
     assert not Chore.objects.exists()
@@ -51,9 +51,9 @@ def test_dry_run_lists_what_the_next_run_deletes() -> None:
 
 def test_failed_chore_sets_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessions_app.maintenance.chores.CHORES", {"keys": lambda work: 1 / 0})
-    status, told = maintain()
+    status, report = maintain()
     assert status == 1
-    assert "keys           removed 0, kept 0  FAILED\n  ZeroDivisionError: division by zero\n" in told
+    assert "keys           removed 0, kept 0  FAILED\n  ZeroDivisionError: division by zero\n" in report
 
 
 def test_missing_database_is_status_2_and_one_line(tmp_path: Any) -> None:

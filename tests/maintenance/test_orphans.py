@@ -77,8 +77,8 @@ def test_executors_page_shows_orphans_only_to_staff() -> None:
     for is_staff in (True, False):
         client = Client()
         client.force_login(User.objects.create(username=f"somebody-{is_staff}", is_staff=is_staff))
-        told = client.get("/executors/").content.decode()
-        assert ("kandev-lost" in told) == is_staff
+        text = client.get("/executors/").content.decode()
+        assert ("kandev-lost" in text) == is_staff
 
 
 class Engines:
@@ -115,28 +115,28 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
 
 def ask(*flags: str) -> tuple[int, str, str]:
     """Run ``manage.py orphans``; return exit status, output and errors."""
-    out, said = StringIO(), StringIO()
+    out, errors = StringIO(), StringIO()
     try:
-        call_command("orphans", *flags, stdout=out, stderr=said)
+        call_command("orphans", *flags, stdout=out, stderr=errors)
     except CommandError as error:
-        return error.returncode, out.getvalue(), f"{said.getvalue()}{error}"
-    return 0, out.getvalue(), said.getvalue()
+        return error.returncode, out.getvalue(), f"{errors.getvalue()}{error}"
+    return 0, out.getvalue(), errors.getvalue()
 
 
 def test_unreachable_executor_hides_no_other_orphans(engines: Engines) -> None:
-    status, told, said = ask("--json")
-    document = json.loads(told)
+    status, output, errors = ask("--json")
+    document = json.loads(output)
     assert status == 2
     assert [(one["executor"], one["id"]) for one in document["orphans"]] == [("Near", "kandev-lost")]
     assert [one["executor"] for one in document["not_asked"]] == ["Away", "Odd"]
-    assert "Away (remote_docker) could not be reached: The engine does not answer. ssh: no route to build2" in said
+    assert "Away (remote_docker) could not be reached: The engine does not answer. ssh: no route to build2" in errors
 
 
 def test_orphan_is_removed_while_another_executor_is_unreachable(engines: Engines) -> None:
     assert ask("--remove", "kandev-lost")[0] == 0
     assert engines.removed == [("kandev-lost", ["near"])]
-    status, _, said = ask("--remove", "kandev-other")
-    assert (status, "It may be on Away, Odd" in said) == (1, True)
+    status, _, errors = ask("--remove", "kandev-other")
+    assert (status, "It may be on Away, Odd" in errors) == (1, True)
 
 
 def test_chore_names_unreachable_executors_and_keeps_their_report(engines: Engines) -> None:

@@ -44,8 +44,8 @@ def names(tools: Any) -> list[str]:
 
 
 def start(world: World, **more: Any) -> results.StartedTask:
-    asked = {"title": "Paint", "prompt": "Paint the fence green", "client_key": "key", **more}
-    return acting.start_task(world.member, arguments.StartTaskArguments(**asked))
+    request = {"title": "Paint", "prompt": "Paint the fence green", "client_key": "key", **more}
+    return acting.start_task(world.member, arguments.StartTaskArguments(**request))
 
 
 def test_lists_show_only_the_callers_teams(world: World) -> None:
@@ -92,8 +92,8 @@ def test_start_options_contain_no_secrets_and_no_other_team(world: World) -> Non
 
 
 def conversation(world: World, **more: Any) -> results.Conversation:
-    asked = arguments.ReadConversationArguments(session_id=world.session.id, **more)
-    return reading.read_conversation(world.member, asked)
+    request = arguments.ReadConversationArguments(session_id=world.session.id, **more)
+    return reading.read_conversation(world.member, request)
 
 
 def test_conversation_is_read_from_its_end_or_after_a_seq(world: World) -> None:
@@ -171,12 +171,12 @@ def test_repository_in_which_agents_are_tested_is_no_choice(world: World) -> Non
 
 
 def test_prompt_is_sent_once(world: World) -> None:
-    asked: dict[str, Any] = {"session_id": world.session.id, "message_id": "one", "text": "Paint it"}
-    first = acting.prompt_session(world.member, arguments.PromptSessionArguments(**asked))
-    again = acting.prompt_session(world.member, arguments.PromptSessionArguments(**asked))
+    request: dict[str, Any] = {"session_id": world.session.id, "message_id": "one", "text": "Paint it"}
+    first = acting.prompt_session(world.member, arguments.PromptSessionArguments(**request))
+    again = acting.prompt_session(world.member, arguments.PromptSessionArguments(**request))
     assert (first.created, again.created, first.state) == (True, False, "queued")
     with pytest.raises(Conflict):
-        acting.prompt_session(world.member, arguments.PromptSessionArguments(**{**asked, "text": "Other"}))
+        acting.prompt_session(world.member, arguments.PromptSessionArguments(**{**request, "text": "Other"}))
 
 
 def test_prompt_withdraws_no_question_unless_requested(world: World) -> None:
@@ -184,59 +184,59 @@ def test_prompt_withdraws_no_question_unless_requested(world: World) -> None:
     run = Turn.objects.create(session=world.session, message_id="zero", state="waiting", started_at=timezone.now())
     world.session.permissions.update(run=run)
     world.session.wait_keys.update(run=run)
-    asked = arguments.PromptSessionArguments(session_id=world.session.id, message_id="one", text="Paint it")
+    request = arguments.PromptSessionArguments(session_id=world.session.id, message_id="one", text="Paint it")
     with pytest.raises(PermissionPending):
-        acting.prompt_session(world.member, asked)
-    acting.prompt_session(world.member, asked.model_copy(update={"cancel_open_question": True}))
+        acting.prompt_session(world.member, request)
+    acting.prompt_session(world.member, request.model_copy(update={"cancel_open_question": True}))
     assert Intent.objects.filter(session=world.session, kind="cancel").count() == 1
 
 
 def test_permission_is_answered_once_and_the_same_answer_repeats(world: World) -> None:
-    asked = arguments.AnswerPermissionArguments(
+    request = arguments.AnswerPermissionArguments(
         session_id=world.session.id, permission_id=PERMISSION, option_id="allow"
     )
-    assert acting.answer_permission(world.member, asked).state == "pending"
-    assert acting.answer_permission(world.member, asked).state == "pending"
+    assert acting.answer_permission(world.member, request).state == "pending"
+    assert acting.answer_permission(world.member, request).state == "pending"
     assert Intent.objects.filter(session=world.session, kind="answer").count() == 1
     with pytest.raises(SessionsError, match="no such option"):
-        acting.answer_permission(world.member, asked.model_copy(update={"option_id": "other"}))
+        acting.answer_permission(world.member, request.model_copy(update={"option_id": "other"}))
 
 
 def test_question_is_shown_and_answered_with_its_form(world: World) -> None:
     schema = {"properties": {"name": {"type": "string"}}, "required": ["name"]}
     question = parse_question({"mode": "form", "message": "Which?", "requestedSchema": schema})
-    told = {"kind": "question", "question": question, "options": options_of(question)}
-    world.session.permissions.filter(id=PERMISSION).update(**told)
+    values = {"kind": "question", "question": question, "options": options_of(question)}
+    world.session.permissions.filter(id=PERMISSION).update(**values)
     assert [one.question for one in reading.pending_permissions(world.session)] == [question]
     of: dict[str, Any] = {"session_id": world.session.id, "permission_id": PERMISSION, "option_id": "accept"}
     with pytest.raises(InvalidAnswer):
         acting.answer_permission(world.member, arguments.AnswerPermissionArguments(**of))
-    asked = arguments.AnswerPermissionArguments(**of, content={"name": "wren"})
-    assert acting.answer_permission(world.member, asked).state == "pending"
+    request = arguments.AnswerPermissionArguments(**of, content={"name": "wren"})
+    assert acting.answer_permission(world.member, request).state == "pending"
 
 
 def test_session_is_stopped_resumed_and_has_no_turn_to_cancel(world: World) -> None:
-    asked = arguments.SessionArguments(session_id=world.session.id)
-    acting.stop_session(world.member, asked)
+    request = arguments.SessionArguments(session_id=world.session.id)
+    acting.stop_session(world.member, request)
     assert TaskSession.objects.get(id=world.session.id).desired_state == "stopped"
     acting.resume_session(world.member, arguments.ResumeSessionArguments(session_id=world.session.id))
     assert TaskSession.objects.get(id=world.session.id).desired_state == "running"
-    assert acting.cancel_turn(world.member, asked).cancelling is False
+    assert acting.cancel_turn(world.member, request).cancelling is False
 
 
 @pytest.mark.parametrize("name", names(tool for tool in SESSION_TOOLS if tool.run is not None))
 def test_strangers_find_no_session_and_viewers_change_none(world: World, name: str) -> None:
     tool = next(tool for tool in TOOLS if tool.name == name)
     assert tool.run is not None
-    asked = tool.arguments_type.model_validate({"session_id": world.session.id, **ARGUMENTS.get(name, {})})
+    request = tool.arguments_type.model_validate({"session_id": world.session.id, **ARGUMENTS.get(name, {})})
     with pytest.raises(NotFound):
-        tool.run(world.stranger, asked)
+        tool.run(world.stranger, request)
     TeamRole.objects.create(user=world.member, team=world.team, role=TeamRole.Role.VIEWER)
     if tool.reads_only:
-        tool.run(world.member, asked)
+        tool.run(world.member, request)
     else:
         with pytest.raises(ReadOnly):
-            tool.run(world.member, asked)
+            tool.run(world.member, request)
 
 
 def test_viewer_cannot_start_a_task(world: World) -> None:
@@ -311,7 +311,7 @@ def test_unknown_action_offers_a_model_to_reject_it_first(world: World) -> None:
 def test_second_answer_names_the_first(world: World) -> None:
     options = [{"option_id": name, "name": name, "kind": "allow_once"} for name in ("allow", "reject")]
     world.session.permissions.filter(id=PERMISSION).update(options=options)
-    asked: dict[str, Any] = {"session_id": world.session.id, "permission_id": PERMISSION}
-    acting.answer_permission(world.member, arguments.AnswerPermissionArguments(**asked, option_id="allow"))
+    request: dict[str, Any] = {"session_id": world.session.id, "permission_id": PERMISSION}
+    acting.answer_permission(world.member, arguments.AnswerPermissionArguments(**request, option_id="allow"))
     with pytest.raises(TokenConsumed, match="member has already answered this: allow"):
-        acting.answer_permission(world.member, arguments.AnswerPermissionArguments(**asked, option_id="reject"))
+        acting.answer_permission(world.member, arguments.AnswerPermissionArguments(**request, option_id="reject"))

@@ -201,8 +201,8 @@ async def test_waiting_call_reports_progress(served_world: World) -> None:
         told.append((total, text))
         await run_in_database(withdraw_prompt, session.id, row.message_id)
 
-    asked = arguments.WaitForTurnArguments(session_id=session.id, timeout_seconds=120)
-    turn = await turns.wait_for_turn(Caller(served_world.member, Principal.of_token(token)), asked, progress)
+    request = arguments.WaitForTurnArguments(session_id=session.id, timeout_seconds=120)
+    turn = await turns.wait_for_turn(Caller(served_world.member, Principal.of_token(token)), request, progress)
     assert told == [(120, "The agent asks for permission.")]
     assert turn.outcome == Outcome.WITHDRAWN
 

@@ -32,8 +32,8 @@ SERIES: dict[str, Metric] = {name: metric for metric in CATALOGUE.values() for n
 
 
 def alerts() -> list[dict[str, Any]]:
-    told = yaml.safe_load((EXAMPLES / "alerts.yaml").read_text())
-    return [rule for group in told["groups"] for rule in group["rules"]]
+    document = yaml.safe_load((EXAMPLES / "alerts.yaml").read_text())
+    return [rule for group in document["groups"] for rule in group["rules"]]
 
 
 def dashboard() -> dict[str, Any]:
@@ -88,14 +88,14 @@ def test_query_for_an_unknown_series_is_detected(query: str) -> None:
 
 
 def test_every_metric_is_used_by_an_alert_or_the_dashboard() -> None:
-    asked = {SERIES[word].name for _, query in queries() for word in re.findall(r"\w+", query) if word in SERIES}
-    assert set(CATALOGUE) - asked == set()
+    queried = {SERIES[word].name for _, query in queries() for word in re.findall(r"\w+", query) if word in SERIES}
+    assert set(CATALOGUE) - queried == set()
 
 
 def test_rate_and_increase_are_applied_only_to_counters() -> None:
     for name, query in queries():
-        for asked in re.findall(r"(?:rate|increase)\((\w+)", query):
-            assert SERIES[asked].kind != "gauge", name
+        for metric in re.findall(r"(?:rate|increase)\((\w+)", query):
+            assert SERIES[metric].kind != "gauge", name
 
 
 def test_every_alert_is_described_and_documented() -> None:

@@ -31,8 +31,8 @@ pytestmark = pytest.mark.django_db
 
 def shown(name: str) -> dict[Any, float]:
     """Return samples at ``/metrics`` by label values, in the order of the label names."""
-    told = metrics.render_metrics(collect_metrics()).decode()
-    families = text_string_to_metric_families(told)
+    exposition = metrics.render_metrics(collect_metrics()).decode()
+    families = text_string_to_metric_families(exposition)
     samples = [sample for family in families for sample in family.samples if sample.name == name]
     values = {tuple(sample.labels.values()): sample.value for sample in samples}
     assert len(values) == len(samples), "a series appears twice"

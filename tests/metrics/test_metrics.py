@@ -78,10 +78,10 @@ def test_metrics_require_the_token_or_a_local_caller(
 
 
 def test_every_catalogued_metric_is_exported_with_its_type() -> None:
-    told = text()
-    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", told, re.MULTILINE))
+    exposition = text()
+    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", exposition, re.MULTILINE))
     assert kinds == {name: metric.kind for name, metric in CATALOGUE.items()}
-    assert told.count("# HELP ") == len(CATALOGUE)
+    assert exposition.count("# HELP ") == len(CATALOGUE)
 
 
 def test_query_count_does_not_grow_with_sessions(django_assert_num_queries: Any) -> None:

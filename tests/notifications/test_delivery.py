@@ -203,7 +203,7 @@ def test_webhook_gets_each_item_in_a_signed_request(world: World, receiver: Rece
     raise_item_of(world.session, "held")
     notifying.run_notifications()
     notifying.run_notifications()
-    assert [told["item"]["kind"] for told in receiver.told()] == ["permission", "held"]
+    assert [call["item"]["kind"] for call in receiver.told()] == ["permission", "held"]
     first, (headers, body) = receiver.told()[0], receiver.requests[0]
     assert is_genuine(hook.secret, headers, body)
     assert (first["type"], first["item"]["key"], first["session_id"]) == (

@@ -66,14 +66,14 @@ class Walk:
             self.found.append(f"{path} answered {answer.status if answer else 'nothing'}")
         return self.page
 
-    def compare(self, what: str, *said: object) -> None:
+    def compare(self, what: str, *value: object) -> None:
         """Record a contradiction if two values differ."""
-        if len(set(said)) > 1:
-            self.found.append(f"{what}: {' / '.join(map(str, said))}")
+        if len(set(value)) > 1:
+            self.found.append(f"{what}: {' / '.join(map(str, value))}")
 
-    def compare_of(self, session: Session, what: str, *said: object) -> None:
+    def compare_of(self, session: Session, what: str, *value: object) -> None:
         """Compare two values that describe one session."""
-        self.compare(f"{self.names[session.id]}: {what}", *said)
+        self.compare(f"{self.names[session.id]}: {what}", *value)
 
     def add(self, session: Session, what: str) -> None:
         """Record a problem with one session."""
@@ -81,10 +81,10 @@ class Walk:
 
     def everything(self) -> str:
         """Visit every page and compare it with others; return one line for each contradiction."""
-        told = {session.id: self._of_session(session) for session in self.sessions}
-        self._attention(told)
-        self._board(told)
-        self._executors(told)
+        states = {session.id: self._of_session(session) for session in self.sessions}
+        self._attention(states)
+        self._board(states)
+        self._executors(states)
         self._sweeps()
         self._run()
         self._counts()
@@ -96,41 +96,41 @@ class Walk:
         state, executor, agent, continuity = (
             _text(pill(page, name)) for name in ("Session", "Executor", "Agent", "Continuity")
         )
-        told = SessionPageState(state, executor, agent, continuity)
+        page_state = SessionPageState(state, executor, agent, continuity)
         shown, logged = page.locator(".message.user").count(), len([one for one in session.events() if _is_prompt(one)])
         self.compare_of(session, "prompts on its page, in its log", shown, logged)
         offers_resume = page.get_by_role("button", name="Resume").count() > 0
-        if offers_resume and told.agent in {"Working", "Alive", "Idle"}:
-            self.add(session, f"Resume is offered beside an agent that is {told.agent}")
+        if offers_resume and page_state.agent in {"Working", "Alive", "Idle"}:
+            self.add(session, f"Resume is offered beside an agent that is {page_state.agent}")
         page = self.go(f"{path_of(session)}timeline/")
-        if told.continuity and told.continuity not in page.locator(".timeline").inner_text():
-            self.add(session, f"the timeline does not tell {told.continuity!r}")
+        if page_state.continuity and page_state.continuity not in page.locator(".timeline").inner_text():
+            self.add(session, f"the timeline does not tell {page_state.continuity!r}")
         if "dismissed" in page.locator(".timeline").inner_text().lower():
             self.add(session, "nobody dismissed anything, but the timeline says so")
         page = self.go(f"/tasks/{session.task_id}/")
         self.compare(
-            f"{self.names[session.id]}: state on its page, on its task's", told.state, _first_chip(page, session)
+            f"{self.names[session.id]}: state on its page, on its task's", page_state.state, _first_chip(page, session)
         )
-        return told
+        return page_state
 
-    def _attention(self, told: dict[str, SessionPageState]) -> None:
+    def _attention(self, states: dict[str, SessionPageState]) -> None:
         page = self.go("/attention/")
         badge = _number(page.locator("#attention-count"))
         new = page.locator(".need:not(details.seen .need)")
         told_of = sum(int(re.findall(r"\d+", text)[0]) for text in page.locator(".told strong").all_inner_texts())
         self.compare("Inbox: badge, sentence, rows", badge, told_of, new.count())
-        for session_id, one in told.items():
+        for session_id, one in states.items():
             rows = page.locator(".need", has=page.locator(f"a.title[href*='{session_id}']"))
             one.wants = [(row.locator(".head .pill").text_content() or "") for row in rows.all()]
             one.needs = not ITEMS_TO_REVIEW.issuperset(one.wants)
 
-    def _board(self, told: dict[str, SessionPageState]) -> None:
+    def _board(self, states: dict[str, SessionPageState]) -> None:
         page = self.go("/")
         for column in page.locator(".column").all():
             count, cards = _number(column.locator(".count")), column.locator("li.task").count()
             self.compare(f"board, {column.locator('h2').inner_text()}: count, cards", count, cards)
         for session in self.sessions:
-            one = told[session.id]
+            one = states[session.id]
             self.compare(
                 f"{self.names[session.id]}: state on its page, on the board", one.state, _first_chip(page, session)
             )
@@ -142,18 +142,18 @@ class Walk:
         for session in self.sessions:
             row = page.locator("li.needy", has=page.locator(f"a[href*='{session.id}']"))
             shown, chips = row.count() > 0, [one.inner_text() for one in row.locator(".pill").all()]
-            one = told[session.id]
+            one = states[session.id]
             what = f"needs somebody on the board {chips}, in the inbox {one.wants}"
             self.compare_of(session, what, shown, one.needs)
 
-    def _executors(self, told: dict[str, SessionPageState]) -> None:
+    def _executors(self, states: dict[str, SessionPageState]) -> None:
         page = self.go("/executors/")
         for session in self.sessions:
             row = page.locator(".rows > li", has=page.locator(f"a[href$='/sessions/{session.id}/']"))
             if row.count():
-                said = _text(row.locator(".pill").first)
+                label = _text(row.locator(".pill").first)
                 self.compare(
-                    f"{self.names[session.id]}: executor on its page, among all", told[session.id].executor, said
+                    f"{self.names[session.id]}: executor on its page, among all", states[session.id].executor, label
                 )
         live = page.locator(".rows.places .meta", has_text="live").first
         rows = page.locator("section[aria-labelledby=running-title] .rows > li")
@@ -179,8 +179,8 @@ class Walk:
         """Compare the numbers of sessions and running agents wherever they are shown."""
         running = self.go("/executors/").locator("section[aria-labelledby=running-title] .rows > li")
         up = [one for one in running.all() if _text(one.locator(".pill").first) in {"Ready", "Starting"}]
-        said = self.go("/restart/").locator("section[aria-labelledby=restart-title] .none")
-        self.compare("agents that are up: executors, the page of restarts", len(up), _number(said))
+        notice = self.go("/restart/").locator("section[aria-labelledby=restart-title] .none")
+        self.compare("agents that are up: executors, the page of restarts", len(up), _number(notice))
         texts = self.go("/agents/").locator("main").inner_text()
         counted = sum(map(int, re.findall(r"(\d+) sessions? in your teams", texts)))
         stored = self.sessions[0].deployment.rows("SELECT id FROM task_sessions")

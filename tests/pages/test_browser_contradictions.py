@@ -59,22 +59,24 @@ def start_run(place: Place, agent: Session) -> str:
 
 def agent_of(place: Place, run: str) -> Session | None:
     """Return the session of the run's agent once the agent is working."""
-    told = place.deployment.api("GET", f"workflow-runs/{run}/")
-    ids = [one["session_id"] for one in told["nodes"] if one["kind"] == "agent" and one["session_id"]]
-    found = [Session(place.deployment, told["task_id"], one, place.deployment.home) for one in ids]
+    body = place.deployment.api("GET", f"workflow-runs/{run}/")
+    ids = [one["session_id"] for one in body["nodes"] if one["kind"] == "agent" and one["session_id"]]
+    found = [Session(place.deployment, body["task_id"], one, place.deployment.home) for one in ids]
     return next((one for one in found if is_working(one)), None)
 
 
 def find_contradictions(page: Page, sessions: dict[str, Session], run: str) -> str:
     """Return the contradictions found on all pages."""
     api = sessions["closed"].deployment.api
-    asked = api("POST", "sweeps/", {"dry_run": True})["id"]
-    eventually(lambda: api("GET", f"sweeps/requests/{asked}/")["done_at"], timeout=60, describe="the dry run is done")
+    request_id = api("POST", "sweeps/", {"dry_run": True})["id"]
+    eventually(
+        lambda: api("GET", f"sweeps/requests/{request_id}/")["done_at"], timeout=60, describe="the dry run is done"
+    )
     ids = {
         "run_id": run,
         "workflow_id": api("GET", f"workflow-runs/{run}/")["workflow_id"],
         "sweep_id": api("GET", "sweeps/")["results"][0]["sweep_id"],
-        "request_id": asked,
+        "request_id": request_id,
         "team_id": str(sessions["closed"].deployment.seeded["team"]),
         "repository_id": str(sessions["closed"].deployment.seeded["repository"]),
     }
@@ -104,8 +106,8 @@ def test_pages_agree_about_sessions_after_everything_was_killed(place: Place) ->
     run = start_run(place, sessions["resumes"])
     of_run = eventually(lambda: agent_of(place, run), timeout=60, describe="the run's agent works")
     assert of_run is not None
-    with place.visiting() as me:
-        assert find_contradictions(me.page, sessions, run) == "", "no contradiction before the kills"
+    with place.visiting() as visit:
+        assert find_contradictions(visit.page, sessions, run) == "", "no contradiction before the kills"
         place.kill()
         for one in (*(sessions[name] for name in ("resumes", "asks", "cannot", "by hand")), of_run):
             one.kill_everything()
@@ -113,5 +115,5 @@ def test_pages_agree_about_sessions_after_everything_was_killed(place: Place) ->
         eventually(
             lambda: is_settled(place, sessions, run), timeout=120, describe="all sessions and the run are at rest"
         )
-        assert find_contradictions(me.page, sessions, run) == ""
-        assert me.unexpected(*SERVER_AWAY) == []
+        assert find_contradictions(visit.page, sessions, run) == ""
+        assert visit.unexpected(*SERVER_AWAY) == []

@@ -42,8 +42,8 @@ def reconnecting(page: Page) -> Any:
 
 def test_drill_a_open_page_loses_and_duplicates_nothing(place: Place, picture: Picture) -> None:
     session = place.start("work 3\nask", "Mend the login tests")
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         expect(agent_says(page)).to_contain_text("tick 3")
         picture(page, "session-running")
         place.kill()
@@ -64,13 +64,13 @@ def test_drill_a_open_page_loses_and_duplicates_nothing(place: Place, picture: P
         expect(page.locator(".message.growing")).to_have_count(0)
         assert lines_of(page) == [line for line in session.agent_log().splitlines() if line.strip()]
         expect(page.locator(".message.user")).to_have_count(1)
-        assert me.unexpected(*SERVER_AWAY) == []
+        assert visit.unexpected(*SERVER_AWAY) == []
 
 
 def test_drill_b_interrupted_prompt_is_shown_and_the_agent_remembers(place: Place) -> None:
     session = place.start("remember walrus", "Name the release")
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn")
         expect(pill(page, "Continuity")).to_have_text("First start")
         page.get_by_label("Your prompt").fill("work 30")
@@ -89,13 +89,13 @@ def test_drill_b_interrupted_prompt_is_shown_and_the_agent_remembers(place: Plac
         page.get_by_role("button", name="Send", exact=True).click()
         expect(agent_says(page).last).to_contain_text("walrus")
         expect(page.locator(".message.user")).to_have_count(3)
-        assert me.unexpected(*SERVER_AWAY) == []
+        assert visit.unexpected(*SERVER_AWAY) == []
 
 
 def test_drill_c_workspace_stays_open_when_the_agent_cannot_resume(place: Place) -> None:
     session = place.start("write kept.txt hello", "Write the change log", {"supports_session_resume": False})
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn")
         page.get_by_role("tab", name="Files").click()
         expect(page.get_by_role("button", name="kept.txt")).to_be_visible()
@@ -114,13 +114,13 @@ def test_drill_c_workspace_stays_open_when_the_agent_cannot_resume(place: Place)
         expect(page.locator("#files pre")).to_have_text("hello")
         expect(page.get_by_label("Your prompt")).to_be_disabled()
         expect(page.get_by_role("link", name="Create new session")).to_be_visible()
-        assert me.unexpected(*SERVER_AWAY) == []
+        assert visit.unexpected(*SERVER_AWAY) == []
 
 
 def test_drill_d_missing_worktree_is_shown_with_its_reason(place: Place, picture: Picture) -> None:
     session = place.start("remember one", "Move the images")
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn")
         place.kill()
         session.kill_everything()
@@ -138,7 +138,7 @@ def test_drill_d_missing_worktree_is_shown_with_its_reason(place: Place, picture
         expect(banner).to_contain_text("The worktree of this session is gone")
         expect(banner).to_contain_text(lost["worktree_branch"])
         expect(pill(page, "Executor")).to_contain_text("Error")
-        assert me.unexpected(*SERVER_AWAY) == []
+        assert visit.unexpected(*SERVER_AWAY) == []
         page.goto("/executors/")
         expect(page.get_by_role("main")).to_contain_text(lost["worktree_branch"])
         page.goto("/sweeps/")
@@ -155,10 +155,12 @@ def acknowledged(told: str | bytes) -> list[int]:
 
 def test_message_grows_through_the_socket_alone(place: Place) -> None:
     session = place.start("work 1")
-    with place.visiting() as me:
+    with place.visiting() as visit:
         acks: list[int] = []
-        me.page.on("websocket", lambda socket: socket.on("framesent", lambda told: acks.extend(acknowledged(told))))
-        page = me.open(path_of(session))
+        visit.page.on(
+            "websocket", lambda socket: socket.on("framesent", lambda frame: acks.extend(acknowledged(frame)))
+        )
+        page = visit.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn")
         session.prompt("work 5")
         expect(agent_says(page)).to_have_count(2)
@@ -167,7 +169,7 @@ def test_message_grows_through_the_socket_alone(place: Place) -> None:
         page.unroute("**/live/**")
         expect(agent_says(page).last).to_contain_text("tick 50")
         assert acks == sorted(acks) != []
-        assert me.complaints == []
+        assert visit.complaints == []
 
 
 def test_two_tabs_start_an_idle_agent_once_and_agree(place: Place) -> None:
@@ -175,8 +177,8 @@ def test_two_tabs_start_an_idle_agent_once_and_agree(place: Place) -> None:
     wait_for_first_turn(session)
     session.kill_everything()
     eventually(lambda: session.status()["needs_resume"], describe="the agent's death is noticed")
-    with place.visiting() as me:
-        tabs = [me.page, me.tab()]
+    with place.visiting() as visit:
+        tabs = [visit.page, visit.tab()]
         for tab in tabs:
             tab.goto(path_of(session), wait_until="commit")
         for tab in tabs:
@@ -191,13 +193,13 @@ def test_two_tabs_start_an_idle_agent_once_and_agree(place: Place) -> None:
         for tab in tabs:
             expect(agent_says(tab).last).to_contain_text("walrus")
         assert lines_of(tabs[0]) == lines_of(tabs[1])
-        assert me.complaints == []
+        assert visit.complaints == []
 
 
 def test_teammate_sees_the_same_session_and_a_stranger_gets_404(place: Place) -> None:
     session = place.start("work 1\nask")
-    with place.visiting() as me, place.visiting("mate") as other, place.visiting("stranger") as stranger:
-        mine, theirs = me.open(path_of(session)), other.open(path_of(session))
+    with place.visiting() as visit, place.visiting("mate") as other, place.visiting("stranger") as stranger:
+        mine, theirs = visit.open(path_of(session)), other.open(path_of(session))
         theirs.get_by_role("button", name="Allow").first.click()
         for page in (mine, theirs):
             expect(pill(page, "Session")).to_have_text("Your turn")
@@ -207,13 +209,13 @@ def test_teammate_sees_the_same_session_and_a_stranger_gets_404(place: Place) ->
         expect(stranger.page.get_by_role("heading", name="Page not found")).to_be_visible()
         stranger.page.goto("/executors/")
         expect(stranger.page.get_by_text("No agents of your teams are running")).to_be_visible()
-        assert me.complaints + other.complaints == []
+        assert visit.complaints + other.complaints == []
 
 
 def test_permission_key_is_the_same_after_restart_and_reload(place: Place) -> None:
     session = place.start("ask")
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         key = page.locator("input[name=resume_token]")
         expect(key).to_have_count(1)
         before = key.input_value()
@@ -225,13 +227,13 @@ def test_permission_key_is_the_same_after_restart_and_reload(place: Place) -> No
         assert key.input_value() == before
         page.get_by_role("button", name="Allow").first.click()
         expect(pill(page, "Session")).to_have_text("Your turn")
-        assert me.unexpected(*SERVER_AWAY) == []
+        assert visit.unexpected(*SERVER_AWAY) == []
 
 
 def test_second_of_two_answers_is_refused_with_the_first(place: Place) -> None:
     session = place.start("ask\nask")
-    with place.visiting() as me, place.visiting("mate") as other:
-        mine, theirs = me.open(path_of(session)), other.open(path_of(session))
+    with place.visiting() as visit, place.visiting("mate") as other:
+        mine, theirs = visit.open(path_of(session)), other.open(path_of(session))
         for page in (mine, theirs):
             expect(page.get_by_role("button", name="Allow").first).to_be_enabled()
         theirs.route("**/live/**", lambda route: None)  # never answered: the page keeps showing the open question
@@ -245,14 +247,14 @@ def test_second_of_two_answers_is_refused_with_the_first(place: Place) -> None:
 
 def test_permission_closes_on_the_page_when_its_agent_dies(place: Place) -> None:
     session = place.start("ask", policy="manual")
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         expect(page.get_by_role("button", name="Allow").first).to_be_visible()
         session.kill_everything()
         closed = page.get_by_text("The agent ended before it got an answer, so this request is closed.")
         expect(closed).to_be_visible()
         expect(page.get_by_role("button", name="Allow")).to_have_count(0)
-        assert me.complaints == []
+        assert visit.complaints == []
 
 
 def test_losing_membership_or_login_closes_the_open_page(place: Place) -> None:
@@ -268,13 +270,13 @@ def test_losing_membership_or_login_closes_the_open_page(place: Place) -> None:
         expect(pages[1].get_by_text("You are logged out.")).to_be_visible()
         place.shell("from django.contrib.auth.models import User; User.objects.get(username='leaver').groups.clear()")
         expect(pages[0].get_by_text("This no longer exists, or you no longer have access to it.")).to_be_visible()
-        asked: list[str] = []
+        requests: list[str] = []
         for page in pages:
-            page.on("request", lambda request: asked.append(request.url))
-            page.on("websocket", lambda socket: asked.append(socket.url))
+            page.on("request", lambda request: requests.append(request.url))
+            page.on("websocket", lambda socket: requests.append(socket.url))
         session.prompt("work 1")
         eventually(lambda: len(session.prompts()) == 2 and session.row["state"] == "WAITING_FOR_INPUT")
-        assert asked == [], "a stopped page requests nothing more"
+        assert requests == [], "a stopped page requests nothing more"
 
 
 def press_until(page: Page, key: str, name: str) -> None:
@@ -291,8 +293,8 @@ def press_until(page: Page, key: str, name: str) -> None:
 
 def test_conversation_can_be_held_by_keyboard_alone(place: Place) -> None:
     session = place.start("remember walrus")
-    with place.visiting() as me:
-        page = me.open(f"/tasks/{session.task_id}/")
+    with place.visiting() as visit:
+        page = visit.open(f"/tasks/{session.task_id}/")
         press_until(page, "Tab", AGENT)
         page.keyboard.press("Enter")
         page.wait_for_url(f"**{path_of(session)}")
@@ -313,14 +315,14 @@ def test_conversation_can_be_held_by_keyboard_alone(place: Place) -> None:
         page.keyboard.type("what was the word?")
         page.keyboard.press("Control+Enter")
         expect(agent_says(page).last).to_contain_text("walrus")
-        assert me.complaints == []
+        assert visit.complaints == []
 
 
 def test_conversation_works_on_a_phone_in_dark_mode(place: Place, picture: Picture) -> None:
     session = place.start("tool\nwrite notes.md hello\nask", "Sort the notes")
     screen: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
-    with place.visiting(**screen, has_touch=True, is_mobile=True) as me:
-        page = me.open(path_of(session))
+    with place.visiting(**screen, has_touch=True, is_mobile=True) as visit:
+        page = visit.open(path_of(session))
         expect(page.get_by_role("region", name="Permissions")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         found = Axe().run(page)
@@ -330,17 +332,17 @@ def test_conversation_works_on_a_phone_in_dark_mode(place: Place, picture: Pictu
         expect(pill(page, "Session")).to_have_text("Your turn")
         page.goto("/")
         expect(page.get_by_role("heading", name="Board")).to_be_visible()
-        assert me.complaints == []
+        assert visit.complaints == []
 
 
 def test_staff_can_start_a_sweep_and_see_its_result(place: Place) -> None:
     place.start("work 1", "Count the ticks")
-    with place.visiting() as me:
-        page = me.open("/")
+    with place.visiting() as visit:
+        page = visit.open("/")
         expect(page.get_by_role("link", name=AGENT).first).to_be_visible()
         page.get_by_role("link", name="Sweeps").click()
         page.get_by_role("button", name="Sweep now").click()
         expect(page.get_by_role("rowheader", name="Count the ticks")).to_be_visible()
         page.get_by_role("link", name="Show the sweep").click()
         expect(page.get_by_role("heading", name="Sweep: Regular check")).to_be_visible()
-        assert me.complaints == []
+        assert visit.complaints == []

@@ -52,9 +52,9 @@ class Newcomer:
 
     def log_in(self) -> None:
         """Open the login link that the first start prints."""
-        told = self.deployment.manage("create_demo")
-        link = re.search(r"/login/\S+", told.stdout)
-        assert link, told.stderr
+        output = self.deployment.manage("create_demo")
+        link = re.search(r"/login/\S+", output.stdout)
+        assert link, output.stderr
         self.visit.open(link[0])
         self.click(self.page.get_by_role("button", name="Log in"))
 
@@ -94,57 +94,57 @@ def newcomer(browser: Browser, tmp_path: Path) -> Iterator[Newcomer]:
 def test_newcomer_reaches_a_turn_of_a_real_agent_in_a_few_clicks(newcomer: Newcomer) -> None:
     require("codex-acp")
     kind = agent_type("codex")
-    me, home = newcomer, newcomer.deployment.home
+    visitor, home = newcomer, newcomer.deployment.home
     with running_model() as model:
         (home / ".codex").mkdir()
         (home / ".codex" / "config.toml").write_text(CODEX_CONFIG.format(url=model.url, key=kind.key))
-        me.log_in()
-        me.press("Choose an agent", "link")
-        me.press(f"Set up {kind.title}", "link")
-        expect(me.page.get_by_text(kind.install)).to_be_visible()
-        expect(me.page.get_by_role("button", name="Test", exact=True)).to_be_disabled()
-        me.install(kind.argv[0], f'#!/bin/sh\nCODEX_PATH={CODEX} exec {NODE} {CODEX_ACP} "$@"\n')
-        me.press("Check again", "link")
-        me.click(me.page.get_by_text("Use an API key"))
-        me.fill("Key", "a-dummy-key")
-        me.press("Store the key")
-        me.press("Test")
-        me.expect_test("Passed")
-        me.fill("Path of a git repository on Kandev’s machine", str(me.deployment.repository))
-        me.press("Add the repository")
-        me.page.get_by_label("What should Codex do?").fill(TASK)
-        me.press("Start")
-        expect(me.page.locator(".message.agent > :is(.prose, .as-written)").last).to_contain_text("ok")
+        visitor.log_in()
+        visitor.press("Choose an agent", "link")
+        visitor.press(f"Set up {kind.title}", "link")
+        expect(visitor.page.get_by_text(kind.install)).to_be_visible()
+        expect(visitor.page.get_by_role("button", name="Test", exact=True)).to_be_disabled()
+        visitor.install(kind.argv[0], f'#!/bin/sh\nCODEX_PATH={CODEX} exec {NODE} {CODEX_ACP} "$@"\n')
+        visitor.press("Check again", "link")
+        visitor.click(visitor.page.get_by_text("Use an API key"))
+        visitor.fill("Key", "a-dummy-key")
+        visitor.press("Store the key")
+        visitor.press("Test")
+        visitor.expect_test("Passed")
+        visitor.fill("Path of a git repository on Kandev’s machine", str(visitor.deployment.repository))
+        visitor.press("Add the repository")
+        visitor.page.get_by_label("What should Codex do?").fill(TASK)
+        visitor.press("Start")
+        expect(visitor.page.locator(".message.agent > :is(.prose, .as-written)").last).to_contain_text("ok")
         assert any(TASK in text for text in model.user_texts), "the model has received the task"
-    assert me.clicks + 1 <= MAX_CLICKS, "sending the prefilled prompt is one more click"
-    assert me.visit.unexpected() == []
+    assert visitor.clicks + 1 <= MAX_CLICKS, "sending the prefilled prompt is one more click"
+    assert visitor.visit.unexpected() == []
 
 
 def test_login_on_the_page_sends_the_waiting_prompt(newcomer: Newcomer) -> None:
     require("terminal")
-    kind, me = agent_type("codex"), newcomer
+    kind, visitor = agent_type("codex"), newcomer
     agent = ROOT / "tests" / "support" / "logged_out_agent.py"
     assert kind.login == f"{kind.argv[0]} cli login", "the adapter brings its own program, which is not on PATH"
     login = '[ "$1" = cli ] && echo Enter the code. && read code && touch "$HOME/logged-in" && exit'
-    me.install(kind.argv[0], f'#!/bin/sh\n{login}\nPYTHONPATH={ROOT} exec {sys.executable} {agent} "$@"\n')
-    me.log_in()
-    me.visit.open(f"/agents/{kind.name}/")
-    me.press("Test")
-    me.expect_test("Failed")
-    me.visit.open(f"/agents/{kind.name}/")
-    me.press("Log in", "link")
-    command = me.page.locator("[data-types]")
+    visitor.install(kind.argv[0], f'#!/bin/sh\n{login}\nPYTHONPATH={ROOT} exec {sys.executable} {agent} "$@"\n')
+    visitor.log_in()
+    visitor.visit.open(f"/agents/{kind.name}/")
+    visitor.press("Test")
+    visitor.expect_test("Failed")
+    visitor.visit.open(f"/agents/{kind.name}/")
+    visitor.press("Log in", "link")
+    command = visitor.page.locator("[data-types]")
     command.wait_for()
-    me.page.wait_for_load_state()  # a click types the command once the page's scripts have run
+    visitor.page.wait_for_load_state()  # a click types the command once the page's scripts have run
     shown = command.locator("code").inner_text()
     command.click()
-    screen = me.page.locator(".xterm-rows")
+    screen = visitor.page.locator(".xterm-rows")
     eventually(lambda: shown in screen.inner_text().replace("\xa0", " ").replace("\n", ""), timeout=60)
-    me.page.keyboard.press("Enter")
+    visitor.page.keyboard.press("Enter")
     expect(screen).to_contain_text("Enter the code.")
-    me.page.keyboard.type("1234\n")
-    expect(me.page.locator("#terminal .said")).to_contain_text("The login has ended.")
-    expect(me.page.locator(".message.agent > :is(.prose, .as-written)").last).to_contain_text(
+    visitor.page.keyboard.type("1234\n")
+    expect(visitor.page.locator("#terminal .said")).to_contain_text("The login has ended.")
+    expect(visitor.page.locator(".message.agent > :is(.prose, .as-written)").last).to_contain_text(
         "Hello from the demo agent."
     )
-    assert me.visit.unexpected() == []
+    assert visitor.visit.unexpected() == []

@@ -33,14 +33,14 @@ def world(browser: Browser) -> World:
 
 def failing(page: Page, part: str, refuse: Callable[[int], bool]) -> list[int]:
     """Fail requests for ``part`` whose number ``refuse`` accepts; return the numbers of all requests so far."""
-    asked: list[int] = []
+    requests: list[int] = []
 
     def answer(route: Route) -> None:
-        asked.append(len(asked))
-        route.abort() if refuse(asked[-1]) else route.continue_()
+        requests.append(len(requests))
+        route.abort() if refuse(requests[-1]) else route.continue_()
 
     page.route(part, answer)
-    return asked
+    return requests
 
 
 def loads_of(page: Page) -> list[str]:
@@ -53,19 +53,19 @@ def loads_of(page: Page) -> list[str]:
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
 def test_page_reloads_itself_after_a_failed_asset(part: str, visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
-    loads, asked = loads_of(page), failing(page, part, lambda number: number == 0)
+    loads, requests = loads_of(page), failing(page, part, lambda number: number == 0)
     page.goto(path_of(session))
     eventually(lambda: page.wait_for_timeout(50) or len(loads) == 2, describe="the page reloads")
     ingest_lines(session, {"kind": "message.agent", "text": "Here I am."})
     expect(page.get_by_text("Here I am.")).to_be_visible()
     expect(page.get_by_text(LACKING)).to_be_hidden()
-    assert len(asked) == 2
+    assert len(requests) == 2
     eventually(lambda: page.evaluate("sessionStorage.length") == 0, describe="the page forgets its attempts")
 
 
 def test_persistently_failing_asset_is_reported_after_a_few_reloads(visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
-    loads, asked = loads_of(page), failing(page, PARTS["its module"], lambda number: number <= RELOADS)
+    loads, requests = loads_of(page), failing(page, PARTS["its module"], lambda number: number <= RELOADS)
     page.goto(path_of(session))
     eventually(
         lambda: page.wait_for_timeout(50) or len(loads) == 1 + RELOADS,
@@ -77,7 +77,7 @@ def test_persistently_failing_asset_is_reported_after_a_few_reloads(visit: Any, 
     page.get_by_role("button", name="Reload").click()
     ingest_lines(session, {"kind": "message.agent", "text": "Here I am."})
     expect(page.get_by_text("Here I am.")).to_be_visible()
-    assert (len(loads), len(asked)) == (2 + RELOADS, 2 + RELOADS)
+    assert (len(loads), len(requests)) == (2 + RELOADS, 2 + RELOADS)
 
 
 def test_page_waits_for_a_server_that_disappeared_while_loading(visit: Any, world: World) -> None:
@@ -101,7 +101,7 @@ def test_page_waits_for_a_server_that_disappeared_while_loading(visit: Any, worl
 
 def test_automatic_reload_never_discards_typed_text(visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
-    loads, asked = loads_of(page), failing(page, PARTS["its module"], lambda number: number == 0)
+    loads, requests = loads_of(page), failing(page, PARTS["its module"], lambda number: number == 0)
     looks = failing(page, "**/healthz", lambda _: False)
     page.add_init_script(TYPE)
     page.clock.install()
@@ -109,4 +109,4 @@ def test_automatic_reload_never_discards_typed_text(visit: Any, world: World) ->
     expect(page.get_by_role("alert")).to_contain_text(LACKING)
     page.clock.run_for(60_000)
     expect(page.get_by_label("Your prompt")).to_have_value("Half a thought")
-    assert (len(loads), len(asked), len(looks)) == (1, 1, 0)
+    assert (len(loads), len(requests), len(looks)) == (1, 1, 0)

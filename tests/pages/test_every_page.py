@@ -59,14 +59,14 @@ def url_values(world: World) -> Mapping[str, Any]:
     world.ada.is_staff, world.ada.first_name = True, "Ada Lovelace"
     world.ada.save()
     credentials.create_token(world.ada, "Nightly build", "write", 90)
-    asked = SweepRequest.objects.create(by=world.ada, sweep=sweep, report={"sessions": []})
+    request = SweepRequest.objects.create(by=world.ada, sweep=sweep, report={"sessions": []})
     run = looped_run(world, session)
     return {
         "task_id": session.task_id,
         "session_id": session.id,
         "entry_id": session.messages.filter(role="agent").values_list("id", flat=True)[0],
         "sweep_id": sweep.id,
-        "request_id": asked.id,
+        "request_id": request.id,
         "team_id": world.team.pk,
         "repository_id": world.repository.pk,
         "workflow_id": run.workflow_id,
@@ -184,7 +184,7 @@ def test_token_is_created_shown_once_and_revoked(visit: Any, world: World) -> No
     assert accessibility_problems(page, "a new token") == []
     page.goto("/settings/tokens/")
     expect(page.locator("#new-token")).to_have_count(0)
-    page.on("dialog", lambda asked: asked.accept())
+    page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Revoke Nightly build").click()
     expect(page.get_by_text("Token revoked")).to_be_visible()
     assert ada.complaints == []

@@ -123,8 +123,8 @@ def test_agent_text_cannot_act_escape_its_message_or_imitate_the_page(visit: Any
     ingest_lines(session, asks(title=CARD, raw_input={"command": TEXTS["a line turned around"]}))
     session.prompts.create(message_id="held", text=TEXTS["a line turned around"] + CARD, state="held")
     ada = visit(viewport={"width": 1280, "height": 800})
-    page, asked, dialogs = ada.page, list[str](), list[str]()
-    page.on("request", lambda request: asked.append(request.url))
+    page, requests, dialogs = ada.page, list[str](), list[str]()
+    page.on("request", lambda request: requests.append(request.url))
 
     def dismiss(dialog: Dialog) -> None:
         dialogs.append(dialog.message)
@@ -146,7 +146,7 @@ def test_agent_text_cannot_act_escape_its_message_or_imitate_the_page(visit: Any
         "escapes": [],
     }
     assert dialogs == []
-    assert [url for url in asked if "spy.example" in url or "evil" in url] == []
+    assert [url for url in requests if "spy.example" in url or "evil" in url] == []
     assert page.locator(".asks").count() == 1, "the only question is not the agent's text"
     assert page.locator(".asks button").all_inner_texts() == ["Allow once", "Reject"]
     assert page.locator(".asks h2").inner_text().startswith("<section id=")

@@ -153,14 +153,14 @@ def test_requests_after_each_other_show_what_is_reported_of_their_calls() -> Non
     session, journal = with_open_requests(1)
     options = [{"option_id": "yes"}]
     first = journal.tool("call", title="Remove files")
-    asked = journal.line(
+    request = journal.line(
         "permission.requested", permission_id="asked", tool_call={"tool_call_id": "call"}, options=options
     )
     settled = journal.line("permission.cancelled", permission_id="asked", reason="withdrawn")
     again = journal.line(
         "permission.requested", permission_id="again", tool_call={"tool_call_id": "call"}, options=options
     )
-    ingest(session, [first, asked, settled, again, journal.tool("call", raw_input="rm -r .")])
+    ingest(session, [first, request, settled, again, journal.tool("call", raw_input="rm -r .")])
     calls = dict(session.permissions.filter(id__in=("asked", "again")).values_list("id", "tool_call"))
     assert calls["asked"].get("raw_input") is None
     assert calls["again"]["raw_input"] == "rm -r ."

@@ -41,8 +41,8 @@ def restore(deployment: Deployment, copy: Path) -> None:
 
 def count_prompts(session: Session, text: str) -> int:
     """Return how often the agent received a prompt, by its own memory."""
-    told = "".join(path.read_text() for path in session.agent_home.glob("*.jsonl"))
-    return told.count(f'"user", "text": "{text}"')
+    content = "".join(path.read_text() for path in session.agent_home.glob("*.jsonl"))
+    return content.count(f'"user", "text": "{text}"')
 
 
 def is_exported(session: Session) -> bool:
@@ -77,14 +77,14 @@ def test_restored_database_runs_nothing_twice_and_reads_the_journals(deployment:
         timeout=60,
         describe="the later session's turn has completed and is exported",
     )
-    said, epoch = session.agent_log(), session.row["epoch"]
+    log, epoch = session.agent_log(), session.row["epoch"]
     deployment.kill_server()
     restore(deployment, copy)
 
     deployment.serve()
 
     eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="the session is stopped")
-    assert session.agent_text() == said
+    assert session.agent_text() == log
     assert [row["state"] for row in session.prompts()] == ["done", "done"]  # the journal reported it
     assert (count_prompts(session, "work 3"), count_prompts(session, "remember walrus")) == (1, 1)
     assert session.journal().count('"kind":"prompt.accepted"') == 2

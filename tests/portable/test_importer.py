@@ -146,10 +146,10 @@ def test_problems_beyond_a_limit_are_counted(
     (folder / "a.json").write_text(json.dumps({"id": "a", "title": "x"}))
     (folder / "a.messages.jsonl").write_text("damaged\n" * 40)
     assert run_import(folder) == 1
-    said = capsys.readouterr().out
-    assert said.count("a.messages.jsonl:") == 3
-    assert "a: 37 more problems are not listed" in said
-    assert "40 items left out" in said
+    output = capsys.readouterr().out
+    assert output.count("a.messages.jsonl:") == 3
+    assert "a: 37 more problems are not listed" in output
+    assert "40 items left out" in output
 
 
 def test_related_rows_are_found_by_name_or_created_inert(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,14 +165,14 @@ def test_related_rows_are_found_by_name_or_created_inert(folder: Path, capsys: p
     assert (back.agent_profile.command, back.agent_profile.env) == ([], {})
     assert not back.task.team.user_set.exists()
     assert back.task.repository is None
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in (
         "team “team” is new",
         "“/srv/repository” is not opened",
         "a limit of 0 agents",
         "without command",
     ):
-        assert words in said
+        assert words in output
 
 
 def test_second_import_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,9 +263,9 @@ def test_foreign_record_is_imported(folder: Path, capsys: pytest.CaptureFixture[
     assert (run.state, run.reason, run.wait_kind, run.waited) == ("interrupted", "process_exit", "tool_result", True)
     assert session_status(session)["derived_status"] == "interrupted_waiting"
     assert session.desired_state == "stopped"
-    said = capsys.readouterr().out
-    assert "lines 1 to 144 are missing" in said
-    assert "“/repo” is not opened to team “ours”" in said
+    output = capsys.readouterr().out
+    assert "lines 1 to 144 are missing" in output
+    assert "“/repo” is not opened to team “ours”" in output
     assert run_import(folder) == 0
     assert TaskSession.objects.count() == 1
 
@@ -281,9 +281,9 @@ def test_corrupt_snapshot_is_replaced_by_the_log(folder: Path) -> None:
 
     back = TaskSession.objects.get(id=session.id)
     assert events_of(back) == events
-    told = everything_of(back)
+    restored = everything_of(back)
     for what in ("messages", "conversation", "prompt states", "runs", "permissions"):
-        assert told[what] == everything[what]
+        assert restored[what] == everything[what]
 
 
 def line(seq: int, text: str = "x", **more: object) -> str:
@@ -292,7 +292,7 @@ def line(seq: int, text: str = "x", **more: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("log", "kept", "told"),
+    ("log", "kept", "text"),
     [
         (line(1) + line(2) + '{"seq": 3, "ts"', [1, 2], ":3: incomplete"),
         (line(1) + "\x00" * 20 + "\n" + line(2), [1, 2], ":2: not JSON"),
@@ -315,17 +315,17 @@ def line(seq: int, text: str = "x", **more: object) -> str:
     ],
 )
 def test_damaged_log_loses_only_its_damaged_lines(
-    folder: Path, capsys: pytest.CaptureFixture[str], log: str, kept: list[int], told: str
+    folder: Path, capsys: pytest.CaptureFixture[str], log: str, kept: list[int], text: str
 ) -> None:
     folder.mkdir()
     (folder / "other.messages.jsonl").write_text(log)
 
-    assert run_import(folder) == (1 if told else 0)
+    assert run_import(folder) == (1 if text else 0)
 
     session = TaskSession.objects.get()
     assert [seq for seq, name, *_ in events_of(session) if name != "session.journal_gap"] == kept
     assert ("session.journal_gap" in names(session)) == (kept != list(range(1, len(kept) + 1)))
-    assert told in capsys.readouterr().out
+    assert text in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def test_invalid_settings_are_left_out(folder: Path) -> None:
     session = session_with_history()
     export(session, folder)
     path = folder / f"{session.id}.json"
-    told = [{"setting": 1, "value": "a"}, {"setting": "mode", "value": {}}, {"setting": "x" * 300, "value": True}]
-    path.write_text(json.dumps({**json.loads(path.read_text()), "chosen_settings": [*told, None]}))
+    stored = [{"setting": 1, "value": "a"}, {"setting": "mode", "value": {}}, {"setting": "x" * 300, "value": True}]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chosen_settings": [*stored, None]}))
     delete_sessions()
     assert run_import(folder) == 0
     assert not AgentSettings.objects.exists()

@@ -45,8 +45,8 @@ def test_every_event_survives_the_round_trip(
 
 
 def test_line_conforms_to_the_format() -> None:
-    said = LogEvent(145, AT, MESSAGE_ADDED, {"message_id": "m", "role": "user", "text": "run tests", "complete": True})
-    assert event_to_line(said) == {
+    event = LogEvent(145, AT, MESSAGE_ADDED, {"message_id": "m", "role": "user", "text": "run tests", "complete": True})
+    assert event_to_line(event) == {
         "seq": 145,
         "ts": "2026-02-21T10:01:10.250001Z",
         "kind": "message.user",

@@ -86,9 +86,9 @@ def test_overdue_prompt_is_reported_once_with_its_reason(make: Callable[[], Task
     session = with_old_prompt(make())
     assert overdue.report_overdue_prompts() == 1
     assert overdue.report_overdue_prompts() == 0
-    [said] = overdue_events(session)
-    assert (said["message_id"], said["reason"], said["state"]) == ("late", reason, "queued")
-    assert said["waited_seconds"] >= LATE.total_seconds() - 1
+    [event] = overdue_events(session)
+    assert (event["message_id"], event["reason"], event["state"]) == ("late", reason, "queued")
+    assert event["waited_seconds"] >= LATE.total_seconds() - 1
     status = session_status(fresh(session))
     assert (status["overdue_prompts"], status["needs_attention"]) == (1, True)
 
@@ -104,7 +104,7 @@ def test_overdue_prompt_stays_queued_and_can_be_withdrawn() -> None:
 def test_prompt_being_sent_can_be_overdue() -> None:
     session = with_old_prompt(running_session(), state="sending")
     overdue.report_overdue_prompts()
-    assert [said["state"] for said in overdue_events(session)] == ["sending"]
+    assert [event["state"] for event in overdue_events(session)] == ["sending"]
 
 
 def before_the_deadline() -> TaskSession:

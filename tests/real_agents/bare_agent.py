@@ -33,17 +33,17 @@ class BareAgent:
         self._number += 1
         self._write({"id": self._number, "method": method, "params": params})
         for line in self._process.stdout:
-            told = _parsed(line)
-            if told.get("id") == self._number and "method" not in told:
-                return told["result"] if "result" in told else {"error": told.get("error")}
-            if on_other is not None and told:
-                on_other(told)
+            message = _parsed(line)
+            if message.get("id") == self._number and "method" not in message:
+                return message["result"] if "result" in message else {"error": message.get("error")}
+            if on_other is not None and message:
+                on_other(message)
         raise AssertionError(f"the agent ended before it answered {method}")
 
     def initialize(self, **capabilities: Any) -> Mapping[str, Any]:
         """Return the agent's answer to ``initialize`` with these client capabilities."""
-        told: Mapping[str, Any] = self.call("initialize", protocolVersion=1, clientCapabilities=capabilities)
-        return told
+        initialized: Mapping[str, Any] = self.call("initialize", protocolVersion=1, clientCapabilities=capabilities)
+        return initialized
 
     def notify(self, method: str, **params: Any) -> None:
         """Send a notification."""
@@ -84,16 +84,16 @@ def bare_agent(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Iterato
         process.wait()
 
 
-def offered_capabilities(told: Mapping[str, Any]) -> set[str]:
+def offered_capabilities(message: Mapping[str, Any]) -> set[str]:
     """Return the ``session/`` methods that the answer to ``initialize`` offers, named as in ``AgentType.offers``."""
-    claims = told["agentCapabilities"]
+    claims = message["agentCapabilities"]
     loads = {"load"} if claims.get("loadSession") else set()
     return loads | (set(claims.get("sessionCapabilities") or {}) & set(CAPABILITIES))
 
 
 def _parsed(line: bytes) -> Mapping[str, Any]:
     try:
-        told = json.loads(line)
+        message = json.loads(line)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return message if isinstance(message, dict) else {}

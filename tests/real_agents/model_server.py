@@ -84,8 +84,8 @@ class ModelServer:
     async def answer(self, messages: list[tuple[str, str]], tools: Mapping[str, Json]) -> str | ToolCall:
         """Return the model's answer to ``messages``, pairs of role and text, or the call of one of ``tools``."""
         self.requests.append("\n".join(text for _, text in messages))
-        said = [_ADDED_BY_AGENT.sub("", text).strip() for role, text in messages if role == "user"]
-        last = next((text for text in reversed(said) if text), "")
+        texts = [_ADDED_BY_AGENT.sub("", text).strip() for role, text in messages if role == "user"]
+        last = next((text for text in reversed(texts) if text), "")
         self.user_texts.append(last)
         if re.search("what was the word", last, re.IGNORECASE):
             words = [word for _, text in messages for word in _WORD.findall(text)]
@@ -170,8 +170,8 @@ async def _models(request: web.Request) -> web.Response:
 
 
 async def _chat(server: ModelServer, request: web.Request) -> web.StreamResponse:
-    asked = await request.json()
-    answer = await server.answer(_messages(asked.get("messages", [])), offered_tools(asked))
+    body = await request.json()
+    answer = await server.answer(_messages(body.get("messages", [])), offered_tools(body))
     base = {"id": _new_id("chat"), "created": 0, "model": "mock"}
     message: dict[str, Any] = {"role": "assistant", "content": answer}
     end = "stop"
@@ -179,7 +179,7 @@ async def _chat(server: ModelServer, request: web.Request) -> web.StreamResponse
         function = {"name": answer.name, "arguments": json.dumps(answer.arguments)}
         call = {"index": 0, "id": _new_id("call"), "type": "function", "function": function}
         message, end = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
-    if not asked.get("stream"):
+    if not body.get("stream"):
         choice = {"index": 0, "message": message, "finish_reason": end}
         return web.json_response({**base, "object": "chat.completion", "choices": [choice], "usage": _chat_usage()})
     base["object"] = "chat.completion.chunk"
@@ -196,8 +196,8 @@ def _chat_usage() -> Json:
 
 
 async def _responses(server: ModelServer, request: web.Request) -> web.StreamResponse:
-    asked = await request.json()
-    answer = await server.answer(_messages(asked.get("input", [])), offered_tools(asked))
+    body = await request.json()
+    answer = await server.answer(_messages(body.get("input", [])), offered_tools(body))
     item: dict[str, Any]
     if isinstance(answer, ToolCall):
         item = {"type": "function_call", "id": _new_id("item"), "call_id": _new_id("call"), "name": answer.name}
@@ -213,7 +213,7 @@ async def _responses(server: ModelServer, request: web.Request) -> web.StreamRes
         "status": "completed",
     }
     done = {**response, "output": [item], "usage": _USAGE}
-    if not asked.get("stream"):
+    if not body.get("stream"):
         return web.json_response(done)
     where = {"output_index": 0, "content_index": 0, "item_id": item["id"]}
     said: list[Json] = [
@@ -234,14 +234,14 @@ async def _responses(server: ModelServer, request: web.Request) -> web.StreamRes
 
 
 async def _anthropic(server: ModelServer, request: web.Request) -> web.StreamResponse:
-    asked = await request.json()
-    answer = await server.answer(_messages(asked.get("messages", [])), offered_tools(asked))
+    body = await request.json()
+    answer = await server.answer(_messages(body.get("messages", [])), offered_tools(body))
     usage = {"input_tokens": 10, "output_tokens": 2}
     message = {
         "id": _new_id("msg"),
         "type": "message",
         "role": "assistant",
-        "model": asked.get("model", "mock"),
+        "model": body.get("model", "mock"),
         "usage": usage,
     }
     reason = "tool_use" if isinstance(answer, ToolCall) else "end_turn"
@@ -250,7 +250,7 @@ async def _anthropic(server: ModelServer, request: web.Request) -> web.StreamRes
         delta = {"type": "input_json_delta", "partial_json": json.dumps(answer.arguments)}
     else:
         block, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": answer}
-    if not asked.get("stream"):
+    if not body.get("stream"):
         content = {**block, "input": answer.arguments} if isinstance(answer, ToolCall) else {**block, "text": answer}
         return web.json_response({**message, "content": [content], "stop_reason": reason, "stop_sequence": None})
     stream = await _open_stream(request)

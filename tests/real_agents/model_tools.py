@@ -55,9 +55,9 @@ def wanted_call(text: str, tools: Mapping[str, Json]) -> ToolCall | None:
     return ToolCall(name, _fitted(_QUESTION_ARGUMENTS, tools[name])) if name else None
 
 
-def offered_tools(asked: Json) -> dict[str, Json]:
+def offered_tools(request: Json) -> dict[str, Json]:
     """Return the schemas of the tools in a request of any of the APIs, by name."""
-    found = [tool.get("function", tool) for tool in asked.get("tools") or ()]
+    found = [tool.get("function", tool) for tool in request.get("tools") or ()]
     return {
         str(tool["name"]): tool.get("parameters") or tool.get("input_schema") or {} for tool in found if "name" in tool
     }

@@ -152,9 +152,11 @@ async def test_unknown_thread_is_reported_by_its_patterns(
 
 def shapes(argv: list[str], env: Mapping[str, str], cwd: Path, prompt: str) -> dict[str, Any]:
     """Return the field names of each kind of line, which a reader may rely on."""
-    told = subprocess.run(argv, env=env, cwd=cwd, input=prompt, capture_output=True, text=True, timeout=60, check=True)
+    completed = subprocess.run(
+        argv, env=env, cwd=cwd, input=prompt, capture_output=True, text=True, timeout=60, check=True
+    )
     found: dict[str, Any] = {}
-    for line in map(json.loads, told.stdout.splitlines()):
+    for line in map(json.loads, completed.stdout.splitlines()):
         item = line.get("item", {})
         if item.get("type") != "error":  # it does not know the loopback model
             kind = f"{line['type']} {item.get('type', '')}".strip()

@@ -23,15 +23,15 @@ def told(talk: list[HistoryEntry], budget: int = 60_000, **options: Any) -> Inje
 
 
 def test_history_has_messages_in_order_with_roles_and_tool_calls() -> None:
-    said = told(TALK)
-    assert said.text == (
+    injection = told(TALK)
+    assert injection.text == (
         "[USER]: Rename it.\n"
         '[TOOL CALL: edit parser.py] {"path": "parser.py"}\n'
         "[TOOL RESULT: edit parser.py] ok\n"
         "[ASSISTANT]: Done."
     )
-    assert (said.told, said.cut, said.shortened, said.redacted) == (3, 0, 0, 0)
-    assert said.estimated_tokens == -(-len(said.text) // 4)
+    assert (injection.told, injection.cut, injection.shortened, injection.redacted) == (3, 0, 0, 0)
+    assert injection.estimated_tokens == -(-len(injection.text) // 4)
 
 
 def test_frame_has_the_agreed_text() -> None:
@@ -58,18 +58,18 @@ def test_frame_has_the_agreed_text() -> None:
     ],
 )
 def test_limits_count_characters_not_bytes(entry: HistoryEntry, letters: list[int]) -> None:
-    said = told([entry])
-    assert [line.count("ä") + line.count("😀") for line in said.text.splitlines()] == letters
+    injection = told([entry])
+    assert [line.count("ä") + line.count("😀") for line in injection.text.splitlines()] == letters
     whole = len(entry.text) == letters[-1]
-    assert said.shortened == (0 if whole else 1)
-    assert ("[cut]" in said.text) is not whole
+    assert injection.shortened == (0 if whole else 1)
+    assert ("[cut]" in injection.text) is not whole
 
 
 def test_history_drops_the_oldest_messages_and_says_so() -> None:
-    said = told(TALK, len(told(TALK[2:]).text))
-    assert said.text == told(TALK[2:]).text
-    assert said.cut == 1  # a thought is no loss
-    assert "(1 older entry is left out.)" in prepend_history(said, "Go on.")
+    injection = told(TALK, len(told(TALK[2:]).text))
+    assert injection.text == told(TALK[2:]).text
+    assert injection.cut == 1  # a thought is no loss
+    assert "(1 older entry is left out.)" in prepend_history(injection, "Go on.")
     assert told(TALK, 18).text == "[ASSISTANT]: Done."
 
 
@@ -83,15 +83,15 @@ def test_budget_is_never_exceeded_and_reading_stops_early() -> None:
 
     for budget in (0, 1, 100, 5000):
         read.clear()
-        said = build_injection(newest_first(), 400, budget)
-        assert len(said.text) <= budget
-        assert said.told + said.cut == 400
-        assert len(read) == said.told + 1
+        injection = build_injection(newest_first(), 400, budget)
+        assert len(injection.text) <= budget
+        assert injection.told + injection.cut == 400
+        assert len(read) == injection.told + 1
 
 
 def test_interrupted_tool_call_is_marked() -> None:
-    said = told([HistoryEntry("tool", "", name="make test", unfinished=True), HistoryEntry("tool", "", name="ls")])
-    assert said.text.splitlines() == [
+    injection = told([HistoryEntry("tool", "", name="make test", unfinished=True), HistoryEntry("tool", "", name="ls")])
+    assert injection.text.splitlines() == [
         "[TOOL CALL: make test]",
         "[TOOL RESULT: make test] (no result: it was interrupted)",
         "[TOOL CALL: ls]",
@@ -146,11 +146,11 @@ def test_secrets_are_redacted_and_counted() -> None:
         HistoryEntry("tool", "password = hunter2hunter2", name="cat .env", arguments='{"token": "not-so-plain-1"}'),
         HistoryEntry("agent", "I used the-profile's-own-key."),
     ]
-    said = told(talk, secrets=["the-profile's-own-key"])
+    injection = told(talk, secrets=["the-profile's-own-key"])
     for secret in ("AKIAIOSFODNN7EXAMPLE", "hunter2hunter2", "not-so-plain-1", "the-profile's-own-key"):
-        assert secret not in said.text
-    assert said.redacted == 4
-    assert "(4 secrets are left out.)" in prepend_history(said, "Go on.")
+        assert secret not in injection.text
+    assert injection.redacted == 4
+    assert "(4 secrets are left out.)" in prepend_history(injection, "Go on.")
     assert "(1 secret is left out.)" in prepend_history(told(talk[:1]), "Go on.")
 
 

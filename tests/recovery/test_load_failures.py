@@ -179,9 +179,9 @@ def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
     """Return the banner's text and buttons after a supervisor pass."""
     status = replace(load_status(session), recovering=False)
     assessment = assess_session(session)
-    said = situation(load_facts(session, status, assessment))
-    assert said is not None
-    return said.text, tuple(button.text for button in banner_buttons(said, assessment))
+    shown = situation(load_facts(session, status, assessment))
+    assert shown is not None
+    return shown.text, tuple(button.text for button in banner_buttons(shown, assessment))
 
 
 @pytest.mark.parametrize("name", FAILURES)

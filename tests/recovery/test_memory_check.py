@@ -40,8 +40,8 @@ def resumed_session(home: Path, *, memory_check: bool = True, replays: bool = Fa
     """Return a session whose agent loaded its conversation, without a replay unless it ``replays``."""
     resume = Resume(home, "custom_acp")
     change(resume.session.agent_profile, memory_check=memory_check)
-    said = [chunk("user", ASKED)] if replays else []
-    return resume.run(agent(load=True, session_load=[*said, result({})]))
+    replay = [chunk("user", ASKED)] if replays else []
+    return resume.run(agent(load=True, session_load=[*replay, result({})]))
 
 
 def answer_check(session: TaskSession, *chunks: str, batches: int = 1) -> ContinuityReceipt:

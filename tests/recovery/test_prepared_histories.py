@@ -114,9 +114,9 @@ def test_supervisor_builds_the_history_and_the_receipt_counts_what_is_sent() -> 
         sent = agentctl.prompts[0]["text"]
     assert "hunter2" not in sent
     assert "(1 secret is left out.)" in sent
-    told = fresh(receipt).evidence["injection"]
-    assert (told["entries_told"], told["secrets_redacted"]) == (2, 1)
-    assert session_status(fresh(session))["history"] == told
+    injection = fresh(receipt).evidence["injection"]
+    assert (injection["entries_told"], injection["secrets_redacted"]) == (2, 1)
+    assert session_status(fresh(session))["history"] == injection
 
 
 @pytest.mark.parametrize(("kind", "is_counted"), [("injected", True), ("fresh", False), ("failed", False)])

@@ -109,8 +109,8 @@ def test_table_has_its_columns_and_ends_with_a_summary(
     call_command("recover_sessions")
     lines = capsys.readouterr().out.splitlines()
     assert tuple(lines[0].split()) == COLUMNS
-    for told in ("Faster parser", str(session.id)[:8], "recording", "dead", "dead resume now"):
-        assert told in lines[1]
+    for text in ("Faster parser", str(session.id)[:8], "recording", "dead", "dead resume now"):
+        assert text in lines[1]
     assert lines[-1].startswith("1 examined in ")
 
 
@@ -189,7 +189,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "text"),
     [
         (("--timeout", "soon"), "'soon' is not a positive number"),
         (("--concurrency", "0"), "'0' is not a positive number"),
@@ -200,14 +200,14 @@ def files(directory: Path) -> dict[str, bytes]:
     ],
 )
 def test_invalid_argument_prints_one_line(
-    flags: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+    flags: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         Command().run_from_argv(["manage.py", "recover_sessions", *flags])
     (line,) = capsys.readouterr().err.splitlines()
     assert ended.value.code == 2
     assert line.startswith("manage.py recover_sessions: ")
-    assert told in line
+    assert text in line
     assert not RecoverySweep.objects.exists()
 
 
@@ -274,12 +274,12 @@ def test_missing_database_is_not_created(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "text"),
     [
         ("KANDEV_LEASE_TTTL", "3", "unknown setting KANDEV_LEASE_TTTL: did you mean KANDEV_LEASE_TTL?"),
         ("KANDEV_SWEEP_TIMEOUT", "soon", "KANDEV_SWEEP_TIMEOUT=soon: must be a number of seconds, 0 or more"),
     ],
 )
-def test_invalid_environment_prints_one_line(tmp_path: Path, name: str, value: str, told: str) -> None:
-    assert refusal_of(environment(tmp_path / "data", **{name: value})) == f"kandev: {told}"
+def test_invalid_environment_prints_one_line(tmp_path: Path, name: str, value: str, text: str) -> None:
+    assert refusal_of(environment(tmp_path / "data", **{name: value})) == f"kandev: {text}"
     assert not (tmp_path / "data").exists()

@@ -204,10 +204,10 @@ def test_wait_fails_when_the_supervisor_has_not_swept_in_time(runtime: Recording
     assert "the supervisor had not finished its first sweep after 0.3 s" in err
 
 
-@pytest.mark.parametrize("told", ["yesterday", "2026-01-01", "2026-01-01T00:00:00"])
-def test_since_requires_a_time_zone(told: str) -> None:
+@pytest.mark.parametrize("text", ["yesterday", "2026-01-01", "2026-01-01T00:00:00"])
+def test_since_requires_a_time_zone(text: str) -> None:
     with pytest.raises(CommandError, match="is not a time with a time zone"):
-        call_command("recover_sessions", "--since", told)
+        call_command("recover_sessions", "--since", text)
 
 
 def test_since_must_not_be_in_the_future() -> None:
@@ -250,8 +250,8 @@ def test_command_beside_a_supervisor_reports_its_results(
     session = leased_session(runtime)
     with live_supervisor() as row:
         sweep = RecoverySweep.objects.create(boot_id=row.boot_id, trigger="boot", started_at=timezone.now())
-        told = {"observed": "alive", "rule": "alive_same_agent", "agent_action": "reattach"}
-        SweepOutcome.objects.create(sweep=sweep, session=session, receipt_kind="reattached", **told)
+        values = {"observed": "alive", "rule": "alive_same_agent", "agent_action": "reattach"}
+        SweepOutcome.objects.create(sweep=sweep, session=session, receipt_kind="reattached", **values)
         out = printed_output(capsys)
         document = run_command()[1]
     assert "foreign lease" not in out

@@ -153,8 +153,8 @@ def test_nothing_is_written_under_a_foreign_lease(decided: Decided) -> None:
 def test_live_agent_is_stopped_only_on_request_or_for_sleep(decided: Decided) -> None:
     for facts, _, decision in decided:
         if decision.agent_action == "stop":
-            asked = facts.desired_state == DesiredState.STOPPED or facts.session_state in TERMINAL_STATES
-            assert asked or facts.task_archived or facts.task_closed or facts.asleep, decision
+            is_at_rest = facts.desired_state == DesiredState.STOPPED or facts.session_state in TERMINAL_STATES
+            assert is_at_rest or facts.task_archived or facts.task_closed or facts.asleep, decision
 
 
 def test_no_second_agent_starts_beside_a_live_one(decided: Decided) -> None:

@@ -168,8 +168,8 @@ def test_situation_is_decided_by_its_rule(
     moved = decision.session_move
     if moved in ("fail", "give_up"):
         moved = f"{moved} {decision.session_error_code}"
-    said = (decision.rule, decision.executor_move, moved, decision.agent_action, decision.interrupt_run)
-    assert said == (rule, executor, session, action, interrupted)
+    outcome = (decision.rule, decision.executor_move, moved, decision.agent_action, decision.interrupt_run)
+    assert outcome == (rule, executor, session, action, interrupted)
 
 
 @pytest.mark.parametrize(

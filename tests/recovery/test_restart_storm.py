@@ -51,8 +51,8 @@ def environment(home: Path) -> dict[str, str]:
 def counts(url: str) -> dict[str, Any]:
     """Return the counts of the fake agentctls."""
     with urllib.request.urlopen(f"{url}/counts", timeout=PATIENCE) as answer:
-        told: dict[str, Any] = json.loads(answer.read())
-    return told
+        document: dict[str, Any] = json.loads(answer.read())
+    return document
 
 
 def test_all_sessions_start_a_few_at_a_time_and_report_their_place(url: str, tmp_path: Path) -> None:

@@ -96,10 +96,10 @@ TABLE = [
 def test_session_is_assessed_by_its_row(
     row: int, changes: list[dict[str, Any]], resumable: bool, needed: bool, reason: str, strategy: str | None
 ) -> None:
-    said = assessed(*changes)
-    assert (said.row, said.is_resumable, said.needs_resume) == (row, resumable, needed)
-    assert (said.resume_reason, said.strategy) == (reason, strategy)
-    assert said.is_at_rest is (row not in (Row.RUNNING, Row.RECENTLY_SEEN))
+    assessment = assessed(*changes)
+    assert (assessment.row, assessment.is_resumable, assessment.needs_resume) == (row, resumable, needed)
+    assert (assessment.resume_reason, assessment.strategy) == (reason, strategy)
+    assert assessment.is_at_rest is (row not in (Row.RUNNING, Row.RECENTLY_SEEN))
 
 
 def test_session_with_damaged_rows_may_have_an_agent_and_is_not_at_rest() -> None:
@@ -114,9 +114,9 @@ def test_one_fact_against_native_resume_is_enough(fact: str) -> None:
 
 @pytest.mark.parametrize("facts", [facts for _, _, facts in RESUME_EXAMPLES])
 def test_only_resumable_sessions_need_a_resume_and_have_a_strategy(facts: ResumeFacts) -> None:
-    said = assess(facts, NOW)
-    assert said.is_resumable or not said.needs_resume
-    assert said.cause.is_resumable is (said.cause.strategy is not None)
+    assessment = assess(facts, NOW)
+    assert assessment.is_resumable or not assessment.needs_resume
+    assert assessment.cause.is_resumable is (assessment.cause.strategy is not None)
 
 
 @pytest.mark.parametrize("over", [RUNNING, SEEN])
@@ -130,8 +130,8 @@ def test_session_without_its_agent_follows_the_rows_below(over: dict[str, Any]) 
 
 
 def test_stop_without_a_user_does_not_override_the_table() -> None:
-    said = assessed({"desired_state": DesiredState.STOPPED})
-    assert (said.resume_reason, said.needs_resume) == ("agent_not_running", True)
+    assessment = assessed({"desired_state": DesiredState.STOPPED})
+    assert (assessment.resume_reason, assessment.needs_resume) == ("agent_not_running", True)
 
 
 def test_session_wanted_again_does_not_count_as_stopped() -> None:

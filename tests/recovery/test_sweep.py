@@ -140,8 +140,8 @@ def test_sweep_writes_what_its_rule_decides_and_repeating_it_nothing(case: Case,
 
 
 def states_and_seq(session: TaskSession) -> dict[str, Any]:
-    told = database_dump.dump(leaving_out={*database_dump.MOMENTS, "generation", "owner", "lease_expires_at"})
-    return {"states": told, "seq": fresh(session).last_seq}
+    rows = database_dump.dump(leaving_out={*database_dump.MOMENTS, "generation", "owner", "lease_expires_at"})
+    return {"states": rows, "seq": fresh(session).last_seq}
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)

@@ -57,10 +57,10 @@ def test_loading_many_sessions_needs_as_many_queries_as_loading_one(runtime: Rec
 
 def test_sessions_not_seen_for_longest_are_observed_first(runtime: RecordingRuntime) -> None:
     now = timezone.now()
-    heard = {"just now": now, "never": None, "a while ago": now - timedelta(minutes=1)}
+    last_seen = {"just now": now, "never": None, "a while ago": now - timedelta(minutes=1)}
     sessions = {
         str(running_session(runtime=runtime.name, execution={**NO_LEASE, "last_seen_at": at}).id): name
-        for name, at in heard.items()
+        for name, at in last_seen.items()
     }
     sweep_once(SweepScope("boot", dry_run=True))
     assert [sessions[one] for one in runtime.asked] == ["never", "a while ago", "just now"]

@@ -35,47 +35,51 @@ def make_and_await(ask: Callable[[], SweepRequest]) -> SweepRequest:
     async def run() -> SweepRequest:
         stop, supervisor = asyncio.Event(), SupervisorLoop()
         supervising = asyncio.create_task(supervisor.run(stop, first_sweep=False))
-        asked = await run_in_database(ask)
+        sweep_request = await run_in_database(ask)
 
         async def done() -> bool:
-            return await run_in_database(lambda: fresh(asked).done_at is not None)
+            return await run_in_database(lambda: fresh(sweep_request).done_at is not None)
 
         try:
             await eventually_async(done, describe="the request is done")
         finally:
             stop.set()
             await supervising
-        return asked
+        return sweep_request
 
     return fresh(asyncio.run(run()))
 
 
-def report_of(asked: SweepRequest) -> dict[str, Any]:
+def report_of(sweep_request: SweepRequest) -> dict[str, Any]:
     """Return the report of a finished request."""
-    assert asked.report is not None
-    return dict(asked.report)
+    assert sweep_request.report is not None
+    return dict(sweep_request.report)
 
 
 def test_requested_sweep_is_stored_even_if_it_decides_nothing(session: TaskSession) -> None:
-    asked = make_and_await(lambda: request_sweep(make_user()))
+    sweep_request = make_and_await(lambda: request_sweep(make_user()))
     sweep = RecoverySweep.objects.get()
-    assert (asked.sweep, sweep.trigger, sweep.examined) == (sweep, "reconcile", 1)
-    assert report_of(asked)["sweep_id"] == str(sweep.id)
-    assert [row["rule"] for row in report_of(asked)["sessions"]] == ["unknown_first"]
+    assert (sweep_request.sweep, sweep.trigger, sweep.examined) == (sweep, "reconcile", 1)
+    assert report_of(sweep_request)["sweep_id"] == str(sweep.id)
+    assert [row["rule"] for row in report_of(sweep_request)["sessions"]] == ["unknown_first"]
 
 
 def test_requested_sweep_examines_only_the_named_sessions(session: TaskSession, runtime: RecordingRuntime) -> None:
     running_session(task=session.task, runtime=runtime.name, execution={"runtime": runtime.name, "owner": ""})
-    asked = make_and_await(lambda: request_sweep(None, sessions=[session.id]))
-    assert [row["session_id"] for row in report_of(asked)["sessions"]] == [str(session.id)]
+    sweep_request = make_and_await(lambda: request_sweep(None, sessions=[session.id]))
+    assert [row["session_id"] for row in report_of(sweep_request)["sessions"]] == [str(session.id)]
 
 
 def test_dry_run_leaves_only_its_report(session: TaskSession, runtime: RecordingRuntime) -> None:
     runtime.sees.clear()  # now dead, so a sweep would act
     before = (session.state, session.last_seq)
-    asked = make_and_await(lambda: request_sweep(None, dry_run=True))
-    assert (asked.sweep, report_of(asked)["dry_run"], report_of(asked)["examined"]) == (None, True, 1)
-    assert report_of(asked)["sessions"][0]["agent_action"] != "none"
+    sweep_request = make_and_await(lambda: request_sweep(None, dry_run=True))
+    assert (sweep_request.sweep, report_of(sweep_request)["dry_run"], report_of(sweep_request)["examined"]) == (
+        None,
+        True,
+        1,
+    )
+    assert report_of(sweep_request)["sessions"][0]["agent_action"] != "none"
     assert (fresh(session).state, fresh(session).last_seq) == before
     assert not RecoverySweep.objects.exists()
 

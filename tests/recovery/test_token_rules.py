@@ -47,8 +47,10 @@ def start_agent_of(session: TaskSession, mode: str = "auto", **answer: Any) -> T
     plan = claim_start_of(session, mode)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
-    told = {"outcome": "created", "resume_token": "conversation-2", **answer}
-    agent_start.write_agent_started(plan, plan.lease, order, told, agent_start.load_conversation_facts(plan.session_id))
+    values = {"outcome": "created", "resume_token": "conversation-2", **answer}
+    agent_start.write_agent_started(
+        plan, plan.lease, order, values, agent_start.load_conversation_facts(plan.session_id)
+    )
     return fresh(session)
 
 
@@ -182,10 +184,10 @@ def test_token_is_not_given_to_another_profile_type_or_directory(moved: Any) -> 
     assert (assessment.resume_reason, assessment.needs_resume) == ("agent_not_running_fresh_start", False)
     assert assess_start(session, "resume").refusal == "strange_token"
     status = replace(load_status(session), recovering=False)
-    said = situation(load_facts(session, status, assessment))
-    assert said is not None
-    assert "another agent profile, agent type or directory" in said.text
-    assert [button.text for button in banner_buttons(said, assessment)] == [
+    shown = situation(load_facts(session, status, assessment))
+    assert shown is not None
+    assert "another agent profile, agent type or directory" in shown.text
+    assert [button.text for button in banner_buttons(shown, assessment)] == [
         "Start fresh in this workspace",
         "Create new session",
     ]

@@ -46,7 +46,7 @@ def loaded(*texts: str, **changes: Any) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "verified"),
+    ("expected", "kind", "verified"),
     [
         (verdict("native", "resumed", known_to_replay=False), "resumed", "unproven"),
         (verdict("native", "resumed", known_to_replay=False, names_conversation=True), "resumed", "pending"),
@@ -66,12 +66,12 @@ def loaded(*texts: str, **changes: Any) -> Verdict:
         (verdict("fresh", "created"), "fresh", "none"),
     ],
 )
-def test_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: str) -> None:
-    assert (said.kind, said.verified, said.contradiction) == (kind, verified, None)
+def test_success_has_a_kind_and_a_proof(expected: Verdict, kind: str, verified: str) -> None:
+    assert (expected.kind, expected.verified, expected.contradiction) == (kind, verified, None)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         loaded("Hello", "Something else entirely"),
         loaded(),
@@ -91,10 +91,10 @@ def test_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: str)
         "a new one though no turn was completed",
     ],
 )
-def test_contradiction_is_a_failure_with_a_reason(said: Verdict) -> None:
-    assert (said.kind, said.verified) == (ReceiptKind.FAILED, Verified.NONE)
-    assert said.contradiction is not None
-    assert said.contradiction.endswith(".")
+def test_contradiction_is_a_failure_with_a_reason(expected: Verdict) -> None:
+    assert (expected.kind, expected.verified) == (ReceiptKind.FAILED, Verified.NONE)
+    assert expected.contradiction is not None
+    assert expected.contradiction.endswith(".")
 
 
 FIRST, SECOND, THIRD = "Write the parser", "Now test it, please", "continue"
@@ -132,10 +132,10 @@ def replay_of(*texts: str, shown: int = 20) -> Replay:
 )
 def test_replay_proves_a_conversation_only_with_all_its_requests(replayed: Replay, found: int, verified: str) -> None:
     requests = Requests(asked(FIRST, SECOND, THIRD))
-    said = verdict("native", "loaded", replay=replayed, requests=requests)
-    assert said.comparison is not None
-    assert (said.verified, said.comparison.found) == (verified, found)
-    assert f"{found} of 3 completed requests" in said.comparison.sentence
+    result = verdict("native", "loaded", replay=replayed, requests=requests)
+    assert result.comparison is not None
+    assert (result.verified, result.comparison.found) == (verified, found)
+    assert f"{found} of 3 completed requests" in result.comparison.sentence
 
 
 def test_requests_beyond_the_shown_texts_are_compared_by_their_digests() -> None:
@@ -163,8 +163,8 @@ def test_older_requests_are_compared_without_their_texts() -> None:
 def test_request_of_which_nothing_is_known_proves_nothing() -> None:
     compared = compare_requests([Request(), *asked(SECOND)], replay_of(FIRST, SECOND))
     assert (compared.found, compared.compared, compared.completed) == (1, 1, 2)
-    said = loaded(SECOND, requests=Requests([*asked(FIRST), Request()]))
-    assert (said.verified, said.contradiction) == (Verified.UNPROVEN, None)
+    result = loaded(SECOND, requests=Requests([*asked(FIRST), Request()]))
+    assert (result.verified, result.contradiction) == (Verified.UNPROVEN, None)
 
 
 def test_replay_that_was_reported_in_part_leaves_older_requests_out() -> None:
@@ -186,8 +186,8 @@ def test_repeated_request_must_be_replayed_as_often() -> None:
 
 @pytest.mark.parametrize(("replayed", "verified"), [((FIRST,), "replay"), (("Hello",), "unproven")])
 def test_first_turn_that_was_interrupted_is_proven_by_its_replay(replayed: tuple[str, ...], verified: str) -> None:
-    said = verdict("native", "loaded", replay=replay_of(*replayed), requests=Requests(interrupted=asked(FIRST)[0]))
-    assert (said.kind, said.verified) == ("loaded", verified)
+    result = verdict("native", "loaded", replay=replay_of(*replayed), requests=Requests(interrupted=asked(FIRST)[0]))
+    assert (result.kind, result.verified) == ("loaded", verified)
 
 
 LONG = " ".join(f"word{number}" for number in range(200))

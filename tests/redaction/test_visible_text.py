@@ -74,18 +74,18 @@ def test_browser_shows_the_same_as_the_server() -> None:
         "console.log(JSON.stringify(JSON.parse(readFileSync(0, 'utf8')).map(visible)))"
     )
     node = shutil.which("node") or pytest.skip("node is not installed")
-    told = subprocess.run(
+    completed = subprocess.run(
         [node, "--input-type=module", "--eval", script],
         input=json.dumps(texts),
         capture_output=True,
         text=True,
         check=True,
     )
-    assert json.loads(told.stdout) == [make_visible(text) for text in texts]
+    assert json.loads(completed.stdout) == [make_visible(text) for text in texts]
 
 
 @pytest.mark.parametrize(
-    ("told", "figures", "words"),
+    ("values", "figures", "words"),
     [
         (
             {"inputTokens": 1200, "outputTokens": 34, "totalTokens": 1234},
@@ -109,8 +109,8 @@ def test_browser_shows_the_same_as_the_server() -> None:
     ],
 )
 def test_usage_of_every_agent_is_normalised(
-    told: dict[str, Any], figures: dict[str, Any], words: list[tuple[str, str]] | None
+    values: dict[str, Any], figures: dict[str, Any], words: list[tuple[str, str]] | None
 ) -> None:
-    assert parse_usage(told) == figures
+    assert parse_usage(values) == figures
     if words is not None:
         assert usage_lines(figures) == words

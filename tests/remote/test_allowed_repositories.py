@@ -64,13 +64,13 @@ def harness(machine: Machine, repository: Path, tmp_path: Path, settings: Any) -
     return made
 
 
-@pytest.mark.parametrize("asked", FORBIDDEN)
-def test_only_allowed_repositories_are_used(repository: Path, tmp_path: Path, asked: str) -> None:
+@pytest.mark.parametrize("question", FORBIDDEN)
+def test_only_allowed_repositories_are_used(repository: Path, tmp_path: Path, question: str) -> None:
     outside = make_repository(tmp_path / "outside")
     sources = AllowedRepositories([f"file://{repository}", str(repository)], tmp_path / "root")
-    asked = asked.replace("{inside}", str(repository)).replace("{outside}", str(outside))
+    question = question.replace("{inside}", str(repository)).replace("{outside}", str(outside))
     with pytest.raises(RepositoryUnusable, match=r".+\."):
-        sources.find(asked, "", existed=False)
+        sources.find(question, "", existed=False)
     assert not (tmp_path / "root").exists()
 
 

@@ -24,17 +24,17 @@ EXECUTION = "5f0c7c1e-0000-4000-8000-000000000001"
 @asynccontextmanager
 async def false_host(directory: Path) -> AsyncIterator[tuple[str, str, list[bytes]]]:
     """Run a TLS server with another certificate; yield its URL, its pin and all that it receives."""
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.read(65536))
+        received.append(await reader.read(65536))
         writer.close()
 
     certificate = load_or_create_certificate(directory, ["127.0.0.1"])
     server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=certificate.context())
     async with server:
         port = server.sockets[0].getsockname()[1]
-        yield f"https://127.0.0.1:{port}", certificate.fingerprint(), heard
+        yield f"https://127.0.0.1:{port}", certificate.fingerprint(), received
 
 
 def facts_at(url: str, pin: str) -> ExecutionFacts:
@@ -88,11 +88,11 @@ REQUESTS: list[Callable[[str, str], Awaitable[None]]] = [_status, _over_a_pool, 
 async def test_host_with_another_certificate_receives_nothing(
     way: Callable[[str, str], Awaitable[None]], pin: str, tmp_path: Path
 ) -> None:
-    async with false_host(tmp_path) as (url, own, heard):
+    async with false_host(tmp_path) as (url, own, received):
         with pytest.raises(AgentctlForeign) as caught:
             await way(url, pin)
         assert caught.value.details["reason"] == "certificate"
-        assert not any(heard)
+        assert not any(received)
         with pytest.raises(Exception, match="agentctl"):
             await way(url, own)
-        assert any(b"Bearer" in one for one in heard), "the trusted host receives the token"
+        assert any(b"Bearer" in one for one in received), "the trusted host receives the token"

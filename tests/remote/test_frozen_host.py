@@ -25,19 +25,19 @@ async def test_silent_host_is_reported_within_the_timeout(
 ) -> None:
     settings.KANDEV_SWEEP_TIMEOUT = 2.0
     facts = row_of(harness, spec, launched)
-    told = harness.runtime.exit_events(harness.runtime.exit_event_source(facts))
+    events = harness.runtime.exit_events(harness.runtime.exit_event_source(facts))
     harness.machine.freeze()
     async with asyncio.timeout(2.0 + LOADED):
-        assert await anext(told) == ExitEvent("", silent=True)
+        assert await anext(events) == ExitEvent("", silent=True)
 
     async with asyncio.timeout(LOADED):
         seen = await observe_one(harness, facts, timeout=3600)
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout"), "a host that is silent is not asked again"
 
     harness.machine.thaw()
-    assert await anext(told) == ExitEvent("")
+    assert await anext(events) == ExitEvent("")
     assert (await observe_one(harness, facts)).observed is Observed.ALIVE
-    await told.aclose()
+    await events.aclose()
 
 
 @pytest.mark.any_database
@@ -59,14 +59,14 @@ def test_frozen_host_makes_only_its_sessions_unreachable(deployment: RemoteDeplo
     assert time.monotonic() - begun < limit + LOADED
 
     session.prompt("what was the word?")
-    told = {_reason(session)}
+    reasons = {_reason(session)}
 
     def has_failed_start() -> bool:
-        told.add(_reason(session))
+        reasons.add(_reason(session))
         return _failed_starts(session) > 0
 
     eventually(has_failed_start, timeout=60, describe="a start is tried")
-    assert told == {"unreachable"}
+    assert reasons == {"unreachable"}
 
     deployment.machine.thaw()
     eventually(lambda: session.agent_text().count("walrus") >= 2, timeout=90, describe="the prompt is answered")

@@ -50,16 +50,16 @@ def run(home: Path, *more: str, listen: str = "127.0.0.2:0", mode: int = 0o600, 
 def test_unsafe_host_options_are_rejected_in_one_line(
     tmp_path: Path, more: tuple[str, ...], listen: str, says: str
 ) -> None:
-    code, said = run(tmp_path, *more, listen=listen)
+    code, output = run(tmp_path, *more, listen=listen)
     assert code == 2
-    assert says in said.strip().splitlines()[-1]
-    assert "Traceback" not in said
+    assert says in output.strip().splitlines()[-1]
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(("mode", "token", "says"), [(0o644, TOKEN, "chmod 600"), (0o600, "short", "at least 16")])
 def test_token_that_is_not_secret_is_refused(tmp_path: Path, mode: int, token: str, says: str) -> None:
-    code, said = run(tmp_path, mode=mode, token=token)
-    assert (code, says in said) == (2, True)
+    code, output = run(tmp_path, mode=mode, token=token)
+    assert (code, says in output) == (2, True)
 
 
 async def test_host_can_store_only_the_digest_of_its_token(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_host_keeps_identity_and_certificate_in_a_private_root(tmp_path: P
 def test_agentctl_and_host_need_no_django() -> None:
     look = "import sys, executors_app.agentctl.{0}; print('django' in sys.modules, 'cryptography' in sys.modules)"
     for module in ("__main__", "host.daemon"):
-        said = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", look.format(module)],
             capture_output=True,
             text=True,
@@ -100,4 +100,4 @@ def test_agentctl_and_host_need_no_django() -> None:
             check=True,
             timeout=30,
         )
-        assert said.stdout.strip() == "False False", module
+        assert completed.stdout.strip() == "False False", module

@@ -92,8 +92,8 @@ def test_killed_host_loses_nothing_of_a_working_session(deployment: RemoteDeploy
     before = session.lasting_pids()
 
     deployment.machine.stop()
-    heard = session.agent_log()
-    eventually(lambda: len(session.agent_log()) > len(heard), describe="the agent keeps writing")
+    received = session.agent_log()
+    eventually(lambda: len(session.agent_log()) > len(received), describe="the agent keeps writing")
     deployment.machine.start()
 
     session.wait_for("WAITING_FOR_INPUT", timeout=90)

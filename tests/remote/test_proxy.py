@@ -38,14 +38,14 @@ async def test_unusual_file_names_are_passed_unchanged(spec: LaunchSpec, launche
 
 
 async def test_shell_works_through_the_host(spec: LaunchSpec, launched: Launched) -> None:
-    said = b""
+    data = b""
     async with asyncio.timeout(PATIENCE), client_of(spec, launched).shell("main", 80, 24) as shell:
         await shell.type(b"echo $((40 + 2))-from-there\n")
         async for piece in shell:
-            said += piece if isinstance(piece, bytes) else b""
-            if b"42-from-there" in said:
+            data += piece if isinstance(piece, bytes) else b""
+            if b"42-from-there" in data:
                 break
-    assert b"42-from-there" in said
+    assert b"42-from-there" in data
 
 
 async def test_newer_generation_closes_older_streams_and_refuses_their_commands(

@@ -53,10 +53,10 @@ async def test_hanging_host_makes_only_its_own_sessions_unknown(
 
 
 async def test_observing_many_executions_of_a_host_takes_one_request(harness: RemoteHarness) -> None:
-    asked: list[bytes] = []
+    requests: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
+        requests.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
         writer.write(
             fake_agentctl.http_response(200, b'{"host_id": "h", "instances": []}', "Content-Type: application/json")
         )
@@ -67,7 +67,7 @@ async def test_observing_many_executions_of_a_host_takes_one_request(harness: Re
         config = harness.config | {"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
         rows = [row_of(harness, spec_for(harness), config=config) for _ in range(100)]
         seen = await harness.runtime.observe(rows, timeout=PATIENCE, concurrency=5)
-    assert [line.partition(b"?")[0] for line in asked] == [b"GET /instances"]
+    assert [line.partition(b"?")[0] for line in requests] == [b"GET /instances"]
     assert {one.observed for one in seen.values()} == {Observed.DEAD}
 
 

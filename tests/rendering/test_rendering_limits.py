@@ -265,7 +265,7 @@ def test_long_results_are_not_stored(session: TaskSession, monkeypatch: pytest.M
 
 
 def test_pages_are_bounded_and_reach_every_message(session: TaskSession) -> None:
-    told = [say(session, f"{number} " + "x" * 100_000).id for number in range(12)]
+    message_ids = [say(session, f"{number} " + "x" * 100_000).id for number in range(12)]
     found: list[Any] = []
     before, older = None, True
     while older:
@@ -273,7 +273,7 @@ def test_pages_are_bounded_and_reach_every_message(session: TaskSession) -> None
         assert 1 <= len(page) <= PAGE_CHARS // 100_000
         found = [*page, *found]
         before = page[0].seq
-    assert [message.id for message in found][-12:] == told
+    assert [message.id for message in found][-12:] == message_ids
 
 
 def test_linked_message_is_on_its_page_beside_long_ones(session: TaskSession) -> None:
@@ -284,14 +284,14 @@ def test_linked_message_is_on_its_page_beside_long_ones(session: TaskSession) ->
 
 
 def test_changed_messages_come_in_bounded_pages(session: TaskSession) -> None:
-    told = {say(session, "x" * 100_000).id for _ in range(12)}
+    message_ids = {say(session, "x" * 100_000).id for _ in range(12)}
     found, after, more = set(), 0, True
     while more:
         page, more = conversation.changed_messages(session, after)
         assert len(page) <= PAGE_CHARS // 100_000 + 1
         found |= {message.id for message in page}
         after = page[-1].updated_seq
-    assert told <= found
+    assert message_ids <= found
 
 
 @pytest.mark.parametrize("role", ["agent", "user"])

@@ -50,7 +50,7 @@ def test_other_image_is_named_and_not_shown(part: dict[str, object], ada: Client
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "text"),
     [
         ({"type": "terminal", "terminalId": "term-1"}, "[terminal term-1]"),
         ({"type": "content", "content": {"type": "audio", "mimeType": "audio/wav", "data": "AA"}}, "[audio audio/wav]"),
@@ -59,10 +59,10 @@ def test_other_image_is_named_and_not_shown(part: dict[str, object], ada: Client
     ],
     ids=["terminal", "audio", "link", "embedded text"],
 )
-def test_other_content_of_a_tool_is_named(part: dict[str, object], said: str, ada: Client, world: World) -> None:
+def test_other_content_of_a_tool_is_named(part: dict[str, object], text: str, ada: Client, world: World) -> None:
     session = world.running_session()
     ingest_lines(session, tool_line(part))
-    assert said in ada.get(path_of(session)).text
+    assert text in ada.get(path_of(session)).text
 
 
 def test_update_of_a_large_tool_call_does_not_repeat_its_content(world: World) -> None:

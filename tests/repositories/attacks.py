@@ -55,8 +55,8 @@ FORMS: dict[str, Callable[[Trap], str]] = {
 @cache
 def keys() -> tuple[str, ...]:
     """Return all configuration keys of git's own list, with ``x`` for variable parts."""
-    said = subprocess.run(["git", "help", "-c"], capture_output=True, text=True, check=True).stdout
-    names = (line.strip() for line in said.splitlines() if re.fullmatch(r"[A-Za-z][\w-]*\.\S+", line.strip()))
+    completed = subprocess.run(["git", "help", "-c"], capture_output=True, text=True, check=True).stdout
+    names = (line.strip() for line in completed.splitlines() if re.fullmatch(r"[A-Za-z][\w-]*\.\S+", line.strip()))
     return tuple(re.sub(r"<[^>]+>", "x", name).replace("*", "x") for name in names)
 
 

@@ -65,13 +65,13 @@ def test_file_exchanged_after_the_check_is_not_read(name: str, repository: Path,
     (repository / ".git/hooks").mkdir(exist_ok=True)
     team = TeamRepository.open(repository)
     exchange(repository / ".git" / name, secrets / name)
-    told = []
+    reports = []
     for read in (team.carried, team.refs, lambda: team.commit_of("main"), lambda: team.git.run("for-each-ref")):
         try:
-            told.append(str(read()))
+            reports.append(str(read()))
         except RepositoryUnusable as error:
-            told.append(error.message_for_staff)
-    assert SECRET not in "".join(told)
+            reports.append(error.message_for_staff)
+    assert SECRET not in "".join(reports)
 
 
 def test_directory_above_a_repository_exchanged_before_it_is_opened_is_refused(

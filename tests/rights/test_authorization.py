@@ -73,8 +73,8 @@ def test_inactive_user_has_no_rights(cast: Cast) -> None:
 def test_viewer_of_one_team_creates_tasks_in_another(cast: Cast, viewer: Client, team: str) -> None:
     own = Group.objects.create(name="own")
     person(cast, "viewer").groups.add(own)
-    asked = {"title": "x", "team": cast.world.team.pk if team == "viewed" else own.pk}
-    answer = viewer.post("/api/v1/tasks/", asked, content_type="application/json")
+    request = {"title": "x", "team": cast.world.team.pk if team == "viewed" else own.pk}
+    answer = viewer.post("/api/v1/tasks/", request, content_type="application/json")
     assert answer.status_code == (403 if team == "viewed" else 201)
     assert answer.json().get("code") == ("permission_denied" if team == "viewed" else None)
 
@@ -104,16 +104,16 @@ def test_pages_of_a_viewer_have_no_button_that_would_be_refused(cast: Cast, view
         "session": f"/tasks/{world.task.id}/sessions/{world.session.id}/",
     }
     for name, path in pages.items():
-        told = viewer.get(path)
-        assert told.status_code == 200
-        assert set(BUTTON.findall(told.text.partition("<main")[2])) <= LOOKING, name
+        response = viewer.get(path)
+        assert response.status_code == 200
+        assert set(BUTTON.findall(response.text.partition("<main")[2])) <= LOOKING, name
     assert "You are a viewer of this team" in viewer.get(pages["session"]).text
 
 
 def test_pages_of_a_member_have_those_buttons(cast: Cast) -> None:
     member = browsers(cast)["member"]
-    told = member.get(f"/tasks/{cast.world.task.id}/sessions/{cast.world.session.id}/").text
-    assert {"Stop", "Allow", "Send again", "Continue", "Withdraw", "Send"} <= set(BUTTON.findall(told))
+    text = member.get(f"/tasks/{cast.world.task.id}/sessions/{cast.world.session.id}/").text
+    assert {"Stop", "Allow", "Send again", "Continue", "Withdraw", "Send"} <= set(BUTTON.findall(text))
 
 
 def test_viewer_who_opens_a_page_starts_no_agent(cast: Cast, viewer: Client) -> None:
@@ -121,8 +121,8 @@ def test_viewer_who_opens_a_page_starts_no_agent(cast: Cast, viewer: Client) -> 
     world.session.intents.all().delete()
     path = f"/tasks/{world.task.id}/sessions/{world.session.id}/live/"
     assert browsers(cast)["member"].get(path).json()["start_on_open"] is True
-    told = viewer.get(path).json()
-    assert (told["start_on_open"], told["can_prompt"]) == (False, False)
+    body = viewer.get(path).json()
+    assert (body["start_on_open"], body["can_prompt"]) == (False, False)
 
 
 def test_board_offers_repositories_of_writable_teams(cast: Cast, viewer: Client) -> None:

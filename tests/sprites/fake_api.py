@@ -153,9 +153,9 @@ class FakeSpritesApi:
         output, errors = await process.communicate()
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
-        for stream, said in ((1, output), (2, errors)):
-            for at in range(0, len(said), 1 << 16):
-                await socket.send_bytes(bytes([stream]) + said[at : at + (1 << 16)])
+        for stream, data in ((1, output), (2, errors)):
+            for at in range(0, len(data), 1 << 16):
+                await socket.send_bytes(bytes([stream]) + data[at : at + (1 << 16)])
         await socket.send_bytes(bytes([3, process.returncode or 0]))
         await socket.close()
         return socket

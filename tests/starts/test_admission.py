@@ -102,9 +102,9 @@ def test_sweep_orders_a_limited_number_of_starts_and_queues_the_rest(runtime: Re
     assert len(ordered_sessions()) == 2
     assert len(waiting()) == 3
     for session in sessions:
-        said = names(session)
-        assert ("session.start_waits" in said) == (session.id in waiting())
-        assert ("session.restart_ordered" in said) == (session.id in ordered_sessions())
+        event_names = names(session)
+        assert ("session.start_waits" in event_names) == (session.id in waiting())
+        assert ("session.restart_ordered" in event_names) == (session.id in ordered_sessions())
         assert fresh(session).launch_id == "", "the death is recorded at once"
 
 
@@ -160,11 +160,11 @@ def test_nothing_is_admitted_while_the_start_limit_is_used_up(runtime: Recording
 
 
 def test_sessions_with_interrupted_work_start_first(runtime: RecordingRuntime) -> None:
-    calm, asked = lost_sessions(runtime, 4), lost_sessions(runtime, 2)
-    for session in asked:
+    calm, requested = lost_sessions(runtime, 4), lost_sessions(runtime, 2)
+    for session in requested:
         Prompt.objects.create(session=session, message_id="p1", text="do it")
     sweep_once()
-    assert ordered_sessions() == {session.id for session in asked}
+    assert ordered_sessions() == {session.id for session in requested}
     assert waiting().keys() == {session.id for session in calm}
 
 
@@ -179,10 +179,10 @@ def test_team_with_one_session_does_not_wait_behind_a_large_team(runtime: Record
 def test_status_says_how_many_sessions_wait_ahead(runtime: RecordingRuntime) -> None:
     sessions = lost_sessions(runtime, 6)
     sweep_once()
-    told = sorted(
+    positions = sorted(
         session_status(fresh(session))["start_wait"]["before"] for session in sessions if session.id in waiting()
     )
-    assert told == [0, 1, 2, 3]
+    assert positions == [0, 1, 2, 3]
     started = [session for session in sessions if session.id in ordered_sessions()]
     assert [session_status(fresh(session))["start_wait"] for session in started] == [None, None]
     (last,) = [session for session in sessions if waiting().get(session.id) == max(waiting().values())]
@@ -209,8 +209,8 @@ def test_full_executor_does_not_delay_other_executors(runtime: RecordingRuntime,
     Executor.objects.filter(name=runtime.name).update(max_live=1)
     sweep_once()
     assert len(ordered_sessions()) == 1
-    told = [session_status(fresh(one))["start_wait"] for one in small if one.id in waiting()]
-    assert sorted(one["before"] for one in told) == [0, 1]
+    waits = [session_status(fresh(one))["start_wait"] for one in small if one.id in waiting()]
+    assert sorted(one["before"] for one in waits) == [0, 1]
     elsewhere = running_session(execution=NO_LEASE | {"agentctl_url": "unix:/nowhere/agentctl"})
     sweep_once()
     admit()
@@ -313,11 +313,11 @@ def test_machine_memory_limits_executors_without_their_own_limit(monkeypatch: py
     here = Executor.objects.create(name="here", runtime="local_standalone")
     boxes = Executor.objects.create(name="boxes", runtime="local_docker")
     far = Executor.objects.create(name="far", runtime="sprites")
-    said = Executor.objects.create(name="said", runtime="local_standalone", max_live=3)
+    executor = Executor.objects.create(name="said", runtime="local_standalone", max_live=3)
     monkeypatch.setattr(capacity, "machine_memory", lambda: 16 << 30)
-    assert [capacity.agent_limit(one) for one in (here, boxes, far, said)] == [32, 32, None, 3]
+    assert [capacity.agent_limit(one) for one in (here, boxes, far, executor)] == [32, 32, None, 3]
     assert set(capacity.executors_sharing_room(here)) == set(capacity.executors_sharing_room(boxes)) == {here, boxes}
-    assert set(capacity.executors_sharing_room(said)) == {said}
+    assert set(capacity.executors_sharing_room(executor)) == {executor}
     assert capacity.agents_that_fit(1 << 30) == capacity.MIN_AGENTS
 
 

@@ -104,9 +104,9 @@ def test_cause_gives_number_kind_and_log_tail_of_the_deaths() -> None:
         )
     with session_transaction(session.id) as transaction:
         transaction.log_tail = "one\ntwo\nfatal: no space left\n"
-        told = explain_agent_deaths(transaction)
-    assert told.startswith("The agent died in its turn 2 times in a row (exit code 3, signal 9).")
-    assert "one / two / fatal: no space left" in told
+        deaths = explain_agent_deaths(transaction)
+    assert deaths.startswith("The agent died in its turn 2 times in a row (exit code 3, signal 9).")
+    assert "one / two / fatal: no space left" in deaths
 
 
 @pytest.mark.parametrize("turn", [{}, {"first_seq": None, "last_seq": None}], ids=["ours", "of release 1.0.0"])
@@ -131,9 +131,9 @@ def test_page_shows_the_restart_time_and_does_not_start_the_agent() -> None:
 def test_banner_and_composer_of_a_given_up_session_agree() -> None:
     session = running_session(state="FAILED", error_code="agent_died", error_message="It died.", launch_id="")
     assessment = assess_session(session)
-    said = situation(load_facts(session, replace(load_status(session), recovering=False), assessment))
-    assert said is not None
-    assert "Try again" in [button.text for button in banner_buttons(said, assessment)]
+    shown = situation(load_facts(session, replace(load_status(session), recovering=False), assessment))
+    assert shown is not None
+    assert "Try again" in [button.text for button in banner_buttons(shown, assessment)]
     assert "Try again" in composer_refusal(session, assessment)
 
 

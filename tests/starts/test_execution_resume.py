@@ -60,16 +60,16 @@ def test_start_that_is_no_longer_wanted_is_not_prepared() -> None:
 def test_resume_needs_few_queries() -> None:
     session = session_without_agent()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
-    with database_dump.counting() as asked:
+    with database_dump.counting() as queries_alone:
         claim_start = claim_and_prepare(session.id, intent.id, MINE, running_launch_id="", found=None)
         assert claim_start is not None
         plan, order = claim_start
         assert order is not None
     answer = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["write the parser"]}
     known = agent_start.load_conversation_facts(plan.session_id)
-    with database_dump.counting() as told:
+    with database_dump.counting() as queries_together:
         assert agent_start.write_agent_started(plan, plan.lease, order, answer, known)
-    queries = [query["sql"] for query in (*asked.captured_queries, *told.captured_queries)]
+    queries = [query["sql"] for query in (*queries_alone.captured_queries, *queries_together.captured_queries)]
     reads = [sql for sql in queries if sql.startswith("SELECT")]
     assert len(reads) <= READS, reads
     assert execution_of(session).resume_token == order.token_before

@@ -66,7 +66,7 @@ def test_workspace_can_be_opened_under_every_policy(runtime: RecordingRuntime, p
     runtime.sees[str(session.id)] = DEAD
     sweep_once(SweepScope("boot"))
     intents.request_resume(session.id, None, "workspace_only")
-    assert [(kind, told["mode"]) for kind, told in open_orders(session)] == [("start", "workspace_only")]
+    assert [(kind, text["mode"]) for kind, text in open_orders(session)] == [("start", "workspace_only")]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -61,7 +61,7 @@ def unwanted_sessions(runtime: RecordingRuntime) -> Iterator[UnwantedSession]:
         type(tasks[how]).objects.filter(id=tasks[how].id).update(**values)
     kinds = itertools.product(UNWANTED, SessionState, EXECUTIONS, ((False, "idle"), (True, "working")))
     rows: list[tuple[str, TaskSession, ExecutorRunning, bool]] = []
-    for how, state, execution, (asked, work) in kinds:
+    for how, state, execution, (requested, work) in kinds:
         if UNWANTED[how][0].get("state", state) != state:
             continue
         session = TaskSession(
@@ -71,7 +71,7 @@ def unwanted_sessions(runtime: RecordingRuntime) -> Iterator[UnwantedSession]:
             owner=base.owner,
             work_state=work,
             launch_id="launch" if execution["status"] == "ready" else "",
-            **{"state": state, "policy": "auto", "start_rank": 1 if asked else None, **UNWANTED[how][0]},
+            **{"state": state, "policy": "auto", "start_rank": 1 if requested else None, **UNWANTED[how][0]},
         )
         there = ExecutorRunning(
             session=session,
@@ -84,11 +84,11 @@ def unwanted_sessions(runtime: RecordingRuntime) -> Iterator[UnwantedSession]:
             **execution,
         )
         session.agent_execution_id = there.id
-        rows.append((how, session, there, asked))
+        rows.append((how, session, there, requested))
     TaskSession.objects.bulk_create(session for _, session, _, _ in rows)
     ExecutorRunning.objects.bulk_create(there for _, _, there, _ in rows)
     Prompt.objects.bulk_create(
-        Prompt(session=session, message_id="p1", text="go on") for _, session, _, asked in rows if asked
+        Prompt(session=session, message_id="p1", text="go on") for _, session, _, requested in rows if requested
     )
     Turn.objects.bulk_create(
         Turn(session=session, message_id="p0", state="completed", started_at=timezone.now())

@@ -146,10 +146,10 @@ def test_missing_installation_is_reported_with_its_command(code: str, message: s
     row = session.receipts.get()
     assert (receipt_label(row, is_first=True).text, row.evidence["message"]) == (receipt, message)
     status = load_status(session)
-    said = situation(load_facts(session, status, assess_session(session)))
-    assert said is not None
-    assert (said.text, said.action) == (message, "try_again")
-    assert "once a day" in said.next_step
+    shown = situation(load_facts(session, status, assess_session(session)))
+    assert shown is not None
+    assert (shown.text, shown.action) == (message, "try_again")
+    assert "once a day" in shown.next_step
 
 
 def test_custom_program_is_named_without_an_install_command() -> None:

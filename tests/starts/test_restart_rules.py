@@ -100,5 +100,5 @@ def test_every_session_has_one_place_and_the_reported_number(drawn: list[tuple[i
         for other in line:
             if other.team != one.team:
                 others[other.team] = others.get(other.team, 0) + 1
-        told = count_before(one.rank, mine, others, sum(other.rank < 0 for other in order))
-        assert told <= place < told + 4, "the error is less than the number of teams"
+        counted = count_before(one.rank, mine, others, sum(other.rank < 0 for other in order))
+        assert counted <= place < counted + 4, "the error is less than the number of teams"

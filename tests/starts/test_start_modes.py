@@ -107,8 +107,8 @@ def test_history_is_sent_with_the_first_prompt_only() -> None:
 
 def _banner(session: TaskSession) -> str:
     status = replace(load_status(session), recovering=False)
-    said = situation(load_facts(session, status, assess_session(session)))
-    return said.text if said else ""
+    shown = situation(load_facts(session, status, assess_session(session)))
+    return shown.text if shown else ""
 
 
 @pytest.mark.parametrize("mode", ["fresh_start", "auto"])

@@ -118,7 +118,7 @@ def test_claim_under_a_lost_lease_writes_nothing(held: Lease) -> None:
 def test_resume_beside_a_live_agentctl_needs_few_queries() -> None:
     session = session_without_agent()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
-    with database_dump.counting() as asked:
+    with database_dump.counting() as queries:
         plan = claims.claim_start(session.id, intent.id, MINE.owner, running_launch_id="", held_lease=MINE)
         assert plan is not None
         order = agent_start.prepare_agent_start(plan, plan.lease, found=None)
@@ -127,7 +127,7 @@ def test_resume_beside_a_live_agentctl_needs_few_queries() -> None:
         assert agent_start.write_agent_started(
             plan, plan.lease, order, answer, agent_start.load_conversation_facts(plan.session_id)
         )
-    reads = [query["sql"] for query in asked.captured_queries if query["sql"].startswith("SELECT")]
+    reads = [query["sql"] for query in queries.captured_queries if query["sql"].startswith("SELECT")]
     # Among them: one for the MCP servers of team and repository, five for the requests to compare with the replay.
     assert len(reads) <= 31, reads
 
@@ -306,7 +306,7 @@ def test_fresh_start_without_a_new_token_sets_the_old_one_aside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "kept", "told"),
+    ("mode", "kept", "text"),
     [
         (Mode.AUTO, {}, "message-7"),
         (Mode.FRESH_START, {}, None),
@@ -314,14 +314,14 @@ def test_fresh_start_without_a_new_token_sets_the_old_one_aside() -> None:
     ],
 )
 def test_last_message_is_sent_only_with_its_own_conversation(
-    mode: Mode, kept: dict[str, str], told: str | None
+    mode: Mode, kept: dict[str, str], text: str | None
 ) -> None:
     session = session_without_agent()
     change(execution_of(session), last_message_uuid="message-7", **kept)
     plan = claim_start(session, mode)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
-    assert order.body["last_message_uuid"] == told
+    assert order.body["last_message_uuid"] == text
 
 
 def test_start_request_contains_agent_type_and_profile_settings() -> None:

@@ -27,8 +27,8 @@ def test_failed_start_of_an_unreachable_session_keeps_the_right_error(failed: st
     session = session_without_agent(state="ERROR", **UNREACHABLE)
     change(execution_of(session), status="error", **UNREACHABLE)
     plan = claim_start(session)
-    told = session_status(fresh(session))
-    assert (told["state"], told["error_code"]) == ("STARTING", "unreachable")
+    status = session_status(fresh(session))
+    assert (status["state"], status["error_code"]) == ("STARTING", "unreachable")
 
     failure = StartFailure(failed, "The remote host: agentctl did not answer in time.", executor_failed=True)
     write_start_failure(session.id, plan.intent_id, plan.lease, failure)

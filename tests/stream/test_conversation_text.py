@@ -43,16 +43,16 @@ def random_turns(seed: int) -> list[Line]:
 
 
 def _random_line(draw: random.Random, journal: Journal, tool: str, permission: str) -> Line:
-    said, figure = "".join(draw.choices(PIECES, k=3)), draw.random()
+    piece, figure = "".join(draw.choices(PIECES, k=3)), draw.random()
     do: tuple[Callable[[], Line], ...] = (
-        lambda: journal.tool(tool, title=said, status=draw.choice(["pending", "completed", "failed"])),
+        lambda: journal.tool(tool, title=piece, status=draw.choice(["pending", "completed", "failed"])),
         lambda: journal.line(JournalKind.TOOL_UPDATE, tool_call_id=tool, status="in_progress", content=[figure]),
         lambda: journal.line(JournalKind.PLAN, entries=[figure]),
         lambda: journal.requests_permission(permission),
-        lambda: journal.line(JournalKind.MESSAGE_USER, text=said),
+        lambda: journal.line(JournalKind.MESSAGE_USER, text=piece),
         lambda: journal.line(JournalKind.USAGE, tokens=3),
-        *[lambda: journal.line(JournalKind.MESSAGE_THOUGHT, text=said)] * 2,
-        *[lambda: journal.line(JournalKind.MESSAGE_AGENT, text=said)] * 3,
+        *[lambda: journal.line(JournalKind.MESSAGE_THOUGHT, text=piece)] * 2,
+        *[lambda: journal.line(JournalKind.MESSAGE_AGENT, text=piece)] * 3,
     )
     return draw.choice(do)()
 
@@ -114,8 +114,8 @@ def test_last_text_of_a_batch_is_marked_complete() -> None:
     ingest(session, [*journal.says(" all"), journal.line(JournalKind.USAGE, tokens=3), journal.tool("t3")])
     assert names(session)[3:] == ["session.message.added", "session.message.updated", "session.message.added"]
     assert conversation(session)[3] == ("agent", "after all", {}, True)
-    told = session.events.get(seq=5).payload
-    assert (told["append"], told["complete"]) == (" all", True)
+    payload = session.events.get(seq=5).payload
+    assert (payload["append"], payload["complete"]) == (" all", True)
 
 
 def test_text_before_and_after_a_tool_call_keeps_its_order() -> None:
@@ -131,8 +131,8 @@ def test_text_before_and_after_a_tool_call_keeps_its_order() -> None:
 def test_thought_ends_a_text_message_and_vice_versa() -> None:
     session, journal = running_session(), Journal()
     ingest(session, [*journal.says("a"), journal.line(JournalKind.MESSAGE_THOUGHT, text="b"), *journal.says("c")])
-    told = [(role, text, complete) for role, text, _, complete in conversation(session)]
-    assert told == [("agent", "a", True), ("thought", "b", True), ("agent", "c", False)]
+    messages = [(role, text, complete) for role, text, _, complete in conversation(session)]
+    assert messages == [("agent", "a", True), ("thought", "b", True), ("agent", "c", False)]
 
 
 def test_late_result_updates_its_tool_call() -> None:

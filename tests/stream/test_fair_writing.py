@@ -136,8 +136,8 @@ def test_rest_of_a_batch_is_written_in_order_and_once(transactions: Transactions
 
     asyncio.run(write_all())
     assert len(transactions.sessions) >= 4
-    told = [(role, text) for role, text, *_ in conversation(session)]
-    assert told == [pair for number in range(12) for pair in (("agent", f"{number} "), ("tool", ""))]
+    messages = [(role, text) for role, text, *_ in conversation(session)]
+    assert messages == [pair for number in range(12) for pair in (("agent", f"{number} "), ("tool", ""))]
     assert list(SessionEvent.objects.filter(session=session).order_by("seq").values_list("seq", flat=True)) == list(
         range(1, 1 + SessionEvent.objects.filter(session=session).count())
     )

@@ -85,26 +85,26 @@ def ingest_names(session: TaskSession, lines: list[Line]) -> list[str]:
     return names(session)
 
 
-@pytest.mark.parametrize("came", [parse_streamed, parse_stored], ids=["stream", "disk"])
+@pytest.mark.parametrize("read_lines", [parse_streamed, parse_stored], ids=["stream", "disk"])
 @pytest.mark.parametrize(("hostile", "reason"), TABLE.values(), ids=list(TABLE))
 def test_hostile_line_does_not_affect_its_neighbours(
-    came: Callable[[list[bytes], Path], list[Line]], hostile: bytes, reason: str | None, tmp_path: Path
+    read_lines: Callable[[list[bytes], Path], list[Line]], hostile: bytes, reason: str | None, tmp_path: Path
 ) -> None:
     session = running_session()
-    said = ingest_names(session, came([line(1, text="first "), hostile, line(3, text="third")], tmp_path))
+    names = ingest_names(session, read_lines([line(1, text="first "), hostile, line(3, text="third")], tmp_path))
     texts = [text for role, text, _, _ in conversation(session) if role == "agent"]
     assert "".join(texts).startswith("first ")
     assert "".join(texts).endswith("third")
     assert (execution_of(session).journal_epoch, execution_of(session).journal_seq) == (EPOCH, 3)
     if reason == "unreadable":  # the disk reader skips it silently; the resulting gap is reported
         assert last_payload(session, GAP)["reason"] == "lines_missing"
-    if reason and not (reason == "unreadable" and came is parse_stored):
-        told = last_payload(session, SKIPPED)
-        assert (told["reason"], told["count"]) == (reason, 1)
-        assert told["seq"] == (None if reason == "unreadable" else orjson.loads(hostile)["seq"])
-        assert said.count(SKIPPED) == 1
+    if reason and not (reason == "unreadable" and read_lines is parse_stored):
+        payload = last_payload(session, SKIPPED)
+        assert (payload["reason"], payload["count"]) == (reason, 1)
+        assert payload["seq"] == (None if reason == "unreadable" else orjson.loads(hostile)["seq"])
+        assert names.count(SKIPPED) == 1
     if reason is None:
-        assert {SKIPPED, GAP}.isdisjoint(said)
+        assert {SKIPPED, GAP}.isdisjoint(names)
 
 
 def test_unstorable_characters_are_replaced_and_long_text_is_split() -> None:

@@ -212,8 +212,8 @@ def test_text_after_a_plan_is_a_message_of_its_own() -> None:
     begin = [*journal.turn_begins("p1"), *journal.says("before")]
     ingest(session, [*begin, journal.line(JournalKind.PLAN, entries=["a"]), *journal.says("after")])
     ingest(session, [*journal.says(" and"), journal.line(JournalKind.PLAN, entries=["b"]), *journal.says("last")])
-    told = [(role, text) for role, text, *_ in conversation(session)][1:]
-    assert told == [("agent", "before"), ("status", ""), ("agent", "after and"), ("agent", "last")]
+    messages = [(role, text) for role, text, *_ in conversation(session)][1:]
+    assert messages == [("agent", "before"), ("status", ""), ("agent", "after and"), ("agent", "last")]
 
 
 def test_turn_waits_until_all_permission_requests_are_settled() -> None:

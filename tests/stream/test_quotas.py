@@ -104,8 +104,8 @@ def test_update_of_a_tool_counts_once_for_each_open_request_that_shows_it() -> N
     begun(session, journal)
     ingest(session, [journal.tool("call", raw_input="x" * 1_000)])
     for number in range(10):
-        asked = journal.requests_permission(f"p{number}")
-        ingest(session, [{**asked, "tool_call": {"tool_call_id": "call"}}])
+        request = journal.requests_permission(f"p{number}")
+        ingest(session, [{**request, "tool_call": {"tool_call_id": "call"}}])
     before = execution_of(session).turn_output_bytes
     ingest(session, [journal.tool("call", title="x")])
     assert execution_of(session).turn_output_bytes - before > 10_000
@@ -168,8 +168,8 @@ def test_agent_that_floods_with_requests_is_stopped() -> None:
     session, journal = running_session(), Journal()
     begun(session, journal)
     for number in range(10):
-        asked: dict[str, Any] = journal.requests_permission(f"p{number}")
-        ingest(session, [{**asked, "tool_call": {"title": "rm", "raw_input": BIG}}])
+        request: dict[str, Any] = journal.requests_permission(f"p{number}")
+        ingest(session, [{**request, "tool_call": {"title": "rm", "raw_input": BIG}}])
     assert Intent.objects.get(session=session, kind=IntentKind.STOP).payload == {"reason": "output_limit"}
     assert fresh(session).desired_state == "stopped"
     assert "The agent was stopped" in "".join(texts_of(session))

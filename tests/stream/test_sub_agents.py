@@ -46,12 +46,12 @@ def test_text_of_a_sub_agent_is_apart_from_the_agents_answer() -> None:
 
 def test_permission_of_a_sub_agent_shows_its_own_tool_call() -> None:
     session, journal = session_with_prompts("p1"), Journal()
-    asked = {"tool_call_id": "c1", "sub_agent": NAME}
+    request = {"tool_call_id": "c1", "sub_agent": NAME}
     lines = [
         *journal.turn_begins("p1"),
         journal.tool("c1", title="ls"),
         journal.tool("c1", title="rm -rf build", sub_agent=NAME),
-        journal.line(JournalKind.PERMISSION_REQUESTED, permission_id="q1", tool_call=asked, options=OPTIONS),
+        journal.line(JournalKind.PERMISSION_REQUESTED, permission_id="q1", tool_call=request, options=OPTIONS),
     ]
     ingest(session, lines, lease=None)
     assert [title for title, _ in cards(session)] == ["ls", "rm -rf build"]
@@ -74,6 +74,6 @@ def test_text_that_the_log_has_already_is_not_recorded_again() -> None:
     ]
     for line in lines:
         ingest(session, [line], lease=None)
-    said = [text for role, _, text in messages(session) if role == "agent"]
-    assert said == [answer, "A background build failed."]
+    texts = [text for role, _, text in messages(session) if role == "agent"]
+    assert texts == [answer, "A background build failed."]
     assert len(cards(session)) == 1

@@ -167,10 +167,10 @@ def test_turn_without_tools_is_retried_with_its_own_prompt() -> None:
 def test_permission_shows_no_details_of_an_earlier_turns_call() -> None:
     session, journal = session_with_prompts("p1", "p2"), Journal()
     ingest(session, [*tool_turn(journal, "p1", "harmless"), journal.completes("p1")], lease=None)
-    asked = {"tool_call_id": "call_0"}
+    request = {"tool_call_id": "call_0"}
     lines = [
         *journal.turn_begins("p2"),
-        journal.line(JournalKind.PERMISSION_REQUESTED, permission_id="q1", tool_call=asked, options=OPTIONS),
+        journal.line(JournalKind.PERMISSION_REQUESTED, permission_id="q1", tool_call=request, options=OPTIONS),
     ]
     ingest(session, lines, lease=None)
     assert "title" not in session.permissions.get().tool_call

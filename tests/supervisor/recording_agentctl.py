@@ -116,7 +116,7 @@ class RecordingAgentctl:
         """Stop serving."""
         self._over.set()
 
-    async def serve(self, told: threading.Event) -> None:
+    async def serve(self, notified: threading.Event) -> None:
         """Serve until ``end`` is called."""
         app = web.Application()
         app.router.add_get("/status", self.status)
@@ -131,7 +131,7 @@ class RecordingAgentctl:
             path = Path(directory) / "agentctl.sock"
             await web.SockSite(runner, sockets.listen_unix(path, 5)).start()
             self.url = socket_urls.unix_url(path)
-            told.set()
+            notified.set()
             await self._over.wait()
             await runner.cleanup()
 
@@ -142,10 +142,10 @@ def recording_agentctl(
 ) -> Iterator[RecordingAgentctl]:
     """Run an agentctl of ``session`` on its own thread and store its URL in the row."""
     agentctl, loop = RecordingAgentctl(session, lines, agent), asyncio.new_event_loop()
-    told = threading.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(agentctl.serve(told)))
+    notified = threading.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(agentctl.serve(notified)))
     thread.start()
-    assert told.wait(PATIENCE)
+    assert notified.wait(PATIENCE)
     state = {"process": identity.identify_self().to_json()}
     change(agentctl.execution, agentctl_url=agentctl.url, auth_token="token", state=state)
     try:

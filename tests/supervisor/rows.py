@@ -150,10 +150,10 @@ def conversation(session: TaskSession) -> list[tuple[str, str, dict[str, Any], b
 
 def conversation_from_events(session: TaskSession) -> list[tuple[str, str]]:
     """Return (role, text) of every message, as the events alone give them."""
-    told: dict[str, list[str]] = {}
+    reports: dict[str, list[str]] = {}
     for name, payload in session.events.order_by("seq").values_list("name", "payload"):
         if name == "session.message.added":
-            told[payload["message_id"]] = [payload["role"], payload["text"]]
+            reports[payload["message_id"]] = [payload["role"], payload["text"]]
         elif name == "session.message.updated":
-            told[payload["message_id"]][1] += payload.get("append", "")
-    return [(role, text) for role, text in told.values()]
+            reports[payload["message_id"]][1] += payload.get("append", "")
+    return [(role, text) for role, text in reports.values()]

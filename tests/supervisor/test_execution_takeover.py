@@ -47,9 +47,9 @@ def test_takeover_returns_what_the_rows_contain() -> None:
 
 def test_workspace_support_reported_by_agentctl_is_stored() -> None:
     sessions = [session_with(supports_workspace_only=known) for known in (True, True, False, True)]
-    told = (True, False, True, None)
+    results = (True, False, True, None)
     take_over_executions(
-        "me", [TakeoverRequest(one.id, 0, workspace_only=said) for one, said in zip(sessions, told, strict=True)]
+        "me", [TakeoverRequest(one.id, 0, workspace_only=result) for one, result in zip(sessions, results, strict=True)]
     )
     assert [execution_of(one).supports_workspace_only for one in sessions] == [True, False, True, True]
 
@@ -77,10 +77,10 @@ def overtaken(monkeypatch: pytest.MonkeyPatch) -> TaskSession:
     session = session_with()
     decide = leases._next_generation
 
-    def change_row_first(execution: ExecutorRunning, me: str, reported: int) -> int:
+    def change_row_first(execution: ExecutorRunning, owner: str, reported: int) -> int:
         if execution.session_id == session.id:
             change(execution, generation=8)
-        return decide(execution, me, reported)
+        return decide(execution, owner, reported)
 
     monkeypatch.setattr(leases, "_next_generation", change_row_first)
     return session

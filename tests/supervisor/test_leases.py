@@ -288,8 +288,8 @@ def take_while_reading(monkeypatch: pytest.MonkeyPatch, taken: ExecutorRunning, 
     """Let another supervisor take an execution after ours has read it, and before it writes."""
     read = leases.leased_by_others
 
-    def read_and_lose(rows: Iterable[Any], me: str) -> set[uuid.UUID]:
-        found = read(rows, me)
+    def read_and_lose(rows: Iterable[Any], owner: str) -> set[uuid.UUID]:
+        found = read(rows, owner)
         change(taken, **values)
         return found
 

@@ -146,8 +146,8 @@ class Loop(RuleBasedStateMachine):
         """Check that each interruption and continuation is recorded once."""
         ends = SessionEvent.objects.filter(name="session.run.interrupted").values_list("payload__run_id", flat=True)
         assert len(set(ends)) == len(ends)
-        told = Prompt.objects.filter(kind="continue").values_list("session_id", "message_id")
-        assert len(set(told)) == len(told)
+        rows = Prompt.objects.filter(kind="continue").values_list("session_id", "message_id")
+        assert len(set(rows)) == len(rows)
 
     @invariant()
     def failed_starts_are_limited(self) -> None:
@@ -161,8 +161,8 @@ class Loop(RuleBasedStateMachine):
         self.world.settle()
         for key in self.world.sessions:
             row = self.world.row(key)
-            told = (row.state, row.error_code, row.desired_state, row.start_rank)
-            assert (key in self.world.alive) == self.world.is_wanted(key), told
+            row_state = (row.state, row.error_code, row.desired_state, row.start_rank)
+            assert (key in self.world.alive) == self.world.is_wanted(key), row_state
         self.world.close()
         self.loop.close()
 

@@ -245,8 +245,8 @@ class _Answering(asyncio.Protocol):
         self._read += data
         if b"\r\n\r\n" not in self._read or not isinstance(self._transport, asyncio.Transport):
             return
-        asked = self._read.startswith(b"GET /status ") and self._bearer in self._read
-        self._transport.write(self._good if asked else self._foreign)
+        is_status_request = self._read.startswith(b"GET /status ") and self._bearer in self._read
+        self._transport.write(self._good if is_status_request else self._foreign)
         self._transport.close()
 
 
@@ -296,9 +296,9 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="0700; sockets in it take the place of addresses")
     parser.add_argument("--hanging", type=int, default=0)
     parser.add_argument("--refusing", type=int, default=0)
-    asked = parser.parse_args()
-    told = {"hanging": asked.hanging, "refusing": asked.refusing, "directory": asked.directory}
-    members = plan_fleet(asked.count, asked.base, asked.port, **told)
+    options = parser.parse_args()
+    fleet = {"hanging": options.hanging, "refusing": options.refusing, "directory": options.directory}
+    members = plan_fleet(options.count, options.base, options.port, **fleet)
     process = identity.identify_self().to_json()
     # A process that does not answer counts as dead unless it is called agentctl, which this one is not. So its identity
     # is not recorded.

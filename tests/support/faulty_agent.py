@@ -81,9 +81,9 @@ class LoadsWithoutReplay(FaultyAgent):
 
     def answer(self, turn: Turn, text: str) -> None:
         """Quote the last request if asked to; otherwise answer as the demo agent."""
-        asked = [said for role, said in turn.conversation.entries() if role == "user"]
-        if "Quote the last request" in text and len(asked) > 1:
-            turn.say(f"“{asked[-2]}”")
+        user_texts = [said for role, said in turn.conversation.entries() if role == "user"]
+        if "Quote the last request" in text and len(user_texts) > 1:
+            turn.say(f"“{user_texts[-2]}”")
         else:
             super().answer(turn, text)
 
@@ -104,8 +104,8 @@ class NoLoad(FaultyAgent):
 
     def initialize(self) -> dict[str, Any]:
         """Answer without the capability ``loadSession``."""
-        told = super().initialize()
-        return {**told, "agentCapabilities": {**told["agentCapabilities"], "loadSession": False}}
+        initialized = super().initialize()
+        return {**initialized, "agentCapabilities": {**initialized["agentCapabilities"], "loadSession": False}}
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
         """Refuse: the method does not exist."""
@@ -124,8 +124,8 @@ class RefusesTurns(FaultyAgent):
     """Agent that ends each turn with a refusal and no text."""
 
     def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
-        told = super().prompt(params)
-        return {"stopReason": "refusal"} if told["stopReason"] == "end_turn" else told
+        result = super().prompt(params)
+        return {"stopReason": "refusal"} if result["stopReason"] == "end_turn" else result
 
     def answer(self, turn: Turn, text: str) -> None:
         """Send no text."""

@@ -60,10 +60,10 @@ class LoginAgent(DemoAgent):
 
     def initialize(self) -> dict[str, Any]:
         """Return the demo agent's capabilities, and the ways to log in."""
-        told = super().initialize()
+        initialized = super().initialize()
         return {
-            **told,
-            "agentCapabilities": {**told["agentCapabilities"], "auth": {"logout": {}}},
+            **initialized,
+            "agentCapabilities": {**initialized["agentCapabilities"], "auth": {"logout": {}}},
             "authMethods": self._methods,
         }
 
@@ -73,8 +73,8 @@ class LoginAgent(DemoAgent):
         if params.get("methodId") != "demo":
             raise RpcError(-32602, "Invalid params: there is no such way to log in")
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._asked.open("a", encoding="utf-8") as asked:
-            asked.write(f"{self._login_request}\n")
+        with self._asked.open("a", encoding="utf-8") as file:
+            file.write(f"{self._login_request}\n")
         if "--login-hangs" in sys.argv:
             threading.Event().wait()
         question = {

@@ -63,9 +63,9 @@ WORDS: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("name", "payload", "words", "tone"), WORDS)
 def test_log_event_is_described_in_plain_words(name: str, payload: dict[str, Any], words: str, tone: str) -> None:
-    told = event_label(name, payload)
-    assert words in told.text
-    assert told.tone == tone
+    label = event_label(name, payload)
+    assert words in label.text
+    assert label.tone == tone
 
 
 def test_every_timeline_event_has_words_without_its_payload() -> None:
@@ -82,8 +82,8 @@ def test_known_rule_is_explained_and_unknown_rule_is_named() -> None:
 def entries(client: Client, session: TaskSession, query: str = "") -> list[str]:
     """Return the sentences on the page, newest first."""
     html = client.get(f"{path_of(session)}timeline/{query}").text
-    told = re.findall(r'<li class="entry [^>]*>.*?<p>(.*?)</p>', html, re.DOTALL)
-    return [re.sub(r"<[^>]+>", "", one).strip() for one in told]
+    sentences = re.findall(r'<li class="entry [^>]*>.*?<p>(.*?)</p>', html, re.DOTALL)
+    return [re.sub(r"<[^>]+>", "", one).strip() for one in sentences]
 
 
 def test_interrupted_and_resumed_turn_is_shown_in_order(ada: Client, world: World) -> None:
@@ -92,14 +92,14 @@ def test_interrupted_and_resumed_turn_is_shown_in_order(ada: Client, world: Worl
     session.receipts.create(kind="loaded", verified="replay", evidence={"replayed": 4})
     receipt = session.receipts.get()
     write_event(session, "session.receipt", receipt_id=str(receipt.id), kind="loaded")
-    told = entries(ada, session)
+    shown = entries(ada, session)
     wanted = [
         "Loaded: the agent replayed its conversation (verified by replay).",
         "The agent’s process ended",
         "The agent asked for permission and is waiting.",
         "A turn began.",
     ]
-    places = [next(number for number, one in enumerate(told) if words in one) for words in wanted]
+    places = [next(number for number, one in enumerate(shown) if words in one) for words in wanted]
     assert places == sorted(places)
     html = ada.get(f"{path_of(session)}timeline/").text
     assert "“Look at the tests.”" in html
@@ -111,9 +111,9 @@ def test_agent_that_dies_while_a_permission_waits_continues_nothing(ada: Client,
     session = world.running_session()
     closed = {"kind": "permission.cancelled", "permission_id": "p1", "reason": "agent_gone"}
     ingest_lines(session, asks(), closed, {"kind": "agent.exited", "exit_code": -9, "expected": False})
-    told = entries(ada, session)
-    assert not [one for one in told if "turn continued" in one or "wait ended" in one]
-    assert any("ended in the middle of the turn" in one for one in told)
+    shown = entries(ada, session)
+    assert not [one for one in shown if "turn continued" in one or "wait ended" in one]
+    assert any("ended in the middle of the turn" in one for one in shown)
     assert not session.events.filter(name="session.run.resumed").exists()
 
 
@@ -127,9 +127,9 @@ def lose_agent_in_its_turn(session: TaskSession) -> None:
 def test_continuation_by_kandev_asks_nobody_to_decide(ada: Client, world: World) -> None:
     session = world.running_session()
     lose_agent_in_its_turn(session)
-    told = entries(ada, session)
-    assert "Kandev asks the agent to continue the unfinished prompt." in told
-    assert not [one for one in told if "you decide" in one.lower()]
+    shown = entries(ada, session)
+    assert "Kandev asks the agent to continue the unfinished prompt." in shown
+    assert not [one for one in shown if "you decide" in one.lower()]
 
 
 def test_unfinished_prompt_that_nobody_has_settled_asks_for_a_decision(ada: Client, world: World) -> None:
@@ -150,8 +150,8 @@ def test_sweep_appears_in_order_with_its_finding_and_reason(ada: Client, bob: Cl
     session = world.running_session()
     sweep = make_sweep()
     sweep.rows.create(session=session, observed="alive", rule="alive_same_agent", agent_action="reattach")
-    told = entries(ada, session)
-    assert told[0].startswith("The control plane was restarted. The agent was still running; reconnected")
+    shown = entries(ada, session)
+    assert shown[0].startswith("The control plane was restarted. The agent was still running; reconnected")
     html = ada.get(f"{path_of(session)}timeline/").text
     assert f'href="/sweeps/{sweep.id}/"' in html
     assert "The agent is still running: reattach and read its journal; send nothing." in html
@@ -258,9 +258,9 @@ def test_only_a_user_dismissal_is_called_dismissed(how: str, words: str, ada: Cl
     session.prompts.filter(message_id=message_id).update(state="interrupted", continued_by=None)
     SessionEvent.objects.filter(session=session, name="session.prompt.dismissed").delete()
     ada.post(f"{path_of(session)}{how}/", {"message_id": message_id})
-    told = entries(ada, session)
-    assert f"{words}." in told
-    assert any("dismissed" in one for one in told) is (how == "dismiss")
+    shown = entries(ada, session)
+    assert f"{words}." in shown
+    assert any("dismissed" in one for one in shown) is (how == "dismiss")
 
 
 def test_agent_and_user_text_is_escaped(ada: Client, world: World) -> None:

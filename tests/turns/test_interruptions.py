@@ -142,18 +142,18 @@ def test_continue_prompt_has_the_run_id_and_lists_lost_work() -> None:
     row = session.prompts.get(kind="continue")
     assert (row.message_id, row.state) == (f"continue:{run.id}", "queued")
     assert session.prompts.get(message_id="p1").continued_by == row
-    for told in ("Faster parser", "> write it", "- rm -r build"):
-        assert told in row.text
+    for line in ("Faster parser", "> write it", "- rm -r build"):
+        assert line in row.text
     names_said = names(session)
     assert names_said.index("session.run.interrupted") < names_said.index("session.prompt.queued")
 
 
 def test_next_prompt_describes_the_interrupted_request() -> None:
     session = interrupted_session(queued="user")
-    said = prompt_context.context_before(session, session.prompts.get(message_id="p2"))
-    assert "> write it" in said
-    assert "- rm -r build" in said
-    assert "Verify what is there before you repeat" in said
+    context = prompt_context.context_before(session, session.prompts.get(message_id="p2"))
+    assert "> write it" in context
+    assert "- rm -r build" in context
+    assert "Verify what is there before you repeat" in context
     assert prompt_states(session) == {"p1": "interrupted", "p2": "queued"}
 
 
@@ -164,8 +164,8 @@ def test_workspace_findings_are_added_to_continue_and_next_prompts() -> None:
     session = fresh(session)
     row, later = session.prompts.get(kind="continue"), Prompt(kind="user", text="and then")
     for text in (row.text, prompt_context.context_before(session, later)):
-        for told in ("> write it", "- rm -r build", "- modified parser.py", "- added new.py", "- npm run dev"):
-            assert told in text
+        for line in ("> write it", "- rm -r build", "- modified parser.py", "- added new.py", "- npm run dev"):
+            assert line in text
     assert prompt_context.context_before(session, row) == ""
 
 

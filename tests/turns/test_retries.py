@@ -119,8 +119,8 @@ def test_retry_is_shown_in_log_conversation_and_status() -> None:
     assert (role, payload["level"]) == ("status", "warning")
     assert OVERLOADED in text
     assert "(1 of 5)" in text
-    told = session_status(session)["retry"]
-    assert told == {
+    retry = session_status(session)["retry"]
+    assert retry == {
         "message_id": queued_retry(session).message_id,
         "attempt": 1,
         "of": 5,

@@ -49,9 +49,9 @@ def report(session: TaskSession) -> int:
 def test_stall_is_reported_once_after_five_minutes_and_the_turn_continues() -> None:
     session = silent_session(Journal(), silent_for=301)
     assert [report(session), report(session)] == [1, 0]
-    said = last_payload(session, "session.run.stalled")
-    assert said["unfinished_tools"] == ["make all"]
-    assert session_status(fresh(session))["stalled_since"] == said["since"]
+    payload = last_payload(session, "session.run.stalled")
+    assert payload["unfinished_tools"] == ["make all"]
+    assert session_status(fresh(session))["stalled_since"] == payload["since"]
     assert runs(session) == [("p1", "running")]
     assert not session.intents.filter(done_at=None).exists()
 

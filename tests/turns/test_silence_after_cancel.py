@@ -46,10 +46,10 @@ def open_items(session: TaskSession) -> list[AttentionItem]:
 def test_ignored_cancel_is_reported_once() -> None:
     session = session_with_cancel(Journal(), seconds_ago=31)
     assert [report(session), report(session)] == [1, 0]
-    said = last_payload(session, IGNORED)
-    assert said["message_id"] == "p1"
-    assert session_status(fresh(session))["cancel_ignored_since"] == said["since"]
-    assert [item.key for item in open_items(session)] == [f"cancel_ignored:{said['run_id']}"]
+    payload = last_payload(session, IGNORED)
+    assert payload["message_id"] == "p1"
+    assert session_status(fresh(session))["cancel_ignored_since"] == payload["since"]
+    assert [item.key for item in open_items(session)] == [f"cancel_ignored:{payload['run_id']}"]
     assert runs(session) == [("p1", "running")], "the turn is not ended"
 
 
@@ -59,10 +59,10 @@ def test_page_offers_to_stop_the_agent() -> None:
     session = fresh(session)
     assessment = assess_session(session)
     status = replace(load_status(session), recovering=False)
-    said = situation(load_facts(session, status, assessment))
-    assert said is not None
-    assert said.text.startswith("The agent was asked to cancel its turn at ")
-    assert [button.act for button in banner_buttons(said, assessment)] == ["stop"]
+    shown = situation(load_facts(session, status, assessment))
+    assert shown is not None
+    assert shown.text.startswith("The agent was asked to cancel its turn at ")
+    assert [button.act for button in banner_buttons(shown, assessment)] == ["stop"]
 
 
 @pytest.mark.parametrize(("seconds_ago", "outcome"), [(5, "done"), (31, "too_late"), (31, "not_running")])

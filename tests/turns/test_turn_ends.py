@@ -87,7 +87,7 @@ def test_ordinary_answer_is_no_failure(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "text"),
     [
         ("end_turn", ""),
         ("", ""),
@@ -97,10 +97,10 @@ def test_ordinary_answer_is_no_failure(text: str) -> None:
         ("out_of_luck", "a reason that Kandev does not know: out_of_luck"),
     ],
 )
-def test_early_end_of_a_turn_is_said(reason: str, said: str) -> None:
+def test_early_end_of_a_turn_is_said(reason: str, text: str) -> None:
     sentence = early_stop_sentence(reason)
-    assert said in sentence
-    assert bool(sentence) == bool(said)
+    assert text in sentence
+    assert bool(sentence) == bool(text)
 
 
 @pytest.mark.parametrize(

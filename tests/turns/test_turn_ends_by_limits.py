@@ -24,9 +24,9 @@ def after_turn(text: str, prompt: str = "do it", **end: Any) -> TaskSession:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text=prompt, state="sending")
     begin = journal.turn_begins("p1")
-    said = journal.says(text) if text else []
+    lines = journal.says(text) if text else []
     body = {"stop_reason": "end_turn", "output": bool(text), **end}
-    ingest(session, [*begin, *said, journal.line(JournalKind.TURN_COMPLETED, message_id="p1", **body)], lease=None)
+    ingest(session, [*begin, *lines, journal.line(JournalKind.TURN_COMPLETED, message_id="p1", **body)], lease=None)
     return session
 
 

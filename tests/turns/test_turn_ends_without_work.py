@@ -33,8 +33,8 @@ def test_empty_turn_is_shown_and_not_counted_as_completed(code: str) -> None:
     assert [state for _, state in runs(session)] == ["failed"]
     failed = session.events.get(name="session.run.failed").payload
     assert (failed["reason"], failed["error_code"]) == (code, code)
-    said = [event.payload for event in session.events.filter(name="session.message.added")]
-    assert [one["text"] for one in said if one["role"] == "status"] == [failed["error_message"]]
+    payloads = [event.payload for event in session.events.filter(name="session.message.added")]
+    assert [one["text"] for one in payloads if one["role"] == "status"] == [failed["error_message"]]
     assert not agent_start.load_conversation_facts(session.id).requests.completed_turns
     assert (session.state, session.start_attempts) == ("WAITING_FOR_INPUT", 2)
     assert session.prompts.get().state == "done"
@@ -51,7 +51,7 @@ def test_empty_turn_does_not_verify_a_pending_receipt(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop_reason", "said"),
+    ("stop_reason", "text"),
     [
         ("max_turn_requests", "maximum number of requests"),
         ("max_tokens", "maximum length"),
@@ -59,11 +59,11 @@ def test_empty_turn_does_not_verify_a_pending_receipt(code: str) -> None:
         ("paused", "that Kandev does not know: paused"),
     ],
 )
-def test_early_end_without_output_is_explained_by_its_reason(stop_reason: str | None, said: str) -> None:
+def test_early_end_without_output_is_explained_by_its_reason(stop_reason: str | None, text: str) -> None:
     session = turn(running_session(), stop_reason=stop_reason, output=False)
     failed = session.events.get(name="session.run.failed").payload
     assert failed["reason"] == "no_output"
-    assert said in failed["error_message"]
+    assert text in failed["error_message"]
     assert failed["error_message"].endswith("It has shown no output or action in this turn.")
     assert "lost its conversation" not in failed["error_message"]
 

@@ -118,13 +118,13 @@ def test_work_outside_a_turn_that_is_cut_off_is_told_everywhere(end: str) -> Non
     ENDS[end](session, journal)
 
     row = fresh(session)
-    told = row.messages.filter(role="status").last()
-    assert told is not None
+    message = row.messages.filter(role="status").last()
+    assert message is not None
     expected = (
         "The agent was working outside a turn, and that work was cut off. Without a result: make all. "
         "Processes that it had left running ended with it: npm run dev0. The agent is told with your next prompt."
     )
-    assert texts_of([told])[told.id] == expected
+    assert texts_of([message])[message.id] == expected
     assert last_payload(row, CUT_OFF)["unfinished_tools"] == ["make all"]
     assert event_label(CUT_OFF, last_payload(row, CUT_OFF)).text.startswith(
         "Work outside a turn was cut off: the agent"
@@ -145,9 +145,9 @@ def test_ended_background_processes_are_told_without_other_work(end: str) -> Non
     _stop(session, journal)
 
     row = fresh(session)
-    (told,) = row.messages.filter(role="status")
-    assert texts_of([told])[told.id].endswith("npm run dev4; 2 more. The agent is told with your next prompt.")
-    assert "working" not in texts_of([told])[told.id]
+    (message,) = row.messages.filter(role="status")
+    assert texts_of([message])[message.id].endswith("npm run dev4; 2 more. The agent is told with your next prompt.")
+    assert "working" not in texts_of([message])[message.id]
     assert names(row).count(CUT_OFF) == 1
     note = context_before(row, Prompt(session=row, message_id="p2", text="go on"))
     assert "with it what you had left running" in note

@@ -97,8 +97,8 @@ def test_each_change_of_the_derived_status_is_recorded_once() -> None:
     session = running_session()
     opened = wait(session)
     waits.resume_wait(key_of(opened), "x", "1")
-    said = [event.payload for event in session.events.filter(name="session.status_derived").order_by("seq")]
-    assert said == [{"from": "idle", "status": "waiting"}, {"from": "waiting", "status": "running"}]
+    payloads = [event.payload for event in session.events.filter(name="session.status_derived").order_by("seq")]
+    assert payloads == [{"from": "idle", "status": "waiting"}, {"from": "waiting", "status": "running"}]
 
 
 def test_status_names_the_wait_and_its_start() -> None:

@@ -59,16 +59,16 @@ def sent(session: TaskSession) -> str:
 def test_users_are_notified_by_inbox_mail_and_webhook() -> None:
     session = interrupted()
     (item,) = items(session)
-    said = "Nobody answered in time. It waited for: The build of main"
-    assert (item.what, as_read(item).why) == ("A wait ended without an answer", said)
-    assert said in render_email([item])["text"]
+    wording = "Nobody answered in time. It waited for: The build of main"
+    assert (item.what, as_read(item).why) == ("A wait ended without an answer", wording)
+    assert wording in render_email([item])["text"]
     assert webhook_payload(item, "1")["item"]["kind"] == KIND
 
 
 def test_status_names_the_missing_answer() -> None:
     session = interrupted()
-    told, run = wait_of(session), session.runs.get()
-    assert (told["kind"], told["reason"], told["id"]) == ("external", "The build of main", run.wait_id)
+    wait, run = wait_of(session), session.runs.get()
+    assert (wait["kind"], wait["reason"], wait["id"]) == ("external", "The build of main", run.wait_id)
     assert session_status(session)["derived_status"] == "interrupted_waiting"
 
 
@@ -83,10 +83,10 @@ def test_status_is_read_in_a_transaction_without_searching_the_reason() -> None:
 def test_next_prompt_mentions_the_interrupted_wait_once() -> None:
     session = interrupted(WaitKind.TOOL_RESULT, "The scan")
     intents.queue_prompt(session.id, "p1", "What now?", make_user())
-    told = sent(session)
-    assert told.startswith("[Note by the system: This session waited until ")
-    assert "for the result of a tool: “The scan”. Nobody answered, so the wait was ended." in told
-    assert told.endswith("\n\nWhat now?")
+    text = sent(session)
+    assert text.startswith("[Note by the system: This session waited until ")
+    assert "for the result of a tool: “The scan”. Nobody answered, so the wait was ended." in text
+    assert text.endswith("\n\nWhat now?")
     journal = Journal()
     ingest(session, [*journal.turn_begins("p1"), journal.completes("p1")])
     intents.queue_prompt(session.id, "p2", "And now?", make_user())
@@ -119,10 +119,10 @@ def test_continuing_tells_the_agent_to_continue_without_the_answer() -> None:
     first, second = [waits.continue_without_answer(session.id, wait_id, make_user()) for _ in range(2)]
     assert first == second
     assert (items(session), prompt_states(session)) == ([], {f"wait:{wait_id}:continue": "queued"})
-    told = sent(session)
-    assert told.startswith("This session waited until ")
-    assert "Continue without it." in told
-    assert told.count("Nobody answered") == 1
+    text = sent(session)
+    assert text.startswith("This session waited until ")
+    assert "Continue without it." in text
+    assert text.count("Nobody answered") == 1
 
 
 def test_withdrawn_continue_offers_the_choice_again() -> None:

@@ -53,18 +53,22 @@ def test_one_of_fifty_concurrent_redemptions_of_a_key_wins(tmp_path: Path) -> No
     opened = waits.open_wait(session.id, "The build", None, make_user())
     key = opened.resume_token or ""
 
-    told = redeem_at_once(tmp_path, key)
+    results = redeem_at_once(tmp_path, key)
 
-    assert len(told) == PROCESSES * THREADS
-    [(winner, _, answer)] = [one for one in told if one[1] == 200]
+    assert len(results) == PROCESSES * THREADS
+    [(winner, _, answer)] = [one for one in results if one[1] == 200]
     assert answer == {"run_id": str(opened.run_id), "status": "running"}
-    refused = [(status, body["code"]) for _, status, body in told if status != 200]
+    refused = [(status, body["code"]) for _, status, body in results if status != 200]
     assert refused == [(410, "token_consumed")] * (PROCESSES * THREADS - 1)
-    when = {body["details"]["consumed_at"] for _, status, body in told if status != 200}
+    when = {body["details"]["consumed_at"] for _, status, body in results if status != 200}
     consumed_at = session.wait_keys.get().consumed_at
     assert consumed_at is not None
     assert when == {consumed_at.isoformat()}
     assert [(row.message_id, row.text) for row in Prompt.objects.all()] == [(f"wait:{opened.wait_id}", winner)]
     assert waits.resume_wait(key, "again", winner) == answer
-    said = names(session)
-    assert [said.count(f"session.{one}") for one in ("token.consumed", "run.resumed", "prompt.queued")] == [1, 1, 1]
+    event_names = names(session)
+    assert [event_names.count(f"session.{one}") for one in ("token.consumed", "run.resumed", "prompt.queued")] == [
+        1,
+        1,
+        1,
+    ]

@@ -45,8 +45,8 @@ ANSWER = {"engine": "pg", "name": TYPED}
 def asked(question: dict[str, Any] | None = None) -> tuple[TaskSession, Journal]:
     """Return a session whose agent waits for the answer to a question, and its journal."""
     session, journal = running_session(), Journal()
-    told = question or FORM
-    body = {"tool_call": {"title": told["message"]}, "options": options_of(told), "question": told}
+    schema = question or FORM
+    body = {"tool_call": {"title": schema["message"]}, "options": options_of(schema), "question": schema}
     begins = journal.turn_begins("p1")
     ingest(session, [*begins, journal.line(JournalKind.PERMISSION_REQUESTED, permission_id="q1", **body)])
     return session, journal

@@ -115,13 +115,13 @@ def test_silent_connection_times_out(line: Line) -> None:
     assert line.is_over
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told", "in chunks"])
-def test_oversized_body_is_rejected_and_not_stored(told: bool, line: Line) -> None:
+@pytest.mark.parametrize("has_length", [True, False], ids=["told", "in chunks"])
+def test_oversized_body_is_rejected_and_not_stored(has_length: bool, line: Line) -> None:
     piece = b" " * 65_536
-    line.says(HEAD + (b"Content-Length: %d\r\n\r\n" % 10**12 if told else b"Transfer-Encoding: chunked\r\n\r\n"))
+    line.says(HEAD + (b"Content-Length: %d\r\n\r\n" % 10**12 if has_length else b"Transfer-Encoding: chunked\r\n\r\n"))
     request: Any = line.channel.requests[0]
     for _ in range(MAX_BODY_SIZE // len(piece) + 2):
-        line.says(piece if told else b"%x\r\n%s\r\n" % (len(piece), piece))
+        line.says(piece if has_length else b"%x\r\n%s\r\n" % (len(piece), piece))
     assert line.is_over
     assert line.transport.value().startswith(b"HTTP/1.1 413 ")
     assert request.content.tell() <= MAX_BODY_SIZE
@@ -159,8 +159,8 @@ def answer_to(deployment: Deployment, *pieces: bytes) -> bytes:
 
 
 def test_running_server_enforces_these_limits(deployment: Deployment) -> None:
-    said = answer_to(deployment, HEAD + b"Content-Length: 1000000000000\r\n\r\n")
-    head, _, body = said.partition(b"\r\n\r\n")
+    response = answer_to(deployment, HEAD + b"Content-Length: 1000000000000\r\n\r\n")
+    head, _, body = response.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 413 ")
     assert json.loads(body) == {
         "code": "too_large",

@@ -108,22 +108,22 @@ def _send_again(deployed: DeployedWorkflows, document: dict[str, Any], row: dict
 def violations(run: Run) -> list[str]:
     """Return the violations of a run that was killed and has ended."""
     document, nodes = run.document(), run.nodes()
-    told = []
+    reports = []
     if document["state"] != "succeeded":
-        told.append(f"it has {document['state']}: {document['error']}")
+        reports.append(f"it has {document['state']}: {document['error']}")
     wanted = {f"l[{n}]/{node}" for n in range(1, ITERATIONS + 1) for node in ("agent", "shell")}
     if missing := {path for path in wanted if nodes.get(path, {}).get("state") != "succeeded"}:
-        told.append(f"not done: {sorted(missing)}")
+        reports.append(f"not done: {sorted(missing)}")
     if extra := nodes.keys() - wanted - {"l"} - {f"l[{n}]" for n in range(1, ITERATIONS + 1)}:
-        told.append(f"done beside: {sorted(extra)}")
+        reports.append(f"done beside: {sorted(extra)}")
     if twice := [path for path, number in Counter(one["path"] for one in document["nodes"]).items() if number > 1]:
-        told.append(f"node runs twice: {twice}")
+        reports.append(f"node runs twice: {twice}")
     if len(run.sessions()) != 1:
-        told.append(f"{len(run.sessions())} sessions of agents")
+        reports.append(f"{len(run.sessions())} sessions of agents")
     finished = Counter(row["text"] for row in run.prompts() if row["state"] == "done" and row["kind"] != "continue")
     if again := [text for text, number in finished.items() if number > 1]:
-        told.append(f"prompts done twice: {again}")
+        reports.append(f"prompts done twice: {again}")
     lines = Path(run.workspace()["worktree_path"], "done.txt").read_text().split()
     if lines != [str(n) for n in range(1, ITERATIONS + 1)]:
-        told.append(f"the shells have written {lines}")
-    return told
+        reports.append(f"the shells have written {lines}")
+    return reports

@@ -34,9 +34,9 @@ class Agents:
         return {"text": self.answer(self.told[session]), "sessionId": session}
 
 
-def counting(told: list[str]) -> str:
+def counting(prompts: list[str]) -> str:
     """Answer with a number that grows by one with each prompt, knowing only the prompts of its session."""
-    return str(42 + len(told)) if "42" in told[0] else "I know no number."
+    return str(42 + len(prompts)) if "42" in prompts[0] else "I know no number."
 
 
 @dataclass

@@ -60,8 +60,8 @@ class Scripts:
             raise AgentctlRefused("There is none.", status=404, refusal=Code.JOB_UNKNOWN)
         ended = self.answer(self.begun[job_id])
         state = {"state": "running"} if ended is None else {"state": "ended", **ended}
-        told = {"stdout": "so far\n", "stderr": "", "exit_code": None, "error": "", "truncated": False, **state}
-        return cast("Job", {"job_id": job_id, "started_at": "", "ended_at": None, **told})
+        job = {"stdout": "so far\n", "stderr": "", "exit_code": None, "error": "", "truncated": False, **state}
+        return cast("Job", {"job_id": job_id, "started_at": "", "ended_at": None, **job})
 
     async def cancel_job(self, job_id: str) -> Job:
         self.cancelled.append(job_id)
@@ -169,7 +169,9 @@ class World:
             earlier = prompt.session.prompts.filter(id__lte=prompt.id).order_by("id").values_list("text", flat=True)
             self.answer(prompt, answer(list(earlier)))
 
-    def run_to_end(self, answer: Callable[[list[str]], str] = lambda told: told[-1], passes: int = 60) -> WorkflowRun:
+    def run_to_end(
+        self, answer: Callable[[list[str]], str] = lambda prompts: prompts[-1], passes: int = 60
+    ) -> WorkflowRun:
         for _ in range(passes):
             run = self.drive()
             if run.is_over:

@@ -26,8 +26,8 @@ def test_loop_counts_from_42_to_52_in_one_session(runner: str) -> None:
 
     assert run.outcome.succeeded
     assert len(run.agents.told) == 1
-    asked = [run[f"count[{index}]/counter"].request["sessionId"] for index in range(1, 11)]
-    assert asked == ["", *["session-1"] * 9]
+    session_ids = [run[f"count[{index}]/counter"].request["sessionId"] for index in range(1, 11)]
+    assert session_ids == ["", *["session-1"] * 9]
     assert run["count"].outputs["final"] == "52"
 
 
@@ -35,30 +35,30 @@ def test_each_run_starts_its_own_session() -> None:
     agents = Agents(counting)
     example("test-resumable-codex", agents)
     example("test-resumable-codex", agents)
-    assert [len(told) for told in agents.told.values()] == [10, 10]
+    assert [len(prompts) for prompts in agents.told.values()] == [10, 10]
 
 
 def test_original_example_runs_unchanged() -> None:
     """Its *continue* is wired to “approved”, so it ends when the reviewer does not approve."""
-    agents = Agents(lambda told: '{"approved": false, "feedback": "no"}' if "Review" in told[0] else "work")
+    agents = Agents(lambda prompts: '{"approved": false, "feedback": "no"}' if "Review" in prompts[0] else "work")
     run = example("test-resumable-agent", agents)
     assert run.outcome.succeeded
     assert run["loop"].outputs == {"iterations": 1, "terminationReason": "condition"}
 
     approving = Agents(
-        lambda told: '{"approved": true, "feedback": ""}' if "Review" in told[0] else f"work {len(told)}"
+        lambda prompts: '{"approved": true, "feedback": ""}' if "Review" in prompts[0] else f"work {len(prompts)}"
     )
     run = example("test-resumable-agent", approving)
     assert run["loop"].outputs == {"iterations": 5, "terminationReason": "max_iterations"}
     assert approving.told["session-1"] == ["1", "work 1", "work 2", "work 3", "work 4"]
-    assert [len(told) for told in approving.told.values()] == [5, 1, 1, 1, 1, 1]
+    assert [len(prompts) for prompts in approving.told.values()] == [5, 1, 1, 1, 1, 1]
 
 
 def test_review_repeats_until_approved_with_feedback() -> None:
-    def answer(told: list[str]) -> str:
-        if "Review this work" not in told[0]:
-            return f"version {len(told)}"
-        verdict = {"approved": "version 3" in told[0], "feedback": "Better, please."}
+    def answer(prompts: list[str]) -> str:
+        if "Review this work" not in prompts[0]:
+            return f"version {len(prompts)}"
+        verdict = {"approved": "version 3" in prompts[0], "feedback": "Better, please."}
         return f"Well.\n```json\n{json.dumps(verdict)}\n```"
 
     run = example("review-until-approved", Agents(answer), "Write a parser.")
@@ -70,7 +70,7 @@ def test_review_repeats_until_approved_with_feedback() -> None:
 
 def test_one_session_continues_through_two_loops() -> None:
     says = ["draft", "reviewed", "reviewed", "tested"]
-    run = example("pattern-a", Agents(lambda told: says[len(told) - 1]), "task")
+    run = example("pattern-a", Agents(lambda prompts: says[len(prompts) - 1]), "task")
     assert run.outcome.succeeded
     assert list(run.agents.told) == ["session-1"]
     assert run.agents.told["session-1"] == ["task", "task", *["Run the tests and fix what fails."] * 2]
@@ -78,7 +78,7 @@ def test_one_session_continues_through_two_loops() -> None:
 
 def test_gate_sends_back_with_feedback_in_same_session() -> None:
     says = ["draft", "reviewed", "reviewed, tested"]
-    run = example("pattern-b", Agents(lambda told: says[len(told) - 1]), "task")
+    run = example("pattern-b", Agents(lambda prompts: says[len(prompts) - 1]), "task")
     assert run.outcome.succeeded
     assert run.agents.told == {"session-1": ["task", "Say reviewed.", "These checks failed: tested."]}
     assert [run[path].state for path in ("gate", "gate#2", "gate#3")] == [
@@ -92,7 +92,7 @@ def test_gate_sends_back_with_feedback_in_same_session() -> None:
 
 def test_resume_at_passed_gate_repeats_its_target() -> None:
     says = ["draft", "reviewed", "reviewed, tested"]
-    run = example("pattern-b", Agents(lambda told: says[len(told) - 1]), "task")
+    run = example("pattern-b", Agents(lambda prompts: says[len(prompts) - 1]), "task")
 
     left = records_to_resume(run.workflow, run.records, "test#3")
 
@@ -104,7 +104,7 @@ def test_resume_at_passed_gate_repeats_its_target() -> None:
 
 
 def test_gate_fails_after_its_retries() -> None:
-    run = example("pattern-b", Agents(lambda told: "draft"), "task")
+    run = example("pattern-b", Agents(lambda prompts: "draft"), "task")
     assert run["gate#4"].state == NodeState.FAILED
     assert run["gate#4"].outputs["retry_count"] == 3
     assert run["done"].state == NodeState.SKIPPED
@@ -112,7 +112,7 @@ def test_gate_fails_after_its_retries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "edges", "told"),
+    ("data", "edges", "text"),
     [
         ({"prompt": "Say {{ trigger.text }}"}, ["trigger > agent.go"], "Say T"),
         ({}, ["trigger.text > agent.prompt"], "T"),
@@ -121,9 +121,9 @@ def test_gate_fails_after_its_retries() -> None:
         ({"prompt": "written"}, ["nothing.value > agent.prompt"], "written"),
     ],
 )
-def test_received_prompt_replaces_written_prompt(data: dict[str, str], edges: list[str], told: str) -> None:
+def test_received_prompt_replaces_written_prompt(data: dict[str, str], edges: list[str], text: str) -> None:
     nodes = [TRIGGER, node("nothing", "constant", value=None), node("agent", "agent", **data)]
-    assert drive(workflow(nodes, edges)).agents.told == {"session-1": [told]}
+    assert drive(workflow(nodes, edges)).agents.told == {"session-1": [text]}
 
 
 def test_agent_without_prompt_fails() -> None:
@@ -145,7 +145,9 @@ SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}, "tags": {"
     ],
 )
 def test_answer_must_conform_to_schema(answer: str, outputs: dict[str, object], error: str) -> None:
-    run = drive(workflow([node("agent", "agent", prompt="x", outputSchema=SCHEMA)]), agents=Agents(lambda told: answer))
+    run = drive(
+        workflow([node("agent", "agent", prompt="x", outputSchema=SCHEMA)]), agents=Agents(lambda prompts: answer)
+    )
     assert error in run["agent"].error
     assert bool(error) is (run["agent"].state == NodeState.FAILED)
     assert outputs.items() <= run["agent"].outputs.items()
@@ -154,10 +156,10 @@ def test_answer_must_conform_to_schema(answer: str, outputs: dict[str, object], 
 
 def test_invalid_answer_is_requested_again_in_same_session() -> None:
     says = ["Fine by me.", '{"ok": true}']
-    agents = Agents(lambda told: says[len(told) - 1])
+    agents = Agents(lambda prompts: says[len(prompts) - 1])
     run = drive(workflow([node("agent", "agent", prompt="x", outputSchema=SCHEMA)]), agents=agents)
     assert run["agent"].outputs["ok"] is True
-    assert [len(told) for told in agents.told.values()] == [2]
+    assert [len(prompts) for prompts in agents.told.values()] == [2]
     assert "contains no JSON" in agents.told["session-1"][1]
 
 
@@ -166,6 +168,6 @@ def test_session_passes_from_agent_to_agent() -> None:
         [node("first", "agent", prompt="Remember BLUE42."), node("second", "agent", prompt="What was it?")],
         ["first.sessionId > second.sessionId"],
     )
-    run = drive(text, agents=Agents(lambda told: "BLUE42" if "BLUE42" in told[0] else "no idea"))
+    run = drive(text, agents=Agents(lambda prompts: "BLUE42" if "BLUE42" in prompts[0] else "no idea"))
     assert run["second"].outputs["output"] == "BLUE42"
     assert len(run.agents.told) == 1

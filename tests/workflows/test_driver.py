@@ -268,7 +268,7 @@ def test_answer_without_schema_is_requested_again_in_same_session() -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     world = World(workflow([node("judge", "agent", prompt="Judge.", outputSchema=json.dumps(schema))]))
     answers = iter(["I think so", '{"ok": true}'])
-    run = world.run_to_end(lambda told: next(answers))
+    run = world.run_to_end(lambda prompts: next(answers))
     assert (run.state, run.outputs["ok"], len(world.agents), len(world.told)) == ("succeeded", True, 1, 2)
     assert world["judge"].attempt == 2
 

@@ -79,8 +79,8 @@ def changed_lines(old: str, new: str) -> list[str]:
 def test_setting_changes_only_its_own_lines(node: str, changes: dict[str, Any], lines: list[str]) -> None:
     made = apply_settings(TEXT, node, changes)
     assert changed_lines(TEXT, made) == lines
-    told = node_data(made, node)
-    assert {key: told.get(key) for key in changes} == changes
+    data = node_data(made, node)
+    assert {key: data.get(key) for key in changes} == changes
 
 
 VALUES: list[Any] = [

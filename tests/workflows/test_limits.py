@@ -132,9 +132,9 @@ def test_odd_answer_schemas_break_nothing() -> None:
 
 @pytest.mark.parametrize(("kind", "setting", "times"), [("agent", "prompt", 60_000), ("workdir", "path", 250)])
 def test_filled_templates_take_bounded_memory(kind: str, setting: str, times: int) -> None:
-    asked = node("b", kind, **{setting: "{{ a.output }}" * times})
+    reader = node("b", kind, **{setting: "{{ a.output }}" * times})
     edges = [{"source": "a", "target": "b"}]
-    found = loading.load_workflow(text([node("a", "shell", script="true"), asked], edges)).checked.root.nodes["b"]
+    found = loading.load_workflow(text([node("a", "shell", script="true"), reader], edges)).checked.root.nodes["b"]
     inputs = dict.fromkeys(found.references.values(), "x" * limits.MAX_OUTPUT)
     begin = type_of(found).begin
     assert inputs and begin

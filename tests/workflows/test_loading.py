@@ -351,9 +351,9 @@ EXAMPLE = ROOT / "docs/examples/workflows/test-resumable-agent.yaml"
 
 def test_valid_files_are_reported_with_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("validate_workflow", str(EXAMPLE))
-    said = capsys.readouterr().out.splitlines()
-    assert "test-resumable-agent.yaml:19: warning: node loop: the loop continues while “approved” is true" in said[0]
-    assert said[1].endswith("test-resumable-agent.yaml: valid, 4 nodes")
+    output = capsys.readouterr().out.splitlines()
+    assert "test-resumable-agent.yaml:19: warning: node loop: the loop continues while “approved” is true" in output[0]
+    assert output[1].endswith("test-resumable-agent.yaml: valid, 4 nodes")
 
 
 def test_one_invalid_file_among_valid_ones_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -362,8 +362,8 @@ def test_one_invalid_file_among_valid_ones_exits_with_2(tmp_path: Path, capsys: 
     bad.write_text(workflow([node("a", "shel")]))
     with pytest.raises(SystemExit) as ended:
         call_command("validate_workflow", str(good), str(bad), str(tmp_path / "none.yaml"))
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert ended.value.code == 2
-    assert f"{good}: valid, 1 node" in said
-    assert f"{bad}:7: error: node a: “shel” is not a node type [node_type] Did you mean “shell”?" in said
-    assert "none.yaml: error: the file cannot be read" in said
+    assert f"{good}: valid, 1 node" in output
+    assert f"{bad}:7: error: node a: “shel” is not a node type [node_type] Did you mean “shell”?" in output
+    assert "none.yaml: error: the file cannot be read" in output

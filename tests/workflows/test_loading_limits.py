@@ -84,11 +84,11 @@ def test_request_waits_for_the_previous_one() -> None:
 @pytest.mark.usefixtures("one_check")
 def test_pages_and_api_share_one_limit() -> None:
     browser = client()
-    asked = {"text": PLAIN}
-    assert browser.post("/workflows/check/", {"do": "check", **asked}).status_code == 200
-    refused = browser.post("/api/v1/workflows/check/", asked, "application/json")
+    request = {"text": PLAIN}
+    assert browser.post("/workflows/check/", {"do": "check", **request}).status_code == 200
+    refused = browser.post("/api/v1/workflows/check/", request, "application/json")
     assert (refused.status_code, refused.json()["code"], refused["Retry-After"]) == (429, "throttled", "60")
-    assert browser.post("/workflows/check/", {"do": "check", **asked}).status_code == 429
+    assert browser.post("/workflows/check/", {"do": "check", **request}).status_code == 429
 
 
 @pytest.mark.usefixtures("one_check")
@@ -186,9 +186,9 @@ class TestConfirming:
         load = apart.load_isolated
         outside = len(connection.savepoint_ids)
 
-        def watched(*asked: Any) -> Any:
+        def watched(*request: Any) -> Any:
             depths.append(len(connection.savepoint_ids) - outside)
-            return load(*asked)
+            return load(*request)
 
         monkeypatch.setattr(apart, "load_isolated", watched)
         trigger_settings.confirm_triggers(make_user(), paused, seen)
@@ -206,5 +206,5 @@ class TestConfirming:
         assert "clock" in answer.content.decode()
 
 
-def _busy(*asked: Any) -> None:
+def _busy(*request: Any) -> None:
     raise apart.LoadingUnavailable

@@ -48,9 +48,9 @@ def test_loop_counts_from_42_to_52_in_one_session(deployed: DeployedWorkflows, r
     assert nodes["verify"]["outputs"]["exitCode"] == 0
     sessions = run.sessions()
     assert len(sessions) == 1
-    asked = [nodes[f"count[{index}]/counter"] for index in range(1, 11)]
-    assert asked[0]["inputs"].get("sessionId") in (None, "")
-    assert {one["inputs"]["sessionId"] for one in asked[1:]} == {asked[0]["outputs"]["sessionId"]}
+    counters = [nodes[f"count[{index}]/counter"] for index in range(1, 11)]
+    assert counters[0]["inputs"].get("sessionId") in (None, "")
+    assert {one["inputs"]["sessionId"] for one in counters[1:]} == {counters[0]["outputs"]["sessionId"]}
     assert len(run.prompts()) == 10
     assert all(row["state"] == "done" for row in run.prompts())
 
@@ -114,8 +114,8 @@ def test_review_repeats_until_approved_with_feedback(deployed: DeployedWorkflows
     assert ended["state"] == "succeeded", ended
     assert (loop_of(run)["iterations"], loop_of(run)["result"]) == (3, "version 3")
     coder = run.nodes()["review[1]/coder"]["session_id"]
-    told = [row["text"] for row in run.prompts() if row["session_id"] == coder.replace("-", "")]
-    assert told == ["Write a parser.", "Better, please.", "Better, please."]
+    texts = [row["text"] for row in run.prompts() if row["session_id"] == coder.replace("-", "")]
+    assert texts == ["Write a parser.", "Better, please.", "Better, please."]
 
 
 def test_one_session_continues_through_two_loops(deployed: DeployedWorkflows) -> None:

@@ -90,12 +90,12 @@ def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> Non
     named = command(data, "run_workflow", str(tmp_path / "named.yaml"), "--set", "count=3", "--json")
     assert named.returncode == 0, named.stderr
     assert json.loads(named.stdout)["outputs"] == {"value": 3}
-    for words, told in (
+    for words, message in (
         (["--set", "count=many"], "The input “count”: “many” is not a number."),
         ([], "The input “count” is missing."),
     ):
         refused = command(data, "run_workflow", str(tmp_path / "named.yaml"), *words)
-        assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
+        assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
 
     failed = command(data, "run_workflow", str(tmp_path / "fails.yaml"))
     assert (failed.returncode, "Fails: failed" in failed.stdout) == (1, True)
@@ -127,15 +127,15 @@ def test_shipped_examples_run_unchanged_on_a_fresh_installation(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "text"),
     [
         ("cuont=3", "declares no input “cuont”; it has “count”"),
         ("count", "--set needs NAME=VALUE, not “count”"),
     ],
 )
-def test_invalid_input_exits_with_2(tmp_path: Path, value: str, told: str) -> None:
+def test_invalid_input_exits_with_2(tmp_path: Path, value: str, text: str) -> None:
     (tmp_path / "named.yaml").write_text(NAMED)
-    with pytest.raises(CommandError, match=told) as refused:
+    with pytest.raises(CommandError, match=text) as refused:
         call_command("run_workflow", str(tmp_path / "named.yaml"), "--set", value)
     assert refused.value.returncode == 2
 
@@ -277,7 +277,7 @@ def test_ctrl_c_cancels_run_and_its_processes(deployment: Deployment) -> None:
 
         run.send_signal(signal.SIGINT)
 
-        said = run.communicate(timeout=60)[0].decode()
-    assert run.returncode == 1, said
-    assert "Waits: cancelled" in said
+        output = run.communicate(timeout=60)[0].decode()
+    assert run.returncode == 1, output
+    assert "Waits: cancelled" in output
     eventually(lambda: not identity.find_marked(execution.name), describe="no process of the run is left")

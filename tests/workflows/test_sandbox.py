@@ -59,9 +59,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("operation", "code"), HOSTILE.values(), ids=HOSTILE)
 def test_hostile_request_fails_with_message(operation: str, code: str) -> None:
-    asked = {"pattern": code, "text": "a" * 50 + "b"} if operation == "regex" else {"code": code, "inputs": {}}
+    request = {"pattern": code, "text": "a" * 50 + "b"} if operation == "regex" else {"code": code, "inputs": {}}
     with pytest.raises(sandbox.SandboxError) as error:
-        sandbox.run_in_sandbox([{"operation": operation, **asked}])
+        sandbox.run_in_sandbox([{"operation": operation, **request}])
     assert str(error.value)
 
 

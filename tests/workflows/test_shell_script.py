@@ -52,9 +52,9 @@ def test_values_are_never_executed(script: str, tmp_path: Path) -> None:
     for value in VALUES.values():
         text = prepare_script(script, lambda name, port, value=value: value)  # type: ignore[misc]
         assert value not in text.script
-        said = shell(text.script, text.environment, tmp_path)
-        assert (said["stderr"], said["exitCode"]) == ("", 0)
-        assert said["stdout"].rstrip("\n").replace("\\\\", "\\") == value.rstrip("\n").replace("\\\\", "\\"), value
+        completed = shell(text.script, text.environment, tmp_path)
+        assert (completed["stderr"], completed["exitCode"]) == ("", 0)
+        assert completed["stdout"].rstrip("\n").replace("\\\\", "\\") == value.rstrip("\n").replace("\\\\", "\\"), value
     assert list(tmp_path.iterdir()) == []
 
 

@@ -215,7 +215,7 @@ def test_values_that_double_in_a_loop_are_refused() -> None:
 
 def test_outputs_of_a_node_are_bounded_and_its_session_stays() -> None:
     outputs = [{"name": f"copy{number}", "type": "string"} for number in range(20)]
-    agents = Agents(lambda told: "x" * (1 << 20))
+    agents = Agents(lambda prompts: "x" * (1 << 20))
     run = drive(workflow([node("agent", "agent", prompt="x", outputs=outputs)]), agents=agents)
     assert "the outputs of the node are larger than 8 MiB" in run["agent"].error
     assert run["agent"].outputs == {"sessionId": "session-1", "exitCode": 0}

@@ -258,12 +258,12 @@ def test_difference_is_readable_and_hides_nothing(office: Office) -> None:
     evil = json.dumps(json.loads(PLAIN.replace("Go", "Go \u202e hide")), ensure_ascii=False, indent=1)
     office.save(office.world.member, text=evil, files={"part.yaml": "x\n" * 3000 + "y" * 5000})
     change(office.world.profile, env={"API_KEY": "changed-value"})
-    told = {one.part: one for one in office.document()["changes"]}
-    assert set(told) - {"triggers"} == {"text", "file:part.yaml", 'agent:["demo", ""]'}
-    assert ("\u202e" in told["text"].text, "⟦RLO⟧ hide" in told["text"].text) == (False, True)
-    assert told["file:part.yaml"].is_cut
-    assert "environment: API_KEY" in told['agent:["demo", ""]'].text
-    assert "changed-value" not in str(told)
+    changes = {one.part: one for one in office.document()["changes"]}
+    assert set(changes) - {"triggers"} == {"text", "file:part.yaml", 'agent:["demo", ""]'}
+    assert ("\u202e" in changes["text"].text, "⟦RLO⟧ hide" in changes["text"].text) == (False, True)
+    assert changes["file:part.yaml"].is_cut
+    assert "environment: API_KEY" in changes['agent:["demo", ""]'].text
+    assert "changed-value" not in str(changes)
 
 
 def test_two_large_hostile_texts_are_compared_quickly(office: Office) -> None:

@@ -111,9 +111,9 @@ def test_saved_work_reveals_nothing_else(api: APIClient, world: World, kept: Pat
         assert (answer.status_code, answer.json()["code"]) in {(404, "not_found"), (400, "validation_error")}
         is_clear(answer)
         return
-    told = answer.json()
-    assert told["kept"]["commit"]
-    if "content" in told:  # a link is shown as its target path, not as the target's content
-        assert told["content"] == str((kept / told["path"]).readlink())
+    body = answer.json()
+    assert body["kept"]["commit"]
+    if "content" in body:  # a link is shown as its target path, not as the target's content
+        assert body["content"] == str((kept / body["path"]).readlink())
     else:  # nothing of that name has changed
-        assert (told["staged"], told["unstaged"]) == ("", "")
+        assert (body["staged"], body["unstaged"]) == ("", "")

@@ -24,7 +24,7 @@ BASE = Path("/base/tree")
 
 
 @pytest.mark.parametrize(
-    ("said", "path"),
+    ("data", "path"),
     [
         (b"gitdir: /repo/.git/worktrees/x\n", "/repo/.git/worktrees/x"),
         (b"gitdir: /repo/.git/worktrees/x", "/repo/.git/worktrees/x"),
@@ -40,16 +40,16 @@ BASE = Path("/base/tree")
         (None, None),
     ],
 )
-def test_pointers_are_parsed_as_git_does(said: bytes | None, path: str | None) -> None:
+def test_pointers_are_parsed_as_git_does(data: bytes | None, path: str | None) -> None:
     if path is None:
         with pytest.raises(InvalidPointer):
-            parse_pointer(said, BASE, GITDIR_PREFIX)
+            parse_pointer(data, BASE, GITDIR_PREFIX)
     else:
-        assert parse_pointer(said, BASE, GITDIR_PREFIX) == Path(path)
+        assert parse_pointer(data, BASE, GITDIR_PREFIX) == Path(path)
 
 
 @pytest.mark.parametrize(
-    ("said", "head"),
+    ("data", "head"),
     [
         (b"ref: refs/heads/main\n", Head(ref="refs/heads/main")),
         (b"ref:refs/heads/a/b", Head(ref="refs/heads/a/b")),
@@ -63,8 +63,8 @@ def test_pointers_are_parsed_as_git_does(said: bytes | None, path: str | None) -
         (None, Head()),
     ],
 )
-def test_heads_are_parsed_or_unknown(said: bytes | None, head: Head) -> None:
-    assert git_directory.parse_head(said) == head
+def test_heads_are_parsed_or_unknown(data: bytes | None, head: Head) -> None:
+    assert git_directory.parse_head(data) == head
 
 
 @pytest.mark.parametrize(

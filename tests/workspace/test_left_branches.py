@@ -211,7 +211,7 @@ def test_commits_of_a_left_branch_are_set_aside(worktree: Worktree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "ref"),
+    ("text", "ref"),
     [
         ("refs/heads/feature/y", "refs/heads/feature/y"),
         ("none", ""),
@@ -221,8 +221,8 @@ def test_commits_of_a_left_branch_are_set_aside(worktree: Worktree) -> None:
         ("refs/heads/x.lock", None),
     ],
 )
-def test_only_branches_are_read_from_a_snapshots_message(told: str, ref: str | None) -> None:
-    body = f"x\n\nKandev-Session: s\nKandev-Head: abc\nKandev-Index: def\nKandev-Ref: {told}\n"
+def test_only_branches_are_read_from_a_snapshots_message(text: str, ref: str | None) -> None:
+    body = f"x\n\nKandev-Session: s\nKandev-Head: abc\nKandev-Index: def\nKandev-Ref: {text}\n"
     found = recovery_snapshots.find_recovery(lambda *_: body, "abc")
     assert found is not None
     assert found.ref == ref

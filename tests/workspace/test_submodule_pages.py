@@ -33,9 +33,9 @@ CHANGED = [
 
 
 def _files(status: dict[str, Any]) -> list[dict[str, str]]:
-    (told,) = status["submodules"]
-    assert (told["path"], told["count"], told["problem"]) == ("sub", len(told["files"]), "")
-    return list(told["files"])
+    (submodule,) = status["submodules"]
+    assert (submodule["path"], submodule["count"], submodule["problem"]) == ("sub", len(submodule["files"]), "")
+    return list(submodule["files"])
 
 
 def test_changed_files_of_a_submodule_are_listed_with_their_diffs(place: Worktree) -> None:
@@ -86,9 +86,9 @@ def test_submodule_that_cannot_be_examined_is_named(place: Worktree, tmp_path: P
     run_git(outside, "init", "--quiet")
     (place.path / "sub" / ".git").write_text(f"gitdir: {outside / '.git'}\n")
 
-    (told,) = git_status(git_of(place.path))["submodules"]
+    (submodule,) = git_status(git_of(place.path))["submodules"]
 
-    assert "outside of the workspace" in told["problem"]
+    assert "outside of the workspace" in submodule["problem"]
 
 
 def test_status_runs_no_filter_of_a_submodule(place: Worktree, tmp_path: Path) -> None:

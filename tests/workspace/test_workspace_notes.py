@@ -146,9 +146,9 @@ def test_notes_are_forgotten_once_their_prompt_is_delivered(session: TaskSession
     session = snapshot(session, **LEFT_OUT)
     with session_transaction(session.id) as transaction:
         assert mark_context_delivered(transaction, "next")
-    told = context_before(fresh(session), prompt)
-    assert "behind" not in told
-    assert "f.enc" in told
+    context = context_before(fresh(session), prompt)
+    assert "behind" not in context
+    assert "f.enc" in context
 
 
 def test_warnings_about_the_agents_process_are_not_told_to_the_agent(session: TaskSession) -> None:

@@ -207,9 +207,9 @@ def test_due_executions_are_found_by_their_index(sandboxes: SandboxRuntime) -> N
         pytest.skip("PostgreSQL reads a small table as a whole")
     with CaptureQueriesContext(
         connection,
-    ) as asked:
+    ) as queries:
         workspace_sync.load_due_transfers("me")
-    (query,) = [one["sql"] for one in asked if "snapshot_announced" in one["sql"]]
+    (query,) = [one["sql"] for one in queries if "snapshot_announced" in one["sql"]]
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN QUERY PLAN {query}")
         plan = " ".join(str(row[3]) for row in cursor.fetchall())
@@ -391,10 +391,10 @@ def test_status_shows_what_has_not_arrived(sandboxes: SandboxRuntime, snapshot: 
     begun = workspace_sync.begin_transfer("me", execution_of(session).id)
     assert begun is not None
     workspace_sync.record_failure(begun, RuntimeUnavailable("The Docker engine cannot be reached."))
-    told = session_status(load_session(session.id))["snapshot_transfer"]
+    transfer = session_status(load_session(session.id))["snapshot_transfer"]
     since = execution_of(session).snapshot_due_since
     assert since is not None
-    assert told == {
+    assert transfer == {
         "commit": snapshot("new"),
         "since": since.isoformat(),
         "overdue": True,
@@ -408,8 +408,8 @@ def test_status_shows_what_has_not_arrived(sandboxes: SandboxRuntime, snapshot: 
 def test_fresh_snapshot_is_not_overdue(sandboxes: SandboxRuntime) -> None:
     session = sandbox_session(sandboxes)
     change(execution_of(session), snapshot_announced="c", snapshot_due_since=timezone.now())
-    told = session_status(load_session(session.id))["snapshot_transfer"]
-    assert (told["overdue"], told["error_code"]) == (False, "")
+    transfer = session_status(load_session(session.id))["snapshot_transfer"]
+    assert (transfer["overdue"], transfer["error_code"]) == (False, "")
 
 
 def test_outage_is_logged_once(sandboxes: SandboxRuntime, snapshot: Snapshot, caplog: pytest.LogCaptureFixture) -> None:

@@ -36,12 +36,12 @@ async def served_by(answers: Callable[[bytes], Any]) -> AsyncIterator[AgentctlCl
 
 async def test_slow_answer_is_waited_for_while_agentctl_is_healthy(settings: Any) -> None:
     settings.KANDEV_SWEEP_TIMEOUT = 2.0
-    asked, enough = [0], asyncio.Event()
+    requests, enough = [0], asyncio.Event()
 
     async def answer_slowly(path: bytes) -> bytes:
         if path == b"/health":
-            asked[0] += 1
-            if asked[0] == 2:
+            requests[0] += 1
+            if requests[0] == 2:
                 enough.set()
             return b'{"status": "ok"}'
         await enough.wait()
@@ -49,7 +49,7 @@ async def test_slow_answer_is_waited_for_while_agentctl_is_healthy(settings: Any
 
     async with served_by(answer_slowly) as client:
         assert await _while_it_answers(client, lambda one: one.git("log")) == {"commits": []}
-    assert asked[0] >= 2
+    assert requests[0] >= 2
 
 
 async def test_silent_agentctl_is_not_waited_for(settings: Any) -> None:

@@ -91,16 +91,16 @@ def test_worktree_of_another_task_is_refused(old: TaskSession) -> None:
 def test_api_creates_one_successor_per_idempotency_key(old: TaskSession) -> None:
     api = APIClient()
     api.force_authenticate(make_user())
-    asked = {
+    request = {
         "agent_profile": str(old.agent_profile_id),
         "executor": str(old.executor_id),
         "worktree_of": str(old.id),
         "idempotency_key": "once",
     }
     url = f"/api/v1/tasks/{old.task_id}/sessions/"
-    answers = [api.post(url, asked, format="json") for _ in range(2)]
+    answers = [api.post(url, request, format="json") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [201, 200]
     made = TaskSession.objects.get(id=answers[0].json()["id"])
     assert made.worktree_owner_id == old.id
-    other = {**asked, "worktree_of": None, "idempotency_key": "other"}
+    other = {**request, "worktree_of": None, "idempotency_key": "other"}
     assert api.post(url, {**other, "worktree_of": str(make_task().id)}, format="json").status_code == 400

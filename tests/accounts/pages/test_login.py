@@ -34,8 +34,8 @@ def is_logged_in(client: Client) -> bool:
 
 def test_login_link_logs_in_only_after_confirmation(link: str) -> None:
     client = Client()
-    asked = client.get(link)
-    assert "Log in as ada?" in asked.text
+    response = client.get(link)
+    assert "Log in as ada?" in response.text
     assert not is_logged_in(client)
 
     answer = client.post(link)
@@ -137,10 +137,10 @@ def test_pages_require_a_login(path: str, db: None) -> None:
 
 def test_login_link_command_prints_a_working_link(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     call_command("login_link", "ada", port=8123)
-    told = capsys.readouterr()
-    link = told.out.strip()
+    printed = capsys.readouterr()
+    link = printed.out.strip()
     assert link.startswith("http://kandev.localhost:8123/login/")
-    assert "use 127.0.0.1:8123 instead" in told.err
+    assert "use 127.0.0.1:8123 instead" in printed.err
     client = Client(HTTP_HOST="kandev.localhost:8123")
     assert client.post(link.removeprefix("http://kandev.localhost:8123")).status_code == 302
     assert is_logged_in(client)

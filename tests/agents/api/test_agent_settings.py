@@ -42,10 +42,10 @@ def test_agent_that_has_reported_nothing_has_no_settings(world: World, api: APIC
 def test_settings_are_shown_with_their_last_change(world: World, api: APIClient, reported: AgentSettings) -> None:
     answer = api.post(world.url("settings/"), {"setting": "mode", "value": "plan"}, format="json")
     assert answer.status_code == 202
-    told = api.get(world.url("settings/")).json()
-    assert told == answer.json()
-    assert (told["title"], told["commands"]) == ("Fences", reported.commands)
-    mode, fast = told["settings"]
+    body = api.get(world.url("settings/")).json()
+    assert body == answer.json()
+    assert (body["title"], body["commands"]) == ("Fences", reported.commands)
+    mode, fast = body["settings"]
     assert (mode["value"], mode["change"]["value"], mode["change"]["state"]) == ("act", "plan", "waiting")
     assert (mode["change"]["by"], fast["change"]) == ("member", None)
 

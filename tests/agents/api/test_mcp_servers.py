@@ -140,7 +140,7 @@ def test_page_adds_replaces_and_removes_a_server(world: World, admin: User) -> N
 
 
 @pytest.mark.parametrize(
-    ("form", "said"),
+    ("form", "text"),
     [
         ({"kind": "program", "target": "npx files"}, "A program runs where agents run"),
         ({"kind": "program", "target": "npx 'files"}, "This is not a valid command"),
@@ -149,9 +149,9 @@ def test_page_adds_replaces_and_removes_a_server(world: World, admin: User) -> N
         ({"kind": "http", "target": "https://a/", "values": "X-Key=abc"}, "looks like a secret"),
     ],
 )
-def test_page_says_why_a_server_is_refused(world: World, admin: User, form: dict[str, str], said: str) -> None:
+def test_page_says_why_a_server_is_refused(world: World, admin: User, form: dict[str, str], text: str) -> None:
     browser = Client()
     browser.force_login(admin)
     answer = browser.post(f"/settings/teams/{world.team.pk}/mcp-servers/", {"name": "one", **form})
     assert answer.status_code == 422
-    assert said in answer.content.decode()
+    assert text in answer.content.decode()

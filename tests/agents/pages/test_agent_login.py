@@ -66,9 +66,9 @@ def begin(session: TaskSession) -> None:
         transaction.move_session("start")
 
 
-def fail(session: TaskSession, **told: Any) -> TaskSession:
+def fail(session: TaskSession, **reported: Any) -> TaskSession:
     """Fail the open start because the agent is not logged in."""
-    failure = StartFailure("auth_required", "the agent wants a login", permanent=True, told={**TOLD, **told})
+    failure = StartFailure("auth_required", "the agent wants a login", permanent=True, told={**TOLD, **reported})
     intent = session.intents.get(kind=IntentKind.START, done_at=None)
     write_start_failure(session.id, intent.id, None, failure)
     session.refresh_from_db()
@@ -213,8 +213,8 @@ def test_setup_page_logs_in_by_a_test_session(world: World, staff: Client, logge
     assert test.intents.get().payload["login"]["method"] == "account"
     assert "The login by “Account &lt;b&gt;” waits" in staff.get("/agents/custom_acp/").text
     query = f"team={world.team.pk}&executor={world.executor.pk}"
-    told = staff.get(f"/api/v1/agent-types/custom_acp/login/?{query}").json()
-    assert (told["session"], told["last"]["state"]) == (str(test.id), "waiting")
+    document = staff.get(f"/api/v1/agent-types/custom_acp/login/?{query}").json()
+    assert (document["session"], document["last"]["state"]) == (str(test.id), "waiting")
 
 
 def test_setup_page_offers_only_what_a_tests_agent_published(

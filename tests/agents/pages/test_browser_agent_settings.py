@@ -67,8 +67,8 @@ def asking_session(place: Place, title: str) -> Session:
 def test_changed_mode_and_switch_reach_the_agent(place: Place) -> None:
     session = place.start("remember walrus", "Plan the fence")
     wait_for_first_turn(session)
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         choose(page, "Mode", "Plan")
         expect(page.get_by_label("Mode", exact=True)).to_have_value("plan")
         switch = page.get_by_role("switch", name="Capitals")
@@ -79,7 +79,7 @@ def test_changed_mode_and_switch_reach_the_agent(place: Place) -> None:
         page.get_by_role("button", name="Send", exact=True).click()
         expect(agent_says(page).last).to_contain_text("I WOULD WRITE FENCE.TXT.")
         assert flaws(page) == []
-        assert me.complaints == []
+        assert visit.complaints == []
 
 
 def test_refused_change_is_shown_with_its_reason(place: Place) -> None:
@@ -87,21 +87,21 @@ def test_refused_change_is_shown_with_its_reason(place: Place) -> None:
     command = [sys.executable, "-m", "tests.support.refusing_agent", "session/set_mode", reason]
     session = place.start("remember walrus", "Act", {"command": command, "env": {"PYTHONPATH": str(ROOT)}})
     wait_for_first_turn(session)
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         page.evaluate(DRAW_AGAIN)
         for changes in (1, 2):  # a change that is refused again looks the same as before, except for the chosen value
             choose(page, "Mode", "Plan")
             eventually(lambda: session.names().count("session.setting.refused") == changes, timeout=60)  # noqa: B023
             expect(setting(page, "Mode").get_by_role("status")).to_contain_text(f"The agent refused “Plan”: {reason}")
             expect(page.get_by_label("Mode", exact=True)).to_have_value("act")
-        assert me.complaints == []
+        assert visit.complaints == []
 
 
 def test_wrong_answer_is_refused_and_the_right_one_sent_once(place: Place) -> None:
     session = asking_session(place, "Set up the database")
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         page.evaluate(DRAW_AGAIN)
         name = page.get_by_label("Name")
         page.get_by_role("button", name="Send answer").click()
@@ -120,13 +120,13 @@ def test_wrong_answer_is_refused_and_the_right_one_sent_once(place: Place) -> No
         expect(agent_says(page).last).to_contain_text('"engine": "sqlite"')
         expect(page.locator("#permissions form")).to_have_count(0)
         assert session.agent_log().count("The answer was") == 1
-        assert me.unexpected("409") == []
+        assert visit.unexpected("409") == []
 
 
 def test_question_in_the_inbox_is_answered_on_a_phone(place: Place) -> None:
     session = asking_session(place, "Choose a database")
-    with place.visiting(**PHONE) as me:
-        page = me.open("/attention/")
+    with place.visiting(**PHONE) as visit:
+        page = visit.open("/attention/")
         item = page.locator(".needs", has_text="Choose a database")
         expect(item).to_contain_text("How should I set up the database of the demo?")
         assert fits(page)
@@ -142,4 +142,4 @@ def test_question_in_the_inbox_is_answered_on_a_phone(place: Place) -> None:
         assert (answer["engine"], answer["extras"]) == ("postgresql", ["backups"])
         page.goto("/attention/")
         expect(page.locator(".needs", has_text="Choose a database")).to_contain_text("finished its turn")
-        assert me.complaints == []
+        assert visit.complaints == []

@@ -25,15 +25,15 @@ def place(browser: Browser, tmp_path: Path) -> Iterator[Place]:
 
 def test_login_from_the_page_sends_the_waiting_prompt(place: Place) -> None:
     session = place.start("remember walrus", profile=login_agent.COMMAND)
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         banner = page.get_by_role("region", name="What to know")
         expect(banner.locator("code").filter(has_text="--log-in")).to_be_visible()
         banner.get_by_role("button", name="Log in: Expired account").click()
         expect(banner).to_contain_text("This account has expired")
         banner.get_by_role("button", name="Log in: Demo account").click()
         expect(agent_says(page).last).to_contain_text("I will remember walrus.")
-        assert me.unexpected() == []
+        assert visit.unexpected() == []
 
 
 def terminal_text(page: Page) -> str:
@@ -43,8 +43,8 @@ def terminal_text(page: Page) -> str:
 def test_command_is_typed_by_a_click_alone_and_run_by_enter(place: Place) -> None:
     require("terminal")
     session = place.start("remember walrus", profile=login_agent.COMMAND)
-    with place.visiting() as me:
-        page = me.open(f"{path_of(session)}#login-1")
+    with place.visiting() as visit:
+        page = visit.open(f"{path_of(session)}#login-1")
         command = page.get_by_role("region", name="What to know").locator("[data-types]")
         expect(command).to_be_visible()
         page.evaluate("location.hash = '#login'")
@@ -57,4 +57,4 @@ def test_command_is_typed_by_a_click_alone_and_run_by_enter(place: Place) -> Non
         page.keyboard.press("Enter")
         page.keyboard.press("Control+D")  # what the agent reads as the end of its input
         expect(page.get_by_text("The login has ended")).to_be_visible()
-        assert me.unexpected() == []
+        assert visit.unexpected() == []

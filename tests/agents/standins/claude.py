@@ -23,11 +23,11 @@ class Output(MessageOutput):
 
     def ask(self, command: str) -> str:
         suggested = [{"type": "addRules", "rules": [{"toolName": "Bash", "ruleContent": command}]}]
-        asked = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": command}}
+        request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": command}}
         more = {"tool_use_id": "toolu_1", "permission_suggestions": suggested}
-        print_message(type="control_request", request_id="question-1", request={**asked, **more})
-        told = self.answers.get()["response"]["response"]
-        return f"{told['behavior']}{' for ever' if 'updatedPermissions' in told else ''}"
+        print_message(type="control_request", request_id="question-1", request={**request, **more})
+        response = self.answers.get()["response"]["response"]
+        return f"{response['behavior']}{' for ever' if 'updatedPermissions' in response else ''}"
 
     def fail(self, message: str) -> None:
         self.result(is_error=True, result=f"API Error: {message}")
@@ -51,8 +51,8 @@ class Agent:
                 threading.Thread(target=self.take_turn, args=(self.turn, text), daemon=True).start()
 
     def serve(self, request_id: str, request: dict[str, Any]) -> None:
-        with (HOME / "asked").open("a") as asked:
-            asked.write(json.dumps(request) + "\n")
+        with (HOME / "asked").open("a") as file:
+            file.write(json.dumps(request) + "\n")
         if request["subtype"] == "interrupt":
             self.turn += 1
         print_message(
@@ -75,9 +75,9 @@ def option(name: str) -> str | None:
     return next((word.partition("=")[2] for word in sys.argv if word.startswith(f"--{name}=")), None)
 
 
-def refuse(told: str, session_id: str) -> None:
-    print_message(type="result", subtype="error_during_execution", is_error=True, errors=[told], session_id=session_id)
-    sys.stderr.write(told + "\n")
+def refuse(text: str, session_id: str) -> None:
+    print_message(type="result", subtype="error_during_execution", is_error=True, errors=[text], session_id=session_id)
+    sys.stderr.write(text + "\n")
     sys.exit(1)
 
 
@@ -86,13 +86,13 @@ def main() -> None:
         HOME.mkdir(parents=True, exist_ok=True)
         with (HOME / "models").open("a") as models:
             models.write(f"{model}\n")
-    asked, at = option("resume"), option("resume-session-at")
-    memory = Memory.load(asked) if asked else Memory.create(option("session-id"))
+    resumed, at = option("resume"), option("resume-session-at")
+    memory = Memory.load(resumed) if resumed else Memory.create(option("session-id"))
     if memory is None:
-        refuse(f"No conversation found with session ID: {asked}", str(asked))
+        refuse(f"No conversation found with session ID: {resumed}", str(resumed))
         return
     if at and at not in memory.path_of_messages().read_text().split():
-        refuse(f"No message found with message.uuid of: {at}", str(asked))
+        refuse(f"No message found with message.uuid of: {at}", str(resumed))
     agent = Agent(memory)
     for line in sys.stdin:
         agent.read(json.loads(line))

@@ -55,8 +55,8 @@ def main() -> int:
         return 1
     memory = Memory.load(arguments[-2]) if resumes else Memory.create()
     if memory is None:
-        told = f"thread/resume failed: no rollout found for thread id {arguments[-2]} (code -32600)"
-        print_error(f"Error: thread/resume: {told}")
+        error = f"thread/resume failed: no rollout found for thread id {arguments[-2]} (code -32600)"
+        print_error(f"Error: thread/resume: {error}")
         return 1
     print_message(type="thread.started", thread_id=memory.id)
     print_message(type="turn.started")

@@ -35,11 +35,11 @@ def main() -> int:
     if "--version" in arguments:
         print_line("0.61.0")
         return 0
-    asked = next((word.partition("=")[2] for word in arguments if word.startswith("--resume=")), None)
+    resumed = next((word.partition("=")[2] for word in arguments if word.startswith("--resume=")), None)
     prompt = sys.stdin.read()
-    memory = Memory.load(asked) if asked else Memory.create()
+    memory = Memory.load(resumed) if resumed else Memory.create()
     if memory is None:
-        print_error(f'Error resuming session: Invalid session identifier "{asked}".')
+        print_error(f'Error resuming session: Invalid session identifier "{resumed}".')
         return 42
     event("init", session_id=memory.id, model="stand-in")
     event("message", role="user", content=prompt)

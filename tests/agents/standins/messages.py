@@ -28,8 +28,8 @@ class MessageOutput:
     def block(self, kind: str, /, **block: Any) -> None:
         message = {"role": kind, "content": [block]}
         more = {"id": "msg_1", "type": "message", "model": "stand-in", "stop_reason": None, "usage": USAGE}
-        told = {**message, **more} if kind == "assistant" else message
-        self.print_message(kind, message=told, parent_tool_use_id=None)
+        line = {**message, **more} if kind == "assistant" else message
+        self.print_message(kind, message=line, parent_tool_use_id=None)
 
     def say(self, text: str) -> None:
         self.block("assistant", type="text", text=text)

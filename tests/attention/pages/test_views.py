@@ -30,18 +30,18 @@ def badge(client: Client) -> str:
 
 
 def test_empty_inbox_says_so(ada: Client) -> None:
-    told = ada.get("/attention/").text
-    assert "Nothing needs you" in told and badge(ada) == ""
+    text = ada.get("/attention/").text
+    assert "Nothing needs you" in text and badge(ada) == ""
 
 
 def test_inbox_groups_items_by_task_with_a_next_step(ada: Client, bob: Client, session: TaskSession) -> None:
     raise_item_of(session, "permission")
     raise_item_of(session, "gave_up", "two")
-    told = ada.get("/attention/").text
-    assert told.count('class="card needs"') == 1
-    assert told.index("What two") < told.index("What one")  # the more urgent one comes first
+    text = ada.get("/attention/").text
+    assert text.count('class="card needs"') == 1
+    assert text.index("What two") < text.index("What one")  # the more urgent one comes first
     for words in ("Given up", "Asks for permission", "Why one", "Next one", "The log", path_of(session)):
-        assert words in told
+        assert words in text
     assert (badge(ada), badge(bob)) == ("2", "")
     assert "What one" not in bob.get("/attention/").text
 
@@ -53,8 +53,8 @@ def test_marked_item_is_no_longer_counted_as_new(
     item = raise_item_of(session)
     raise_item_of(session, name="two")
     assert ada.post(f"/attention/{item.id}/{what}/").status_code == 302
-    told = ada.get("/attention/").text
-    assert (badge(ada), "What one" in told, "Seen, still open" in told) == (news, seen, seen)
+    text = ada.get("/attention/").text
+    assert (badge(ada), "What one" in text, "Seen, still open" in text) == (news, seen, seen)
     assert ada.post(f"/attention/{item.id}/{what}/", {"quiet": "1"}).status_code == 204
 
 
@@ -67,8 +67,8 @@ def test_mark_all_as_seen_ignores_external_redirects(ada: Client, session: TaskS
 
 def test_live_inbox_returns_items_and_count(ada: Client, session: TaskSession) -> None:
     raise_item_of(session)
-    told = ada.get("/attention/live/").json()
-    assert ("What one" in told["parts"]["attention"], told["count"]) == (True, 1)
+    body = ada.get("/attention/live/").json()
+    assert ("What one" in body["parts"]["attention"], body["count"]) == (True, 1)
     resolve_items_of(session)
     assert ada.get("/attention/count/").json() == {"count": 0}
 
@@ -114,15 +114,15 @@ def test_member_can_change_the_recovery_policy_shown_for_a_session(
     TeamPolicy.objects.create(team=session.task.team, policy="manual")
     assert "Default of the team" in ada.get(path_of(session)).text
     ada.post(path_of(session) + "policy/", {"policy": "on_open"})
-    told = ada.get(path_of(session)).text
-    assert "Chosen for this session" in told and "When someone opens the session" in told
+    text = ada.get(path_of(session)).text
+    assert "Chosen for this session" in text and "When someone opens the session" in text
 
 
 def test_session_explains_why_it_is_idle_and_what_to_do(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     TaskSession.objects.filter(id=session.id).update(desired_state="stopped", stopped_by_user=True)
-    told = ada.get(path_of(session)).text
-    assert "This agent was stopped. It does not start automatically." in told and "Press “Resume session”" in told
+    text = ada.get(path_of(session)).text
+    assert "This agent was stopped. It does not start automatically." in text and "Press “Resume session”" in text
 
 
 # --- notification settings ---
@@ -170,12 +170,12 @@ def test_webhook_to_an_internal_address_is_refused_with_a_reason(ada: Client, ur
 def test_team_webhook_and_policy_require_team_admin(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "check_address", lambda url: None)
     team = Group.objects.get(user=world.ada)
-    asked = {"url": "https://hooks.example/x", "owner": str(team.pk), "kinds": ["held"]}
+    request = {"url": "https://hooks.example/x", "owner": str(team.pk), "kinds": ["held"]}
     policy = f"/settings/teams/{team.pk}/policy/"
-    assert ada.post(PAGE + "webhooks/", asked).status_code == 422
+    assert ada.post(PAGE + "webhooks/", request).status_code == 422
     assert (ada.get(policy).status_code, ada.post(policy, {"policy": "manual"}).status_code) == (200, 403)
     TeamRole.objects.update_or_create(user=world.ada, team=team, defaults={"role": "admin"})
-    assert ada.post(PAGE + "webhooks/", asked).status_code == 201
+    assert ada.post(PAGE + "webhooks/", request).status_code == 201
     assert Webhook.objects.get().team == team
     assert ada.post(policy, {"policy": "manual", "continues": "on"}).status_code == 302
     row = TeamPolicy.objects.get()

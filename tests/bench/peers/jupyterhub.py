@@ -47,15 +47,15 @@ async def _in_turn(home: Path, count: int, rounds: int) -> tuple[float, dict[str
 
 def _seed(home: Path, servers: Sequence[FakeAgentctl]) -> None:
     addresses = [(urlsplit(one.url).hostname, urlsplit(one.url).port) for one in servers]
-    told = json.dumps({"pid": servers[0].process["pid"], "servers": addresses})
+    document = json.dumps({"pid": servers[0].process["pid"], "servers": addresses})
     argv = command(PROGRAM, "seed", f"sqlite:///{home / 'seed.sqlite'}")
-    subprocess.run(argv, cwd=home, input=told, capture_output=True, text=True, check=True)
+    subprocess.run(argv, cwd=home, input=document, capture_output=True, text=True, check=True)
 
 
 def _check(home: Path, count: int) -> dict[str, Any]:
     """Start a hub with a copy of the database, and kill it after it has checked its servers; return its report."""
     database = home / "hub.sqlite"
     shutil.copy(home / "seed.sqlite", database)
-    told = run_until_told(home, PROGRAM, "check", f"sqlite:///{database}")
-    assert told["running"] == count, f"{told['running']} of {count} servers were found running"
-    return told
+    report = run_until_told(home, PROGRAM, "check", f"sqlite:///{database}")
+    assert report["running"] == count, f"{report['running']} of {count} servers were found running"
+    return report

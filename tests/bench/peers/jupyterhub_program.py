@@ -16,14 +16,14 @@ def seed(url: str) -> None:
     """Write a user with a running server, and its OAuth client, for each address."""
     from jupyterhub import orm  # noqa: PLC0415  (the other mode needs what the hub imports, and this one only this)
 
-    told = json.load(sys.stdin)
+    document = json.load(sys.stdin)
     db = orm.new_session_factory(url)()
-    for number, (host, port) in enumerate(told["servers"]):
+    for number, (host, port) in enumerate(document["servers"]):
         name = f"user-{number}"
         prefix = f"/user/{name}/"
         client = orm.OAuthClient(identifier=f"jupyterhub-user-{name}", secret="x")
         server = orm.Server(proto="http", ip=host, port=port, base_url=prefix, cookie_name="bench")
-        spawner = orm.Spawner(name="", server=server, state={"pid": told["pid"]}, oauth_client=client)
+        spawner = orm.Spawner(name="", server=server, state={"pid": document["pid"]}, oauth_client=client)
         db.add(orm.User(name=name, _orm_spawners=[spawner]))
     db.commit()
 

@@ -27,5 +27,5 @@ def run_until_told(home: Path, program: Path, *words: str) -> dict[str, Any]:
         line = process.stdout.readline()
         process.kill()
     assert line, f"{program.stem} ended: {log.read_text(errors='replace')[-2000:]}"
-    told: dict[str, Any] = json.loads(line)
-    return told
+    document: dict[str, Any] = json.loads(line)
+    return document

@@ -19,19 +19,19 @@ def one(world: World, tail: str = "") -> str:
 
 
 def test_task_is_created_in_the_only_team_of_its_creator(world: World, api: APIClient) -> None:
-    asked = {"title": "Dig", "description": "Deep.", "repository": str(world.repository.id), "base_branch": "main"}
-    answer = api.post(TASKS, asked, format="json")
+    request = {"title": "Dig", "description": "Deep.", "repository": str(world.repository.id), "base_branch": "main"}
+    answer = api.post(TASKS, request, format="json")
     assert answer.status_code == 201
     made = answer.json()
-    assert asked.items() <= made.items()
+    assert request.items() <= made.items()
     assert (made["team"], made["state"], made["agent_work_state"]) == (world.team.id, "TODO", "idle")
     assert api.get(f"{TASKS}{made['id']}/").json() == made
 
 
 @pytest.mark.parametrize("by", ["id", "name"])
 def test_task_accepts_team_id_or_name_and_repository_path(world: World, api: APIClient, by: str) -> None:
-    asked = {"title": "Dig", "team": getattr(world.team, by), "repository_path": world.repository.path}
-    made = api.post(TASKS, asked, format="json").json()
+    request = {"title": "Dig", "team": getattr(world.team, by), "repository_path": world.repository.path}
+    made = api.post(TASKS, request, format="json").json()
     assert (made["repository"], made["repository_path"]) == (str(world.repository.id), world.repository.path)
 
 
@@ -44,10 +44,10 @@ def test_user_in_two_teams_must_name_one(world: World, api: APIClient) -> None:
 
 def test_repository_of_another_team_is_not_found(world: World) -> None:
     stranger = client_of(world.stranger)
-    for asked in ({"repository": str(world.repository.id)}, {"repository_path": world.repository.path}):
-        answer = stranger.post(TASKS, {"title": "Dig", **asked}, format="json")
+    for fields in ({"repository": str(world.repository.id)}, {"repository_path": world.repository.path}):
+        answer = stranger.post(TASKS, {"title": "Dig", **fields}, format="json")
         assert answer.status_code == 400
-        assert answer.json()["details"].keys() == asked.keys()
+        assert answer.json()["details"].keys() == fields.keys()
 
 
 def test_tasks_are_listed_newest_first_in_pages(world: World, api: APIClient) -> None:
@@ -76,8 +76,8 @@ def test_repository_and_branch_are_fixed_by_the_first_session(world: World, api:
     answer = api.patch(one(world), {"base_branch": "other"}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
     fresh = api.post(TASKS, {"title": "Dig"}, format="json").json()
-    asked = {"base_branch": "other", "repository": str(world.repository.id)}
-    assert asked.items() <= api.patch(f"{TASKS}{fresh['id']}/", asked, format="json").json().items()
+    request = {"base_branch": "other", "repository": str(world.repository.id)}
+    assert request.items() <= api.patch(f"{TASKS}{fresh['id']}/", request, format="json").json().items()
 
 
 @pytest.mark.parametrize(("verb", "field"), [("archive", "archived_at"), ("done", "state")])
@@ -98,8 +98,8 @@ def test_unarchived_task_is_listed_and_takes_sessions_again(world: World, api: A
     assert (first.status_code, first.json()["archived_at"]) == (200, None)
     assert api.post(one(world, "unarchive/")).status_code == 200, "a second request changes nothing"
     assert api.get(TASKS, {"archived": "false"}).json()["count"] == 1
-    asked = {"agent_profile": str(world.profile.id), "executor": str(world.executor.id)}
-    assert api.post(one(world, "sessions/"), asked, format="json").status_code == 201
+    request = {"agent_profile": str(world.profile.id), "executor": str(world.executor.id)}
+    assert api.post(one(world, "sessions/"), request, format="json").status_code == 201
 
 
 def test_cancelled_task_stops_its_sessions_and_says_so(world: World, api: APIClient) -> None:
@@ -171,12 +171,12 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_staff_adds_a_git_repository_to_a_team(world: World, staff: APIClient, repository: Path) -> None:
-    asked = {"name": "new", "team": world.team.id, "path": str(repository)}
-    answer = staff.post("/api/v1/repositories/", asked, format="json")
+    request = {"name": "new", "team": world.team.id, "path": str(repository)}
+    answer = staff.post("/api/v1/repositories/", request, format="json")
     assert answer.status_code == 201
-    assert (asked | {"default_branch": "trunk"}).items() <= answer.json().items()
+    assert (request | {"default_branch": "trunk"}).items() <= answer.json().items()
     assert client_of(world.member).get("/api/v1/repositories/").json()["count"] == 2
-    assert staff.post("/api/v1/repositories/", asked, format="json").status_code == 400
+    assert staff.post("/api/v1/repositories/", request, format="json").status_code == 400
 
 
 def test_repository_must_be_inside_the_allowed_folders(
@@ -184,15 +184,15 @@ def test_repository_must_be_inside_the_allowed_folders(
 ) -> None:
     (tmp_path / "link").symlink_to(repository)
     settings.KANDEV_REPOSITORY_ROOTS = (tmp_path / "elsewhere",)
-    asked = {"name": "new", "team": world.team.id, "path": str(tmp_path / "elsewhere" / ".." / "link")}
-    refused = staff.post("/api/v1/repositories/", asked, format="json")
+    request = {"name": "new", "team": world.team.id, "path": str(tmp_path / "elsewhere" / ".." / "link")}
+    refused = staff.post("/api/v1/repositories/", request, format="json")
     assert (refused.status_code, list(refused.json()["details"])) == (400, ["path"])
     settings.KANDEV_REPOSITORY_ROOTS = (tmp_path / "roots",)
-    assert staff.post("/api/v1/repositories/", asked, format="json").json()["path"] == str(repository)
+    assert staff.post("/api/v1/repositories/", request, format="json").json()["path"] == str(repository)
 
 
 @pytest.mark.parametrize("path", ["relative", "/nonexistent/x", "/", "/" + "x" * 4000, "/etc/passwd"])
 def test_invalid_repository_is_refused(world: World, staff: APIClient, path: str) -> None:
-    asked = {"name": "new", "team": world.team.id, "path": path}
-    answer = staff.post("/api/v1/repositories/", asked, format="json")
+    request = {"name": "new", "team": world.team.id, "path": path}
+    answer = staff.post("/api/v1/repositories/", request, format="json")
     assert (answer.status_code, list(answer.json()["details"])) == (400, ["path"])

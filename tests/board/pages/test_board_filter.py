@@ -142,11 +142,11 @@ CHIPS: dict[str, tuple[Callable[[World], TaskSession], list[str], list[str]]] = 
 
 @pytest.mark.parametrize("how", CHIPS)
 def test_session_chips_show_its_state_and_nothing_contradictory(how: str, ada: Client, world: World) -> None:
-    make, said, unsaid = CHIPS[how]
+    make, chip, unsaid = CHIPS[how]
     session = make(world)
     page = ada.get("/").text
     chips = page.split(f'href="{path_of(session)}"')[1].split("</li>")[0]
-    for words in said:
+    for words in chip:
         assert f">{words}</span>" in chips
     for words in unsaid:
         assert f">{words}</span>" not in chips

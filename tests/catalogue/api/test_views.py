@@ -22,7 +22,7 @@ def test_agent_types_state_their_capabilities(world: World, api: APIClient) -> N
 
 
 def test_profile_shows_only_the_names_of_its_secrets(world: World, staff: APIClient) -> None:
-    asked = {
+    request = {
         "name": "custom",
         "agent_type": "custom_acp",
         "command": ["agent", "", " --flag "],
@@ -32,16 +32,16 @@ def test_profile_shows_only_the_names_of_its_secrets(world: World, staff: APICli
         "permission_mode": "auto_approve",
         "supports_session_resume": False,
     }
-    answer = staff.post(PROFILES, asked, format="json")
+    answer = staff.post(PROFILES, request, format="json")
     assert answer.status_code == 201
     assert SECRET not in answer.content.decode()
     made = answer.json()
     assert (made["env"], made["mcp_servers"]) == (["EMPTY", "TOKEN"], ["tools"])
-    assert (made["command"], made["team"], made["supports_session_resume"]) == (asked["command"], None, False)
-    assert AgentProfile.objects.get(id=made["id"]).env == asked["env"]
-    told = client_of(world.member).get(PROFILES)
-    assert told.json()["count"] == 2
-    assert SECRET not in told.content.decode()
+    assert (made["command"], made["team"], made["supports_session_resume"]) == (request["command"], None, False)
+    assert AgentProfile.objects.get(id=made["id"]).env == request["env"]
+    response = client_of(world.member).get(PROFILES)
+    assert response.json()["count"] == 2
+    assert SECRET not in response.content.decode()
 
 
 def test_profile_with_unreadable_secrets_is_still_listed(world: World, api: APIClient, settings: Any) -> None:

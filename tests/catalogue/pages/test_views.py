@@ -115,8 +115,8 @@ def test_staff_can_check_an_executor_and_read_the_result(ada: Client, world: Wor
     world.ada.is_staff = True
     world.ada.save()
     assert f'formaction="{path}"' in ada.get("/executors/").text
-    told = ada.post(path, follow=True).text
-    assert "Here is available. No agent should be running there. The check took" in told
+    text = ada.post(path, follow=True).text
+    assert "Here is available. No agent should be running there. The check took" in text
 
 
 def test_unusable_executor_says_why(ada: Client, world: World) -> None:

@@ -113,9 +113,9 @@ def test_invalid_fields_are_marked_and_input_is_kept(ada: Client, world: World) 
     ):
         assert expected in answer.text
     assert answer.text.count('aria-invalid="true"') == 3
-    told = send(ada, session, wrong, script=True)
-    assert (told.status_code, told.json()["code"]) == (409, "invalid_answer")
-    assert told.json()["fields"].keys() == {"field-0", "field-3", "field-6"}
+    response = send(ada, session, wrong, script=True)
+    assert (response.status_code, response.json()["code"]) == (409, "invalid_answer")
+    assert response.json()["fields"].keys() == {"field-0", "field-3", "field-6"}
     assert not session.intents.filter(kind="answer").exists()
 
 

@@ -190,13 +190,13 @@ def test_answered_permission_leaves_a_card_with_choice_and_user(ada: Client, wor
     ada.post(f"{path_of(session)}answer/", form)
     ingest_lines(session, {"kind": "permission.resolved", "permission_id": "p1", "option_id": "allow"})
     message = session.messages.get(role="status")
-    told = message.payload["permission"]
-    assert (told["title"], told["option"], told["by"]) == ("Push to <main>", "Allow once", "ada")
+    permission = message.payload["permission"]
+    assert (permission["title"], permission["option"], permission["by"]) == ("Push to <main>", "Allow once", "ada")
     html = page(ada, session)
     card = html[html.index(f'id="m-{message.id}"') :]
     card = card[: card.index("</li>")]
-    for said in ("Push to &lt;main&gt;", "Allow once", "ada", "<time"):
-        assert said in card
+    for text in ("Push to &lt;main&gt;", "Allow once", "ada", "<time"):
+        assert text in card
     ingest_lines(session, {"kind": "turn.completed", "message_id": session.prompts.earliest("id").message_id})
     assert f'id="m-{message.id}"' in page(ada, session), "the message stays after the turn"
 
@@ -205,10 +205,10 @@ def test_prompt_during_an_open_permission_needs_confirmation(ada: Client, world:
     session = world.running_session()
     ingest_lines(session, asks("p1", title="Push to main"))
     form = {"message_id": "m2", "text": "Something <else>."}
-    asked = ada.post(f"{path_of(session)}prompt/", form)
-    assert asked.status_code == 409
-    assert "The agent is waiting for your answer" in asked.text
-    assert "Something &lt;else&gt;." in asked.text, "the typed text is not lost"
+    response = ada.post(f"{path_of(session)}prompt/", form)
+    assert response.status_code == 409
+    assert "The agent is waiting for your answer" in response.text
+    assert "Something &lt;else&gt;." in response.text, "the typed text is not lost"
     told = ada.post(f"{path_of(session)}prompt/", form, headers={"Accept": "application/json"})
     assert (told.status_code, told.json()["code"]) == (409, "permission_pending")
     assert not session.prompts.filter(message_id="m2").exists()
@@ -246,8 +246,8 @@ def test_external_wait_shows_its_deadline_and_requester(ada: Client, world: Worl
     deadline = timezone.now() + timedelta(hours=1)
     opened = open_wait(session.id, "The build of main", deadline, world.ada)
     html = page(ada, session)
-    for told in ("Waiting for a result", "The build of main", f"{deadline:%Y-%m-%d %H:%M}", "End the wait"):
-        assert told in html
+    for text in ("Waiting for a result", "The build of main", f"{deadline:%Y-%m-%d %H:%M}", "End the wait"):
+        assert text in html
     assert "<dd>ada</dd>" in html
     assert str(opened.resume_token) not in html
 

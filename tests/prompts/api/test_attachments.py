@@ -28,8 +28,8 @@ def file(name: str, content: bytes, **more: str) -> dict[str, str]:
 
 
 def send(api: APIClient, world: World, *files: dict[str, str], message_id: str = "m-1", text: str = "Look") -> Any:
-    asked = {"message_id": message_id, "text": text, "attachments": list(files)}
-    return api.post(world.url("prompt/"), asked, format="json")
+    request = {"message_id": message_id, "text": text, "attachments": list(files)}
+    return api.post(world.url("prompt/"), request, format="json")
 
 
 def set_accepted_blocks(world: World, *blocks: str) -> None:
@@ -139,8 +139,8 @@ def test_files_are_deleted_with_their_session(world: World, api: APIClient) -> N
 
 
 def start_session(api: APIClient, world: World, *files: dict[str, str], **more: Any) -> Any:
-    asked = {"agent_profile": str(world.profile.id), "executor": str(world.executor.id), "prompt": "Look"}
-    body = {**asked, "attachments": list(files), **more}
+    request = {"agent_profile": str(world.profile.id), "executor": str(world.executor.id), "prompt": "Look"}
+    body = {**request, "attachments": list(files), **more}
     return api.post(f"/api/v1/tasks/{world.task.id}/sessions/", body, format="json")
 
 

@@ -84,14 +84,14 @@ def test_form_says_why_a_file_cannot_be_sent(world: World, client: Client) -> No
 
 
 @pytest.mark.parametrize(
-    ("taken", "said"),
+    ("taken", "text"),
     [([], "This agent accepts text files only."), (["image"], "This agent accepts images and text files."), (None, "")],
 )
 def test_page_says_before_sending_which_files_the_agent_takes(
-    world: World, client: Client, taken: list[str] | None, said: str
+    world: World, client: Client, taken: list[str] | None, text: str
 ) -> None:
     session = world.running_session()
     TaskSession.objects.filter(id=session.id).update(metadata={"prompt_blocks": taken} if taken is not None else {})
     page = client.get(path_of(session)).content.decode()
-    assert said in page
-    assert ("This agent accepts" in page) is bool(said)
+    assert text in page
+    assert ("This agent accepts" in page) is bool(text)

@@ -49,8 +49,8 @@ def test_policy_and_continue_setting_come_from_the_nearest_level(
 
 
 def status(api: APIClient, world: World) -> tuple[str, str, bool]:
-    said = api.get(world.url("status/")).json()
-    return said["policy"], said["policy_source"], said["continues"]
+    body = api.get(world.url("status/")).json()
+    return body["policy"], body["policy_source"], body["continues"]
 
 
 def policy_in_sweep(world: World) -> str:
@@ -76,8 +76,8 @@ def test_page_api_and_sweep_agree_on_the_effective_policy(world: World, api: API
 def test_policy_change_of_a_session_is_logged_once(world: World, api: APIClient) -> None:
     api.patch(world.url(), {"policy": "manual"}, format="json")
     api.patch(world.url(), {"policy": "manual"}, format="json")
-    said = list(world.session.events.filter(name="session.policy_changed").values_list("payload", flat=True))
-    assert said == [{"policy": "manual", "source": "session", "continues": False}]
+    payloads = list(world.session.events.filter(name="session.policy_changed").values_list("payload", flat=True))
+    assert payloads == [{"policy": "manual", "source": "session", "continues": False}]
 
 
 @pytest.mark.parametrize("body", [{"policy": "never"}, {"continue_prompts": "perhaps"}])
@@ -96,9 +96,9 @@ def test_only_staff_and_team_admins_can_set_a_team_policy(
     if role:
         TeamRole.objects.create(user=user, team=world.team, role=role)
     assert client_of(user).patch(url, {"policy": "manual"}, format="json").status_code == expected
-    said = client_of(world.member).get(url).json()
+    body = client_of(world.member).get(url).json()
     holds = "manual" if expected == 200 else "auto"
-    assert (said["effective"]["policy"], said["effective"]["policy_source"]) == (
+    assert (body["effective"]["policy"], body["effective"]["policy_source"]) == (
         (holds, "team") if expected == 200 else (holds, "deployment")
     )
     assert client_of(world.stranger).get(url).status_code == 404

@@ -28,23 +28,23 @@ def test_control_plane_restart_from_the_page_keeps_the_agent_running(
 ) -> None:
     place.shell(STAFF)
     session = place.start("work 60", "Count while it restarts")
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         expect(page.locator(".message.agent > :is(.prose, .as-written)")).to_contain_text("tick 2")
         before = session.lasting_pids()
-        page = me.open("/restart/")
+        page = visit.open("/restart/")
         page.get_by_role("button", name="Restart the control plane now").click()
-        told: Any = page.get_by_text("Nothing was lost: 1 agent kept working in the same process.")
-        expect(told).to_be_visible()
+        notice: Any = page.get_by_text("Nothing was lost: 1 agent kept working in the same process.")
+        expect(notice).to_be_visible()
         expect(page.locator(".steps > .done")).to_have_count(4)
         picture(page, "restart")
         page.get_by_role("link", name="Count while it restarts").click()
-        told = page.locator(".entry", has_text="The agent was still running; reconnected")
-        expect(told).to_be_visible()
+        notice = page.locator(".entry", has_text="The agent was still running; reconnected")
+        expect(notice).to_be_visible()
         expect(page.locator(".entry", has_text="Reattached: the same process (verified)")).to_be_visible()
         picture(page, "timeline")
-        page = me.open("/")
+        page = visit.open("/")
         expect(page.get_by_role("link", name="1 reattached")).to_be_visible()
-        assert me.unexpected(*SERVER_AWAY) == []
+        assert visit.unexpected(*SERVER_AWAY) == []
         assert before
         assert before <= session.lasting_pids(), "the processes are the same ones"

@@ -26,11 +26,11 @@ def data(settings: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fake_serve(data: Path, pid: int | None = None, **told: Any) -> None:
+def fake_serve(data: Path, pid: int | None = None, **values: Any) -> None:
     """Make this process look like a child of ``manage.py serve`` on the loopback address."""
     keeper = identity.identify(pid or os.getppid())
     assert keeper
-    (data / "serve.json").write_text(json.dumps({"keeper": keeper.to_json(), "loopback": True, **told}))
+    (data / "serve.json").write_text(json.dumps({"keeper": keeper.to_json(), "loopback": True, **values}))
 
 
 def test_restart_requested_by_staff_is_carried_out_once(staff: Client, world: World, data: Path) -> None:
@@ -44,9 +44,9 @@ def test_restart_requested_by_staff_is_carried_out_once(staff: Client, world: Wo
     assert orders.due(100.0 + restarts.KILL_DELAY)
     orders.done(["web", "supervisor", "worker"])
     assert not orders.due(200.0)
-    told = restarts.last_ordered()
-    assert told is not None
-    assert (told.by, list(told.killed)) == ("ada", ["web", "supervisor", "worker"])
+    ordered = restarts.last_ordered()
+    assert ordered is not None
+    assert (ordered.by, list(ordered.killed)) == ("ada", ["web", "supervisor", "worker"])
 
 
 def test_request_to_an_earlier_server_is_discarded(world: World, data: Path) -> None:

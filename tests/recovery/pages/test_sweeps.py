@@ -142,8 +142,8 @@ def test_dry_run_is_followed_and_shown_to_own_teams(ada: Client, bob: Client, wo
     world.ada.is_staff = True
     world.ada.save()
     path = ada.post("/sweeps/", {"dry_run": "1"}).headers["Location"]
-    asked = SweepRequest.objects.get(dry_run=True)
-    assert path == f"/sweeps/requests/{asked.id}/"
+    sweep_request = SweepRequest.objects.get(dry_run=True)
+    assert path == f"/sweeps/requests/{sweep_request.id}/"
     assert "Waiting for the supervisor" in ada.get(path).text
     SweepRequest.objects.update(rows_done=3, rows_in_all=9)
     state = ada.get(f"{path}live/").json()["parts"]["request"]

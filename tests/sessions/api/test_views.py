@@ -150,10 +150,10 @@ def test_prompt_for_a_lost_worktree_is_refused(world: World, api: APIClient) -> 
 
 
 def test_repeated_prompt_returns_the_first_answer_and_is_queued_once(world: World, api: APIClient) -> None:
-    asked = {"message_id": "mine/1", "text": "Go on"}
-    first = api.post(world.url("prompt/"), asked, format="json")
+    request = {"message_id": "mine/1", "text": "Go on"}
+    first = api.post(world.url("prompt/"), request, format="json")
     Prompt.objects.update(state="delivered")
-    second = api.post(world.url("prompt/"), asked, format="json")
+    second = api.post(world.url("prompt/"), request, format="json")
     assert (first.status_code, second.status_code) == (202, 200)
     assert first.json() == second.json()
     assert first.json()["message_id"] == "mine/1"
@@ -169,10 +169,10 @@ def test_prompt_restarts_a_stopped_session(world: World, api: APIClient) -> None
 
 
 def test_id_of_a_held_prompt_cannot_be_reused(world: World, api: APIClient) -> None:
-    asked = {"message_id": "1", "text": "Go on"}
-    api.post(world.url("prompt/"), asked, format="json")
+    request = {"message_id": "1", "text": "Go on"}
+    api.post(world.url("prompt/"), request, format="json")
     Prompt.objects.update(state="held")
-    answer = api.post(world.url("prompt/"), asked, format="json")
+    answer = api.post(world.url("prompt/"), request, format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, "prompt_in_doubt")
 
 
@@ -228,8 +228,8 @@ def test_status_says_why_nothing_is_happening(world: World, api: APIClient) -> N
     ExecutorRunning.objects.update(status="stopped", status_reason="", resume_token="t")
     TaskSession.objects.update(state="WAITING_FOR_INPUT")
     api.patch(world.url(), {"policy": "manual"}, format="json")
-    said = api.get(world.url("status/")).json()["stillness"]
-    assert (said["reason"], "this session’s own choice" in said["next_step"]) == ("policy", True)
+    stillness = api.get(world.url("status/")).json()["stillness"]
+    assert (stillness["reason"], "this session’s own choice" in stillness["next_step"]) == ("policy", True)
     raise_item_of(world.session, "owner_left")
     assert api.get(world.url("status/")).json()["stillness"]["reason"] == "owner_left"
 

@@ -70,12 +70,12 @@ def test_long_absence_is_returned_completely_in_pages(
     monkeypatch.setattr("sessions_app.stream.views.PAGE_SIZE", 2)
     session = world.running_session()
     ingest_lines(session, *({"kind": "message.user", "text": f"note {number}"} for number in range(5)))
-    heard, after, more = "", 0, True
+    received, after, more = "", 0, True
     while more:
         answer = live(ada, session, after)
         assert answer["last_seq"] > after
-        heard, after, more = heard + texts(answer), answer["last_seq"], answer["more"]
-    assert all(f"note {number}" in heard for number in range(5))
+        received, after, more = received + texts(answer), answer["last_seq"], answer["more"]
+    assert all(f"note {number}" in received for number in range(5))
     session.refresh_from_db()
     assert after == session.last_seq
 

@@ -415,10 +415,10 @@ def test_page_shows_the_newest_receipt_and_its_evidence(ada: Client, world: Worl
 
 def test_missing_program_is_shown_with_the_command_and_no_retry(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
-    said = "Codex is not installed on the executor “Here”. Install it there with `npm install -g x`, then try again."
+    wording = "Codex is not installed on the executor “Here”. Install it there with `npm install -g x`, then try again."
     later = timezone.now() + timedelta(hours=23)
     TaskSession.objects.update(
-        state="ERROR", error_code="program_missing", error_message=said, next_restart_at=later, start_attempts=0
+        state="ERROR", error_code="program_missing", error_message=wording, next_restart_at=later, start_attempts=0
     )
     html = page(ada, session)
     banner = html[html.index('<div id="part-banner">') : html.index('<p id="refused"')]

@@ -125,9 +125,9 @@ def test_run_shows_what_its_row_knows_and_null_for_the_rest(world: World, api: A
     Turn.objects.create(**started, message_id="of release 1.0.0")
     rows = {row["message_id"]: row for row in api.get(world.url("runs/")).json()["results"]}
     new, old = rows["new"], rows["of release 1.0.0"]
-    told = (*known, "usage", "snapshot_after")
-    assert {name: new[name] for name in told} == {**known, "usage": {"input_tokens": 7}, "snapshot_after": None}
-    assert {name: old[name] for name in told} == dict.fromkeys(told)
+    fields = (*known, "usage", "snapshot_after")
+    assert {name: new[name] for name in fields} == {**known, "usage": {"input_tokens": 7}, "snapshot_after": None}
+    assert {name: old[name] for name in fields} == dict.fromkeys(fields)
 
 
 def test_prompts_can_be_filtered_by_state(world: World, api: APIClient) -> None:
@@ -202,16 +202,16 @@ def answer_to(world: World, api: APIClient, **body: Any) -> Any:
 
 
 def test_repeated_answer_to_a_permission_is_accepted_once(world: World, api: APIClient) -> None:
-    [asked] = api.get(world.url("permissions/"), {"state": "pending"}).json()["results"]
-    assert asked["options"][0]["option_id"] == "allow"
-    key = asked["resume_token"]
+    [permission] = api.get(world.url("permissions/"), {"state": "pending"}).json()["results"]
+    assert permission["options"][0]["option_id"] == "allow"
+    key = permission["resume_token"]
     for _ in range(2):
         assert answer_to(world, api, option_id="allow", resume_token=key).status_code == 202
     assert Intent.objects.get(kind="answer").payload == {"permission_id": PERMISSION, "option_id": "allow"}
     PermissionRequest.objects.update(state="resolved", option_id="allow")
     assert answer_to(world, api, option_id="allow", resume_token=key).status_code == 200
-    [asked] = api.get(world.url("permissions/")).json()["results"]
-    assert (asked["resume_token"], asked["answered_by"]) == (None, world.member.username)
+    [permission] = api.get(world.url("permissions/")).json()["results"]
+    assert (permission["resume_token"], permission["answered_by"]) == (None, world.member.username)
 
 
 def test_permission_accepts_only_its_own_options_and_key(world: World, api: APIClient) -> None:
@@ -245,10 +245,14 @@ def test_unusable_permission_key_says_why(world: World, api: APIClient, became: 
 def test_question_is_answered_with_content_and_errors_by_field(world: World, api: APIClient) -> None:
     schema = {"properties": {"name": {"type": "string", "maxLength": 5}}, "required": ["name"]}
     question = parse_question({"mode": "form", "message": "Which?", "requestedSchema": schema})
-    told = {"kind": "question", "question": question, "options": options_of(question)}
-    PermissionRequest.objects.filter(id=PERMISSION).update(**told)
-    [asked] = api.get(world.url("permissions/")).json()["results"]
-    assert (asked["kind"], asked["question_status"], asked["question"]) == ("question", "pending", question)
+    values = {"kind": "question", "question": question, "options": options_of(question)}
+    PermissionRequest.objects.filter(id=PERMISSION).update(**values)
+    [permission] = api.get(world.url("permissions/")).json()["results"]
+    assert (permission["kind"], permission["question_status"], permission["question"]) == (
+        "question",
+        "pending",
+        question,
+    )
 
     def answer(content: Any) -> Any:
         body = {"option_id": "accept", "resume_token": world.token(), "content": content}

@@ -147,8 +147,8 @@ async def test_unavailable_cursor_is_answered_with_a_snapshot(world: World, memb
     await say(world.session, 5)
     await run_in_database(lambda: SessionEvent.objects.filter(session=world.session, seq__lt=3).delete())
     async with listening(world, member, f"?after={after}") as listener:
-        name, told = await listener.event()
-        assert (name, told["type"], told["snapshot"]["last_seq"]) == ("5", "truncated", 5)
+        name, payload = await listener.event()
+        assert (name, payload["type"], payload["snapshot"]["last_seq"]) == ("5", "truncated", 5)
         await say(world.session, 1)
         assert await listener.ids(1) == [6]
 

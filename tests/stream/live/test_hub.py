@@ -58,8 +58,8 @@ async def test_wakeup_costs_the_same_for_any_number_of_sockets(
             for socket in sockets:
                 assert await socket.seqs(5) == [1, 2, 3, 4, 5]
 
-        asked = await statements(write_and_receive())
-    looks = [sql for sql in asked if not asks_for_version(sql)]
+        queries = await statements(write_and_receive())
+    looks = [sql for sql in queries if not asks_for_version(sql)]
     assert 1 <= len(looks) <= 3  # a periodic check may run in between
 
 
@@ -73,8 +73,8 @@ async def test_idle_database_is_asked_only_for_its_version(
     monkeypatch.setattr(hubs, "CHECK_EVERY", 3600)
     async with AsyncExitStack() as stack:
         (socket,) = await live_sockets(stack, world, member, 1)
-        asked = await statements(socket.is_silent())
-    assert all(map(asks_for_version, asked))
+        queries = await statements(socket.is_silent())
+    assert all(map(asks_for_version, queries))
 
 
 async def test_event_without_a_wakeup_arrives_by_polling(

@@ -122,9 +122,9 @@ async def test_client_that_connects_during_a_burst_gets_every_event_once(world: 
 
     await say(world.session, 1)
     talking = asyncio.create_task(talk())
-    heard = await asyncio.gather(*(listen(number % 2) for number in range(12)))
+    received = await asyncio.gather(*(listen(number % 2) for number in range(12)))
     await talking
-    assert heard == [list(range(number % 2 + 1, 601)) for number in range(12)]
+    assert received == [list(range(number % 2 + 1, 601)) for number in range(12)]
 
 
 async def forget(world: World, up_to: int) -> None:

@@ -45,10 +45,10 @@ async def test_malformed_frame_gets_an_error_and_the_socket_stays_open(socket: S
     found = {}
     for row, text, _, _ in BAD:
         await socket.wire.send_input({"type": "websocket.receive", "text": text})
-        told = await socket.frame()
-        assert (told["type"], told["ok"]) == ("response", False)
-        assert told["error"].keys() == {"code", "message", "details"}
-        found[row] = (told["id"], told["error"]["code"])
+        frame = await socket.frame()
+        assert (frame["type"], frame["ok"]) == ("response", False)
+        assert frame["error"].keys() == {"code", "message", "details"}
+        found[row] = (frame["id"], frame["error"]["code"])
         assert (await socket.ask("ping"))["ok"]
     assert found == {row: (name, code) for row, _, name, code in BAD}
 
@@ -64,13 +64,13 @@ async def test_ping_is_answered(socket: Socket) -> None:
 
 
 async def test_status_equals_that_of_the_api(world: World, socket: Socket) -> None:
-    told = await socket.ask("task.session.status")
-    assert told["result"] == await run_in_database(lambda: client_of(world.member).get(world.url("status/")).json())
+    answer = await socket.ask("task.session.status")
+    assert answer["result"] == await run_in_database(lambda: client_of(world.member).get(world.url("status/")).json())
 
 
 async def test_prompt_sent_twice_is_queued_once(world: World, socket: Socket) -> None:
-    asked = {"message_id": "m-1", "text": "Paint it green"}
-    first, second = [await socket.ask("task.session.prompt", asked) for _ in range(2)]
+    request = {"message_id": "m-1", "text": "Paint it green"}
+    first, second = [await socket.ask("task.session.prompt", request) for _ in range(2)]
     assert first["ok"]
     assert first == second
     assert first["result"]["message_id"] == "m-1"
@@ -81,47 +81,47 @@ async def test_prompt_sent_twice_is_queued_once(world: World, socket: Socket) ->
     "payload", [{}, {"message_id": "m"}, {"message_id": 1, "text": "a"}, {"message_id": "m", "text": "a\0b"}]
 )
 async def test_invalid_prompt_is_rejected_by_field(socket: Socket, payload: dict[str, Any]) -> None:
-    told = await socket.ask("task.session.prompt", payload)
-    assert told["error"]["code"] == "validation_error"
-    assert told["error"]["details"].keys() <= {"message_id", "text"}
+    answer = await socket.ask("task.session.prompt", payload)
+    assert answer["error"]["code"] == "validation_error"
+    assert answer["error"]["details"].keys() <= {"message_id", "text"}
 
 
 async def test_prompt_may_name_its_session_but_no_unknown_field(world: World, socket: Socket) -> None:
-    asked = {"message_id": "m-1", "text": "Paint it green", "session_id": str(world.session.id)}
-    assert (await socket.ask("task.session.prompt", {**asked, "attachments": []}))["error"]["details"].keys() == {
+    request = {"message_id": "m-1", "text": "Paint it green", "session_id": str(world.session.id)}
+    assert (await socket.ask("task.session.prompt", {**request, "attachments": []}))["error"]["details"].keys() == {
         "attachments"
     }
-    assert (await socket.ask("task.session.prompt", asked))["ok"]
+    assert (await socket.ask("task.session.prompt", request))["ok"]
 
 
 async def test_resume_writes_a_start_intent_and_returns_the_status(world: World, socket: Socket) -> None:
     await run_in_database(lambda: Intent.objects.all().delete())
-    told = await socket.ask("task.session.resume", {"mode": "auto"})
-    assert told["result"]["status"]["starting"]
+    answer = await socket.ask("task.session.resume", {"mode": "auto"})
+    assert answer["result"]["status"]["starting"]
     assert await run_in_database(lambda: [(row.kind, row.by) for row in Intent.objects.select_related("by")]) == [
         ("start", world.member)
     ]
 
 
 async def test_refused_resume_returns_the_error_of_the_api(world: World, socket: Socket) -> None:
-    asked = {"mode": "auto"}
+    request = {"mode": "auto"}
     await run_in_database(lambda: TaskSession.objects.filter(id=world.session.id).update(state="COMPLETED"))
-    told = await socket.ask("task.session.resume", asked)
-    answer = await run_in_database(lambda: client_of(world.member).post(world.url("resume/"), asked, format="json"))
+    told = await socket.ask("task.session.resume", request)
+    answer = await run_in_database(lambda: client_of(world.member).post(world.url("resume/"), request, format="json"))
     assert answer.status_code == 409
     assert told["error"] == answer.json()
 
 
 async def test_cancel_without_a_turn_cancels_nothing(socket: Socket) -> None:
-    told = await socket.ask("task.session.cancel")
-    assert (told["ok"], told["result"]["cancelling"]) == (True, False)
+    answer = await socket.ask("task.session.cancel")
+    assert (answer["ok"], answer["result"]["cancelling"]) == (True, False)
 
 
 async def test_permission_can_be_answered(world: World, socket: Socket) -> None:
     key = await run_in_database(world.token)
-    asked = {"permission_id": PERMISSION, "option_id": "allow", "resume_token": key}
-    told = await socket.ask("task.session.permission.respond", asked)
-    assert told["result"]["id"] == PERMISSION
+    request = {"permission_id": PERMISSION, "option_id": "allow", "resume_token": key}
+    answer = await socket.ask("task.session.permission.respond", request)
+    assert answer["result"]["id"] == PERMISSION
     orders = await run_in_database(lambda: [row.payload for row in Intent.objects.filter(kind="answer")])
     assert orders == [{"permission_id": PERMISSION, "option_id": "allow"}]
 
@@ -176,8 +176,8 @@ def second(world: World) -> TaskSession:
 
 
 async def test_session_socket_serves_no_other_session(socket: Socket, second: TaskSession) -> None:
-    told = await socket.ask("task.session.status", {"session_id": str(second.id)})
-    assert told["error"]["code"] == "not_found"
+    answer = await socket.ask("task.session.status", {"session_id": str(second.id)})
+    assert answer["error"]["code"] == "not_found"
 
 
 @pytest.mark.parametrize(
@@ -188,14 +188,14 @@ async def test_task_socket_requires_a_session_id(world: World, named: Any, code:
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as of_task:
         await of_task.frame()
         assert (await of_task.ask("task.session.status", {"session_id": named}))["error"]["code"] == code
-        told = await of_task.ask("task.session.status", {"session_id": str(world.session.id)})
-        assert told["result"]["session_id"] == str(world.session.id)
+        answer = await of_task.ask("task.session.status", {"session_id": str(world.session.id)})
+        assert answer["result"]["session_id"] == str(world.session.id)
 
 
 async def test_events_continue_beside_requests(world: World, socket: Socket) -> None:
     await say(world.session, 1)
-    told = await socket.ask("task.session.prompt", {"message_id": "m", "text": "Go"})
-    assert told["ok"]
+    answer = await socket.ask("task.session.prompt", {"message_id": "m", "text": "Go"})
+    assert answer["ok"]
     await say(world.session, 1)
     frame = await socket.frame()
     while frame["seq"] < 3:

@@ -78,9 +78,9 @@ def test_access_check_costs_the_same_for_any_number_of_sockets(world: World) -> 
             made.add(Subscription(Principal.of_token(token), world.task.id, world.session.id))
         return made
 
-    asked = []
+    requests = []
     for some in (subscriptions(1), subscriptions(40)):
         with CaptureQueriesContext(connection) as queries:
             assert revoked_subscriptions(some) == {}
-        asked.append(len(queries))
-    assert asked[0] == asked[1] <= 5
+        requests.append(len(queries))
+    assert requests[0] == requests[1] <= 5

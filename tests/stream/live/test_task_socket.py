@@ -131,11 +131,11 @@ async def test_session_created_during_the_greeting_is_followed_from_its_start(
     original = TaskConsumer.build_greeting
 
     def build_greeting(*args: Any) -> ConnectionGreeting:
-        told = original(*args)
+        result = original(*args)
         born.append(another(world))
         append(born[0].id, 2)
         eventually(lambda: sent_of(here, born[0]) == [2], describe="the other socket has its events")
-        return told
+        return result
 
     path = f"/ws/tasks/{world.task.id}/"
     async with connected(path, headers) as first:

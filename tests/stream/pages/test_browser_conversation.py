@@ -83,8 +83,8 @@ def test_rapid_updates_are_rendered_once_per_frame(visit: Any, world: World) -> 
     page.evaluate(DRAWN)
     page.evaluate("window.first = document.querySelector('.message.agent .as-written')")
     for number in range(1000):
-        told = {"message_id": str(message.id), "append": f" {number}"}
-        far.sockets[-1].send(json.dumps({**frame, "seq": session.last_seq + 1 + number, "payload": told}))
+        payload = {"message_id": str(message.id), "append": f" {number}"}
+        far.sockets[-1].send(json.dumps({**frame, "seq": session.last_seq + 1 + number, "payload": payload}))
     # What an agent is still saying is shown as it is; it is formatted when the message is complete.
     growing = page.locator(".message.agent .as-written").first
     text = "First **paragraph**. Second" + "".join(f" {number}" for number in range(1000))

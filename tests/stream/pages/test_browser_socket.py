@@ -68,19 +68,19 @@ def talk(visit: Any, world: World) -> Talk:
 def test_socket_text_appears_at_once_and_only_once(talk: Talk) -> None:
     page, far, seen = talk()
     page.route("**/live/**", lambda route: None)
-    said = page.locator(".message.agent > :is(.prose, .as-written)")
+    message = page.locator(".message.agent > :is(.prose, .as-written)")
     ingest_lines(far.session, {"kind": "message.agent", "text": " & <b>two</b>\n"})
     for _ in range(2):
         far.tell(seen)
     ingest_lines(far.session, {"kind": "message.agent", "text": "three"})
     far.tell(seen)
     text = "One & <b>two</b>\nthree"
-    expect(said).to_have_text(text, use_inner_text=True)
-    expect(said.locator(".appended")).to_have_count(1)
+    expect(message).to_have_text(text, use_inner_text=True)
+    expect(message.locator(".appended")).to_have_count(1)
     page.unroute("**/live/**")
     page.reload()
-    expect(said).to_have_text(text, use_inner_text=True)
-    expect(said.locator(".appended")).to_have_count(0)
+    expect(message).to_have_text(text, use_inner_text=True)
+    expect(message.locator(".appended")).to_have_count(0)
 
 
 def test_socket_text_does_not_wait_for_the_next_frame(talk: Talk) -> None:
@@ -108,11 +108,11 @@ def test_server_rendering_replaces_appended_text(talk: Talk) -> None:
 def test_reopened_socket_continues_after_the_last_received_event(talk: Talk) -> None:
     page, far, seen = talk()
     ingest_lines(far.session, {"kind": "message.agent", "text": " two"})
-    heard = far.tell(seen)
+    received = far.tell(seen)
     expect(page.locator(".message.agent > :is(.prose, .as-written)")).to_have_text("One two")
     far.sockets[-1].close(code=4408)
     eventually(lambda: page.evaluate("1") and len(far.sockets) > 1, describe="the page reconnects")
-    assert f"after={heard}&" in far.sockets[-1].url
+    assert f"after={received}&" in far.sockets[-1].url
 
 
 @pytest.mark.parametrize(("code", "words"), [(4401, "You are logged out."), (4404, "This no longer exists")])
@@ -120,10 +120,10 @@ def test_page_refused_by_the_socket_says_so_and_stops(code: int, words: str, tal
     page, far, _ = talk()
     far.sockets[-1].close(code=code)
     expect(page.get_by_text(words)).to_be_visible()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
     page.evaluate("async () => { window.dispatchEvent(new Event('online')); await fetch('/healthz') }")
-    assert [url.rpartition("/")[2] for url in asked] == ["healthz"]
+    assert [url.rpartition("/")[2] for url in requests] == ["healthz"]
     assert len(far.sockets) == 1
 
 

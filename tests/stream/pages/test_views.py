@@ -252,13 +252,13 @@ def test_link_to_a_message_shows_its_surroundings(ada: Client, world: World, mon
     for number in range(10):
         tool = {"kind": "tool.call", "tool_call_id": str(number), "status": "completed"}
         ingest_lines(session, {"kind": "message.agent", "text": f"<{number}>"}, tool)
-    asked = session.messages.filter(role="agent")[3]
-    html = ada.get(f"{path_of(session)}?at={asked.seq}").text
-    assert f'id="m-{asked.id}"' in html
+    message = session.messages.filter(role="agent")[3]
+    html = ada.get(f"{path_of(session)}?at={message.seq}").text
+    assert f'id="m-{message.id}"' in html
     assert "Back to the newest messages" in html
     newest = ada.get(f"{path_of(session)}?at={session.messages.latest('seq').seq}").text
     assert "Back to the newest messages" not in newest
-    earlier = ada.get(f"{path_of(session)}earlier/?before={asked.seq}").json()
+    earlier = ada.get(f"{path_of(session)}earlier/?before={message.seq}").json()
     assert len(earlier["messages"]) == 6
     assert earlier["older_than"] is not None
     assert ada.get(f"{path_of(session)}earlier/?before=x").status_code == 404

@@ -51,9 +51,9 @@ def test_wait_is_ended_without_an_account(world: World) -> None:
 @pytest.mark.parametrize("kind", ["permission", "nonsense"])
 def test_kind_of_wait_reserved_for_agents_is_refused(world: World, kind: str) -> None:
     refused = open_wait(world, kind=kind).json()
-    said = f"You cannot request a wait of the kind “{kind}”. Use “external” or “tool_result”."
-    assert (refused["code"], refused["details"]) == ("validation_error", {"kind": [said]})
-    assert refused["message"] == f"kind: {said}"
+    wording = f"You cannot request a wait of the kind “{kind}”. Use “external” or “tool_result”."
+    assert (refused["code"], refused["details"]) == ("validation_error", {"kind": [wording]})
+    assert refused["message"] == f"kind: {wording}"
 
 
 def test_wait_for_a_tool_result_is_opened_and_ended(world: World) -> None:
@@ -108,8 +108,8 @@ def test_viewer_sees_the_request_and_never_its_key(world: World) -> None:
     member, permissions = client_of(world.member), world.url("permissions/")
     assert member.get(permissions).json()["results"][0]["resume_token"] == world.token()
     world.member.team_roles.create(team=world.team, role="viewer")
-    [asked] = member.get(permissions).json()["results"]
-    assert (asked["state"], asked["resume_token"]) == ("pending", None)
+    [permission] = member.get(permissions).json()["results"]
+    assert (permission["state"], permission["resume_token"]) == ("pending", None)
 
 
 def test_wrong_wait_keys_are_throttled_and_valid_ones_are_not(world: World) -> None:

@@ -28,8 +28,8 @@ def call_of(text: str) -> dict[str, Any]:
     """Return the body of the request that the page shows as an example."""
     found = re.search(r"-d '(\{.*\})' \\", html.unescape(text))
     assert found
-    told: dict[str, Any] = json.loads(found[1])
-    return told
+    document: dict[str, Any] = json.loads(found[1])
+    return document
 
 
 def test_wait_key_is_shown_once_with_a_working_call(ada: Client, world: World) -> None:
@@ -63,7 +63,7 @@ def test_json_response_contains_the_key_as_html(ada: Client, world: World) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "text"),
     [
         ({"reason": " "}, "What to wait for: This field is required."),
         ({"reason": "x" * 2001}, "What to wait for: Ensure this value has at most 2000 characters"),
@@ -72,13 +72,13 @@ def test_json_response_contains_the_key_as_html(ada: Client, world: World) -> No
         ({"expires": "soon"}, "Until: Select a valid choice."),
     ],
 )
-def test_invalid_wait_form_opens_nothing(ada: Client, world: World, change: dict[str, str], said: str) -> None:
+def test_invalid_wait_form_opens_nothing(ada: Client, world: World, change: dict[str, str], text: str) -> None:
     session = world.resting_session(resume_token="t")
     refused = ada.post(f"{path_of(session)}waits/", FORM | change, headers=SCRIPT)
     assert refused.status_code == 409
-    assert said in refused.json()["message"]
+    assert text in refused.json()["message"]
     assert not session.wait_keys.exists()
-    assert said in html.unescape(ada.post(f"{path_of(session)}waits/", FORM | change, follow=True).text)
+    assert text in html.unescape(ada.post(f"{path_of(session)}waits/", FORM | change, follow=True).text)
 
 
 def test_wait_cannot_start_during_a_turn_and_the_page_says_so(ada: Client, world: World) -> None:

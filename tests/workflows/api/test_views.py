@@ -24,18 +24,18 @@ def made(api: APIClient, **values: Any) -> dict[str, Any]:
 
 
 def test_invalid_workflow_is_saved_with_problems_and_line_numbers(world: World, api: APIClient) -> None:
-    told = made(api, name="Mine", text=PLAIN.replace("type: trigger", "type: nothing"))
-    assert (told["is_valid"], told["revision"], told["team"]) == (False, 1, world.team.pk)
-    assert {"severity": "error", "line": 1, "node": "one"}.items() <= told["problems"][0].items()
-    mended = api.patch(f"{LIST}{told['id']}/", {"text": PLAIN, "revision": 1}, format="json").json()
+    saved = made(api, name="Mine", text=PLAIN.replace("type: trigger", "type: nothing"))
+    assert (saved["is_valid"], saved["revision"], saved["team"]) == (False, 1, world.team.pk)
+    assert {"severity": "error", "line": 1, "node": "one"}.items() <= saved["problems"][0].items()
+    mended = api.patch(f"{LIST}{saved['id']}/", {"text": PLAIN, "revision": 1}, format="json").json()
     assert (mended["is_valid"], mended["revision"], mended["problems"]) == (True, 2, [])
-    assert api.get(f"{LIST}{told['id']}/").json() == mended
+    assert api.get(f"{LIST}{saved['id']}/").json() == mended
 
 
 def test_update_of_an_older_revision_is_refused(world: World, api: APIClient) -> None:
-    told = made(api)
-    api.patch(f"{LIST}{told['id']}/", {"text": f"{PLAIN}\n"}, format="json")
-    answer = api.patch(f"{LIST}{told['id']}/", {"text": PLAIN, "revision": 1}, format="json")
+    saved = made(api)
+    api.patch(f"{LIST}{saved['id']}/", {"text": f"{PLAIN}\n"}, format="json")
+    answer = api.patch(f"{LIST}{saved['id']}/", {"text": PLAIN, "revision": 1}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
     assert answer.json()["details"]["revision"] == 2
 
@@ -158,12 +158,12 @@ def test_paused_triggers_show_the_change_and_need_an_entitled_confirmation(world
     changed = api.patch(f"{LIST}{row['id']}/", {"text": shell, "triggers_enabled": True}, format="json").json()
     assert (changed["triggers_enabled"], changed["triggers_paused"]) == (False, "member changed the text.")
     address = f"{LIST}{row['id']}/triggers/"
-    told = api.get(address).json()
-    assert (told["may_confirm"], told["enabled_by_name"]) == (False, "staff")
-    assert "+" in told["changes"][0]["text"] and "cat secret.key" in told["changes"][0]["text"]
+    body = api.get(address).json()
+    assert (body["may_confirm"], body["enabled_by_name"]) == (False, "staff")
+    assert "+" in body["changes"][0]["text"] and "cat secret.key" in body["changes"][0]["text"]
     (item,) = [one for one in api.get("/api/v1/attention/").json()["results"] if one["workflow_id"] == row["id"]]
     assert (item["session_id"], item["task_title"], item["url"]) == (None, "Plain", f"/workflows/{row['id']}/")
-    confirmation = {"fingerprint": told["fingerprint"]}
+    confirmation = {"fingerprint": body["fingerprint"]}
     assert api.post(f"{address}confirm/", confirmation, format="json").status_code == 403
     assert staff.post(f"{address}confirm/", {"fingerprint": "of another"}, format="json").status_code == 409
     confirmed = staff.post(f"{address}confirm/", confirmation, format="json").json()

@@ -124,24 +124,24 @@ def test_node_settings_are_applied_and_comments_kept(ada: Client, world: World) 
     opened = ada.post(f"/workflows/{workflow.id}/", {"do": "open", "text": TEXT, "node": "coder"}).content.decode()
     assert "Keep the session" in opened
     fields = {"node-label": "Writer", "node-prompt": "Mend {{ inputs.task }}", "node-timeout": "60"}
-    asked = {"do": "apply", "text": TEXT, "node": "coder", **fields, "node-keep_session": "on"}
-    made = ada.post("/workflows/check/", {**asked, "workflow": str(workflow.id)}).json()
+    request = {"do": "apply", "text": TEXT, "node": "coder", **fields, "node-keep_session": "on"}
+    made = ada.post("/workflows/check/", {**request, "workflow": str(workflow.id)}).json()
     assert "      label: Writer   # its name stays\n" in made["text"]
     assert "timeout: 60" in made["text"]
     assert "resumable: true" in made["text"]
     assert "{ name: taskPrompt, type: string }, { name: iteratePrompt, type: string }" in made["text"]
     assert "Save it to keep the change" in made["said"]
-    again = ada.post("/workflows/check/", {**asked, "text": made["text"]}).json()
+    again = ada.post("/workflows/check/", {**request, "text": made["text"]}).json()
     assert again["text"] == made["text"]
-    del asked["node-keep_session"]
-    anew = ada.post("/workflows/check/", {**asked, "text": made["text"]}).json()["text"]
+    del request["node-keep_session"]
+    anew = ada.post("/workflows/check/", {**request, "text": made["text"]}).json()["text"]
     assert "taskPrompt" not in anew
 
 
 def test_invalid_setting_is_reported_beside_its_field(ada: Client, world: World) -> None:
     workflow = make_workflow(world)
-    asked = {"do": "apply", "text": TEXT, "node": "loop", "node-label": "Loop", "node-maxIterations": "none"}
-    answer = ada.post(f"/workflows/{workflow.id}/", asked)
+    request = {"do": "apply", "text": TEXT, "node": "loop", "node-label": "Loop", "node-maxIterations": "none"}
+    answer = ada.post(f"/workflows/{workflow.id}/", request)
     assert answer.status_code == 422
     assert "Enter a whole number." in said(answer)
 

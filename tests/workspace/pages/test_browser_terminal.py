@@ -41,8 +41,8 @@ def sees(page: Page, words: str) -> None:
 def test_shell_survives_a_killed_server(place: Place) -> None:
     session = place.start("remember one", "Shells")
     session.wait_for("WAITING_FOR_INPUT")
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         page.get_by_role("tab", name="Terminal").click()
         expect(page.locator(".xterm-rows")).to_be_visible()
         typed(page, "export KEPT=walrus; echo told-$((40+2))")
@@ -61,7 +61,7 @@ def test_shell_survives_a_killed_server(place: Place) -> None:
         typed(page, "echo still-$KEPT")
         sees(page, "still-walrus")
 
-        other = me.tab()
+        other = visit.tab()
         other.goto(path_of(session))
         other.get_by_role("tab", name="Terminal").click()
         expect(page.get_by_text("The terminal is open in another window")).to_be_visible()
@@ -75,14 +75,14 @@ def test_shell_survives_a_killed_server(place: Place) -> None:
         page.get_by_role("button", name="New shell").click()
         typed(page, "echo anew-$((1+1))-$KEPT.")
         sees(page, "anew-2-.")
-        assert me.unexpected(*SERVER_AWAY) == []
+        assert visit.unexpected(*SERVER_AWAY) == []
 
 
 def test_reload_types_no_answers_of_the_terminal_into_the_shell(place: Place) -> None:
     session = place.start("remember two", "Queries")
     session.wait_for("WAITING_FOR_INPUT")
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         page.get_by_role("tab", name="Terminal").click()
         expect(page.locator(".xterm-rows")).to_be_visible()
         # The program that asked reads the first answers itself.
@@ -100,18 +100,18 @@ def test_reload_types_no_answers_of_the_terminal_into_the_shell(place: Place) ->
         sees(page, "ended-2")
         after = screen(page).split("read-42")[1]
         assert "^[[" not in after, f"the terminal answered the replay: {after!r}"
-        assert me.unexpected(*SERVER_AWAY) == []
+        assert visit.unexpected(*SERVER_AWAY) == []
 
 
 def test_link_in_the_terminal_opens_only_after_its_address_is_confirmed(place: Place) -> None:
     session = place.start("remember three", "Sequences")
     session.wait_for("WAITING_FOR_INPUT")
-    with place.visiting() as me:
-        page, told = me.open(path_of(session)), list[str]()
+    with place.visiting() as visit:
+        page, lines = visit.open(path_of(session)), list[str]()
         title = page.title()
 
         def refuse(dialog: Dialog) -> None:
-            told.append(dialog.message)
+            lines.append(dialog.message)
             dialog.dismiss()
 
         page.on("dialog", refuse)
@@ -124,9 +124,9 @@ def test_link_in_the_terminal_opens_only_after_its_address_is_confirmed(place: P
         assert box is not None
         page.mouse.move(box["x"] + 40, box["y"] + box["height"] / 2, steps=3)
         page.mouse.click(box["x"] + 40, box["y"] + box["height"] / 2)
-        eventually(lambda: bool(told), describe="the address is shown")
-        assert "https://evil.example/path" in told[0]
-        assert len(me.context.pages) == 1, "nothing was opened"
+        eventually(lambda: bool(lines), describe="the address is shown")
+        assert "https://evil.example/path" in lines[0]
+        assert len(visit.context.pages) == 1, "nothing was opened"
         assert page.title() == title
         assert page.evaluate("navigator.clipboard.readText().catch(() => '')") != "evil"
 
@@ -146,8 +146,8 @@ COSTLY = {
 def test_output_that_asks_for_much_does_not_freeze_the_page(place: Place) -> None:
     session = place.start("remember four", "Costly output")
     session.wait_for("WAITING_FOR_INPUT")
-    with place.visiting() as me:
-        page = me.open(path_of(session))
+    with place.visiting() as visit:
+        page = visit.open(path_of(session))
         page.get_by_role("tab", name="Terminal").click()
         expect(page.locator(".xterm-rows")).to_be_visible()
         for number, (what, output) in enumerate(COSTLY.items(), 100):
@@ -155,17 +155,17 @@ def test_output_that_asks_for_much_does_not_freeze_the_page(place: Place) -> Non
             sees(page, f"end-{number + 1}")
         background = page.locator(".xterm-viewport").evaluate("it => getComputedStyle(it).backgroundColor")
         assert background != "rgb(18, 52, 86)", "a program does not change the page's colours"
-        assert me.unexpected() == []
+        assert visit.unexpected() == []
 
 
 def test_terminal_keeps_few_combining_characters_and_links(place: Place) -> None:
     session = place.start("remember five", "Many marks")
     session.wait_for("WAITING_FOR_INPUT")
-    with place.visiting() as me:
-        page, told = me.open(path_of(session)), list[str]()
+    with place.visiting() as visit:
+        page, lines = visit.open(path_of(session)), list[str]()
 
         def dismiss(dialog: Dialog) -> None:
-            told.append(dialog.message)
+            lines.append(dialog.message)
             dialog.dismiss()
 
         page.on("dialog", dismiss)
@@ -184,4 +184,4 @@ def test_terminal_keeps_few_combining_characters_and_links(place: Place) -> None
         page.mouse.click(box["x"] + 20, box["y"] + box["height"] / 2)
         typed(page, "clear; echo after-$((40+2))")
         sees(page, "after-42")
-        assert told == [], "beyond the limit nothing becomes a link"
+        assert lines == [], "beyond the limit nothing becomes a link"
