@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -65,10 +67,50 @@ def sweeps_context(user: User) -> dict[str, Any]:
     rows = list(RecoverySweep.objects.all()[: MAX_SWEEPS_SHOWN + 1])
     counts = sweeps.count_results(user, rows[:MAX_SWEEPS_SHOWN])
     return {
-        "sweeps": [_sweep_context(row, counts[row.id]) for row in rows[:MAX_SWEEPS_SHOWN]],
-        "older": len(rows) > MAX_SWEEPS_SHOWN,
-        "awaited": SweepRequest.objects.filter(done_at=None, dry_run=False).exists(),
+        "sweeps": [SweepCard(counts[row.id], row) for row in rows[:MAX_SWEEPS_SHOWN]],
+        "has_older": len(rows) > MAX_SWEEPS_SHOWN,
+        "is_pending": SweepRequest.objects.filter(done_at=None, dry_run=False).exists(),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCard:
+    """The results of a sweep for the user's sessions."""
+
+    numbers: Mapping[str, int]
+    """How many sessions had each result."""
+    sweep: RecoverySweep | None = None
+    """None: a requested sweep, which may not have been stored."""
+
+    @property
+    def trigger(self) -> str:
+        """What the sweep was made for, in words."""
+        if self.sweep is None:
+            return ""
+        return SWEEP_TRIGGER_LABELS.get(self.sweep.trigger, self.sweep.trigger)
+
+    @property
+    def counts(self) -> list[tuple[int, Label, str]]:
+        """The numbers of sessions by result, each with the result in words and its kind."""
+        numbers = self.numbers
+        return [(numbers[kind], label, kind) for kind, label in _RESULT_LABELS.items() if numbers.get(kind)]
+
+    @property
+    def summary(self) -> str:
+        """The numbers in words."""
+        return ", ".join(f"{count} {label.text}" for count, label, _ in self.counts) or "nothing to check"
+
+    @property
+    def bar(self) -> list[dict[str, str]]:
+        """The numbers as parts of a bar of ``BAR_WIDTH`` units: tone, start (``x``) and width."""
+        total = sum(self.numbers.values())
+        start = 0.0
+        parts = []
+        for count, label, _ in self.counts:
+            width = BAR_WIDTH * count / total
+            parts.append({"tone": label.tone, "x": f"{start:.2f}", "width": f"{width:.2f}"})
+            start += width
+        return parts
 
 
 @never_cache
@@ -76,47 +118,95 @@ def sweeps_context(user: User) -> dict[str, Any]:
 def show_sweep(request: UserHttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
     """Show one sweep and its decisions for the user's sessions, filtered by ``q``, ``seen`` and ``came``."""
     row = get_object_or_404(RecoverySweep, id=sweep_id)
-    wanted, number = _parse_sweep_filter(request), parse_number(request.GET.get("page", "1"), 5) or 1
-    page = sweeps.load_outcomes(request.user, row, wanted, start=(number - 1) * MAX_ROWS_SHOWN, limit=MAX_ROWS_SHOWN)
-    parameters = {"q": wanted.text, "seen": wanted.observed, "came": wanted.result}
-    query = {name: value for name, value in parameters.items() if value}
-    previous_page = next_page = ""
-    if number > 1:
-        previous_page = urlencode({**query, "page": number - 1})
-    if page.count > number * MAX_ROWS_SHOWN:
-        next_page = urlencode({**query, "page": number + 1})
+    criteria = _parse_sweep_filter(request)
+    number = parse_number(request.GET.get("page", "1"), 5) or 1
+    page = sweeps.load_outcomes(request.user, row, criteria, start=(number - 1) * MAX_ROWS_SHOWN, limit=MAX_ROWS_SHOWN)
     context = {
-        "shown": _sweep_context(row, page.counts),
-        "rows": [_outcome_context(outcome, result) for outcome, result in page.rows],
+        "card": SweepCard(page.counts, row),
+        "rows": [OutcomeRow(outcome, result) for outcome, result in page.rows],
         "count": page.count,
         "total": page.total,
-        "wanted": wanted,
-        "filtered": bool(query),
+        "criteria": criteria,
+        "filtered": criteria != sweeps.OutcomeFilter(),
         "observed_choices": [(value, label.text) for value, label in _OBSERVED_LABELS.items()],
         "result_choices": [(kind, label.text) for kind, label in _RESULT_LABELS.items()],
-        "previous_page": previous_page,
-        "next_page": next_page,
-        "older": _previous_sweep(request.user, row),
+        "earlier": _previous_sweep(request.user, row),
     }
+    if number > 1:
+        context["previous_page"] = _sweep_query(criteria, number - 1)
+    if page.count > number * MAX_ROWS_SHOWN:
+        context["next_page"] = _sweep_query(criteria, number + 1)
     return render(request, "recovery/sweep.html", context)
 
 
 def _parse_sweep_filter(request: UserHttpRequest) -> sweeps.OutcomeFilter:
-    result, observed = request.GET.get("came", ""), request.GET.get("seen", "")
-    if result not in _RESULT_LABELS:
-        result = ""
+    """Return the filter in a query string; values that are not valid are ignored."""
+    observed, result = request.GET.get("seen", ""), request.GET.get("came", "")
     if observed not in _OBSERVED_LABELS:
         observed = ""
+    if result not in _RESULT_LABELS:
+        result = ""
     text = request.GET.get("q", "").replace("\0", "").strip()[:_QUERY_LIMIT]
     return sweeps.OutcomeFilter(text=text, observed=observed, result=result)
 
 
-def _previous_sweep(user: User, row: RecoverySweep) -> dict[str, Any] | None:
+def _sweep_query(criteria: sweeps.OutcomeFilter, page: int) -> str:
+    """Return the query string of a page (the inverse of ``_parse_sweep_filter``)."""
+    values = {"q": criteria.text, "seen": criteria.observed, "came": criteria.result, "page": page}
+    return urlencode({name: value for name, value in values.items() if value})
+
+
+def _previous_sweep(user: User, row: RecoverySweep) -> SweepCard | None:
     """Return the previous sweep with the same trigger, for comparison."""
     earlier = RecoverySweep.objects.filter(trigger=row.trigger, started_at__lt=row.started_at).first()
-    if earlier:
-        return _sweep_context(earlier, sweeps.count_results(user, [earlier])[earlier.id])
-    return None
+    if earlier is None:
+        return None
+    return SweepCard(sweeps.count_results(user, [earlier])[earlier.id], earlier)
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRow:
+    """What a sweep observed of a session, decided and did."""
+
+    outcome: SweepOutcome
+    result: str
+    """A kind of receipt, ``under_way`` or ``skipped``."""
+
+    @property
+    def observed(self) -> Label:
+        """Whether its agent was found alive."""
+        return _observed_label(self.outcome.observed)
+
+    @property
+    def rule(self) -> str:
+        """The code of the rule that decided, in words."""
+        return humanize_code(self.outcome.rule)
+
+    @property
+    def why(self) -> str:
+        """The rule as a sentence."""
+        return rule_sentence(self.outcome.rule)
+
+    @property
+    def decision(self) -> str:
+        """What was decided."""
+        return decision_label(self.outcome.agent_action, self.outcome.strategy)
+
+    @property
+    def receipt(self) -> Label | None:
+        """The result; None if the session was skipped."""
+        if self.result == SKIPPED:
+            return None
+        return _RESULT_LABELS.get(self.result) or receipt_kind_label(self.result)
+
+    @property
+    def reason(self) -> str:
+        """Why it was skipped or failed, in words."""
+        return humanize_code(self.outcome.reason)
+
+
+def _observed_label(observed: str) -> Label:
+    return _OBSERVED_LABELS.get(observed, Label(observed or "–", "off"))
 
 
 @never_cache
@@ -129,14 +219,14 @@ def show_sweep_request(request: UserHttpRequest, request_id: uuid.UUID) -> HttpR
 
 def sweep_request_context(user: User, row: SweepRequest) -> dict[str, Any]:
     """Return the progress of a requested sweep and, once it is done, its counts and the rows of the user's teams."""
-    report, rows = row.report or {}, sweeps.report_for(user, row)
-    counts = Counter(one.get("result") or row_result(one) for one in rows)
+    rows = sweeps.report_for(user, row)
+    numbers = Counter(each.get("result") or row_result(each) for each in rows)
     return {
         "sweep_request": row,
         "done": row.done_at is not None,
-        "report": report,
-        "shown": {**_count_labels(counts), "bar": _result_bar(counts)},
-        "rows": [_report_row(one) for one in rows[:MAX_ROWS_SHOWN]],
+        "report": row.report or {},
+        "card": SweepCard(numbers),
+        "rows": [_report_row(each) for each in rows[:MAX_ROWS_SHOWN]],
     }
 
 
@@ -146,51 +236,9 @@ def _report_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "task_id": row.get("task_id", ""),
         "task_title": row.get("task_title", ""),
         "error_message": row.get("error_message", ""),
-        "observed": _OBSERVED_LABELS.get(row.get("observed", ""), Label(row.get("observed") or "–", "off")),
+        "observed": _observed_label(row.get("observed", "")),
         "why": rule_sentence(row.get("rule", "")),
         "decision": decision_label(row.get("agent_action", ""), row.get("strategy", "")),
-    }
-
-
-def _sweep_context(row: RecoverySweep, counts: Mapping[str, int]) -> dict[str, Any]:
-    return {
-        "sweep": row,
-        "trigger": SWEEP_TRIGGER_LABELS.get(row.trigger, row.trigger),
-        "bar": _result_bar(counts),
-        **_count_labels(counts),
-    }
-
-
-def _count_labels(counts: Mapping[str, int]) -> dict[str, Any]:
-    outcomes = [(counts[kind], label, kind) for kind, label in _RESULT_LABELS.items() if counts.get(kind)]
-    summary = ", ".join(f"{count} {label.text}" for count, label, _ in outcomes)
-    return {"outcomes": outcomes, "summary": summary or "nothing to check"}
-
-
-def _result_bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return the counts as parts of a bar of ``BAR_WIDTH`` units: tone, start (``x``) and width."""
-    total, at, parts = sum(counts.values()), 0.0, []
-    for kind, word in _RESULT_LABELS.items():
-        if count := counts.get(kind):
-            width = BAR_WIDTH * count / total
-            parts.append({"tone": word.tone, "x": f"{at:.2f}", "width": f"{width:.2f}"})
-            at += width
-    return parts
-
-
-def _outcome_context(outcome: SweepOutcome, result: str) -> dict[str, Any]:
-    receipt = None
-    if result != SKIPPED:
-        receipt = _RESULT_LABELS.get(result) or receipt_kind_label(result)
-    return {
-        "outcome": outcome,
-        "session": outcome.session,
-        "observed": _OBSERVED_LABELS.get(outcome.observed, Label(outcome.observed or "–", "off")),
-        "rule": humanize_code(outcome.rule),
-        "why": rule_sentence(outcome.rule),
-        "decision": decision_label(outcome.agent_action, outcome.strategy),
-        "receipt": receipt,
-        "reason": humanize_code(outcome.reason),
     }
 
 
@@ -204,45 +252,75 @@ def restart_control_plane(request: UserHttpRequest) -> HttpResponse:
     """Show the result of the last restart. A POST requests another one if ``restarts.can_order_restart`` allows it."""
     allowed = restarts.can_order_restart(request.user)
     if request.method in READ_METHODS:
-        return render(request, "recovery/restart.html", {"allowed": allowed, **restart_context(request.user)})
+        context = {"allowed": allowed, "restart": RestartPage(request.user)}
+        return render(request, "recovery/restart.html", context)
     if not allowed:
         raise PermissionDenied
     restarts.order_restart(request.user)
     return redirect("restart")
 
 
-def restart_context(user: User) -> dict[str, Any]:
-    """Return the progress of the last requested restart, and the receipts of the user's teams since then."""
-    alive = visible_executions(user).filter(status__in=(ExecutorStatus.STARTING, ExecutorStatus.READY)).count()
-    return {"alive": alive, "ordered": restarts.is_ordered(), **_last_restart_receipts(user)}
+class RestartPage:
+    """The progress of the last requested restart, and the receipts of the user's teams since then."""
 
+    def __init__(self, user: User) -> None:
+        self._user = user
+        self.last = restarts.last_ordered()
+        """The last restart that was carried out; None: there was none."""
 
-def _last_restart_receipts(user: User) -> dict[str, Any]:
-    last = restarts.last_ordered()
-    if last is None:
-        return {"last": None}
-    supervisor = Supervisor.objects.filter(started_at__gte=last.killed_at).order_by("started_at").first()
-    sweep = seconds_away = swept_at = seconds_until_swept = None
-    if supervisor:
-        sweep = RecoverySweep.objects.filter(trigger="boot", started_at__gte=last.killed_at).last()
-        seconds_away = (supervisor.started_at - last.killed_at).total_seconds()
-        swept_at = supervisor.swept_at
-    if swept_at:
-        seconds_until_swept = (swept_at - last.killed_at).total_seconds()
-    receipts = ContinuityReceipt.objects.visible_to(user).with_history().filter(created_at__gte=last.killed_at)
-    rows = list(
-        receipts.select_related("session__task", "session__agent_profile").order_by("created_at")[:MAX_RESTART_RECEIPTS]
-    )
-    return {
-        "last": last,
-        "supervisor": supervisor,
-        "seconds_away": seconds_away,
-        "swept_at": swept_at,
-        "seconds_until_swept": seconds_until_swept,
-        "sweep": sweep,
-        "rows": [{"receipt": row, "session": row.session, "word": receipt_label_in_history(row)} for row in rows],
-        "unharmed": sum(row.kind == "reattached" for row in rows),
-    }
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a restart was requested that is not carried out yet."""
+        return restarts.is_ordered()
+
+    @cached_property
+    def alive_count(self) -> int:
+        """How many agents of the user's teams are running."""
+        live = (ExecutorStatus.STARTING, ExecutorStatus.READY)
+        return visible_executions(self._user).filter(status__in=live).count()
+
+    @cached_property
+    def supervisor(self) -> Supervisor | None:
+        """The first supervisor that started after the restart."""
+        if self.last is None:
+            return None
+        return Supervisor.objects.filter(started_at__gte=self.last.killed_at).order_by("started_at").first()
+
+    @property
+    def seconds_away(self) -> float | None:
+        """How long no supervisor ran."""
+        if self.last is None or self.supervisor is None:
+            return None
+        return (self.supervisor.started_at - self.last.killed_at).total_seconds()
+
+    @property
+    def seconds_until_swept(self) -> float | None:
+        """How long it took until every session was checked; None: it has not been yet."""
+        if self.last is None or self.supervisor is None or self.supervisor.swept_at is None:
+            return None
+        return (self.supervisor.swept_at - self.last.killed_at).total_seconds()
+
+    @cached_property
+    def sweep(self) -> RecoverySweep | None:
+        """The first sweep of that supervisor."""
+        if self.last is None or self.supervisor is None:
+            return None
+        return RecoverySweep.objects.filter(trigger="boot", started_at__gte=self.last.killed_at).last()
+
+    @cached_property
+    def receipts(self) -> list[tuple[ContinuityReceipt, Label]]:
+        """The receipts of the user's teams since the restart, with their labels."""
+        if self.last is None:
+            return []
+        rows = ContinuityReceipt.objects.visible_to(self._user).with_history()
+        rows = rows.filter(created_at__gte=self.last.killed_at).order_by("created_at")
+        rows = rows.select_related("session__task", "session__agent_profile")
+        return [(row, receipt_label_in_history(row)) for row in rows[:MAX_RESTART_RECEIPTS]]
+
+    @property
+    def unharmed_count(self) -> int:
+        """How many agents kept working in the same process."""
+        return sum(receipt.kind == "reattached" for receipt, _ in self.receipts)
 
 
 @never_cache
@@ -257,7 +335,7 @@ def sweep_request_updates(request: UserHttpRequest, request_id: uuid.UUID) -> Js
 @require_GET
 def restart_updates(request: UserHttpRequest) -> JsonResponse:
     """Return the progress of the requested restart."""
-    return part_response("restart", "recovery/restart_state.html", restart_context(request.user))
+    return part_response("restart", "recovery/restart_state.html", {"restart": RestartPage(request.user)})
 
 
 @never_cache
