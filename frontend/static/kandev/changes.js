@@ -26,11 +26,11 @@ onWorkspace((what) => {
   if (!isBusy) isShown("changes") ? showChanges() : (shown = 0);
 });
 
-async function showChanges(...told) {
+async function showChanges(...notes) {
   const number = ++shown;
   try {
     const [status, log] = await Promise.all([look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=${PIECE}`)]);
-    if (number === shown) fill(place, [head(status), ...told.filter((one) => one instanceof Node), ...pieces(status), ...history(log)]);
+    if (number === shown) fill(place, [head(status), ...notes.filter((part) => part instanceof Node), ...pieces(status), ...history(log)]);
   } catch (error) {
     if (number === shown) fill(place, [alarm(reasonOf(error)), row(button("Refresh", showChanges, "small"))]);
   }
@@ -42,12 +42,12 @@ function head({ branch }) {
 
 function pieces(status) {
   const groups = GROUPS.filter(([key]) => status[key].length).flatMap(([key, title]) => group(title, key, status[key]));
-  const said = status.clean ? [note("No uncommitted changes.")] : groups;
+  const contents = status.clean ? [note("No uncommitted changes.")] : groups;
   const cut = status.truncated ? [note("The list is too long to show completely.")] : [];
   const conflicts = status.conflicted.length ? [alarm("A merge has conflicts. Resolve them in the terminal, or ask the agent to, before you commit.")] : [];
   const commit = mayCommit && !status.kept && groups.length && !status.conflicted.length ? [commitForm()] : [];
   const inside = (status.submodules ?? []).flatMap((one) => submodule(one, status.kept));
-  return [...origin(status), ...conflicts, ...said, ...cut, ...commit, ...inside];
+  return [...origin(status), ...conflicts, ...contents, ...cut, ...commit, ...inside];
 }
 
 // What has changed inside a submodule is in no commit of the repository around it.
@@ -62,8 +62,8 @@ function submodule({ path, files, count, problem }, kept) {
   const next = kept
     ? "This work returns into the submodule when the workspace is restored."
     : "Commit these files inside the submodule first, in the terminal, or ask the agent to. Then its new commit can be selected above. Snapshots contain this work.";
-  const told = problem ? [alarm(`Kandev cannot look into it: ${problem}`)] : [list, ...more, note(next)];
-  return [make("h3", "", `Inside the submodule ${path} (${count})`), ...told];
+  const contents = problem ? [alarm(`Kandev cannot look into it: ${problem}`)] : [list, ...more, note(next)];
+  return [make("h3", "", `Inside the submodule ${path} (${count})`), ...contents];
 }
 
 function group(title, key, entries) {
@@ -125,20 +125,20 @@ function commitForm() {
   const message = document.createElement("textarea");
   Object.assign(message, { id: "commit-message", rows: 2, required: true, placeholder: "What changed, and why" });
   label.htmlFor = message.id;
-  const told = make("div");
+  const result = make("div");
   const send = make("button", "main", "Commit");
-  form.append(label, message, told, row(send, make("small", "", "Commits in your name. Git hooks do not run.")));
+  form.append(label, message, result, row(send, make("small", "", "Commits in your name. Git hooks do not run.")));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const boxes = [...place.querySelectorAll("input[type=checkbox]")], wanted = boxes.filter((box) => box.checked);
-    if (!wanted.length) return told.replaceChildren(alarm("Select at least one file."));
+    if (!wanted.length) return result.replaceChildren(alarm("Select at least one file."));
     send.disabled = true;
     const paths = wanted.length === boxes.length ? [] : [...new Set(wanted.map((box) => box.value))];
     try {
       const made = await ask(`${panel.dataset.git}commit/`, { method: "POST", body: { message: message.value, paths } });
       showChanges(done(`Committed as ${made.commit.slice(0, 8)}${made.branch ? ` on ${made.branch}` : ""}: ${made.subject}`));
     } catch (error) {
-      told.replaceChildren(alarm(reasonOf(error)));
+      result.replaceChildren(alarm(reasonOf(error)));
       send.disabled = false;
     }
   });

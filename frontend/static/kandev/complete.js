@@ -12,7 +12,7 @@ const FRESH = 5000; // milliseconds for which a directory is not read again
 let offers = []; // [{ label, detail, value, goesOn }]
 let chosen = 0;
 let span = null; // [from, to] of the text that a suggestion replaces
-let asked = 0; // number of the newest request; an older answer is not shown
+let newest = 0; // number of the newest request; an older answer is not shown
 const directories = new Map();
 
 export function begin() {
@@ -30,16 +30,16 @@ export function begin() {
 }
 
 async function update() {
-  const question = ++asked;
+  const request = ++newest;
   const found = wanted();
   if (!found) return close();
   try {
     const offered = await found.offer();
-    if (question !== asked) return;
+    if (request !== newest) return;
     span = [found.from, text.selectionStart];
     show(offered);
   } catch {
-    if (question === asked) close(); // no workspace is open, or there is no such directory
+    if (request === newest) close(); // no workspace is open, or there is no such directory
   }
 }
 
@@ -130,7 +130,7 @@ function take(number) {
 }
 
 function close() {
-  asked++;
+  newest++;
   offers = [];
   list.hidden = true;
   list.replaceChildren();

@@ -14,7 +14,7 @@ let isFilled = false;
 let editing = false;
 let chosen = 0; // number of the newest request for a file; an older answer does not replace a newer one
 let hasFailed = false; // the tree shows an error
-const asked = new WeakMap(); // the newest request for a folder; an older answer does not replace a newer one
+const newest = new WeakMap(); // the newest request for a folder; an older answer does not replace a newer one
 const RETRY = 5000;
 
 whenShown("files", () => isFilled || showTree());
@@ -33,11 +33,11 @@ async function showTree() {
 }
 
 async function showDirectory(path, into, open = new Set()) {
-  const number = (asked.get(into) ?? 0) + 1;
-  asked.set(into, number);
+  const number = (newest.get(into) ?? 0) + 1;
+  newest.set(into, number);
   try {
     const folder = await look(`${panel.dataset.files}?path=${encodeURIComponent(path)}`);
-    if (number !== asked.get(into)) return;
+    if (number !== newest.get(into)) return;
     hasFailed = false;
     const entries = folder.entries.filter(({ name }) => name !== ".git").sort(foldersFirst);
     const list = document.createElement("ul");
@@ -45,10 +45,10 @@ async function showDirectory(path, into, open = new Set()) {
     fill(into, [entries.length ? list : note("Empty."), folder.truncated ? note("The list is too long to show completely.") : ""]);
     if (!path) fill(top, [...origin(folder), mayWrite && !folder.kept ? row(button("New file", () => newFile(), "small")) : ""]);
   } catch (error) {
-    if (number !== asked.get(into)) return;
+    if (number !== newest.get(into)) return;
     // A workspace that is opening responds a moment later, which clears the error.
     hasFailed = true;
-    setTimeout(() => hasFailed && number === asked.get(into) && isShown("files") && showTree(), RETRY);
+    setTimeout(() => hasFailed && number === newest.get(into) && isShown("files") && showTree(), RETRY);
     fill(into, [alarm(reasonOf(error)), row(button("Refresh", () => showDirectory(path, into), "small"))]);
   }
 }
@@ -89,7 +89,7 @@ function contentOf(path, more = "") {
   return `${panel.dataset.files}content/?path=${encodeURIComponent(path)}${more}`;
 }
 
-async function showFile(path, ...told) {
+async function showFile(path, ...notes) {
   const number = ++chosen;
   editing = false;
   for (const one of tree.querySelectorAll("button")) one.ariaCurrent = one.dataset.path === path ? "true" : null;
@@ -97,7 +97,7 @@ async function showFile(path, ...told) {
     const file = await look(contentOf(path, "&highlight=true"));
     if (number !== chosen) return;
     const edits = mayWrite && !file.kept && !file.binary && file.hash ? button("Edit", () => edit(path, file.content, file.hash), "small") : "";
-    fill(content, [head(path, edits), ...told, ...origin(file), ...textOf(file)]);
+    fill(content, [head(path, edits), ...notes, ...origin(file), ...textOf(file)]);
   } catch (error) {
     if (number === chosen) fill(content, [head(path), alarm(reasonOf(error))]);
   }
@@ -143,7 +143,7 @@ function newFile() {
 }
 
 // The hash of the content that was read is sent with a write, so that a file changed meanwhile is not overwritten.
-function edit(path, before, hash, after = before, ...told) {
+function edit(path, before, hash, after = before, ...notes) {
   editing = true;
   const text = make("textarea", "editor");
   text.value = after;
@@ -152,7 +152,7 @@ function edit(path, before, hash, after = before, ...told) {
   text.setAttribute("aria-label", `Content of ${visible(path)}`);
   const save = button("Save", () => write(path, before, hash, text, save), "main small");
   const stop = button("Cancel", () => (hash === null ? close() : showFile(path)), "small");
-  fill(content, [row(make("span", "place", path)), ...told, text, row(save, stop)]);
+  fill(content, [row(make("span", "place", path)), ...notes, text, row(save, stop)]);
   text.focus();
 }
 

@@ -5,25 +5,25 @@ const EVERY = 20000;
 const TOUCHED = 300000;
 const SIGNS = ["pointerdown", "pointermove", "keydown", "wheel", "touchstart", "focus"];
 
-// say(here): reports it to the server; returns false while that is not possible.
-export function tellPresence(say) {
-  let touched = Date.now();
-  let told = false;
+// send(here): reports it to the server; returns false while that is not possible. Returns what reports it at once.
+export function tellPresence(send) {
+  let touchedAt = Date.now();
+  let reported = false;
 
-  function look() {
-    const here = !document.hidden && document.hasFocus() && Date.now() - touched < TOUCHED;
-    if ((here || told) && say(here)) told = here;
+  function report() {
+    const here = !document.hidden && document.hasFocus() && Date.now() - touchedAt < TOUCHED;
+    if ((here || reported) && send(here)) reported = here;
   }
 
   for (const sign of SIGNS) {
     window.addEventListener(sign, () => {
-      const wasAway = !told;
-      touched = Date.now();
-      if (wasAway) look();
+      const wasAway = !reported;
+      touchedAt = Date.now();
+      if (wasAway) report();
     }, { passive: true });
   }
-  document.addEventListener("visibilitychange", look);
-  window.addEventListener("blur", look);
-  setInterval(look, EVERY);
-  return look;
+  document.addEventListener("visibilitychange", report);
+  window.addEventListener("blur", report);
+  setInterval(report, EVERY);
+  return report;
 }

@@ -22,7 +22,7 @@ const ENDS = {
   4429: "Too many terminals or connections are open. Close one, then try again.",
 };
 
-const screen = make("div", "screen"), said = make("div", "said"), keys = row();
+const screen = make("div", "screen"), notes = make("div", "terminal-notes"), keys = row();
 const text = new TextEncoder();
 const setAttribute = Element.prototype.setAttribute;
 let shell = "main", command = ""; // the command is typed into a new shell; the person runs it with Enter
@@ -76,7 +76,7 @@ async function begin() {
   const [{ Terminal }, { FitAddon }] = await Promise.all([import(panel.dataset.script), import(panel.dataset.fit), styled()]);
   if (term) return;
   allowStylesOfScripts();
-  fill(place, [said, screen, keys, make("p", "meta", "F6 leaves the terminal. The shell keeps running when you leave and when the server restarts.")]);
+  fill(place, [notes, screen, keys, make("p", "meta", "F6 leaves the terminal. The shell keeps running when you leave and when the server restarts.")]);
   term = new Terminal({ linkHandler: { activate: (_, address) => openLink(address) }, fontFamily: variable("--mono"), fontSize: 13, scrollback: 5000, cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches, theme: theme(), logLevel: "off" }); // each DEL would be an error in the console
   limitOutput(term);
   fit = new FitAddon();
@@ -85,7 +85,7 @@ async function begin() {
   fit.fit();
   term.onData((typed) => type(text.encode(typed)));
   term.onBinary((typed) => type(Uint8Array.from(typed, (sign) => sign.charCodeAt(0))));
-  term.onResize(({ cols, rows }) => tell({ resize: [cols, rows] }));
+  term.onResize(({ cols, rows }) => send({ resize: [cols, rows] }));
   term.attachCustomKeyEventHandler(leave);
   new ResizeObserver(() => panel.hidden || fit.fit()).observe(screen);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (term.options.theme = theme()));
@@ -147,26 +147,26 @@ function connect() {
   const size = `shell=${shell}&cols=${term.cols}&rows=${term.rows}&window=${WINDOW}`;
   socket = new WebSocket(new URL(`${panel.dataset.socket}?${size}`, location.origin.replace(/^http/, "ws")));
   socket.binaryType = "arraybuffer";
-  socket.onmessage = ({ data }) => (typeof data === "string" ? hear(JSON.parse(data)) : write(new Uint8Array(data)));
+  socket.onmessage = ({ data }) => (typeof data === "string" ? receive(JSON.parse(data)) : write(new Uint8Array(data)));
   socket.onclose = ({ code }) => closed(code);
 }
 
-function hear(frame) {
+function receive(frame) {
   if ("shell" in frame) {
     failures = taken = acked = 0;
     exit = null;
     term.reset(); // its scrollback follows
-    // Programs have asked the terminal things in it. Answering again would type the answers into the shell.
+    // It contains requests of programs to the terminal. Answering again would type the answers into the shell.
     replayed = frame.replay ?? 0;
     term.options.disableStdin = replayed > 0;
-    fill(said, []);
-    tell({ resize: [term.cols, term.rows] });
+    fill(notes, []);
+    send({ resize: [term.cols, term.rows] });
     if (command && frame.new !== false) type(text.encode(command));
     if (command) term.focus();
     command = "";
   }
   if ("exit" in frame) exit = frame.exit;
-  if ("error" in frame) fill(said, [alarm(frame.error)]);
+  if ("error" in frame) fill(notes, [alarm(frame.error)]);
 }
 
 function write(bytes) {
@@ -180,7 +180,7 @@ function write(bytes) {
     }
     if (taken - acked < ACK_EVERY) return;
     acked = taken;
-    tell({ ack: taken });
+    send({ ack: taken });
   });
 }
 
@@ -189,7 +189,7 @@ function type(bytes) {
   else if (socket?.readyState === WebSocket.CONNECTING) socket.addEventListener("open", ({ target }) => target.send(bytes));
 }
 
-function tell(frame) {
+function send(frame) {
   if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(frame));
 }
 
@@ -200,7 +200,7 @@ function closed(code) {
   if (code in ENDS) return ended(ENDS[code], code === 4410 ? "Use it here" : "Try again");
   if (!isReady()) return lost();
   failures += 1;
-  fill(said, [make("p", "none", "Connection lost. The shell keeps running; reconnecting…")]);
+  fill(notes, [make("p", "none", "Connection lost. The shell keeps running; reconnecting…")]);
   timer = setTimeout(connect, jittered(Math.min(FIRST_PAUSE * 2 ** failures, LONGEST_PAUSE)));
 }
 
@@ -212,12 +212,12 @@ function loggedIn() {
 
 function lost() {
   clearTimeout(timer);
-  fill(said, [note("The workspace was closed, and its shells have ended."), row(opener())]);
+  fill(notes, [note("The workspace was closed, and its shells have ended."), row(opener())]);
 }
 
 function ended(words, again) {
-  const way = button(again, () => (fill(said, []), connect(), term.focus()), "small");
-  fill(said, [make("p", "none", words), row(way)]);
+  const way = button(again, () => (fill(notes, []), connect(), term.focus()), "small");
+  fill(notes, [make("p", "none", words), row(way)]);
 }
 
 // --- styles of xterm ---

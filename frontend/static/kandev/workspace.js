@@ -65,12 +65,12 @@ export function reasonOf(error) {
 
 export function origin({ kept }) {
   if (!kept) return [];
-  const said = make("div", "kept");
-  said.append(
+  const saved = make("div", "kept");
+  saved.append(
     make("p", "", `The workspace is not open. This is its last saved state, from ${dateAndTime(new Date(kept.at))}; it is read-only.`),
     opener(),
   );
-  return [said];
+  return [saved];
 }
 
 // A button that opens the workspace without its agent, if the page offers that.
@@ -111,7 +111,7 @@ export function alarm(text) {
 }
 
 export function done(text) {
-  const made = make("p", "told", text);
+  const made = make("p", "confirmation", text);
   made.setAttribute("role", "status");
   return made;
 }
