@@ -10,7 +10,7 @@ from sessions_app.attention import urls as attention
 from sessions_app.board import urls as board
 from sessions_app.catalogue import urls as catalogue
 from sessions_app.notifications import urls as notifications
-from sessions_app.pages import health, help_pages
+from sessions_app.pages.views import design, health, help_pages
 from sessions_app.recovery import urls as recovery
 from sessions_app.sessions import urls as sessions
 from sessions_app.timeline import urls as timeline
@@ -32,7 +32,7 @@ urlpatterns = [
     path("favicon.ico", help_pages.favicon, name="favicon"),
     path("help/", help_pages.show_help, name="help"),
     path("help/pictures/<slug:name>.png", help_pages.help_picture, name="help-picture"),
-    path("design/", help_pages.show_design_system, name="design"),
+    path("design/", design.show_design_system, name="design"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
 ]

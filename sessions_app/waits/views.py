@@ -9,7 +9,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from django import forms
 from django.contrib import messages
 from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
@@ -25,6 +24,7 @@ from sessions_app.pages.shortcuts import find_session
 from sessions_app.sessions.rules.session_status import WaitStatus
 from sessions_app.sessions.rules.situation_facts import humanize_code
 from sessions_app.waits import services as waits
+from sessions_app.waits.forms import WaitCreateForm
 from sessions_app.waits.rules.wait_keys import WaitKeyState, WaitKind, most_usable_state
 from sessions_app.waits.services import OpenWait
 
@@ -42,39 +42,6 @@ WAIT_STATE_LABELS: Final = {
     WaitKeyState.EXPIRED: ("Expired", "off"),
     WaitKeyState.REVOKED: ("Revoked", "off"),
 }
-
-
-class WaitCreateForm(forms.Form):
-    """The form for a new wait: what to wait for, and until when."""
-
-    reason = forms.CharField(
-        label="What to wait for",
-        max_length=2000,
-        widget=forms.TextInput(attrs={"placeholder": "The build of main", "autocomplete": "off"}),
-    )
-    kind = forms.ChoiceField(
-        label="Kind",
-        choices=(
-            ("build", "A build or a deployment"),
-            ("approval", "An approval"),
-            ("tool", "The result of a tool"),
-            ("other", "Other"),
-        ),
-    )
-    expires = forms.TypedChoiceField(
-        label="Until",
-        coerce=int,
-        empty_value=None,
-        required=False,
-        choices=(
-            ("", "No deadline"),
-            (3600, "In an hour"),
-            (8 * 3600, "In 8 hours"),
-            (86400, "In a day"),
-            (7 * 86400, "In a week"),
-            (30 * 86400, "In 30 days"),
-        ),
-    )
 
 
 @never_cache

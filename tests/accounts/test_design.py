@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from django.test import Client
 
-from sessions_app.pages.help_pages import COLOURS, TONES, find_colour, read_design_tokens
+from sessions_app.pages.views.design import COLOURS, TONES, find_colour, read_design_tokens
 
 STYLES = Path(__file__).resolve().parents[2] / "frontend" / "static" / "kandev"
 THEMES = ("light", "dark")

@@ -109,7 +109,13 @@ FILES: Final[Mapping[str, str]] = {
         f"sessions_app/{name}.py": OURS
         for name in (
             *("demo/restart_demo", "management/startup", "demo/temporary_deployment", "kernel/wakeups"),
-            *("notifications/round_lock", "pages/help_pages", "portable/export_cursor", "portable/record"),
+            *(
+                "notifications/round_lock",
+                "pages/views/design",
+                "pages/views/help_pages",
+                "portable/export_cursor",
+                "portable/record",
+            ),
             *("recovery/services/restarts", "supervisor/leases", "workflows/loader/client", "workflows/loader/editing"),
             *("workflows/examples", "workflows/loader/loading"),
         )

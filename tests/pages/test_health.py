@@ -15,7 +15,7 @@ from django.test import Client
 from django.utils import timezone
 
 from sessions_app.models import Supervisor
-from sessions_app.pages import health
+from sessions_app.pages.views import health
 
 
 def test_healthz_needs_no_database() -> None:

@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 
 from sessions_app.kernel.rules.states import DerivedStatus, SessionState, TaskState
-from sessions_app.pages.help_pages import HELP_PICTURES, glossary_sections
 from sessions_app.pages.labels import DERIVED_STATUS_LABELS, OUTCOME_LABELS, TASK_STATE_LABELS
+from sessions_app.pages.views.help_pages import HELP_PICTURES, glossary_sections
 from sessions_app.sessions.rules.situation_facts import STATE_LABELS
 from tests.pages.world import World
 

@@ -32,7 +32,7 @@ from sessions_app.sessions.views.session_state import hide_login, session_contex
 from sessions_app.stream import services as output_limits
 from sessions_app.stream.views import last_messages, messages_around, read_whole_message, render_messages
 from sessions_app.waits import services as waits
-from sessions_app.waits.views import WaitCreateForm
+from sessions_app.waits.forms import WaitCreateForm
 from sessions_app.workflows.services.runs import run_of_task
 
 

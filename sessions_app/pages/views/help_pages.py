@@ -1,18 +1,13 @@
-"""Help: introduction, glossary and keyboard shortcuts; and the reference page of the design system."""
+"""Help: introduction, glossary and keyboard shortcuts."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from django import forms
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
-from django.contrib.staticfiles import finders
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.templatetags.static import static
@@ -26,7 +21,6 @@ from sessions_app.kernel.rules.states import DerivedStatus, SessionState, TaskSt
 from sessions_app.pages.labels import DERIVED_STATUS_LABELS, OUTCOME_LABELS, TASK_STATE_LABELS
 from sessions_app.recovery.services.restarts import can_order_restart
 from sessions_app.sessions.rules.situation_facts import STATE_LABELS, Label
-from sessions_app.templatetags.design import ICONS
 
 _TASK_MEANINGS: Final[Mapping[str, str]] = {
     TaskState.TODO: "No session has worked on it yet. Start one on the card or on the task’s page.",
@@ -162,76 +156,3 @@ def favicon(request: UserHttpRequest) -> HttpResponse:
 
 def _picture_path(name: str) -> Path:
     return Path(settings.BASE_DIR) / "docs" / "screenshots" / f"{name}.png"
-
-
-TONES: Final = (
-    ("calm", "No action needed"),
-    ("busy", "Working"),
-    ("ask", "Needs attention"),
-    ("good", "Success"),
-    ("bad", "Error"),
-    ("off", "Ended, or not started"),
-)
-COLOURS: Final = (
-    *("back", "sunken", "surface", "raised", "line", "edge", "text", "faint", "accent", "accent-back", "danger"),
-    *(f"{tone}{part}" for tone, _ in TONES for part in ("", "-back")),
-)
-TYPOGRAPHY: Final = ("2xl", "xl", "l", "m", "s", "xs")
-_TOKEN_PATTERN: Final = re.compile(r"^ *--([\w-]+): (.+);$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Colour:
-    """A color token with its value in both themes, from ``tokens.css``."""
-
-    name: str
-    light: str
-    dark: str
-
-
-@cache
-def read_design_tokens() -> dict[str, str]:
-    """Return the design tokens by name, read from ``tokens.css``, which alone defines them."""
-    found = finders.find("kandev/tokens.css")
-    assert isinstance(found, str)  # noqa: S101 - it is ours
-    return dict(_TOKEN_PATTERN.findall(Path(found).read_text(encoding="utf-8")))
-
-
-def find_colour(name: str) -> Colour:
-    """Return the color token with this name. Raises KeyError for an unknown one."""
-    light, _, dark = read_design_tokens()[name].removeprefix("light-dark(").removesuffix(")").partition(", ")
-    return Colour(name, light, dark)
-
-
-class SpecimenForm(forms.Form):
-    """Example form for the design page: a field of each kind and state."""
-
-    plain = forms.CharField(label="A text", help_text="A short help text.")
-    optional = forms.CharField(label="Optional text", required=False)
-    chosen = forms.ChoiceField(label="Select", choices=[("a", "The first"), ("b", "The second")])
-    few = forms.ChoiceField(
-        label="Radio buttons", choices=[("a", "This"), ("b", "That")], widget=forms.RadioSelect, initial="a"
-    )
-    closed = forms.CharField(label="Disabled field", disabled=True, initial="Fixed value")
-    switched = forms.BooleanField(label="Checkbox", required=False)
-    wrong = forms.EmailField(label="Field with an error")
-    long = forms.CharField(label="Text area", widget=forms.Textarea(attrs={"rows": 3}), required=False)
-
-
-@require_safe
-def show_design_system(request: UserHttpRequest) -> HttpResponse:
-    """Show the design system to any logged-in user; the page contains no user data."""
-    told = read_design_tokens()
-    form = SpecimenForm(
-        {"plain": "Fix the tests", "chosen": "b", "few": "a", "switched": "on", "wrong": "ada at example"}
-    )
-    context = {
-        "form": form,
-        "colours": [find_colour(name) for name in COLOURS],
-        "tones": TONES,
-        "spaces": [(name, told[f"space-{name}"]) for name in range(1, 8)],
-        "types": [(name, told[f"text-{name}"]) for name in TYPOGRAPHY],
-        "radii": [(name, told[name]) for name in ("radius-s", "radius-m", "radius", "radius-full")],
-        "icons": sorted(ICONS),
-    }
-    return render(request, "pages/design.html", context)
