@@ -366,14 +366,20 @@ class Journal:
 
     def _show_written(self, batch: _Batch) -> None:
         self._newest = batch
-        through = batch.last_seq if batch.hidden_from is None else batch.hidden_from - 1
+        through = batch.last_seq
+        if batch.hidden_from is not None:
+            through = batch.hidden_from - 1
         self._shown = max(self._shown, through)
         self._changes.notify()
 
     def _handle_failure(self, error: OSError | MemoryError) -> None:
-        reason = error.strerror if isinstance(error, OSError) else "out of memory"
-        is_full = isinstance(error, OSError) and error.errno in _NO_ROOM
-        self.trouble = Code.DISK_FULL if is_full else Code.DISK_FAILING
+        reason: str | None = "out of memory"
+        is_full = False
+        if isinstance(error, OSError):
+            reason, is_full = error.strerror, error.errno in _NO_ROOM
+        self.trouble = Code.DISK_FAILING
+        if is_full:
+            self.trouble = Code.DISK_FULL
         if not self._failing:
             self._failing = True
             logger.error("the journal cannot be written: %s", reason)

@@ -70,7 +70,9 @@ class StartRequest:
     @property
     def time_limit(self) -> float:
         """Seconds for handshake and login together."""
-        return self.handshake_limit + (self.login.timeout if self.login else 0)
+        if self.login is None:
+            return self.handshake_limit
+        return self.handshake_limit + self.login.timeout
 
     @property
     def handshake_limit(self) -> float:

@@ -41,6 +41,7 @@ from executors_app.agentctl.drivers.json_rpc import (
     RpcError,
     encode_message,
 )
+from executors_app.agentctl.drivers.json_values import object_of
 from executors_app.agentctl.drivers.prompt_content import fit_blocks
 from executors_app.agentctl.process.agent_process import AgentProcess, SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
@@ -87,7 +88,9 @@ def _not_counting(limit: asyncio.Timeout) -> Iterator[None]:
     try:
         yield
     finally:
-        limit.reschedule(None if ends is None else ends + time.monotonic() - begin)
+        if ends is not None:
+            ends += time.monotonic() - begin
+        limit.reschedule(ends)
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
@@ -163,10 +166,10 @@ class AcpDriver:
         except (TimeoutError, SpawnFailed, AgentGone, PipeStuck, RpcError) as error:
             exit_code = await self.stop(_FAILED_GRACE)
             failed = self._start_failed(error, request, exit_code)
-            self._trial.failed(
-                CapabilityShortfall.NO_ANSWER if isinstance(error, TimeoutError) else CapabilityShortfall.ENDED,
-                failed.message,
-            )
+            shortfall = CapabilityShortfall.ENDED
+            if isinstance(error, TimeoutError):
+                shortfall = CapabilityShortfall.NO_ANSWER
+            self._trial.failed(shortfall, failed.message)
             failed.told = self._failure_details()
             raise failed from error
         except BaseException:
@@ -250,22 +253,22 @@ class AcpDriver:
 
     def _failure_details(self) -> dict[str, Any]:
         """Return the value of ``StartFailed.told``."""
-        login, peer = {"login": self._login.outcome} if self._login.outcome else {}, self._agent_info
-        if peer is None:
-            return login
-        unkept = self._trial.unkept
-        told = {"agent": dict(peer.agent), "capabilities": peer.capabilities, "auth": peer.auth}
-        return {**told, "unkept": unkept, **login}
+        details: dict[str, Any] = {}
+        peer = self._agent_info
+        if peer is not None:
+            details = {"agent": dict(peer.agent), "capabilities": peer.capabilities, "auth": peer.auth}
+            details["unkept"] = self._trial.unkept
+        if self._login.outcome:
+            details["login"] = self._login.outcome
+        return details
 
     def _start_failed(self, error: Exception, request: StartRequest, exit_code: int | None) -> StartFailed:
         if isinstance(error, RpcError):
             return acp_session_setup.start_failure(error)
         if isinstance(error, AgentGone):
-            stderr = self._agent.process.output_tail() if self._agent else ""
+            stderr, how = "", f"with code {exit_code}"
             if self._agent:
-                how = self._agent.process.exit_description()
-            else:
-                how = f"with code {exit_code}"
+                stderr, how = self._agent.process.output_tail(), self._agent.process.exit_description()
             return agent_ended(f"the agent ended {how} before completing {self._step}", stderr)
         if isinstance(error, SpawnFailed):
             return StartFailed(error.code, str(error), permanent=error.permanent)
@@ -352,11 +355,13 @@ class AcpDriver:
 
     def _blocks(self, text: str, attachments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the prompt as content blocks; raises TurnFailed for files that the agent does not take."""
-        taken = self._agent_info.prompt_kinds if self._agent_info else frozenset[str]()
+        taken = frozenset[str]()
+        if self._agent_info:
+            taken = self._agent_info.prompt_kinds
         return [{"type": "text", "text": text}, *fit_blocks(attachments, taken)]
 
     def _stop_reason(self, answer: Any) -> str:
-        result = answer if isinstance(answer, dict) else {}
+        result = object_of(answer)
         if usage := usage_of_answer(result):
             self._host.record(JournalKind.USAGE, usage=usage)
         return stop_reason_text(result.get("stopReason"))
@@ -390,7 +395,7 @@ class AcpDriver:
 
     def _asking_sub_agent(self, params: Any) -> str:
         """Return the name of the sub-agent that asks; empty for the agent itself."""
-        session_id = params.get("sessionId") if isinstance(params, dict) else None
+        session_id = object_of(params).get("sessionId")
         is_own = session_id is None or self._conversation_id in (None, session_id)
         if is_own:
             return ""
@@ -439,7 +444,9 @@ class AcpDriver:
         if reason := await self._request_deletion(agent, conversation_id):
             return DeletionResult(reason)
         self._updates.conversation_id = None  # it is not closed after that
-        still_listed = await self._is_listed(agent, conversation_id) if was_listed else None
+        if not was_listed:
+            return DeletionResult(is_confirmed=False)
+        still_listed = await self._is_listed(agent, conversation_id)
         if still_listed:
             return DeletionResult("the agent reports the deletion, but still lists the conversation")
         return DeletionResult(is_confirmed=still_listed is False)

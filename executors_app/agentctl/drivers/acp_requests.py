@@ -7,6 +7,7 @@ from typing import Any, Final, NoReturn
 from executors_app.agentctl.drivers import Host
 from executors_app.agentctl.drivers.acp_updates import acp_tool_call, tool_call_id
 from executors_app.agentctl.drivers.json_rpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from executors_app.agentctl.drivers.json_values import list_of, object_of
 from executors_app.wire import questions
 from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
 from executors_app.wire.protocol import JournalKind
@@ -27,31 +28,30 @@ async def ask_permission(host: Host, params: Any, sub_agent: str = "") -> dict[s
     ``sub_agent`` is the name of the sub-agent that asks; empty for the agent itself.
     """
     try:
-        asked = parse_permission_request(params)
+        request = parse_permission_request(params)
     except ValueError as error:
         text = f"the agent asked for a permission that nobody could answer, so it was refused: {error}"
         host.record(JournalKind.LOG, level="warning", text=text, data={})
         raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
-    asked["tool_call"] |= {"sub_agent": sub_agent} if sub_agent else {}
-    option_id = await host.ask_permission(asked)
+    if sub_agent:
+        request["tool_call"]["sub_agent"] = sub_agent
+    option_id = await host.ask_permission(request)
     if option_id is None:
-        outcome = {"outcome": "cancelled"}
-    else:
-        outcome = {"outcome": "selected", "optionId": option_id}
-    return {"outcome": outcome}
+        return {"outcome": {"outcome": "cancelled"}}
+    return {"outcome": {"outcome": "selected", "optionId": option_id}}
 
 
 def parse_permission_request(params: Any) -> dict[str, Any]:
     """Return the agent's question in the shape of ``Host.ask_permission``; raises ValueError if it is invalid."""
-    asked = params if isinstance(params, dict) else {}
-    offered = asked.get("options")
+    request = object_of(params)
+    offered = request.get("options")
     options: dict[str, dict[str, str]] = {}
-    for option in offered if isinstance(offered, list) else ():
+    for option in list_of(offered):
         parsed = _permission_option(option)
         # An answer names an option by its id alone. With two of them, nobody knows which one the agent takes it for.
         if parsed and options.setdefault(parsed["option_id"], parsed) != parsed:
             raise ValueError("two different options of a permission request have the same id")
-    call = asked.get("toolCall")
+    call = request.get("toolCall")
     if offered and not options:
         raise ValueError("none of its options has an id that is a text")
     if not options or not isinstance(call, dict):
@@ -61,15 +61,15 @@ def parse_permission_request(params: Any) -> dict[str, Any]:
 
 def _permission_option(option: Any) -> dict[str, str] | None:
     """Return an option that can be chosen; None if it has no id. One without a name is shown by its id."""
-    option_id = option.get("optionId") if isinstance(option, dict) else None
+    option_id = object_of(option).get("optionId")
     if not isinstance(option_id, str) or not option_id.strip():
         return None
     name, kind = option.get("name"), option.get("kind")
-    return {
-        "option_id": option_id,
-        "name": name if isinstance(name, str) and name.strip() else option_id,
-        "kind": kind if isinstance(kind, str) else "",
-    }
+    if not isinstance(name, str) or not name.strip():
+        name = option_id
+    if not isinstance(kind, str):
+        kind = ""
+    return {"option_id": option_id, "name": name, "kind": kind}
 
 
 async def ask_question(host: Host, params: Any, sub_agent: str = "") -> dict[str, Any]:
@@ -77,22 +77,23 @@ async def ask_question(host: Host, params: Any, sub_agent: str = "") -> dict[str
 
     ``sub_agent`` is the name of the sub-agent that asks; empty for the agent itself.
     """
-    asked = params if isinstance(params, dict) else {}
+    request = object_of(params)
     try:
-        if not isinstance(asked.get("sessionId"), str) and asked.get("requestId") is None:
+        if not isinstance(request.get("sessionId"), str) and request.get("requestId") is None:
             raise ValueError("a question belongs to a session or to a request")
-        question = parse_question(asked)
+        question = parse_question(request)
     except ValueError as error:
         text = f"the agent asked a question that cannot be shown, so it was refused: {error}"
         host.record(JournalKind.LOG, level="warning", text=text, data={})
         raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
     title = (question.get("schema") or {}).get("title") or question["message"]
     tool_call = {
-        "tool_call_id": tool_call_id(asked) or "",
+        "tool_call_id": tool_call_id(request) or "",
         "title": title[:_TITLE_LIMIT],
         "tool_kind": "question",
-        **({"sub_agent": sub_agent} if sub_agent else {}),
     }
+    if sub_agent:
+        tool_call["sub_agent"] = sub_agent
     action, content = await host.ask_question({"tool_call": tool_call, "question": question})
     is_form = action == questions.ACCEPT and question["mode"] == questions.FORM
     if is_form:
@@ -102,7 +103,7 @@ async def ask_question(host: Host, params: Any, sub_agent: str = "") -> dict[str
 
 def complete_question(host: Host, params: Any) -> bool:
     """Close the question that an ``elicitation/complete`` names; return False if none is open with this id."""
-    elicitation_id = params.get("elicitationId") if isinstance(params, dict) else None
+    elicitation_id = object_of(params).get("elicitationId")
     return isinstance(elicitation_id, str) and host.complete_question(elicitation_id)
 
 
@@ -113,11 +114,12 @@ def asks_in_own_form(method: str) -> bool:
 
 def decline_question(host: Host, params: Any) -> NoReturn:
     """Record what the agent asked in a form of its own, and raise the RpcError that tells the agent what to do."""
-    asked = params if isinstance(params, dict) else {}
-    several = asked.get("questions")
-    each = [*several[:_MAX_OWN_QUESTIONS], asked] if isinstance(several, list) else [asked]
-    texts = [one.get("question") for one in each if isinstance(one, dict)]
-    said = clean_text(" ".join(text for text in texts if isinstance(text, str)), REASON_LIMIT)
+    request = object_of(params)
+    questions_of_form = [*list_of(request.get("questions"))[:_MAX_OWN_QUESTIONS], request]
+    words = [question.get("question") for question in questions_of_form if isinstance(question, dict)]
+    quoted = clean_text(" ".join(text for text in words if isinstance(text, str)), REASON_LIMIT)
     text = "the agent asked a question in a form of its own, which Kandev cannot show, so it was declined"
-    host.record(JournalKind.LOG, level="warning", text=f"{text}: {said}" if said else text, data={})
+    if quoted:
+        text = f"{text}: {quoted}"
+    host.record(JournalKind.LOG, level="warning", text=text, data={})
     raise RpcError(METHOD_NOT_FOUND, "This client does not show such questions. Ask in your answer, and end the turn.")

@@ -19,6 +19,7 @@ from executors_app.agentctl.drivers.acp_requests import QUESTION_CAPABILITIES
 from executors_app.agentctl.drivers.acp_updates import ReplayCollector, UpdateRouter
 from executors_app.agentctl.drivers.failures import LOGIN_PATTERN
 from executors_app.agentctl.drivers.json_rpc import METHOD_NOT_FOUND, AgentGone, JsonRpcConnection, RpcError
+from executors_app.agentctl.drivers.json_values import object_of
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
 from executors_app.wire.auth_methods import AGENT, parse_auth_methods
@@ -62,7 +63,7 @@ async def _listed_ids(wire: JsonRpcConnection, params: dict[str, Any], until: st
     ids: set[str] = set()
     for _ in range(_MAX_PAGES):
         page = await wire.call("session/list", params)
-        sessions = page.get("sessions") if isinstance(page, dict) else None
+        sessions = object_of(page).get("sessions")
         if not isinstance(sessions, list):
             raise _ListingUnusable
         ids |= {str(each.get("sessionId")) for each in sessions if isinstance(each, dict)}
@@ -206,8 +207,10 @@ class OpenedConversation:
 
 def _reported_agent(info: Mapping[str, Any]) -> dict[str, str]:
     """Return the agent's name and version, and its title for people if it has one."""
-    title = {"title": str(info["title"])} if info.get("title") else {}
-    return {"name": str(info.get("name") or ""), "version": str(info.get("version") or ""), **title}
+    agent = {"name": str(info.get("name") or ""), "version": str(info.get("version") or "")}
+    if info.get("title"):
+        agent["title"] = str(info["title"])
+    return agent
 
 
 async def initialize(wire: JsonRpcConnection) -> AgentInfo:
@@ -216,7 +219,7 @@ async def initialize(wire: JsonRpcConnection) -> AgentInfo:
         answer = await wire.call("initialize", _INITIALIZE)
     except RpcError as error:
         raise start_failure(error) from error
-    version = answer.get("protocolVersion") if isinstance(answer, dict) else None
+    version = object_of(answer).get("protocolVersion")
     if version not in (ACP_VERSION, str(ACP_VERSION)):  # some agents repeat the number as text
         raise StartFailed(
             Code.HANDSHAKE_FAILED,
@@ -281,8 +284,9 @@ async def open_conversation(
         replay = await updates.settle(named, request.expected_requests)
         trial.asked = ""
         # Some agents report success for a conversation that they have lost, and open an empty one.
-        asks = peer.lists and not replay.messages
-        listed = await is_listed(wire, request.cwd, request.resume_token) if asks else None
+        listed = None
+        if peer.lists and not replay.messages:
+            listed = await is_listed(wire, request.cwd, request.resume_token)
         return OpenedConversation(outcome, named or request.resume_token, answer, replay, listed)
     raise StartFailed(Code.RESUME_UNSUPPORTED, "the agent does not support resuming a conversation", permanent=True)
 
@@ -305,7 +309,9 @@ def _missing_id(answer: Mapping[str, Any]) -> StartFailed:
     named = answer.get("sessionId")
     if named is None or isinstance(named, str):
         return StartFailed(Code.HANDSHAKE_FAILED, "the agent returned no id for its new conversation")
-    kind = "a number" if isinstance(named, int | float) else "an object or a list"
+    kind = "an object or a list"
+    if isinstance(named, int | float):
+        kind = "a number"
     message = f"the agent named its new conversation with {kind}, but ACP requires a text"
     return StartFailed(Code.HANDSHAKE_FAILED, message, permanent=True)
 
@@ -330,8 +336,10 @@ async def _create_conversation(
 def _restore_methods(peer: AgentInfo, *, prefer_load: bool) -> Iterator[tuple[str, str, Outcome]]:
     """Return the ways to restore that the agent claims, the preferred one first."""
     offered = {_LOAD: peer.load, _RESUME: peer.resume}
-    order = (_LOAD, _RESUME) if prefer_load else (_RESUME, _LOAD)
-    return (method for method in order if offered[method])
+    methods = [_LOAD, _RESUME]
+    if not prefer_load:
+        methods.reverse()
+    return (method for method in methods if offered[method])
 
 
 def _restore_failure(
@@ -350,8 +358,10 @@ def _restore_failure(
     says_gone = by_type or (not passes and _says_gone(error, request.resume_token or ""))
     if (says_gone and listed is not True) or (not patterns and not passes and listed is False):
         trial.asked = ""  # a missing conversation does not refute the capability
-        addition = "" if says_gone else ", and does not list the conversation"
-        return StartFailed(Code.TOKEN_REJECTED, f"the agent reported: {error.text}{addition}", token_valid=False)
+        message = f"the agent reported: {error.text}"
+        if not says_gone:
+            message += ", and does not list the conversation"
+        return StartFailed(Code.TOKEN_REJECTED, message, token_valid=False)
     if error.code == AUTH_REQUIRED:
         trial.asked = ""
     trial.failed(CapabilityShortfall.ERROR, error.text)
@@ -390,17 +400,17 @@ def _matches(pattern: str, text: str) -> bool:
 def _session_parameters(request: StartRequest, peer: AgentInfo) -> dict[str, Any]:
     """Return directory and MCP servers of the conversation; sent with every start, because no agent stores them."""
     servers = request.accepted_servers(peer.mcp_transports)
-    parameters = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in servers]}
-    directories = list(request.additional_directories) if peer.directories else []
-    if directories:
-        return {**parameters, "additionalDirectories": directories}
+    parameters: dict[str, Any] = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in servers]}
+    if peer.directories and request.additional_directories:
+        parameters["additionalDirectories"] = list(request.additional_directories)
     return parameters
 
 
 def _mcp_server(server: Mapping[str, Any]) -> dict[str, Any]:
     """Return an MCP server in ACP's shape; ``env`` and ``headers`` may be given as plain objects, too."""
-    remote = "url" in server
-    defaults: dict[str, Any] = {"type": "http", "headers": []} if remote else {"args": [], "env": []}
+    defaults: dict[str, Any] = {"args": [], "env": []}
+    if "url" in server:
+        defaults = {"type": "http", "headers": []}
     pairs = {
         key: [{"name": name, "value": str(value)} for name, value in server[key].items()]
         for key in ("env", "headers")
@@ -431,8 +441,10 @@ class Login:
 
     def __init__(self, request: LoginRequest | None):
         self._request = request
-        ended = {"code": Code.LOGIN_FAILED.value, "reason": "the agent ended before it answered"}
-        self.outcome: dict[str, Any] = {"state": LoginState.FAILED.value, **ended} if request else {}
+        self.outcome: dict[str, Any] = {}
+        if request:
+            ended = {"code": Code.LOGIN_FAILED.value, "reason": "the agent ended before it answered"}
+            self.outcome = {"state": LoginState.FAILED.value, **ended}
 
     async def carry_out(self, wire: JsonRpcConnection, peer: AgentInfo) -> None:
         """Do what the start was asked for; nothing without a request.

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from executors_app.agentctl.drivers import SettingRefused, StartRequest
 from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection, RpcError
+from executors_app.agentctl.drivers.json_values import object_of
 from executors_app.wire.agent_settings import (
     REASON_LIMIT,
     TITLE_LIMIT,
@@ -46,7 +47,7 @@ class AcpSettings:
         self._older: dict[str, Setting] = {}
         self._commands: list[dict[str, str]] = []
         self._title = ""
-        self._told: dict[str, Any] = {}
+        self._recorded: dict[str, Any] = {}
         """Bodies of the lines recorded last, by kind, so that a repeated report adds no line."""
 
     @property
@@ -62,31 +63,34 @@ class AcpSettings:
             offered = answer.get(field)
             if isinstance(offered, dict):
                 made = _older_setting(name, offered.get(choices), key, offered.get(current))
-                self._older.update({name: made} if made else {})
+                if made:
+                    self._older[name] = made
 
     def publish(self) -> None:
         """Record what is known, and from now on every change."""
         self._published = True
-        self._tell_settings("opened")
-        self._tell(JournalKind.AGENT_COMMANDS, commands=self._commands) if self._commands else None
-        self._tell(JournalKind.AGENT_TITLE, title=self._title) if self._title else None
+        self._record_settings("opened")
+        if self._commands:
+            self._record_change(JournalKind.AGENT_COMMANDS, commands=self._commands)
+        if self._title:
+            self._record_change(JournalKind.AGENT_TITLE, title=self._title)
 
     def handle_update(self, update: Mapping[str, Any]) -> None:
         """Take one of ``SETTINGS_UPDATES``."""
         kind = update.get("sessionUpdate")
         if kind == "available_commands_update":
             self._commands = parse_commands(list(map(_command, _objects(update.get("availableCommands")))))
-            self._tell(JournalKind.AGENT_COMMANDS, commands=self._commands)
+            self._record_change(JournalKind.AGENT_COMMANDS, commands=self._commands)
         elif kind == "session_info_update":
             if "title" in update:  # null clears it; without the field it stays
                 self._title = clean_text(update["title"], TITLE_LIMIT)
-                self._tell(JournalKind.AGENT_TITLE, title=self._title)
+                self._record_change(JournalKind.AGENT_TITLE, title=self._title)
         elif kind == "config_option_update":
             self._read_options(update)
-            self._tell_settings("agent")
+            self._record_settings("agent")
         else:
             self._set_mode(update.get("currentModeId"))
-            self._tell_settings("agent")
+            self._record_settings("agent")
 
     async def apply(
         self, wire: JsonRpcConnection, conversation_id: str, request: StartRequest, *, limit: float
@@ -120,7 +124,8 @@ class AcpSettings:
         """Return the setting of a category (``model``, ``mode``) and its value that ``wanted`` is the id or name of."""
         meant = wanted.casefold()
         candidates = [each for each in self._options if category in (each["category"], each["id"])]
-        candidates += [self._older[category]] if category in self._older else []
+        if category in self._older:
+            candidates.append(self._older[category])
         for setting in candidates:
             for choice in setting["choices"]:
                 if meant in (choice["value"].casefold(), choice["name"].casefold()):
@@ -172,8 +177,8 @@ class AcpSettings:
         # The object may have been replaced by an update that arrived before the answer.
         present = find_setting(self.settings, setting["id"]) or setting
         present["value"] = value
-        self._read_options(answer if isinstance(answer, dict) else {})
-        self._tell_settings("asked")
+        self._read_options(object_of(answer))
+        self._record_settings("asked")
         present = find_setting(self.settings, setting["id"]) or present
         if present["value"] != value:
             raise SettingRefused(Code.SETTING_REFUSED, "the agent kept another value")
@@ -182,8 +187,10 @@ class AcpSettings:
         for name, older in self._older.items():
             if older is setting:
                 return _OLDER_FIELDS[name][-1], {f"{name}Id": value}
-        kind = {"type": "boolean"} if setting["type"] == "boolean" else {}
-        return "session/set_config_option", {"configId": setting["id"], "value": value, **kind}
+        params = {"configId": setting["id"], "value": value}
+        if setting["type"] == "boolean":
+            params["type"] = "boolean"
+        return "session/set_config_option", params
 
     def _read_options(self, told: Mapping[str, Any]) -> None:
         """Replace the config options, of which agents always send all; without a list they stay."""
@@ -192,19 +199,27 @@ class AcpSettings:
 
     def _set_mode(self, mode: Any) -> None:
         options = [each for each in self._options if "mode" in (each["category"], each["id"])]
-        for setting in (*options, *([self._older["mode"]] if "mode" in self._older else [])):
+        if "mode" in self._older:
+            options.append(self._older["mode"])
+        for setting in options:
             if accepts_value(setting, mode):
                 setting["value"] = mode
 
-    def _tell_settings(self, reason: str) -> None:
+    def _record_settings(self, reason: str) -> None:
         """Record all settings. ``reason``: *opened* (a start), *asked* (a change from here) or *agent* (its own)."""
-        if self.settings or JournalKind.AGENT_SETTINGS in self._told:
-            self._tell(JournalKind.AGENT_SETTINGS, reason=reason, settings=[dict(each) for each in self.settings])
+        if self.settings or JournalKind.AGENT_SETTINGS in self._recorded:
+            self._record_change(
+                JournalKind.AGENT_SETTINGS, reason=reason, settings=[dict(each) for each in self.settings]
+            )
 
-    def _tell(self, kind: JournalKind, *, reason: str = "", **body: Any) -> None:
-        if self._published and self._told.get(kind) != body:
-            self._told[kind] = body
-            self._record(kind, **body, **({"reason": reason} if reason else {}))
+    def _record_change(self, kind: JournalKind, *, reason: str = "", **body: Any) -> None:
+        if not self._published or self._recorded.get(kind) == body:
+            return
+        self._recorded[kind] = body
+        if reason:
+            self._record(kind, **body, reason=reason)
+        else:
+            self._record(kind, **body)
 
 
 def _older_setting(name: str, choices: Any, key: str, current: Any) -> Setting | None:
@@ -221,12 +236,17 @@ def _option(option: Mapping[str, Any]) -> dict[str, Any]:
 def _choices(option: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the choices of a select, which may be grouped."""
     for choice in _objects(option.get("options")):
-        yield from _objects(choice["options"]) if "options" in choice else (choice,)
+        if "options" in choice:
+            yield from _objects(choice["options"])
+        else:
+            yield choice
 
 
 def _command(command: Mapping[str, Any]) -> dict[str, Any]:
-    given = command.get("input")
-    return {**command, "hint": given.get("hint") if isinstance(given, dict) else ""}
+    expected = command.get("input")
+    if isinstance(expected, dict):
+        return {**command, "hint": expected.get("hint")}
+    return {**command, "hint": ""}
 
 
 def _objects(value: Any) -> Sequence[Mapping[str, Any]]:

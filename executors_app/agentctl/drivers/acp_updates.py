@@ -18,6 +18,7 @@ from enum import Enum, auto
 from itertools import groupby, islice
 from typing import Any, Final
 
+from executors_app.agentctl.drivers.json_values import object_of
 from executors_app.wire.protocol import JournalKind
 from executors_app.wire.replayed_texts import MAX_DIGESTS, MAX_TEXTS, text_digest
 
@@ -259,8 +260,10 @@ class UpdateRouter:
         self.conversation_id, self._phase, self._restored, self._held = conversation_id, _Phase.OPEN, restored, []
         for session_id, update in _join_chunks(held):
             # Some agents still use the id that they were asked for.
-            same = conversation_id if session_id == asked_for else session_id
-            self.receive(same, update)
+            if session_id == asked_for:
+                self.receive(conversation_id, update)
+            else:
+                self.receive(session_id, update)
 
     def prompted(self) -> None:
         """Note that the agent gets a prompt: nothing after it belongs to a replay."""
@@ -288,7 +291,7 @@ class UpdateRouter:
             self._log("the agent sent too many updates before its conversation was open", update)
 
     def _receive_replay(self, session_id: Any, update: Update) -> None:
-        key = self.conversation_id if session_id is None else session_id
+        key = self._named_or_own(session_id)
         if key == self.conversation_id and self._takes_settings(update):
             return  # agents report what they offer while they load
         self._arrived.set()
@@ -300,8 +303,14 @@ class UpdateRouter:
             # Only a replay contains the user's words. So what was held back before them was replayed, too.
             self._replays_after_answer, held, self._held = True, self._held, []
             for earlier_id, earlier in held:
-                self._collect(self.conversation_id if earlier_id is None else earlier_id, earlier)
+                self._collect(self._named_or_own(earlier_id), earlier)
         self._collect(key, update)
+
+    def _named_or_own(self, session_id: Any) -> Any:
+        """Return the conversation that an update names; that of the agent if it names none."""
+        if session_id is None:
+            return self.conversation_id
+        return session_id
 
     def _collect(self, key: Any, update: Update) -> None:
         if len(self._replays) < _MAX_SUB_AGENTS or key in self._replays:
@@ -333,7 +342,9 @@ class UpdateRouter:
 
         The process serves one conversation, so another one that appears during its turns was begun by the agent.
         """
-        line = sub_agent_line(update) if self._prompted else None
+        line = None
+        if self._prompted:
+            line = sub_agent_line(update)
         if line is None:
             self._log("the agent sent an update of another conversation", update)
             return
@@ -451,7 +462,9 @@ def _message_line(kind: JournalKind, update: Mapping[str, Any]) -> LineParts:
             "data": dict(update),
         }
     body: dict[str, Any] = {"text": content_text(content)}
-    blocks = content if isinstance(content, list) else [content]
+    blocks = [content]
+    if isinstance(content, list):
+        blocks = content
     if any(isinstance(block, dict) and block.get("type") != "text" for block in blocks):
         body["content"] = content
     if isinstance(update.get("messageId"), str):
@@ -487,10 +500,13 @@ class ReplayCollector:
             self._add_user_text(content_text(update.get("content")), begins=begins)
 
     def _add_user_text(self, text: str, *, begins: bool) -> None:
-        if self._user and begins:
+        if not self._user:
+            self._user.append(text)
+        elif begins:
             self._digests.append(text_digest(self._user[-1]))
-        earlier = self._user.pop() if self._user and not begins else ""
-        self._user.append(earlier + text)
+            self._user.append(text)
+        else:
+            self._user[-1] += text
 
     @property
     def user_texts(self) -> list[str]:
@@ -533,7 +549,7 @@ def error_in_text(agent_name: str, update: Mapping[str, Any]) -> str:
 def usage_of_answer(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the usage that the answer to a prompt reports, by ACP or in its ``_meta``; empty if it reports none."""
     meta = result.get("_meta")
-    extension = meta if isinstance(meta, dict) else {}
+    extension = object_of(meta)
     for usage in (result.get("usage"), extension.get("usage")):
         if isinstance(usage, dict):
             return usage

@@ -168,7 +168,9 @@ class ClaudeDriver:
             await asyncio.gather(hello, over, return_exceptions=True)
 
     def _ended_early(self, process: CliProcess, request: StartRequest) -> StartFailed:
-        error = self._reader.failed.message if self._reader.failed else ""
+        error = ""
+        if self._reader.failed:
+            error = self._reader.failed.message
         details = "; ".join(filter(None, [error, process.output_tail()]))
         if error or (request.strategy == "native" and matches_gone_pattern(details, request.gone_patterns)):
             return self._refused(details, request)

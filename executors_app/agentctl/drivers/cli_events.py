@@ -9,6 +9,7 @@ from typing import Any
 
 from executors_app.agentctl.drivers import Host
 from executors_app.agentctl.drivers.acp_updates import content_text
+from executors_app.agentctl.drivers.json_values import object_of
 from executors_app.wire.protocol import JournalKind
 
 
@@ -105,27 +106,28 @@ class TurnReader:
 
 def log_event(text: str, data: Any, level: str = "debug") -> JournalLine:
     """Return a ``log`` line whose ``data`` contains what the agent sent."""
-    return JournalLine(
-        JournalKind.LOG, {"level": level, "text": text, "data": data if isinstance(data, dict) else {"told": data}}
-    )
+    if not isinstance(data, dict):
+        data = {"told": data}
+    return JournalLine(JournalKind.LOG, {"level": level, "text": text, "data": data})
 
 
 def tool_call_event(call_id: str, title: str, tool_kind: str, raw_input: Any) -> JournalLine:
     """Return a tool call in the shape that the ACP driver uses."""
     locations = [{"path": path} for path in _input_paths(raw_input)]
-    body = {"tool_call_id": call_id, "title": title, "tool_kind": tool_kind, "status": "in_progress"}
-    return JournalLine(
-        JournalKind.TOOL_CALL, {**body, "raw_input": raw_input, **({"locations": locations} if locations else {})}
-    )
+    body: dict[str, Any] = {"tool_call_id": call_id, "title": title, "tool_kind": tool_kind, "status": "in_progress"}
+    body["raw_input"] = raw_input
+    if locations:
+        body["locations"] = locations
+    return JournalLine(JournalKind.TOOL_CALL, body)
 
 
 def tool_result_event(call_id: str, text: str, *, failed: bool, **more: Any) -> JournalLine:
     """Return the result of a tool call; ``more`` are further fields of ``tool.update``."""
+    content, status = [], "completed"
     if text:
-        content = [{"type": "content", "content": {"type": "text", "text": text}}]
-    else:
-        content = []
-    status = "failed" if failed else "completed"
+        content.append({"type": "content", "content": {"type": "text", "text": text}})
+    if failed:
+        status = "failed"
     return JournalLine(JournalKind.TOOL_UPDATE, {"tool_call_id": call_id, "status": status, "content": content, **more})
 
 
@@ -145,6 +147,6 @@ def joined_text(content: Any) -> str:
 
 
 def _input_paths(raw_input: Any) -> list[str]:
-    fields = raw_input if isinstance(raw_input, dict) else {}
+    fields = object_of(raw_input)
     found = (fields.get(name) for name in ("file_path", "path", "absolute_path", "notebook_path"))
     return [path for path in found if isinstance(path, str)]

@@ -23,6 +23,7 @@ from executors_app.agentctl.drivers.cli_events import (
     tool_call_event,
     tool_result_event,
 )
+from executors_app.agentctl.drivers.json_values import object_of
 from executors_app.agentctl.drivers.per_turn import Dialect, PerTurnDriver
 from executors_app.wire.protocol import JournalKind
 
@@ -42,7 +43,10 @@ def _turn(request: StartRequest, conversation_id: str | None, images: Sequence[s
     if request.permission_mode == "auto_approve":
         command.append("--dangerously-bypass-approvals-and-sandbox")
     command += [f"--image={path}" for path in images]
-    return [*command, "--", *([conversation_id] if conversation_id is not None else []), "-"]
+    command.append("--")
+    if conversation_id is not None:
+        command.append(conversation_id)
+    return [*command, "-"]
 
 
 class CodexEventReader:
@@ -86,10 +90,7 @@ class CodexEventReader:
                     yield JournalLine(JournalKind.MESSAGE_THOUGHT, {"text": str(item.get("text") or "")})
             case "todo_list":
                 steps = item.get("items") or ()
-                yield plan_event(
-                    (str(step.get("text")), "completed" if step.get("completed") is True else "pending")
-                    for step in steps
-                )
+                yield plan_event((str(step.get("text")), _state_of(step)) for step in steps)
             case "error":
                 yield log_event(str(item.get("message")), {}, level="warning")
             case "command_execution" | "file_change" | "mcp_tool_call" | "web_search":
@@ -99,7 +100,9 @@ class CodexEventReader:
 
     def _text(self, text: str) -> JournalLine:
         # Each item is a whole message, but the log joins consecutive texts: keep them apart as paragraphs.
-        text, self._last_was_text = f"\n\n{text}" if self._last_was_text else text, True
+        if self._last_was_text:
+            text = f"\n\n{text}"
+        self._last_was_text = True
         return JournalLine(JournalKind.MESSAGE_AGENT, {"text": text})
 
     def _tool(self, item: Item, *, done: bool) -> Iterator[JournalLine]:
@@ -110,9 +113,16 @@ class CodexEventReader:
             yield tool_call_event(call_id, title, tool_kind, arguments)
         if done:
             failed = item.get("status", "completed") not in ("completed", *_UNFINISHED)
-            code = item.get("exit_code")
-            outcome = {"raw_output": {"exit_code": code}} if isinstance(code, int) else {}
+            outcome, code = {}, item.get("exit_code")
+            if isinstance(code, int):
+                outcome["raw_output"] = {"exit_code": code}
             yield tool_result_event(call_id, _result_text(item), failed=failed, **outcome)
+
+
+def _state_of(step: Mapping[str, Any]) -> str:
+    if step.get("completed") is True:
+        return "completed"
+    return "pending"
 
 
 def _tool_call_fields(item: Item) -> tuple[str, str, Any]:
@@ -134,7 +144,7 @@ def _result_text(item: Item) -> str:
     if isinstance(item.get("error"), dict):
         return str(item["error"].get("message"))
     result = item.get("result")
-    content = result.get("content") if isinstance(result, dict) else None
+    content = object_of(result).get("content")
     return str(item.get("aggregated_output") or "") or joined_text(content or "")
 
 

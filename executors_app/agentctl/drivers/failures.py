@@ -48,4 +48,6 @@ def agent_ended(message: str, stderr: str) -> StartFailed:
     """Return the failure of a start whose agent ended; its last output shows whether it requires a login."""
     if LOGIN_PATTERN.search(stderr):
         return StartFailed(Code.AUTH_REQUIRED, stderr[-1000:], permanent=True)
-    return StartFailed(Code.AGENT_EXITED, f"{message}: {stderr[-1000:]}" if stderr else message)
+    if stderr:
+        message = f"{message}: {stderr[-1000:]}"
+    return StartFailed(Code.AGENT_EXITED, message)

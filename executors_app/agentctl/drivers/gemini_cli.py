@@ -21,6 +21,7 @@ from executors_app.agentctl.drivers.cli_events import (
     tool_call_event,
     tool_result_event,
 )
+from executors_app.agentctl.drivers.json_values import object_of
 from executors_app.agentctl.drivers.per_turn import Dialect, PerTurnDriver
 from executors_app.agentctl.drivers.stream_json import tool_title
 from executors_app.wire.protocol import JournalKind
@@ -90,13 +91,15 @@ class GeminiEventReader:
         error = message.get("error")
         if message.get("status") == "success":
             yield TurnEnded()
+        elif isinstance(error, dict):
+            yield TurnErrored(str(error.get("message")))
         else:
-            yield TurnErrored(str(error.get("message") if isinstance(error, dict) else error or "the turn failed"))
+            yield TurnErrored(str(error or "the turn failed"))
 
 
 def _tool_output(message: Mapping[str, Any]) -> str:
     error = message.get("error")
-    told_error = error.get("message") if isinstance(error, dict) else None
+    told_error = object_of(error).get("message")
     return str(told_error or message.get("output") or "")
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import orjson
 
+from executors_app.agentctl.drivers.json_values import object_of
 from executors_app.agentctl.process.agent_process import AgentProcess
 from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter, PipeStuck
 from executors_app.wire.auth_methods import parse_auth_methods
@@ -57,7 +58,9 @@ class RpcError(Exception):
         if not isinstance(self.data, dict) or "authMethods" not in self.data:
             return f"{self.message} ({encode_message(self.data).decode()})"
         rest = {name: value for name, value in self.data.items() if name != "authMethods"}
-        text = f"{self.message} ({encode_message(rest).decode()})" if rest else self.message
+        text = self.message
+        if rest:
+            text = f"{self.message} ({encode_message(rest).decode()})"
         ways = "; ".join(map(_describe_login, parse_auth_methods(self.data["authMethods"])))
         if ways:
             return f"{text}. The agent offers: {ways}"
@@ -66,10 +69,13 @@ class RpcError(Exception):
 
 def _describe_login(method: Mapping[str, Any]) -> str:
     """Return the name of a way to log in, with its description and the variables that it needs."""
-    told = [method["description"]] if method["description"] else []
-    told += [f"needs {', '.join(method['variables'])}"] if method["variables"] else []
-    if told:
-        return f"{method['name']} ({'; '.join(told)})"
+    details = []
+    if method["description"]:
+        details.append(method["description"])
+    if method["variables"]:
+        details.append(f"needs {', '.join(method['variables'])}")
+    if details:
+        return f"{method['name']} ({'; '.join(details)})"
     return str(method["name"])
 
 
@@ -338,7 +344,7 @@ class JsonRpcConnection:
 
     def _withdraw_request(self, params: Any) -> None:
         """Cancel the request that the agent takes back; one that is answered already stays answered."""
-        wanted = params.get("requestId") if isinstance(params, dict) else None
+        wanted = object_of(params).get("requestId")
         for task, request in self._requests.items():
             if wanted is not None and request is not None and request.id == wanted:
                 # Later in the loop: a task that is cancelled before its first step would leave no answer.
@@ -354,8 +360,9 @@ class JsonRpcConnection:
         call_id = message.get("id")
         if isinstance(call_id, str) and call_id.isascii() and call_id.isdigit() and len(call_id) <= _MAX_ID_DIGITS:
             call_id = int(call_id)  # our ids are numbers, which some agents repeat as text
-        known = isinstance(call_id, int | float | str) and not isinstance(call_id, bool)
-        call = self._calls.get(call_id) if known and call_id is not None else None
+        call = None
+        if isinstance(call_id, int | float | str) and not isinstance(call_id, bool):
+            call = self._calls.get(call_id)
         if call is None and call_id in self._given_up:
             return
         if call is None and call_id is None:
@@ -373,7 +380,7 @@ class JsonRpcConnection:
         Only the one open call, and only if the agent has sent nothing since: otherwise it has read that one.
         """
         error = message.get("error")
-        code = error.get("code") if isinstance(error, dict) else None
+        code = object_of(error).get("code")
         if code not in (PARSE_ERROR, INVALID_REQUEST) or len(self._calls) != 1:
             return None
         (call,) = self._calls.values()
@@ -468,7 +475,9 @@ def decode_joined(line: bytes) -> list[dict[str, Any]] | None:
             _, end = _DECODER.raw_decode(text, start)
             messages.append(decode_message(text[start:end].encode()))
             following = _NEXT_TEXT.search(text, end)
-            start = following.start() if following else len(text)
+            if following is None:
+                break
+            start = following.start()
     except (ValueError, RecursionError):
         return None
     if all(isinstance(message, dict) for message in messages):
@@ -508,6 +517,9 @@ def _parse_error(error: Any) -> RpcError:
     if not isinstance(error, dict):
         return RpcError(INTERNAL_ERROR, str(error))
     code = error.get("code")
-    told = error.get("message") or "The agent answered with an error and gave no reason."
-    message = told if isinstance(told, str) else encode_message(told).decode()
-    return RpcError(code if isinstance(code, int) else INTERNAL_ERROR, message, error.get("data"))
+    if not isinstance(code, int):
+        code = INTERNAL_ERROR
+    message = error.get("message") or "The agent answered with an error and gave no reason."
+    if not isinstance(message, str):
+        message = encode_message(message).decode()
+    return RpcError(code, message, error.get("data"))

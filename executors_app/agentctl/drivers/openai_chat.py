@@ -180,7 +180,9 @@ class ChatDriver:
         chat, self._chat = self._chat, None
         if chat is None:
             return None
-        task = self._turn.task if self._turn else None
+        task = None
+        if self._turn:
+            task = self._turn.task
         self._host.agent_gone(0)
         if task is not None:
             task.cancel()
@@ -193,10 +195,11 @@ class ChatDriver:
 
         A full disk is only logged: the turn is failing or ending already.
         """
-        half = ConversationEntry(message_id, AGENT, "".join(turn.texts), cut=True)
         try:
-            if turn.texts or withdraw:
-                _append_entry(chat, half if turn.texts else ConversationEntry(message_id, WITHDRAWN, ""))
+            if turn.texts:
+                _append_entry(chat, ConversationEntry(message_id, AGENT, "".join(turn.texts), cut=True))
+            elif withdraw:
+                _append_entry(chat, ConversationEntry(message_id, WITHDRAWN, ""))
         except TurnFailed as error:
             self._host.record(JournalKind.LOG, level="error", text=error.message, data={"code": error.code})
 

@@ -14,6 +14,7 @@ from executors_app.agentctl.conversation_store import USER, ConversationEntry
 from executors_app.agentctl.drivers import TurnFailed
 from executors_app.agentctl.drivers.failures import stop_reason_text
 from executors_app.agentctl.drivers.json_rpc import decode_message
+from executors_app.agentctl.drivers.json_values import object_of
 from executors_app.agentctl.process.async_io import LineSplitter
 from executors_app.machine.process import spawning
 from executors_app.wire.protocol import Code
@@ -199,15 +200,17 @@ def parse_chunk(data: bytes) -> CompletionChunk | None:
         choice = choices[0]
     else:
         choice = {}
-    message = choice.get("delta") or choice.get("message")
-    message = message if isinstance(message, dict) else {}
+    message = object_of(choice.get("delta") or choice.get("message"))
+    usage = None
+    if isinstance(chunk.get("usage"), dict):
+        usage = chunk["usage"]
     finish_reason = stop_reason_text(choice.get("finish_reason"))
     return CompletionChunk(
         text=_text_or_empty(message.get("content")),
         # Not in OpenAI's API: providers send a model's thoughts in one of these fields.
         thought=_text_or_empty(message.get("reasoning_content")) or _text_or_empty(message.get("reasoning")),
         stop_reason=_STOP_REASONS.get(finish_reason, finish_reason),
-        usage=chunk["usage"] if isinstance(chunk.get("usage"), dict) else None,
+        usage=usage,
         error=chunk.get("error"),
     )
 
@@ -215,21 +218,24 @@ def parse_chunk(data: bytes) -> CompletionChunk | None:
 def failure_of_response(status: int, headers: Mapping[str, str], body: bytes) -> TurnFailed:
     """Return the TurnFailed for an error answer."""
     content = decode_message(body)
-    error = content.get("error") if isinstance(content, dict) else None
+    error = object_of(content).get("error")
     text = _error_text(error) or body[:_ERROR_TEXT_LIMIT].decode("utf-8", "replace").strip()
     after = parse_retry_after(headers)
-    advice = "" if after is None else f" (retry after {after:.0f} s)"
-    message = f"the provider answered {status}{advice}{': ' if text else ''}{text}"
+    message = f"the provider answered {status}"
+    if after is not None:
+        message += f" (retry after {after:.0f} s)"
+    if text:
+        message += f": {text}"
     return TurnFailed(_failure_code(status, _error_names(error)), message[:_ERROR_TEXT_LIMIT], retry_after=after)
 
 
 def failure_in_stream(error: Any) -> TurnFailed:
     """Return the TurnFailed for an error in the middle of an answer."""
-    code = error.get("code", error.get("status")) if isinstance(error, dict) else None
+    status, code = 0, None
+    if isinstance(error, dict):
+        code = error.get("code", error.get("status"))
     if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()):
         status = int(code)
-    else:
-        status = 0
     message = f"the provider interrupted its answer: {_error_text(error) or 'no reason given'}"
     return TurnFailed(_failure_code(status, _error_names(error)), message[:_ERROR_TEXT_LIMIT])
 
@@ -271,9 +277,10 @@ def _error_names(error: Any) -> str:
 
 
 def _error_text(error: Any) -> str:
-    text = error.get("message") if isinstance(error, dict) else error
-    if isinstance(text, str):
-        return text.strip()
+    if isinstance(error, dict):
+        error = error.get("message")
+    if isinstance(error, str):
+        return error.strip()
     return ""
 
 

@@ -133,7 +133,9 @@ class PerTurnDriver:
         request = self._request
         if request is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
-        images, others = split_images(attachments) if self._dialect.takes_images else ([], attachments)
+        images, others = list[Mapping[str, Any]](), list(attachments)
+        if self._dialect.takes_images:
+            images, others = split_images(attachments)
         data = prompt_text(text, others).encode("utf-8", "replace")
         self._cancelled, self._process = False, None
         turn = self._turn = TurnReader(self._host, self._conversation_id)
@@ -180,7 +182,10 @@ class PerTurnDriver:
             else:
                 if not self._cancelled:
                     self._report_ended_processes(process)
-                await process.stop(0 if turn.mismatch else _CANCEL_GRACE)
+                grace = _CANCEL_GRACE
+                if turn.mismatch:
+                    grace = 0
+                await process.stop(grace)
 
     def _may_leave_processes(self, process: CliProcess, turn: TurnReader) -> bool:
         """Whether the agent reported the end of its turn and exited: what it then has left running was meant to run."""
@@ -192,7 +197,9 @@ class PerTurnDriver:
         if process.guard_pid is None or process.pid is None or self._request is None:
             return  # after the agent's own end, the next prompt names what ended with it
         if commands := orphan_commands(process.guard_pid, process.pid):
-            why = "was cancelled" if self._cancelled else "did not end by itself"
+            why = "did not end by itself"
+            if self._cancelled:
+                why = "was cancelled"
             text = f"the turn {why}, and with it ended what it had left running: {'; '.join(commands)}"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={"processes": commands})
 
@@ -229,7 +236,10 @@ class PerTurnDriver:
             await self._stop_left_running(0)
             self._host.agent_gone(process.exit_code)
             raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.exit_description()} in the middle of a turn")
-        message = turn.failed.message if turn.failed else process.output_tail()
+        if turn.failed:
+            message = turn.failed.message
+        else:
+            message = process.output_tail()
         # An agent that has named its conversation has it, whatever error it reports.
         if turn.named is None and self._conversation_id and matches_gone_pattern(message, request.gone_patterns):
             raise TurnFailed(Code.TOKEN_REJECTED, f"the agent reported: {message}")
@@ -261,7 +271,9 @@ class PerTurnDriver:
         What earlier turns have left running ends too.
         """
         self._request = None
-        exit_code = await self._process.stop(grace) if self._process else None
+        exit_code = None
+        if self._process:
+            exit_code = await self._process.stop(grace)
         await self._stop_left_running(grace)
         return exit_code
 

@@ -57,7 +57,10 @@ def split_images(
     """Return the images among a prompt's files, and the other files."""
     images, others = list[Mapping[str, Any]](), list[Mapping[str, Any]]()
     for each in attachments:
-        (images if each.get("type") == "image" else others).append(each)
+        if each.get("type") == "image":
+            images.append(each)
+        else:
+            others.append(each)
     return images, others
 
 
@@ -77,8 +80,9 @@ def image_files(images: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
                 path.write_bytes(base64.b64decode(str(block.get("data"))))
                 paths.append(str(path))
         except OSError as error:
-            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            code = Code.DISK_FULL if is_full else Code.INTERNAL_ERROR
+            code = Code.INTERNAL_ERROR
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                code = Code.DISK_FULL
             raise TurnFailed(code, f"the images could not be written for the agent: {error.strerror}") from error
         yield paths
 
@@ -87,9 +91,10 @@ def describe_attachments(attachments: Iterable[Mapping[str, Any]]) -> list[dict[
     """Return ``{name, media_type}`` of each file, for the journal, which does not repeat the contents."""
     described = []
     for block in attachments:
-        inner = block.get("resource")
-        of = inner if isinstance(inner, dict) else block
-        described.append({"name": _name(of), "media_type": str(of.get("mimeType") or "")})
+        file = block.get("resource")
+        if not isinstance(file, dict):
+            file = block
+        described.append({"name": _name(file), "media_type": str(file.get("mimeType") or "")})
     return described
 
 

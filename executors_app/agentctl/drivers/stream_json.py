@@ -20,8 +20,9 @@ from executors_app.agentctl.drivers.cli_events import (
     tool_call_event,
     tool_result_event,
 )
-from executors_app.agentctl.drivers.failures import NO_STOP_REASON, stop_reason_text
+from executors_app.agentctl.drivers.failures import stop_reason_text
 from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
+from executors_app.agentctl.drivers.json_values import list_of, object_of
 from executors_app.wire.protocol import JournalKind
 
 _TOOL_KINDS: Final = {
@@ -45,7 +46,7 @@ def tool_kind(name: str) -> str:
 
 def tool_title(name: str, arguments: Any) -> str:
     """Return a one-line title of a tool call."""
-    fields = arguments if isinstance(arguments, dict) else {}
+    fields = object_of(arguments)
     about = next((value for key in _TITLE_ARGUMENTS if isinstance(value := fields.get(key), str) and value), "")
     if about.strip():
         return f"{name}: {about.splitlines()[0]}"[:_TITLE_LIMIT]
@@ -81,9 +82,13 @@ class StreamJsonReader:
             self._last_message_uuid = message["uuid"]
         if message.get("isReplay") is True:
             return  # a user message that the agent only repeats
-        for each in content if isinstance(content, list) else [content or ""]:
-            block = {"type": "text", "text": each} if isinstance(each, str) else each
-            if not isinstance(block, Mapping):
+        blocks = content
+        if not isinstance(blocks, list):
+            blocks = [content or ""]
+        for block in blocks:
+            if isinstance(block, str):
+                yield from self._texts(block, by_agent=by_agent, nested=nested)
+            elif not isinstance(block, Mapping):
                 yield log_event("the agent sent a block that is no object", block, "warning")
             elif block.get("type") == "text":
                 yield from self._texts(str(block.get("text") or ""), by_agent=by_agent, nested=nested)
@@ -112,7 +117,9 @@ class StreamJsonReader:
                 yield log_event(f"the agent sent a block {other}", dict(block))
 
     def _text(self, text: str) -> JournalLine:
-        text, self._last_was_text = f"\n\n{text}" if self._last_was_text else text, True
+        if self._last_was_text:
+            text = f"\n\n{text}"
+        self._last_was_text = True
         return JournalLine(JournalKind.MESSAGE_AGENT, {"text": text})
 
     def _other(self, kind: JournalKind, **body: Any) -> JournalLine:
@@ -126,7 +133,7 @@ class StreamJsonReader:
             return
         name, arguments = str(block.get("name") or "tool"), block.get("input")
         yield tool_call_event(str(block["id"]), tool_title(name, arguments), tool_kind(name), arguments)
-        steps = arguments.get("todos") if isinstance(arguments, dict) else None
+        steps = object_of(arguments).get("todos")
         if isinstance(steps, list):
             items = [step for step in steps if isinstance(step, Mapping)]
             yield plan_event((str(step.get("content")), str(step.get("status") or "pending")) for step in items)
@@ -144,9 +151,9 @@ class StreamJsonReader:
         usage = message.get("usage")
         if isinstance(usage, dict):
             cost = message.get("total_cost_usd")
-            yield JournalLine(
-                JournalKind.USAGE, {"usage": usage if cost is None else {**usage, "total_cost_usd": cost}}
-            )
+            if cost is not None:
+                usage = {**usage, "total_cost_usd": cost}
+            yield JournalLine(JournalKind.USAGE, {"usage": usage})
         subtype = str(message.get("subtype") or "")
         if subtype == "error_max_turns":
             yield TurnEnded("max_turn_requests", self._last_message_uuid)
@@ -156,15 +163,15 @@ class StreamJsonReader:
         else:
             yield ConversationNamed(str(message.get("session_id") or ""))
             # Not every version gives a stop reason, but *success* says that the agent was done.
-            unnamed = "end_turn" if subtype == "success" else NO_STOP_REASON
-            reason = stop_reason_text(message.get("stop_reason")) or unnamed
+            reason = stop_reason_text(message.get("stop_reason"))
+            if not reason and subtype == "success":
+                reason = "end_turn"
             yield TurnEnded(reason, self._last_message_uuid)
 
 
 def _error_text(message: Mapping[str, Any]) -> str:
-    errors = message.get("errors")
-    texts = [str(error) for error in errors] if isinstance(errors, list) else []
-    return "; ".join(texts) or str(message.get("error") or message.get("result") or "")
+    errors = list_of(message.get("errors"))
+    return "; ".join(map(str, errors)) or str(message.get("error") or message.get("result") or "")
 
 
 _ALLOW: Final = {"option_id": "allow", "name": "Allow", "kind": "allow_once"}
@@ -243,7 +250,7 @@ class ControlProtocol:
             return
         if response.get("subtype") == "success":
             result = response.get("response")
-            call.set_result(result if isinstance(result, dict) else {})
+            call.set_result(object_of(result))
         else:
             call.set_exception(ControlError(str(response.get("error") or "refused")))
 
@@ -300,15 +307,19 @@ class ControlProtocol:
             "tool_kind": tool_kind(name),
             "raw_input": arguments,
         }
-        options = [_ALLOW, *([_ALWAYS] if offered else []), _REJECT]
+        options = [_ALLOW, _REJECT]
+        if offered:
+            options.insert(1, _ALWAYS)
         chosen = await self._host.ask_permission({"tool_call": call, "options": options})
         if chosen is None:
             # A denial alone would let the agent try something else.
             return {"behavior": "deny", "message": _CANCELLED, "interrupt": True}
         if chosen == _REJECT["option_id"]:
             return {"behavior": "deny", "message": _REJECTED}
-        extra = {"updatedPermissions": rules} if chosen == _ALWAYS["option_id"] else {}
-        return {"behavior": "allow", "updatedInput": arguments, **extra}
+        answer = {"behavior": "allow", "updatedInput": arguments}
+        if chosen == _ALWAYS["option_id"]:
+            answer["updatedPermissions"] = rules
+        return answer
 
     async def _send(self, message: Mapping[str, Any]) -> None:
         try:

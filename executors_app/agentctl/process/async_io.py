@@ -210,8 +210,9 @@ class LineSplitter:
         """Return the lines that ``data`` completes, without line ends."""
         *complete, rest = data.split(b"\n")
         if complete:
-            first = self._finish(complete[0])
-            complete[:1] = [first] if first is not None else []
+            first = self._finish(complete.pop(0))
+            if first is not None:
+                complete.insert(0, first)
         if rest:
             self._grow(rest)
         return complete
@@ -222,7 +223,9 @@ class LineSplitter:
 
     def _finish(self, end: bytes) -> bytes | None:
         self._grow(end)
-        line = None if self._skipping else b"".join(self._parts)
+        line = None
+        if not self._skipping:
+            line = b"".join(self._parts)
         self._parts, self._size, self._skipping = [], 0, False
         return line
 

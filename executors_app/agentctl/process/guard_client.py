@@ -163,7 +163,9 @@ class GuardClient:
     def _not_started(self, number: int) -> SpawnFailed:
         """Return the error of a failed exec. ENOENT can mean the program or the directory: name the right one."""
         if number == errno.ENOENT and Path(self._cwd).is_dir():
-            place = "" if "/" in self._program else f" in the PATH {self._search_path}"
+            place = ""
+            if "/" not in self._program:
+                place = f" in the PATH {self._search_path}"
             return SpawnFailed(f"the program {self._program} was not found{place}", number, missing=True)
         return SpawnFailed(f"{self._program} in {self._cwd}: {os.strerror(number)}", number)
 
@@ -258,10 +260,14 @@ async def drop_spare_guard() -> None:
 def _start_guard_process(env: Mapping[str, str]) -> GuardClient:
     """Use the forked guard, or execute the program that was compiled at import; raises SpawnFailed."""
     with contextlib.ExitStack() as guards, contextlib.ExitStack() as ours:
-        pipes, ends = {}, {}
+        pipes: dict[str, int] = {}
+        ends: dict[str, int] = {}
         for name in ("stdin", "stdout", "stderr", "control", "status"):
             reading, writing = os.pipe()
-            pipes[name], ends[name] = (writing, reading) if name in ("stdin", "control") else (reading, writing)
+            if name in ("stdin", "control"):
+                pipes[name], ends[name] = writing, reading
+            else:
+                pipes[name], ends[name] = reading, writing
             ours.callback(os.close, pipes[name])
             guards.callback(os.close, ends[name])
         ends["killed"] = subreaper.open_killed_processes_file()

@@ -224,7 +224,9 @@ class Guard:
             timeout = None
         else:
             timeout = max(0.0, self.kill_at - time.monotonic())
-        watched = [self.wakeup, self.control] if self.control >= 0 else [self.wakeup]
+        watched = [self.wakeup]
+        if self.control >= 0:
+            watched.append(self.control)
         readable, _, _ = select.select(watched, [], [], timeout)
         if self.wakeup in readable:
             with suppress(BlockingIOError):

@@ -47,7 +47,9 @@ class RingFile:
 
     def append(self, data: bytes) -> None:
         """Store output. After a failed write nothing more is stored, because the gap could not be seen."""
-        rest = memoryview(b"" if self.is_incomplete else data)
+        if self.is_incomplete:
+            data = b""
+        rest = memoryview(data)
         try:
             while rest:
                 position = self.total % KEPT_BYTES
@@ -152,9 +154,13 @@ class JobGuard(Guard):
         """Wait until there is output, a child ends, an order arrives, or the time is over."""
         if self.kill_at is None and time.monotonic() >= self.deadline:
             self.stop(self.grace, TIMED_OUT)
-        until = self.deadline if self.kill_at is None else self.kill_at
+        until = self.deadline
+        if self.kill_at is not None:
+            until = self.kill_at
         open_rings = {ring.pipe: ring for ring in self.rings if ring.pipe >= 0}
-        watched = [self.wakeup, *open_rings] + ([self.control] if self.control >= 0 else [])
+        watched = [self.wakeup, *open_rings]
+        if self.control >= 0:
+            watched.append(self.control)
         readable, _, _ = select.select(watched, [], [], max(0.0, until - time.monotonic()))
         for pipe in readable:
             if pipe in open_rings:

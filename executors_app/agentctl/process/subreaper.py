@@ -86,8 +86,10 @@ async def end_orphans(launch: str, since: int, within: float = 5.0) -> list[Proc
     survivors: list[ProcessIdentity] = []
     while empty < 2 and time.monotonic() < until:
         found = _find_orphans(launch, since)
-        survivors = await asyncio.to_thread(identity.kill_all, found, 1.0) if found else []
-        empty = 0 if found else empty + 1
+        if found:
+            survivors, empty = await asyncio.to_thread(identity.kill_all, found, 1.0), 0
+        else:
+            survivors, empty = [], empty + 1
         for orphan in found:
             _reap(orphan.pid)
         await asyncio.sleep(_REAP_INTERVAL)

@@ -90,14 +90,15 @@ class FileContentView(SessionApiView):
     @document_responses({200: FileContentSerializer}, 400, 404, 503, parameters=[ContentQuerySerializer])
     def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Return a file of the workspace."""
-        asked = self.query(ContentQuerySerializer)
-        if asked["kept"]:
-            file = read_saved_content(find_saved_work(self.session), asked["path"])
+        query = self.query(ContentQuerySerializer)
+        if query["kept"]:
+            file = read_saved_content(find_saved_work(self.session), query["path"])
         else:
-            file = ask_agentctl(self.session, lambda client: client.read_file(asked["path"]))
-        if asked["highlight"] and not file["binary"]:
+            file = ask_agentctl(self.session, lambda client: client.read_file(query["path"]))
+        if query["highlight"] and not file["binary"]:
             html = highlight_workspace_file(self.session, make_visible(file["content"]), file["path"])
-            file = file if html is None else {**file, "html": html}
+            if html is not None:
+                file = {**file, "html": html}
         return Response(file)
 
     @document_responses(

@@ -110,7 +110,10 @@ def _anchors(before: Sequence[str], after: Sequence[str], block: _Block) -> list
     previous: list[int | None] = []
     for number, (_, place) in enumerate(pairs):
         length = bisect_left(ends, place)
-        previous.append(chosen[length - 1] if length else None)
+        if length:
+            previous.append(chosen[length - 1])
+        else:
+            previous.append(None)
         ends[length : length + 1] = [place]
         chosen[length : length + 1] = [number]
     found: list[tuple[int, int]] = []
@@ -202,7 +205,10 @@ def _common_length(one: str, other: str, limit: int) -> int:
 def _without_equal(line: str, lead: int, trail: int) -> str:
     skipped_lead, skipped_trail = max(0, lead - CONTEXT_CHARS), max(0, trail - CONTEXT_CHARS)
     shown = line[skipped_lead : len(line) - skipped_trail]
-    before = f"⟦{skipped_lead} equal characters⟧" if skipped_lead else ""
-    end = "\n" if line.endswith("\n") else ""
-    after = f"⟦{skipped_trail} equal characters⟧{end}" if skipped_trail else ""
-    return f"{before}{shown}{after}"
+    if skipped_lead:
+        shown = f"⟦{skipped_lead} equal characters⟧{shown}"
+    if skipped_trail:
+        shown = f"{shown}⟦{skipped_trail} equal characters⟧"
+        if line.endswith("\n"):
+            shown += "\n"
+    return shown

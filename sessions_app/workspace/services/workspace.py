@@ -69,7 +69,9 @@ _SHARE: Final = 0.45
 def find_saved_work(session: TaskSession) -> SavedWork:
     """Return the work in the repository's refs, for a session whose workspace is closed or gone. Raises NotKept."""
     repository, execution = session.task.repository, execution_of(session)
-    branch = session.worktree_branch or (execution.worktree_branch if execution else "")
+    branch = session.worktree_branch
+    if not branch and execution:
+        branch = execution.worktree_branch
     if repository is None:
         raise NotKept("The task of this session names no repository.")
     return recovery_refs.find_saved_work(Path(repository.path), str(session.worktree_owner_id), branch)

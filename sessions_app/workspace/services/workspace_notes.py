@@ -7,6 +7,7 @@ plain text, and never decides anything.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 from sessions_app.kernel.rules.wording import plural
@@ -44,14 +45,18 @@ def record_warning(transaction: SessionTransaction, line: Mapping[str, Any]) -> 
     level, data = str(line.get("level", "")), line.get("data")
     if level not in LEVELS:
         return
-    data = data if isinstance(data, Mapping) else {}
+    if not isinstance(data, Mapping):
+        data = {}
     text = _plain(line.get("text"), _MAX_TEXT)
     detail = _plain(data.get("error"), _MAX_DETAIL)
     if not text:
         return
     if data.get("source") == "stdout" and (reason := _plain(data.get("reason"), _MAX_DETAIL)):
         text = f"Output of the agent that Kandev does not understand ({reason}): {text}"
-    is_new = _add_warning(transaction, f"{text}: {detail}" if detail else text, level)
+    shown = text
+    if detail:
+        shown = f"{text}: {detail}"
+    is_new = _add_warning(transaction, shown, level)
     if is_new and data.get("code") in WORKSPACE_CODES:
         _add_note(transaction, text)
 
@@ -65,11 +70,13 @@ def record_snapshot(transaction: SessionTransaction, line: Mapping[str, Any]) ->
         "head": _plain(line.get("head"), 64),
         "left_out": left_out,
         "left_out_count": count,
-        "ignored_count": min(_count(line["ignored_count"], 0), _MAX_COUNT) if "ignored_count" in line else None,
+        "ignored_count": None,
     }
-    before = workspace_json(transaction.session)
+    if "ignored_count" in line:
+        about["ignored_count"] = min(_count(line["ignored_count"], 0), _MAX_COUNT)
+    before = workspace_json(transaction.session) or {}
     _set(transaction, WORKSPACE_KEY, {**about, "at": transaction.at.isoformat()})
-    if left_out and left_out != (before["left_out"] if before else []):
+    if left_out and left_out != before.get("left_out", []):
         sentence = left_out_sentence(left_out, count)
         _add_warning(transaction, sentence, "warning")
         _add_note(transaction, f"{sentence} If the workspace is lost, so is this.")
@@ -120,7 +127,9 @@ def head_sentence(session: TaskSession) -> str:
         if head:
             return f"HEAD is detached at {head}."
         return ""
-    return f"HEAD is on {known['branch']}" + (f" at {head}." if head else ", which has no commit yet.")
+    if head:
+        return f"HEAD is on {known['branch']} at {head}."
+    return f"HEAD is on {known['branch']}, which has no commit yet."
 
 
 def workspace_evidence(session: TaskSession, reported: Any) -> dict[str, Any]:
@@ -129,10 +138,13 @@ def workspace_evidence(session: TaskSession, reported: Any) -> dict[str, Any]:
     Also what a workspace lacks that was rebuilt for this start.
     """
     known = workspace_json(session)
-    found = reported if isinstance(reported, Mapping) else {}
-    branch, head = _plain(found.get("branch"), _MAX_PATH), _plain(found.get("head"), 64)
-    note = _plain(found.get("rebuild_note"), _MAX_TEXT)
-    rebuilt = {"workspace_restored": note} if note else {}
+    if not isinstance(reported, Mapping):
+        reported = {}
+    branch, head = _plain(reported.get("branch"), _MAX_PATH), _plain(reported.get("head"), 64)
+    note = _plain(reported.get("rebuild_note"), _MAX_TEXT)
+    rebuilt: dict[str, Any] = {}
+    if note:
+        rebuilt["workspace_restored"] = note
     if not head and not branch:
         return rebuilt
     now = {"branch": branch or "(detached)", "head": head}
@@ -182,7 +194,9 @@ def _add_warning(transaction: SessionTransaction, text: str, level: str) -> bool
     known = list(reversed(warnings_json(transaction.session)))
     earlier = next((one for one in known if one.get("text") == text), None)
     others = [one for one in known if one is not earlier]
-    count = _count(earlier.get("count"), 0) + 1 if earlier else 1
+    count = 1
+    if earlier:
+        count += _count(earlier.get("count"), 0)
     entry = {"text": text, "level": level, "at": transaction.at.isoformat(), "count": count}
     _set(transaction, WARNINGS_KEY, [*others, entry][-_MAX_WARNINGS:])
     recorded = _count(transaction.session.metadata.get(_EVENTS_KEY), 0)
@@ -196,12 +210,13 @@ def _left_out(line: Mapping[str, Any]) -> list[dict[str, str]]:
     paths, reasons = line.get("left_out"), line.get("left_out_reasons")
     if not isinstance(paths, list):
         return []
-    known = reasons if isinstance(reasons, list) else []
-    found = []
-    for number, path in enumerate(paths[:_MAX_PATHS]):
-        reason = _plain(known[number], _MAX_DETAIL) if number < len(known) else ""
-        found.append({"path": _plain(path, _MAX_PATH), "reason": reason or "the reason is unknown"})
-    return found
+    if not isinstance(reasons, list):
+        reasons = []
+    left_out = []
+    for path, reason in zip_longest(paths[:_MAX_PATHS], reasons[: len(paths[:_MAX_PATHS])]):
+        known_reason = _plain(reason, _MAX_DETAIL) or "the reason is unknown"
+        left_out.append({"path": _plain(path, _MAX_PATH), "reason": known_reason})
+    return left_out
 
 
 def _plain(value: Any, limit: int) -> str:
