@@ -178,7 +178,7 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "sessions_app.accounts.pages.settings.appearance",
+                "sessions_app.accounts.views.settings.appearance",
                 "sessions_app.attention.views.attention_count",
             ]
         },

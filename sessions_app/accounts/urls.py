@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from sessions_app.accounts.api import tokens
-from sessions_app.accounts.pages import login, profile, settings, teams
+from sessions_app.accounts.views import login, profile, settings, teams
 
 _TEAM = "settings/teams/<int:team_id>/"
 

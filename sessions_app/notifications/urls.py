@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from django.urls import path
 
-from sessions_app.notifications import api, pages
+from sessions_app.notifications import api, views
 
 urlpatterns = [
-    path("settings/notifications/", pages.edit_notification_settings, name="settings-notifications"),
-    path("settings/notifications/test/", pages.send_test_email_now, name="settings-test-email"),
-    path("settings/notifications/webhooks/", pages.create_webhook_from_form, name="settings-webhooks"),
+    path("settings/notifications/", views.edit_notification_settings, name="settings-notifications"),
+    path("settings/notifications/test/", views.send_test_email_now, name="settings-test-email"),
+    path("settings/notifications/webhooks/", views.create_webhook_from_form, name="settings-webhooks"),
     path(
         "settings/notifications/webhooks/<uuid:webhook_id>/<str:what>/",
-        pages.change_or_test_webhook,
+        views.change_or_test_webhook,
         name="settings-webhook",
     ),
 ]

@@ -14,10 +14,10 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from sessions_app.accounts import password_hasher
-from sessions_app.accounts.pages.login import KNOWN_BROWSER_COOKIE
-from sessions_app.accounts.pages.profile import MAX_PASSWORD_ATTEMPTS
 from sessions_app.accounts.password_hasher import RETRY_AFTER, HashingLane, LimitedPBKDF2, TooManyPasswords
 from sessions_app.accounts.rate_limits import MAX_PER_ADDRESS, MAX_PER_NAME
+from sessions_app.accounts.views.login import KNOWN_BROWSER_COOKIE
+from sessions_app.accounts.views.profile import MAX_PASSWORD_ATTEMPTS
 from tests.accounts.conftest import browser_of
 from tests.pages.world import World
 from tests.waiting import eventually

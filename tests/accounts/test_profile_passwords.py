@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from sessions_app.accounts.models import LoginLink
-from sessions_app.accounts.pages.profile import MAX_PASSWORD_ATTEMPTS
 from sessions_app.accounts.rate_limits import MAX_PER_ADDRESS, MAX_PER_NAME
+from sessions_app.accounts.views.profile import MAX_PASSWORD_ATTEMPTS
 from tests.accounts.conftest import browser_of
 from tests.pages.world import World
 

@@ -16,7 +16,6 @@ from rest_framework.test import APIClient
 from sessions_app.accounts import models, rate_limits
 from sessions_app.accounts.client_address import network_of_address
 from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink
-from sessions_app.accounts.pages.login import KNOWN_BROWSER_COOKIE
 from sessions_app.accounts.rate_limits import (
     MAX_IN_TOTAL,
     MAX_PER_ADDRESS,
@@ -25,6 +24,7 @@ from sessions_app.accounts.rate_limits import (
     LoginAttempt,
     attempt_key,
 )
+from sessions_app.accounts.views.login import KNOWN_BROWSER_COOKIE
 from sessions_app.maintenance.chore_run import ChoreRun
 from sessions_app.maintenance.chores import clean_logins
 from tests.pages.world import World

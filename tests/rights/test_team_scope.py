@@ -17,7 +17,6 @@ TOPICS: Final = sorted(path.name for path in (ROOT / "sessions_app").iterdir() i
 FRONT: Final = (
     *("api", "pages", "stream/live", "stream/consumers.py", "stream/socket_actions.py", "workspace/consumers.py"),
     *(f"{topic}/{part}" for topic in TOPICS for part in ("api", "forms", "views")),
-    *(f"{app}/{part}" for app in ("accounts", "notifications") for part in ("api", "pages")),
 )
 """Where requests arrive (the admin is for staff, who see every team)."""
 OF_TEAMS: Final = {model.__name__ for model in apps.get_models() if issubclass(model, TeamModel)} | {

@@ -15,9 +15,9 @@ from django.views.decorators.cache import never_cache
 
 from executors_app.mcp_servers import is_program, named_values
 from sessions_app.accounts.authorization import may_manage, may_name_programs
-from sessions_app.accounts.pages.settings import render_settings
-from sessions_app.accounts.pages.teams import find_visible_team
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.accounts.views.settings import render_settings
+from sessions_app.accounts.views.teams import find_visible_team
 from sessions_app.agents.forms import McpServerForm
 from sessions_app.agents.services import mcp_servers
 from sessions_app.kernel.services.errors import SessionsError

@@ -6,80 +6,24 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from django import forms
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.models import Group, User
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from sessions_app.accounts.authorization import managed_teams
-from sessions_app.accounts.pages.settings import render_settings
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.accounts.views.settings import render_settings
 from sessions_app.kernel.services.errors import NotFound, SessionsError
 from sessions_app.notifications import user_settings
-from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, NotificationSettings
-from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DELIVERY_STATE_LABELS
+from sessions_app.notifications.forms import EmailForm, WebhookForm
+from sessions_app.pages.labels import DELIVERY_STATE_LABELS
 from sessions_app.pages.shortcuts import form_status
 
 MAX_DELIVERIES_SHOWN: Final = 15
 """Number of deliveries on the page."""
 SETTINGS_PAGE: Final = "settings-notifications"
-
-
-def _kind_choices() -> forms.MultipleChoiceField:
-    labels = [(kind, ATTENTION_KIND_LABELS[kind].text) for kind in NOTIFIED_KINDS]
-    return forms.MultipleChoiceField(
-        choices=labels, required=False, widget=forms.CheckboxSelectMultiple, label="When", initial=list(NOTIFIED_KINDS)
-    )
-
-
-class EmailForm(forms.Form):
-    """The form for e-mail settings."""
-
-    email = forms.BooleanField(required=False, label="Send me e-mail")
-    kinds = _kind_choices()
-    every = forms.TypedChoiceField(
-        choices=DIGEST_CHOICES, coerce=int, label="At most", help_text="Items in between are combined into one e-mail."
-    )
-    only_mine = forms.BooleanField(required=False, label="Only for sessions that I own")
-    minimum_share = forms.IntegerField(
-        min_value=0,
-        max_value=100,
-        label="Only when this percentage of the agents is waiting",
-        help_text="0: as soon as one is waiting.",
-    )
-
-    @classmethod
-    def of(cls, chosen: NotificationSettings) -> EmailForm:
-        """Return the form with the user's settings."""
-        return cls(initial={name: getattr(chosen, name) for name in cls.base_fields})
-
-
-class WebhookForm(forms.Form):
-    """The form for a new webhook."""
-
-    url = forms.URLField(
-        max_length=500, label="Address", assume_scheme="https", help_text="An https:// address on the public internet."
-    )
-    owner = forms.ChoiceField(label="Events")
-    kinds = _kind_choices()
-
-    def __init__(self, user: User, data: Any = None):
-        super().__init__(data, auto_id="webhook-%s")
-        managed = managed_teams(user)
-        if user.is_staff:
-            managed = Group.objects.all()
-        self.teams = {str(team.pk): team for team in managed}
-        teams = [(key, f"Team {team.name}") for key, team in self.teams.items()]
-        self.fields["owner"].choices = [("", "My inbox items"), *teams]  # type: ignore[attr-defined]
-        self.fields["owner"].required = False
-
-    def team(self) -> Group | None:
-        """Return the team of the new webhook; None if it is the user's own."""
-        return self.teams.get(self.cleaned_data["owner"])
 
 
 @never_cache

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
-from django import forms
 from django.contrib import messages
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
@@ -19,17 +18,17 @@ from django.views.decorators.http import require_POST, require_safe
 
 from sessions_app.accounts import teams
 from sessions_app.accounts.authorization import may_manage
-from sessions_app.accounts.models import LoginLink, TeamRole
-from sessions_app.accounts.pages.settings import (
+from sessions_app.accounts.forms import (
     AccountForm,
     MemberAddForm,
     MemberInviteForm,
     MemberRoleForm,
     TeamForm,
-    login_link_url,
-    render_settings,
+    TeamPolicyForm,
 )
+from sessions_app.accounts.models import LoginLink, TeamRole
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.accounts.views.settings import login_link_url, render_settings
 from sessions_app.kernel.services.errors import NotFound, SessionsError
 from sessions_app.pages.labels import POLICY_LABELS
 from sessions_app.pages.shortcuts import READ_METHODS, form_status
@@ -229,29 +228,6 @@ def _render_accounts(request: UserHttpRequest, form: AccountForm, status: int = 
     shown = [(user, teams.may_manage_account(request.user, user)) for user in rows[:MAX_ACCOUNTS_SHOWN]]
     context = {"people": shown, "total": rows.count(), "words": words, "form": form, **more}
     return render_settings(request, "accounts/people.html", "settings-people", context, status)
-
-
-CONTINUE_CHOICES: Final = {"": None, "on": True, "off": False}
-
-
-class TeamPolicyForm(forms.Form):
-    """The form for a team's recovery policy."""
-
-    policy = forms.ChoiceField(
-        choices=[("", "As the deployment says"), *((key, word.text) for key, word in POLICY_LABELS.items())],
-        required=False,
-        label="After a restart",
-    )
-    continues = forms.ChoiceField(
-        choices=[("", "As the deployment says"), ("on", "Continue it"), ("off", "Leave it to a person")],
-        required=False,
-        label="Interrupted work",
-    )
-
-    def values(self) -> dict[str, Any]:
-        """Return the values for ``policies.set_team_policy``; for valid forms only."""
-        values = self.cleaned_data
-        return {"policy": values["policy"], "continue_prompts": CONTINUE_CHOICES[values["continues"]]}
 
 
 @never_cache

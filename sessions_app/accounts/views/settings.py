@@ -1,4 +1,4 @@
-"""Shared parts of the settings pages: navigation, forms, the URLs of login links, and the theme and time zone.
+"""Shared parts of the settings pages: navigation, the URLs of login links, and the theme and time zone.
 
 Theme and time zone are kept in cookies, so that a page is rendered correctly before any script runs. The user's choice
 is stored in ``models.Preferences`` and copied to the cookies of each browser at login.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django import forms
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.models import User
@@ -18,8 +17,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
-from sessions_app.accounts.models import BROWSER_TIME_ZONE, ApiToken, Preferences, TeamRole, time_zone_names
-from sessions_app.accounts.teams import NAME_LIMIT
+from sessions_app.accounts.models import Preferences, time_zone_names
 from sessions_app.pages.shortcuts import redirect_back
 
 THEME_COOKIE: Final = "kandev_theme"
@@ -62,90 +60,6 @@ def render_settings(
 def login_link_url(request: HttpRequest, secret: str) -> str:
     """Return the absolute URL of a login link, on the host of this request, which ALLOWED_HOSTS has checked."""
     return request.build_absolute_uri(reverse("login-link", args=(secret,)))
-
-
-BROWSER_CHOICE: Final = "browser"
-TOKEN_LIFETIMES: Final = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365, "One year"))
-
-
-class ProfileForm(forms.Form):
-    """The form for name, e-mail address, time zone and theme."""
-
-    name = forms.CharField(max_length=150, required=False, label="Name", help_text="Shown next to your actions.")
-    email = forms.EmailField(required=False, label="E-mail", help_text="Used for notifications.")
-    time_zone = forms.ChoiceField(label="Time zone", help_text="Times on the pages are shown in this zone.")
-    theme = forms.ChoiceField(choices=Preferences.Theme.choices, label="Theme", widget=forms.RadioSelect)
-
-    def __init__(self, user: User, chosen: Preferences, *args: Any, **kwargs: Any):
-        initial = {
-            "name": user.get_full_name(),
-            "email": user.email,
-            "time_zone": chosen.time_zone or BROWSER_CHOICE,
-            "theme": chosen.theme,
-        }
-        super().__init__(*args, **{**kwargs, "initial": initial})
-        for name, known in (("name", "name"), ("email", "email")):
-            self.fields[name].widget.attrs["autocomplete"] = known
-        zones = [
-            (BROWSER_CHOICE, "As in this browser"),
-            *((name, name.replace("_", " ")) for name in time_zone_names()),
-        ]
-        self.fields["time_zone"].choices = zones  # type: ignore[attr-defined]
-        self.user, self.chosen = user, chosen
-
-    def save(self) -> Preferences:
-        """Save user and preferences. Other columns of the user stay unchanged."""
-        values = self.cleaned_data
-        self.user.first_name, self.user.last_name, self.user.email = values["name"], "", values["email"]
-        self.user.save(update_fields=("first_name", "last_name", "email"))
-        self.chosen.theme = values["theme"]
-        self.chosen.time_zone = values["time_zone"]
-        if values["time_zone"] == BROWSER_CHOICE:
-            self.chosen.time_zone = BROWSER_TIME_ZONE
-        self.chosen.save()
-        return self.chosen
-
-
-class TokenForm(forms.Form):
-    """The form for a new API token."""
-
-    name = forms.CharField(max_length=100, label="Purpose", help_text="For example, the program that uses it.")
-    scope = forms.ChoiceField(choices=ApiToken.Scope.choices, label="May")
-    days = forms.TypedChoiceField(choices=TOKEN_LIFETIMES, coerce=int, initial=30, label="Expires after")
-
-
-class TeamForm(forms.Form):
-    """The form for a new team."""
-
-    name = forms.CharField(max_length=NAME_LIMIT, label="Name of the team")
-
-
-class MemberRoleForm(forms.Form):
-    """The form that changes the role of a member."""
-
-    role = forms.ChoiceField(choices=TeamRole.Role.choices, initial=TeamRole.Role.MEMBER, label="As")
-
-
-class MemberAddForm(MemberRoleForm):
-    """The form that adds an existing account to a team."""
-
-    username = forms.CharField(max_length=NAME_LIMIT, label="User name")
-    field_order = ("username", "role")
-
-
-class AccountForm(forms.Form):
-    """The form for a new account without a team."""
-
-    username = forms.CharField(
-        max_length=NAME_LIMIT, label="User name", help_text="Letters a to z, digits and @ . + - _"
-    )
-    email = forms.EmailField(required=False, label="E-mail")
-
-
-class MemberInviteForm(MemberRoleForm, AccountForm):
-    """The form that invites a new user to a team."""
-
-    field_order = ("username", "email", "role")
 
 
 def appearance(request: HttpRequest) -> dict[str, str]:

@@ -16,18 +16,13 @@ from django.views.decorators.http import require_POST
 
 from sessions_app.accounts import credentials
 from sessions_app.accounts.credentials import count_other_logins, end_other_logins
+from sessions_app.accounts.forms import ProfileForm, TokenForm
 from sessions_app.accounts.models import ApiToken, LoginLink, Preferences
-from sessions_app.accounts.pages.login import MAY_SET_PASSWORD_KEY
-from sessions_app.accounts.pages.settings import (
-    ProfileForm,
-    TokenForm,
-    current_theme,
-    remember_appearance,
-    render_settings,
-)
 from sessions_app.accounts.password_hasher import TooManyPasswords
 from sessions_app.accounts.rate_limits import LOGIN_WAIT, AttemptLimit
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.accounts.views.login import MAY_SET_PASSWORD_KEY
+from sessions_app.accounts.views.settings import current_theme, remember_appearance, render_settings
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import Conflict, NotFound
 

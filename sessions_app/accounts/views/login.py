@@ -17,7 +17,6 @@ from django.views.decorators.http import require_http_methods
 
 from sessions_app.accounts.client_address import network_of_address
 from sessions_app.accounts.models import LoginLink
-from sessions_app.accounts.pages.settings import remember_appearance
 from sessions_app.accounts.password_hasher import TooManyPasswords, known_caller
 from sessions_app.accounts.rate_limits import (
     KNOWN_BROWSER_MAX_AGE,
@@ -26,6 +25,7 @@ from sessions_app.accounts.rate_limits import (
     LoginAttempt,
     make_known_browser_cookie,
 )
+from sessions_app.accounts.views.settings import remember_appearance
 
 MAY_SET_PASSWORD_KEY: Final = "may_set_password"  # noqa: S105
 """Session key: this login began with a link to set a password, so the old password is not asked for, once."""
