@@ -18,7 +18,7 @@ from sessions_app.kernel.rules.states import PromptState, RunState
 from sessions_app.kernel.transactions import SessionTransaction
 from sessions_app.prompts.models import Prompt
 from sessions_app.turns.models import Turn
-from sessions_app.waits.events import WaitKeyConsumed, WaitKeyExpired, WaitKeyMinted, WaitKeyRevoked
+from sessions_app.waits.events import WaitKeyExpired, WaitKeyMinted, WaitKeyRevoked
 from sessions_app.waits.rules.wait_keys import (
     WaitKeyFacts,
     WaitKeyScope,
@@ -98,6 +98,17 @@ class WaitKey(TeamModel):
         if self.run_id is not None:
             run_id = str(self.run_id)
         return WaitKeyScope(str(self.session_id), run_id, self.wait_kind, self.wait_id)
+
+    @property
+    def event_fields(self) -> dict[str, Any]:
+        """What the log may contain about the key; never its secret."""
+        scope = self.scope
+        return {
+            "token_id": str(self.id),
+            "run_id": scope.run_id,
+            "wait_kind": str(scope.wait_kind),
+            "wait_id": scope.wait_id,
+        }
 
     def state(self, now: datetime) -> WaitKeyState:
         """Return the key's state at ``now``."""
@@ -197,24 +208,8 @@ def mint_wait_key(
 def _save_key(transaction: SessionTransaction, key: WaitKey) -> WaitKey:
     key.seal()
     key.save(force_insert=True)
-    transaction.record_event(WaitKeyMinted(expires_at=_iso_time(key.expires_at), **_event_fields(key)))
+    transaction.record_event(WaitKeyMinted(expires_at=_iso_time(key.expires_at), **key.event_fields))
     return key
-
-
-def consume_wait_key(
-    transaction: SessionTransaction, key: WaitKey, *, idempotency_key: str, answer: dict[str, Any], by: User | None
-) -> bool:
-    """Consume a key; return False if it is already consumed, revoked or expired."""
-    now = timezone.now()
-    values = {"consumed_at": now, "consumed_by": by, "idempotency_key": idempotency_key, "first_answer": answer}
-    # One guarded UPDATE decides: of two requests with the same key, exactly one changes the row.
-    if not WaitKey.objects.active(now).filter(id=key.id).update(**values):
-        return False
-    username = None
-    if by is not None:
-        username = by.get_username()
-    transaction.record_event(WaitKeyConsumed(by=username, **_event_fields(key)))
-    return True
 
 
 def revoke_wait_keys(transaction: SessionTransaction, reason: str, **wanted: Any) -> int:
@@ -226,7 +221,7 @@ def revoke_wait_keys(transaction: SessionTransaction, reason: str, **wanted: Any
         return 0
     unsettled.update(revoked_at=timezone.now(), reason=reason[:64])
     for key in keys:
-        transaction.record_event(WaitKeyRevoked(reason=reason, **_event_fields(key)))
+        transaction.record_event(WaitKeyRevoked(reason=reason, **key.event_fields))
     return len(keys)
 
 
@@ -249,7 +244,7 @@ def expire_wait_key(transaction: SessionTransaction, key_id: uuid.UUID) -> WaitK
     if not WaitKey.objects.due(now).filter(id=key_id).update(expired_at=now):
         return None
     key = WaitKey.objects.get(id=key_id)
-    transaction.record_event(WaitKeyExpired(**_event_fields(key)))
+    transaction.record_event(WaitKeyExpired(**key.event_fields))
     return key
 
 
@@ -289,17 +284,6 @@ def end_run_of_lost_prompt(transaction: SessionTransaction, prompt: Prompt) -> N
     run = transaction.open_run
     if prompt.state in LOST_STATES and run is not None and not run.has_process and run.message_id == prompt.message_id:
         transaction.move_run("cancel", reason=f"prompt_{prompt.state}")
-
-
-def _event_fields(key: WaitKey) -> dict[str, Any]:
-    """Return what the log may contain about a key; never its secret."""
-    scope = key.scope
-    return {
-        "token_id": str(key.id),
-        "run_id": scope.run_id,
-        "wait_kind": str(scope.wait_kind),
-        "wait_id": scope.wait_id,
-    }
 
 
 def _iso_time(moment: datetime | None) -> str | None:

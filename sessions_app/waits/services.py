@@ -44,10 +44,10 @@ from sessions_app.models import (
 from sessions_app.prompts.services.prompt_context import continue_prompt_prefix, to_interrupted_wait, wait_of
 from sessions_app.sessions.services.intents import TEXT_LIMIT, prepare_for_prompt, validate_prompt_text
 from sessions_app.turns.rules.continuation import interrupted_wait_prompt
+from sessions_app.waits.events import WaitKeyConsumed
 from sessions_app.waits.models import (
     TOOL_CALL_CHANGED,
     begin_wait,
-    consume_wait_key,
     end_external_wait,
     mint_wait_key,
     revoke_wait_keys,
@@ -83,7 +83,14 @@ def redeem_wait_key(
     A repeat with the same ``idempotency_key`` gets the first answer. An empty one never counts as a repeat. Raises
     TokenConsumed (with who was first), TokenRevoked and TokenExpired.
     """
-    if consume_wait_key(transaction, key, idempotency_key=idempotency_key, answer=answer, by=by):
+    now = timezone.now()
+    values = {"consumed_at": now, "consumed_by": by, "idempotency_key": idempotency_key, "first_answer": answer}
+    # One guarded UPDATE decides: of two requests with the same key, exactly one changes the row.
+    if WaitKey.objects.active(now).filter(id=key.id).update(**values):
+        username = None
+        if by is not None:
+            username = by.get_username()
+        transaction.record_event(WaitKeyConsumed(by=username, **key.event_fields))
         return answer, True
     settled = WaitKey.objects.select_related("consumed_by").get(id=key.id)
     answer_given = earlier_answer(settled, idempotency_key)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,20 +22,14 @@ from executors_app.agentctl.drivers import (
     acp_session_setup,
 )
 from executors_app.agentctl.drivers.acp_requests import (
-    PERMISSION_METHOD,
     QUESTION_COMPLETED,
-    QUESTION_METHOD,
-    ask_permission,
-    ask_question,
-    asks_in_own_form,
+    answer_request,
     complete_question,
-    decline_question,
 )
 from executors_app.agentctl.drivers.acp_settings import AcpSettings
 from executors_app.agentctl.drivers.acp_updates import PromptedTurn, UpdateRecorder, UpdateRouter, usage_of_answer
 from executors_app.agentctl.drivers.failures import NO_STOP_REASON, agent_ended, failure_code, stop_reason_text
 from executors_app.agentctl.drivers.json_rpc import (
-    METHOD_NOT_FOUND,
     AgentGone,
     JsonRpcConnection,
     RpcError,
@@ -384,14 +378,8 @@ class AcpDriver:
             params=encode_message(_without_session_id(params))[:500].decode("utf-8", "replace"),
         )
 
-    async def _handle_request(self, method: str, params: Any) -> Any:
-        if method == QUESTION_METHOD:
-            return await ask_question(self._host, params, self._asking_sub_agent(params))
-        if method == PERMISSION_METHOD:
-            return await ask_permission(self._host, params, self._asking_sub_agent(params))
-        if asks_in_own_form(method):
-            decline_question(self._host, params)
-        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
+    def _handle_request(self, method: str, params: Any) -> Awaitable[Any]:
+        return answer_request(self._host, method, params, self._asking_sub_agent)
 
     def _asking_sub_agent(self, params: Any) -> str:
         """Return the name of the sub-agent that asks; empty for the agent itself."""

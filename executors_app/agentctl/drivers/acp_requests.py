@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from executors_app.agentctl.drivers import Host
@@ -20,6 +21,20 @@ QUESTION_CAPABILITIES: Final[dict[str, Any]] = {"form": {}, "url": {}}
 """What ``initialize`` advertises: both modes. Agents ask in no mode that is not listed."""
 _TITLE_LIMIT: Final = 300
 _MAX_OWN_QUESTIONS: Final = 10
+
+
+async def answer_request(host: Host, method: str, params: Any, name_asker: Callable[[Any], str]) -> dict[str, Any]:
+    """Return the result of an agent's request once people have answered it; raises RpcError if it is none of ours.
+
+    ``name_asker`` returns the name of the sub-agent that asks with these parameters; empty for the agent itself.
+    """
+    if method == QUESTION_METHOD:
+        return await ask_question(host, params, name_asker(params))
+    if method == PERMISSION_METHOD:
+        return await ask_permission(host, params, name_asker(params))
+    if asks_in_own_form(method):
+        decline_question(host, params)
+    raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
 
 
 async def ask_permission(host: Host, params: Any, sub_agent: str = "") -> dict[str, Any]:
