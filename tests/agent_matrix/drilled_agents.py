@@ -86,7 +86,7 @@ def _run_until_failure(drill: RealAgentDrill, left: list[str], row: Row) -> None
     while left:
         name = left.pop(0)
         try:
-            if not drill.told or drill.session.status()["requires_new_session"]:
+            if not drill.word_number or drill.session.status()["requires_new_session"]:
                 drill.begin(**AGENTS[drill.name].asks)
             row.cells[name] = DRILLS[name](drill)
             row.version = drill.version()

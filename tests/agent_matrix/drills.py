@@ -23,7 +23,7 @@ HISTORY: Final = "EXECUTION HISTORY"
 """The heading of the history in a prompt."""
 PATIENCE: Final = 150
 """Timeout in seconds for an agent's reaction."""
-ASKED: Final = "what was the word?"
+QUESTION: Final = "what was the word?"
 _ENDS: Final = ("session.run.completed", "session.run.cancelled", "session.run.failed", "session.run.interrupted")
 
 
@@ -39,7 +39,7 @@ class RealAgentDrill:
     """The directory of the agent's HOME."""
     can_ask: bool = True
     """Whether it asks for permission when its model wants it to."""
-    told: int = 0
+    word_number: int = 0
     """Number of conversations begun; each has its own word."""
     asked_first: bool = False
     """Whether a prompt waited for a user's choice because the conversation was lost."""
@@ -51,12 +51,12 @@ class RealAgentDrill:
     @property
     def word(self) -> str:
         """Return the word that the agent was told to remember."""
-        return f"walrus-{self.told}"
+        return f"walrus-{self.word_number}"
 
     def begin(self, **env: str) -> None:
         """Start the agent, with ``env`` added to its own environment, and tell it a word."""
-        self.told += 1
-        self.agent = real_agent(self.name, self.home / f"home-{self.told}", self.model.url)
+        self.word_number += 1
+        self.agent = real_agent(self.name, self.home / f"home-{self.word_number}", self.model.url)
         profile = {
             "agent_type": AGENT_TYPES[self.name],
             "command": list(self.agent.argv),
@@ -111,7 +111,7 @@ class RealAgentDrill:
         means that the turn itself shows that the conversation is lost.
         """
         before, ended = len(self.model.requests), len(self.ends())
-        self.session.prompt(f"{ASKED} ({self.name})")
+        self.session.prompt(f"{QUESTION} ({self.name})")
         eventually(
             lambda: len(self.ends()) > ended or self._waits_for_a_choice(),
             timeout=PATIENCE,
@@ -123,7 +123,7 @@ class RealAgentDrill:
         if (end := self.wait_for_end(ended)) == "failed":
             return end
         assert end == "completed"
-        requests = [request for request in self.model.requests[before:] if ASKED in request]
+        requests = [request for request in self.model.requests[before:] if QUESTION in request]
         assert requests, "the model was not asked"
         if any(HISTORY in request for request in requests):
             return "history"
@@ -271,7 +271,7 @@ def _memory(drill: RealAgentDrill, receipt: str = "") -> str:
     status = drill.session.status()
     if status["requires_new_session"]:
         try:
-            drill.session.prompt(ASKED)
+            drill.session.prompt(QUESTION)
         except ApiError as refused:
             assert refused.status == 409
         else:

@@ -26,7 +26,7 @@ ROUNDS: Final = 3
 HOLD: Final = 20
 """Seconds until the model answers a turn that the agent does not cancel."""
 WORD: Final = "heron"
-_ASKED: Final = "what was the word?"
+_QUESTION: Final = "what was the word?"
 
 
 def measure(published: str, home: Path) -> Row:
@@ -36,7 +36,7 @@ def measure(published: str, home: Path) -> Row:
 
 
 @dataclass
-class _Heard:
+class _Updates:
     """What an agent has sent to a client without being asked."""
 
     updates: list[Mapping[str, Any]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class _Measurement:
         self._published, self._home, self._model = published, home, model
         self._kind = agent_types()[AGENT_TYPES[published]]
         self._row = Row(self._kind.name)
-        self._heard = _Heard()
+        self._updates = _Updates()
         self._workspace = home / "workspace"
         self._workspace.mkdir(parents=True)
         self._agent = real_agent(published, home / "home", model.url)
@@ -109,13 +109,13 @@ class _Measurement:
         def listen(message: Mapping[str, Any]) -> None:
             method, params = message.get("method"), message.get("params") or {}
             if method == "session/update":
-                self._heard.updates.append(params.get("update") or {})
+                self._updates.updates.append(params.get("update") or {})
             elif method == "session/request_permission":
-                self._heard.permissions += 1
+                self._updates.permissions += 1
                 allowed = next(one for one in params["options"] if one["kind"].startswith("allow"))
                 bare.answer(message, {"outcome": {"outcome": "selected", "optionId": allowed["optionId"]}})
             elif method == "elicitation/create":
-                self._heard.questions += 1
+                self._updates.questions += 1
                 bare.answer(message, {"action": "decline"})
 
         return listen
@@ -128,30 +128,30 @@ class _Measurement:
         return dict(ended)
 
     def _usage(self, ended: Mapping[str, Any]) -> str:
-        reports = ["updates"] if self._heard.of("usage_update") else []
+        reports = ["updates"] if self._updates.of("usage_update") else []
         reports += ["end of turn"] if ended.get("usage") else []
         return ", ".join(reports) or "none"
 
     def _commands(self) -> str:
-        announced = self._heard.of("available_commands_update")
+        announced = self._updates.of("available_commands_update")
         return str(len(announced[-1]["availableCommands"])) if announced else "0"
 
     def _permission(self, bare: BareAgent) -> None:
         made = self._workspace / "made-by-the-agent"
         self._prompt(bare, f"RUN touch {made}")
-        if self._heard.permissions:
+        if self._updates.permissions:
             self._row.cells["permission"] = "asks"
         elif made.exists():
             self._row.cells["permission"] = "runs unasked"
 
     def _question(self, bare: BareAgent) -> None:
-        called, permissions = len(self._model.calls), self._heard.permissions
+        called, permissions = len(self._model.calls), self._updates.permissions
         self._prompt(bare, "QUESTION for me, please")
         if len(self._model.calls) == called:
             self._row.cells["question"] = "no tool"
-        elif self._heard.questions:
+        elif self._updates.questions:
             self._row.cells["question"] = "elicitation"
-        elif self._heard.permissions > permissions:
+        elif self._updates.permissions > permissions:
             self._row.cells["question"] = "as a permission"
         else:
             self._row.cells["question"] = "does not arrive"
@@ -188,7 +188,7 @@ class _Measurement:
         async def restore() -> StartResult:
             try:
                 result = await driver.start(self._request(self._agent))
-                await driver.prompt("message", _ASKED, (), lambda: None)
+                await driver.prompt("message", _QUESTION, (), lambda: None)
             finally:
                 await driver.stop(0)
             return result
@@ -198,7 +198,7 @@ class _Measurement:
         except StartFailed as failed:
             self._row.cells["memory after kill -9"] = f"no: {failed.code}"
             return
-        requests = [request for request in self._model.requests[before:] if _ASKED in request]
+        requests = [request for request in self._model.requests[before:] if _QUESTION in request]
         knows = any(f"remember the word {WORD}" in request for request in requests)
         self._row.cells["memory after kill -9"] = "yes" if knows else "no"
         replayed = any(WORD in text for text in result.replayed_user_texts)

@@ -22,9 +22,9 @@ class Typist:
 
     socket: aiohttp.ClientWebSocketResponse
     hello: dict[str, Any]
-    heard: bytearray = field(default_factory=bytearray)
+    output: bytearray = field(default_factory=bytearray)
     _searched: int = 0
-    told: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
 
     async def type(self, text: str) -> None:
         await self.socket.send_bytes(text.encode())
@@ -35,27 +35,27 @@ class Typist:
     async def wait_for(self, wanted: str) -> None:
         """Read until the output contains ``wanted``."""
         try:
-            while self.heard.find(wanted.encode(), max(0, self._searched - len(wanted))) < 0:
-                self._searched = len(self.heard)
+            while self.output.find(wanted.encode(), max(0, self._searched - len(wanted))) < 0:
+                self._searched = len(self.output)
                 assert await self._next(), "the socket was closed"
             self._searched = 0
         except (AssertionError, TimeoutError) as error:
             raise AssertionError(
-                f"never received {wanted!r} but {self.heard[-2000:]!r}, and the messages {self.told}"
+                f"never received {wanted!r} but {self.output[-2000:]!r}, and the messages {self.messages}"
             ) from error
 
     async def ends(self) -> int | None:
         """Read until the socket closes and return the exit code that was reported."""
         while await self._next():
             pass
-        return next((one["exit"] for one in self.told if "exit" in one), None)
+        return next((one["exit"] for one in self.messages if "exit" in one), None)
 
     async def _next(self) -> bool:
         message = await self.socket.receive(timeout=PATIENCE)
         if message.type == aiohttp.WSMsgType.BINARY:
-            self.heard += message.data
+            self.output += message.data
         elif message.type == aiohttp.WSMsgType.TEXT:
-            self.told.append(orjson.loads(message.data))
+            self.messages.append(orjson.loads(message.data))
         else:
             return False
         return True

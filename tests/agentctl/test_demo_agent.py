@@ -18,7 +18,7 @@ def _start(place: Place, launch_id: str, **more: Any) -> dict[str, Any]:
     return {"launch_id": launch_id, "argv": argv, "env": env, "cwd": str(place.workspace), "driver": "acp", **more}
 
 
-def _said(place: Place) -> str:
+def _agent_text(place: Place) -> str:
     return "".join(line["text"] for line in place.lines() if line["kind"] == "message.agent")
 
 
@@ -31,7 +31,7 @@ async def test_conversation_survives_its_agent_and_its_agentctl(tmp_path: Path) 
         await client.prompt("m1", "remember heron")
         await eventually_async(lambda: "turn.completed" in place.kinds())
         await client.prompt("m2", "work 30")
-        await eventually_async(lambda: "tick 2" in _said(place))
+        await eventually_async(lambda: "tick 2" in _agent_text(place))
         agent = (await client.status())["agent"]
         assert agent["state"] == "working"
         process.send_signal(signal.SIGKILL)
@@ -47,14 +47,14 @@ async def test_conversation_survives_its_agent_and_its_agentctl(tmp_path: Path) 
         assert (await client.prompt("m2", "work 30"))["duplicate"] is True
         await client.prompt("m3", "what was the word?")
         await eventually_async(lambda: place.kinds().count("turn.completed") == 2)
-        assert "The word was heron." in _said(place)
+        assert "The word was heron." in _agent_text(place)
 
         await client.prompt("m4", "ask")
         await eventually_async(lambda: "permission.requested" in place.kinds())
         pending = (await client.status())["pending_permissions"]
         await client.answer(pending[0]["permission_id"], "allow")
         await eventually_async(lambda: place.kinds().count("turn.completed") == 3)
-        assert "The answer was allow." in _said(place)
+        assert "The answer was allow." in _agent_text(place)
 
         await client.prompt("m5", "work 30")
         await eventually_async(lambda: place.lines()[-1]["kind"] == "message.agent")

@@ -82,11 +82,11 @@ async def test_job_id_runs_once_and_refuses_a_different_request(running: Running
 async def test_output_is_available_while_a_job_runs(running: Running) -> None:
     await begin(running, "echo one; echo two; echo oops >&2; sleep 3600")
 
-    async def said() -> Any:
+    async def read_output() -> Any:
         answer = await running.get("/jobs/job-1")
         return answer if answer["stdout"] == "one\ntwo\n" and answer["stderr"] else None
 
-    answer = await eventually_async(said, DEADLINE)
+    answer = await eventually_async(read_output, DEADLINE)
     assert (answer["state"], answer["truncated"]) == ("running", False)
     tail = await running.get("/jobs/job-1", tail="4")
     assert (tail["stdout"], tail["truncated"]) == ("two\n", True)
@@ -159,14 +159,14 @@ async def test_immediate_cancel_counts_as_cancelled(running: Running) -> None:
 
 async def test_cancelled_script_can_clean_up(running: Running) -> None:
     await begin(running, "trap 'echo goodbye; exit 5' TERM; echo ready; while :; do sleep 0.1; done")
-    await eventually_async(lambda: _said(running, "ready\n"), DEADLINE)
+    await eventually_async(lambda: _has_printed(running, "ready\n"), DEADLINE)
 
     _, answer = await running.post("/jobs/job-1/cancel")
 
     assert (answer["exit_code"], answer["error"], answer["stdout"]) == (5, "cancelled", "ready\ngoodbye\n")
 
 
-async def _said(running: Running, words: str) -> bool:
+async def _has_printed(running: Running, words: str) -> bool:
     return bool((await running.get("/jobs/job-1"))["stdout"] == words)
 
 

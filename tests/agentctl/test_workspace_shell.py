@@ -33,8 +33,8 @@ async def test_shell_runs_in_the_workspace_on_its_own_terminal(running: Running)
         assert typist.hello == {"shell": "main", "offset": 0, "running": True, "new": True, "replay": 0}
         await typist.type("pwd; stty size; test -t 0 && echo is-a-$((1+1))-tty\n")
         await typist.wait_for("is-a-2-tty")
-        assert str(running.workspace).encode() in typist.heard
-        assert b"37 101" in typist.heard
+        assert str(running.workspace).encode() in typist.output
+        assert b"37 101" in typist.output
         await typist.resize(50, 20)
         await typist.type("stty size\n")
         await typist.wait_for("20 50")
@@ -46,13 +46,13 @@ async def test_exit_code_is_reported_and_the_name_is_reusable(running: Running, 
     async with shell(running) as typist:
         await typist.type(f"echo last-$((40+2))\n{last}\n")
         assert await typist.ends() == code
-        assert b"last-42" in typist.heard
+        assert b"last-42" in typist.output
         assert typist.socket.close_code == aiohttp.WSCloseCode.OK
     async with shell(running) as typist:
         assert (typist.hello["running"], typist.hello["offset"]) == (True, 0)
         await typist.type("echo fresh-$((1+1))\n")
         await typist.wait_for("fresh-2")
-        assert b"last-42" not in typist.heard
+        assert b"last-42" not in typist.output
 
 
 async def test_shell_survives_a_reload_with_its_scrollback(running: Running) -> None:
@@ -70,13 +70,13 @@ async def test_replay_is_counted_so_that_no_terminal_answers_it(running: Running
     async with shell(running) as typist:
         await typist.type("stty -echo; printf '\\033[c\\033[6n'; echo asked-$((1+1))\n")
         await typist.wait_for("asked-2")
-        seen = len(typist.heard)
+        seen = len(typist.output)
     async with shell(running) as typist:
         assert typist.hello["replay"] >= seen
         await typist.wait_for("asked-2")
         await typist.type("echo new-$((1+1))\n")
         await typist.wait_for("new-2")
-        assert len(typist.heard) > typist.hello["replay"], "what is new is not a replay"
+        assert len(typist.output) > typist.hello["replay"], "what is new is not a replay"
 
 
 async def test_full_screen_program_draws_again_after_its_beginning_was_dropped(running: Running) -> None:
@@ -88,7 +88,7 @@ async def test_full_screen_program_draws_again_after_its_beginning_was_dropped(r
         await typist.wait_for("ready-2")
     async with shell(running, cols=90, rows=30) as typist:
         await typist.wait_for("redrawn")
-        assert typist.heard.startswith(b"\x1b[?1049h\x1b[?25l")
+        assert typist.output.startswith(b"\x1b[?1049h\x1b[?25l")
 
 
 async def test_output_and_exit_without_a_reader_are_replayed_later(running: Running) -> None:
@@ -103,7 +103,7 @@ async def test_output_and_exit_without_a_reader_are_replayed_later(running: Runn
     async with shell(running) as typist:
         assert typist.hello["running"] is False
         assert await typist.ends() == 5
-        assert b"meanwhile-2" in typist.heard
+        assert b"meanwhile-2" in typist.output
 
 
 async def test_shells_are_independent(running: Running) -> None:
@@ -136,15 +136,15 @@ async def test_bytes_are_passed_unchanged(running: Running) -> None:
     async with shell(running) as typist:
         await typist.type("stty -opost; printf '\\377\\000gr\\303\\274\\303'; printf '\\237e'; echo -end\n")
         await typist.wait_for("-end\n")
-        assert b"\xff\0gr\xc3\xbc\xc3\x9fe-end" in typist.heard
+        assert b"\xff\0gr\xc3\xbc\xc3\x9fe-end" in typist.output
 
 
 async def test_environment_holds_no_control_plane_secrets(running: Running) -> None:
     async with shell(running) as typist:
         await typist.type("env; echo done-$((1+1))\n")
         await typist.wait_for("done-2")
-        assert b"KANDEV_SECRET_KEY" not in typist.heard
-        assert b"TERM=xterm-256color" in typist.heard
+        assert b"KANDEV_SECRET_KEY" not in typist.output
+        assert b"TERM=xterm-256color" in typist.output
 
 
 async def test_slow_reader_pauses_its_shell_and_loses_nothing(running: Running, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ async def test_slow_reader_pauses_its_shell_and_loses_nothing(running: Running, 
             await eventually_async((tmp_path / "said").exists, timeout=1)
         assert running.sidecar.workspace.shells._shells["main"].scrollback.end < size
         await typist.wait_for("-end\n")
-        assert typist.heard.count(b"x") >= size
+        assert typist.output.count(b"x") >= size
 
 
 async def test_output_is_gathered_into_large_frames(running: Running, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_output_is_gathered_into_large_frames(running: Running, tmp_path: 
     await eventually_async((tmp_path / "said").exists)
     async with shell(running) as typist:
         frames = 0
-        while typist.heard.count(b"x") < size:
+        while typist.output.count(b"x") < size:
             assert await typist._next()
             frames += 1
         assert frames <= 6
@@ -183,11 +183,11 @@ async def test_only_the_end_of_unread_output_is_kept(running: Running, tmp_path:
     await eventually_async((tmp_path / "said").exists)
     async with shell(running) as typist:
         await typist.wait_for("400000\r\n-end")
-        assert len(typist.heard) <= SCROLLBACK_BYTES + (128 << 10), (
+        assert len(typist.output) <= SCROLLBACK_BYTES + (128 << 10), (
             "the replay has at most the scrollback and what arrived meanwhile"
         )
         assert typist.hello["offset"] > 0
-        assert typist.heard[:6].strip().isdigit(), "the replay begins with a whole line"
+        assert typist.output[:6].strip().isdigit(), "the replay begins with a whole line"
 
 
 async def test_shell_that_reads_no_input_blocks_only_its_own_typist(running: Running) -> None:
@@ -220,7 +220,7 @@ async def test_invalid_text_message_is_reported_and_changes_nothing(running: Run
         await typist.socket.send_str(text)
         await typist.type("stty size\n")
         await typist.wait_for("24 80")
-        assert [list(one) for one in typist.told] == [["error"]]
+        assert [list(one) for one in typist.messages] == [["error"]]
 
 
 async def test_number_of_shells_is_limited(running: Running) -> None:

@@ -31,7 +31,7 @@ class ChatServer:
     """Requests received and answers to give: one for each request, the last one repeatedly."""
 
     url: str = ""
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     answers: list[Handler] = field(default_factory=list)
     hung_up: asyncio.Event = field(default_factory=asyncio.Event)
@@ -39,7 +39,7 @@ class ChatServer:
 
     def texts(self, request: int = -1) -> list[tuple[str, str]]:
         """Return role and text of each message in a request."""
-        return [(message["role"], message["content"]) for message in self.asked[request]["messages"]]
+        return [(message["role"], message["content"]) for message in self.requests[request]["messages"]]
 
     def env(self, **more: str) -> dict[str, str]:
         """Return the environment of a profile that uses this provider."""
@@ -47,7 +47,7 @@ class ChatServer:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
-        self.asked.append(await request.json())
+        self.requests.append(await request.json())
         self.headers.append(dict(request.headers))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         response: web.StreamResponse = await answer(request, self)

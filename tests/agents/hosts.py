@@ -60,7 +60,7 @@ class RecordingHost:
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line["kind"] == kind]
 
-    def said(self) -> str:
+    def agent_text(self) -> str:
         return "".join(line["text"] for line in self.of("message.agent"))
 
     def logs(self, source: str | None = None) -> list[str]:

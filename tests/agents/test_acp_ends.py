@@ -43,7 +43,7 @@ async def test_stop_in_a_turn_closes_nothing(
 ) -> None:
     await driver.start(request_for(agent(also=["close"], session_prompt=[chunk("agent", "hm")])))
     turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
-    assert await eventually_async(host.said)
+    assert await eventually_async(host.agent_text)
     await driver.stop(5.0)
     await asyncio.gather(turn, return_exceptions=True)
     assert [each["method"] for each in read_by_agent()] == ["initialize", "session/new", "session/prompt"]
@@ -105,7 +105,7 @@ async def test_deletion_in_a_turn_ends_the_turn_first(
     ended = result({"stopReason": "cancelled"}).replace("$ID", "3")
     await driver.start(request_for({**script, "session/cancel": [[ended]]}))
     turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
-    assert await eventually_async(host.said)
+    assert await eventually_async(host.agent_text)
 
     assert await delete(driver) == ""
     assert await turn == "cancelled"

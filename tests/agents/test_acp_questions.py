@@ -29,7 +29,7 @@ def notification(method: str, params: Any) -> str:
     return json.dumps({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-async def asked(driver: Driver, host: RecordingHost, request_for: MakeRequest, *lines: str) -> Any:
+async def pose_question(driver: Driver, host: RecordingHost, request_for: MakeRequest, *lines: str) -> Any:
     """Start a turn in which the agent sends these lines; return the turn, the question and its answer."""
     await driver.start(request_for(agent(session_prompt=list(lines), answer=[TURN_ENDS])))
     turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
@@ -64,7 +64,7 @@ async def test_answer_of_a_person_is_sent_as_acp_defines_it(
     read_by_agent: ReadByAgent,
 ) -> None:
     asks = request("q", "elicitation/create", params)
-    turn, question, answer = await asked(driver, host, request_for, asks)
+    turn, question, answer = await pose_question(driver, host, request_for, asks)
     assert question["tool_call"]["title"] == params["message"]
     answer.set_result(given)
     await turn
@@ -78,7 +78,7 @@ async def test_question_may_belong_to_a_numbered_tool_call(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     asks = request("q", "elicitation/create", {**QUESTION, "toolCallId": 7})
-    turn, question, answer = await asked(driver, host, request_for, asks)
+    turn, question, answer = await pose_question(driver, host, request_for, asks)
     answer.set_result(("decline", {}))
     await turn
 
@@ -127,7 +127,9 @@ async def test_other_requests_cannot_be_withdrawn_by_an_unknown_id(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     others = [notification("$/cancel_request", params) for params in UNKNOWN]
-    turn, _, answer = await asked(driver, host, request_for, request("q", "elicitation/create", QUESTION), *others)
+    turn, _, answer = await pose_question(
+        driver, host, request_for, request("q", "elicitation/create", QUESTION), *others
+    )
     assert not answer.done()
     answer.set_result(("accept", {"name": "x"}))
     assert await turn == "end_turn"
@@ -135,7 +137,7 @@ async def test_other_requests_cannot_be_withdrawn_by_an_unknown_id(
 
 async def test_completed_link_is_passed_on(driver: Driver, host: RecordingHost, request_for: MakeRequest) -> None:
     done = notification("elicitation/complete", {"elicitationId": "e1"})
-    turn, _, answer = await asked(driver, host, request_for, request("q", "elicitation/create", LINK), done)
+    turn, _, answer = await pose_question(driver, host, request_for, request("q", "elicitation/create", LINK), done)
     await eventually_async(lambda: host.completed == ["e1"])
     answer.set_result(("accept", {}))
     assert await turn == "end_turn"
@@ -149,7 +151,7 @@ async def test_demo_agent_repeats_the_answer(driver: Driver, host: RecordingHost
     answer.set_result(("accept", {"engine": "sqlite", "name": "heron"}))
 
     assert await turn == "end_turn"
-    assert host.said() == 'The answer was {"engine": "sqlite", "name": "heron"}.\n'
+    assert host.agent_text() == 'The answer was {"engine": "sqlite", "name": "heron"}.\n'
     assert question["question"]["order"] == ["engine", "name", "copies", "extras", "encrypted"]
 
 

@@ -111,10 +111,12 @@ def test_demo_agent_messages_conform_to_the_schema(tmp_path: Path) -> None:
         _check(schema.NewSessionResponse, answer)
         client.conversation = answer["sessionId"]
         client.begin("tool\nwrite a.txt words\nhello\nmake a change")
-        while not client.asked:
+        while not client.permission_requests:
             client.read()
-        _check(schema.RequestPermissionRequest, client.asked[0]["params"])
-        client.send(id=client.asked[0]["id"], result={"outcome": {"outcome": "selected", "optionId": "allow"}})
+        _check(schema.RequestPermissionRequest, client.permission_requests[0]["params"])
+        client.send(
+            id=client.permission_requests[0]["id"], result={"outcome": {"outcome": "selected", "optionId": "allow"}}
+        )
         _check(schema.PromptResponse, client.until_answer()["result"])
         _check(schema.LoadSessionResponse, client.load(client.conversation)["result"])
     finally:

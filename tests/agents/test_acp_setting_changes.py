@@ -132,7 +132,7 @@ async def test_mode_and_switch_are_changed_during_a_turn(
 ) -> None:
     await driver.start(request_for({**agent(session_new=NEW, session_prompt=[chunk("agent", "hm")]), **SET}))
     turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
-    assert await eventually_async(host.said)
+    assert await eventually_async(host.agent_text)
 
     await change(driver, "mode", "plan")
     await change(driver, "fast", True)

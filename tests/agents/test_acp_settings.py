@@ -149,7 +149,7 @@ async def test_replayed_messages_of_a_resume_are_not_journalled(
     await driver.prompt("m1", "hello", (), lambda: None)
 
     assert (resumed.outcome, resumed.replayed, resumed.replayed_user_texts) == ("resumed", 2, ["fix it"])
-    assert host.said() == "new"
+    assert host.agent_text() == "new"
 
 
 def listed(*ids: str, cursor: str | None = None) -> str:
@@ -278,4 +278,4 @@ async def test_hanging_step_is_named_and_the_token_stays_valid(
     assert (failed.code, failed.message) == ("start_timeout", step)
     assert failed.token_valid
     assert not failed.permanent
-    assert (driver.pid, len(host.exits), host.tokens, host.said()) == (None, 1, [], "")
+    assert (driver.pid, len(host.exits), host.tokens, host.agent_text()) == (None, 1, [], "")

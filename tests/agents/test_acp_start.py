@@ -59,7 +59,7 @@ async def test_conversation_is_loaded_after_the_agent_was_killed(
         "the replay is not reported as new output"
     )
     await _talk(driver, "what was the word?")
-    assert host.said() == "The word was pelican.\n"
+    assert host.agent_text() == "The word was pelican.\n"
 
 
 async def test_replay_of_another_conversation_is_reported_unchanged(driver: Driver, request_for: MakeRequest) -> None:
@@ -108,7 +108,7 @@ async def test_message_right_after_the_load_response_is_new(
     loaded = await driver.start(request_for(script, strategy="native", resume_token=SESSION))
 
     assert loaded.replayed == 1
-    assert host.said() == "new"
+    assert host.agent_text() == "new"
 
 
 @pytest.mark.parametrize(

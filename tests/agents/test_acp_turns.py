@@ -32,9 +32,9 @@ async def test_turn_streams_the_agents_text_unchanged(
     reason = await driver.prompt("m1", "work 0.5\nremember pelican\nschöne Grüße", (), lambda: None)
 
     assert reason == "end_turn"
-    assert host.said().startswith("tick 1\ntick 2\ntick 3\ntick 4\ntick 5\nI will remember pelican.\n")
-    assert "schöne Grüße" in host.said()
-    assert host.said() == _output_of(tmp_path / "home")
+    assert host.agent_text().startswith("tick 1\ntick 2\ntick 3\ntick 4\ntick 5\nI will remember pelican.\n")
+    assert "schöne Grüße" in host.agent_text()
+    assert host.agent_text() == _output_of(tmp_path / "home")
 
 
 async def test_prompt_is_reported_delivered_before_the_agent_can_answer(
@@ -81,7 +81,7 @@ async def test_permission_waits_until_it_is_answered(
     answer.set_result(option)
 
     assert await turn == "end_turn"
-    assert host.said() == words
+    assert host.agent_text() == words
 
 
 async def test_cancelled_permission_ends_the_turn_as_the_agent_decides(
@@ -101,7 +101,7 @@ async def test_cancelled_turn_ends_at_once_and_the_next_one_works(
 ) -> None:
     await driver.start(request_for("demo"))
     turn = asyncio.create_task(driver.prompt("m1", "work 60", (), lambda: None))
-    await eventually_async(host.said)
+    await eventually_async(host.agent_text)
 
     await driver.cancel()
 
@@ -219,7 +219,7 @@ async def test_exit_of_an_agent_is_recorded_before_its_turn_fails(
 
     assert failed.value.code == "agent_exited"
     assert host.exits == [-signal.SIGKILL]
-    assert host.said() == "I will just", "the last words were still in the pipe"
+    assert host.agent_text() == "I will just", "the last words were still in the pipe"
     assert driver.pid is None
     with pytest.raises(TurnFailed) as failed:
         await driver.prompt("m2", "hello", (), lambda: None)
@@ -231,7 +231,7 @@ async def test_killed_agent_is_noticed_while_a_child_holds_its_output(
 ) -> None:
     await driver.start(request_for("relaunches_itself"))
     turn = asyncio.create_task(driver.prompt("m1", "work 60", (), lambda: None))
-    await eventually_async(host.said)
+    await eventually_async(host.agent_text)
 
     assert driver.pid is not None
     os.kill(driver.pid, signal.SIGKILL)
@@ -294,7 +294,7 @@ async def test_line_of_five_megabytes_is_read(driver: Driver, host: RecordingHos
 
     await driver.prompt("m1", "hello", (), lambda: None)
 
-    assert len(host.said()) == BIG_LINE
+    assert len(host.agent_text()) == BIG_LINE
 
 
 async def test_flood_of_messages_arrives_complete_and_in_order(
@@ -305,7 +305,7 @@ async def test_flood_of_messages_arrives_complete_and_in_order(
     await driver.prompt("m1", "hello", (), lambda: None)
 
     assert [int(line["text"].split()[0]) for line in host.of("message.agent")] == list(range(1, 5001))
-    assert host.said() == _output_of(tmp_path / "home")
+    assert host.agent_text() == _output_of(tmp_path / "home")
 
 
 async def test_agent_output_is_not_read_while_the_journal_is_full(
@@ -389,7 +389,7 @@ async def test_lone_surrogate_costs_one_character_not_the_line(
 
     await driver.prompt("m1", "hello", (), lambda: None)
 
-    assert host.said() == "a\ufffd\ufffdb"
+    assert host.agent_text() == "a\ufffd\ufffdb"
 
 
 async def test_unknown_update_is_logged(driver: Driver, host: RecordingHost, request_for: MakeRequest) -> None:
@@ -429,7 +429,7 @@ async def test_prompt_waits_while_the_agent_says_that_it_is_busy(
 
     assert await driver.prompt("m1", "hello", (), lambda: None) == "end_turn"
 
-    assert host.said() == "done"
+    assert host.agent_text() == "done"
     assert host.logs() == ["the agent still works on something else; the prompt waits for it"]
 
 
@@ -541,7 +541,7 @@ async def test_prompt_that_the_agent_repeats_is_not_recorded_again(
     await driver.start(request_for(agent(session_prompt=[*echo, chunk("agent", "said"), result({})])))
     await driver.prompt("m1", "hello world", (), lambda: None)
     assert [line["text"] for line in host.of("message.user")] == shown
-    assert host.said() == "said"
+    assert host.agent_text() == "said"
 
 
 _END = '{"jsonrpc": "2.0", "id": %s, "result": {"stopReason": "max_tokens"}}'
@@ -564,4 +564,4 @@ async def test_answers_in_other_forms_end_the_turn(
 ) -> None:
     await driver.start(request_for(agent(session_prompt=list(lines))))
     reason = await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 30)
-    assert (reason, host.said()) == ("max_tokens", "said")
+    assert (reason, host.agent_text()) == ("max_tokens", "said")

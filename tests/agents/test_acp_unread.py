@@ -45,7 +45,7 @@ async def test_unreadable_end_of_a_turn_fails_the_turn(
     with pytest.raises(TurnFailed, match=reason):
         await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 60)
 
-    assert host.said() == "done"
+    assert host.agent_text() == "done"
     assert await driver.prompt("m2", "again", (), lambda: None) == "end_turn"
 
 
@@ -96,7 +96,7 @@ async def test_messages_in_one_line_are_all_read(driver: Driver, host: Recording
     await driver.start(request_for(agent(session_prompt=[line])))
 
     assert await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 60) == "end_turn"
-    assert host.said() == "one two"
+    assert host.agent_text() == "one two"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ async def test_control_sequences_around_a_message_cost_nothing(
     await driver.start(request_for(agent(session_prompt=list(lines))))
 
     assert await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 60) == "end_turn"
-    assert host.said() == "said"
+    assert host.agent_text() == "said"
     assert not [line for line in host.of("log") if line["level"] == "warning"]
 
 

@@ -47,10 +47,10 @@ async def test_replay_after_the_answer_is_not_new_output(
 
     assert loaded.replayed_user_texts[0] == "paint it"
     assert len(loaded.replayed_user_digests) == len(loaded.replayed_user_texts)
-    assert host.said() == ""
+    assert host.agent_text() == ""
     assert not host.of("message.user")
     await driver.prompt("m1", "hello", (), lambda: None)
-    assert host.said() == "answer"
+    assert host.agent_text() == "answer"
 
 
 async def test_text_after_the_answer_is_marked_where_nothing_of_the_user_was_replayed(
@@ -77,7 +77,7 @@ async def test_conversation_continues_under_the_id_of_the_answer(
     assert (loaded.outcome, loaded.resume_token) == ("loaded", "fork-2")
     assert loaded.replayed_user_texts == ["paint it"]
     assert host.tokens == ["fork-2"]
-    assert host.said() == "answer"
+    assert host.agent_text() == "answer"
     [prompt] = [message for message in read_by_agent() if message["method"] == "session/prompt"]
     assert prompt["params"]["sessionId"] == "fork-2"
 
@@ -90,7 +90,7 @@ async def test_updates_before_there_is_a_conversation_are_not_part_of_it(
 
     await driver.start(request_for(script))
 
-    assert host.said() == ""
+    assert host.agent_text() == ""
     assert host.logs() == [
         "the agent sent an update before there was a conversation",
         "the agent sent an update of another conversation",
@@ -107,7 +107,7 @@ async def test_replay_into_a_new_conversation_is_not_output(
     started = await driver.start(request_for(script, expected_requests=expected))
 
     assert (started.outcome, started.replayed, started.replayed_user_texts) == ("created", 2, ["paint it"])
-    assert host.said() == ""
+    assert host.agent_text() == ""
 
 
 async def test_new_conversation_without_words_of_a_user_is_not_a_replay(
@@ -117,7 +117,7 @@ async def test_new_conversation_without_words_of_a_user_is_not_a_replay(
 
     started = await driver.start(request_for(script, expected_requests=3))
 
-    assert (started.replayed, host.said()) == (0, "Welcome!")
+    assert (started.replayed, host.agent_text()) == (0, "Welcome!")
 
 
 async def test_sub_agent_is_shown_under_its_own_name(
@@ -129,7 +129,7 @@ async def test_sub_agent_is_shown_under_its_own_name(
 
     await driver.prompt("m1", "hello", (), lambda: None)
 
-    assert host.said() == "done"
+    assert host.agent_text() == "done"
     (text,), (tool,) = host.of("message.sub_agent"), host.of("tool.call")
     assert (text["text"], text["sub_agent"]) == ("working", "Sub-agent 1")
     assert (tool["title"], tool["sub_agent"]) == ("rm -rf build", "Sub-agent 1")
@@ -167,7 +167,7 @@ async def test_message_with_unusual_content_is_shown(
 
     await driver.prompt("m1", "hello", (), lambda: None)
 
-    assert host.said() == "one two"
+    assert host.agent_text() == "one two"
 
 
 def router(seen: list[tuple[str, bool]], logs: list[str]) -> UpdateRouter:

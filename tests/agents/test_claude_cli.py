@@ -62,7 +62,7 @@ async def test_unknown_resume_message_only_costs_a_second_attempt(talk: Talk) ->
     await talk.say("what was the word?")
 
     assert resumed.outcome == "resumed"
-    assert talk.host.said() == "The word was PELICAN."
+    assert talk.host.agent_text() == "The word was PELICAN."
     assert any("does not know the last message" in text for text in talk.host.logs())
 
 

@@ -20,7 +20,7 @@ def _start(place: Place, launch_id: str, agent: str, **more: Any) -> dict[str, A
     return {**values, "gone_patterns": ["no rollout found"], **more}
 
 
-def _said(place: Place) -> str:
+def _agent_text(place: Place) -> str:
     return "".join(line["text"] for line in place.lines() if line["kind"] == "message.agent")
 
 
@@ -43,7 +43,7 @@ async def test_agent_without_a_process_is_idle_and_survives_agentctl_death(tmp_p
         assert status["capabilities"]["supports_session_resume"] is True
 
         await client.prompt("m2", "hang")
-        await eventually_async(lambda: "waiting" in _said(place))
+        await eventually_async(lambda: "waiting" in _agent_text(place))
         agent = (await client.status())["agent"]
         assert agent["state"] == "working"
         process.send_signal(signal.SIGKILL)
@@ -57,7 +57,7 @@ async def test_agent_without_a_process_is_idle_and_survives_agentctl_death(tmp_p
         again = await client.start_agent(_start(place, "launch-2", "codex", strategy="native", resume_token=token), 30)
         assert (again["outcome"], again["resume_token"]) == ("resumed", token)
         await client.prompt("m3", "what was the word?")
-        await eventually_async(lambda: "The word was PELICAN." in _said(place))
+        await eventually_async(lambda: "The word was PELICAN." in _agent_text(place))
         assert "agent.exited" not in place.kinds()
         await client.shutdown(stop_agent=True, intent_id="intent-1")
 
@@ -105,7 +105,7 @@ async def test_last_message_is_passed_on_only_after_a_finished_turn(tmp_path: Pa
         assert kept["last_message_uuid"]
 
         await client.prompt("m2", "hang")
-        await eventually_async(lambda: "waiting" in _said(place))
+        await eventually_async(lambda: "waiting" in _agent_text(place))
         assert (await client.agent_session())["last_message_uuid"] is None
         await client.stop_agent(1, "intent-1")
 
@@ -113,6 +113,6 @@ async def test_last_message_is_passed_on_only_after_a_finished_turn(tmp_path: Pa
         at = {"last_message_uuid": kept["last_message_uuid"]}
         await client.start_agent(_start(place, "launch-2", "claude", **values, **at), 30)
         await client.prompt("m3", "what was the word?")
-        await eventually_async(lambda: "The word was PELICAN." in _said(place))
+        await eventually_async(lambda: "The word was PELICAN." in _agent_text(place))
         commands = (place.base / "home" / "commands").read_text()
         assert f"--resume-session-at={kept['last_message_uuid']}" in commands.splitlines()[-1]

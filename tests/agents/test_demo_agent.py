@@ -29,7 +29,7 @@ class Client:
         self.process = subprocess.Popen([sys.executable, str(SCRIPT)], stdin=pipe, stdout=pipe, env=env, cwd=cwd)
         self.cwd, self.home = cwd, home
         self.updates: list[dict[str, Any]] = []
-        self.asked: list[dict[str, Any]] = []
+        self.permission_requests: list[dict[str, Any]] = []
         self.conversation = ""
         self.call("initialize", protocolVersion=1)
 
@@ -44,7 +44,7 @@ class Client:
         if message.get("method") == "session/update":
             self.updates.append(message["params"]["update"])
         elif "method" in message:
-            self.asked.append(message)
+            self.permission_requests.append(message)
         return message
 
     def until_answer(self, request_id: int = 1) -> dict[str, Any]:
@@ -244,10 +244,10 @@ def test_permission_is_requested(
     client = connect()
     client.new()
     client.begin("ask after 0.1")
-    while not client.asked:
+    while not client.permission_requests:
         client.read()
 
-    client.send(id=client.asked[0]["id"], result={"outcome": outcome})
+    client.send(id=client.permission_requests[0]["id"], result={"outcome": outcome})
 
     assert client.until_answer()["result"]["stopReason"] == reason
     assert client.words == words
@@ -328,14 +328,14 @@ def test_change_is_made_checked_and_committed_if_allowed(
     repository(client.cwd)
     client.new()
     client.begin("Please.\nmake a change")
-    while not client.asked:
+    while not client.permission_requests:
         client.read()
     edits = [each for each in client.updates if each.get("kind") == "edit"]
     assert [Path(each["content"][0]["path"]).name for each in edits] == ["greeting.py", "README.md"]
     for each in edits:
         diff = each["content"][0]
         assert (diff["type"], Path(diff["path"]).read_text()) == ("diff", diff["newText"])
-    client.send(id=client.asked[0]["id"], result={"outcome": {"outcome": "selected", "optionId": chosen}})
+    client.send(id=client.permission_requests[0]["id"], result={"outcome": {"outcome": "selected", "optionId": chosen}})
     assert client.until_answer()["result"]["stopReason"] == "end_turn"
 
     assert "Hello, Ada!" in json.dumps(client.updates)
@@ -352,10 +352,12 @@ def test_continued_change_repeats_no_edit(connect: Callable[[], Client]) -> None
     client.new()
     for request in ("make a change", interrupted("make a change")):
         client.begin(request)
-        client.asked.clear()
-        while not client.asked:
+        client.permission_requests.clear()
+        while not client.permission_requests:
             client.read()
-        client.send(id=client.asked[0]["id"], result={"outcome": {"outcome": "selected", "optionId": "reject"}})
+        client.send(
+            id=client.permission_requests[0]["id"], result={"outcome": {"outcome": "selected", "optionId": "reject"}}
+        )
         client.until_answer()
 
     assert len([each for each in client.updates if each.get("kind") == "edit"]) == 2

@@ -21,7 +21,7 @@ async def test_turn_records_text_tool_call_and_usage(talk: Talk) -> None:
     assert started.outcome == "created"
     assert started.agent["name"]
     host = talk.host
-    assert host.said() == "It says hello."
+    assert host.agent_text() == "It says hello."
     (call,), (result,) = host.of("tool.call"), host.of("tool.update")
     assert "echo hello" in call["title"]
     assert call["tool_kind"] == "execute"
@@ -67,7 +67,7 @@ async def test_turns_of_one_agent_share_one_conversation(talk: Talk) -> None:
     await talk.say("remember the word PELICAN")
     await talk.say("what was the word?")
 
-    assert "The word was PELICAN." in talk.host.said()
+    assert "The word was PELICAN." in talk.host.agent_text()
     assert len(set(talk.host.tokens)) == 1
 
 
@@ -81,7 +81,7 @@ async def test_resumed_agent_remembers_the_conversation(talk: Talk) -> None:
     await talk.say("what was the word?")
 
     assert (resumed.outcome, resumed.resume_token) == (talk.agent.resumed, token)
-    assert talk.host.said() == "The word was PELICAN."
+    assert talk.host.agent_text() == "The word was PELICAN."
     assert set(talk.host.tokens) == {token}
 
 
@@ -95,7 +95,7 @@ async def test_agent_killed_in_a_turn_resumes_its_conversation(talk: Talk) -> No
     await talk.resume()
     await talk.say("what was the word?")
 
-    assert talk.host.said() == "The word was PELICAN."
+    assert talk.host.agent_text() == "The word was PELICAN."
 
 
 async def test_lost_conversation_is_recognised_and_never_started_anew(talk: Talk) -> None:
@@ -110,7 +110,7 @@ async def test_lost_conversation_is_recognised_and_never_started_anew(talk: Talk
             await talk.resume(UNKNOWN)
         assert (at_start.value.code, at_start.value.token_valid) == ("token_rejected", False)
     assert talk.driver.pid is None
-    assert talk.host.said() == ""
+    assert talk.host.agent_text() == ""
     assert talk.host.tokens == []
 
 
@@ -142,7 +142,7 @@ async def test_agent_that_resumes_another_conversation_is_detected(talk: Talk) -
         await talk.say("remember the word HERON")
 
     assert failed.value.code == "context_mismatch"
-    assert talk.host.said() == "", "nothing of another conversation is reported in this one"
+    assert talk.host.agent_text() == "", "nothing of another conversation is reported in this one"
     assert set(talk.host.tokens) == set(tokens), "the resume token is kept"
 
 
@@ -150,7 +150,7 @@ async def test_cancel_ends_the_turn_and_the_next_one_works(talk: Talk) -> None:
     await talk.start()
     await talk.say("remember the word PELICAN")
     turn = asyncio.create_task(talk.say("hang"))
-    await eventually_async(lambda: "waiting" in talk.host.said())
+    await eventually_async(lambda: "waiting" in talk.host.agent_text())
 
     await talk.driver.cancel()
 
@@ -160,7 +160,7 @@ async def test_cancel_ends_the_turn_and_the_next_one_works(talk: Talk) -> None:
         assert talk.driver.pid is None
         assert talk.processes_left() == []
     await talk.say("what was the word?")
-    assert talk.host.said().endswith("The word was PELICAN.")
+    assert talk.host.agent_text().endswith("The word was PELICAN.")
 
 
 async def test_cancel_without_a_turn_does_nothing(talk: Talk) -> None:
@@ -174,7 +174,7 @@ async def test_cancel_without_a_turn_does_nothing(talk: Talk) -> None:
 async def test_stop_in_a_turn_leaves_no_process_and_is_reported_once(talk: Talk) -> None:
     await talk.start()
     turn = asyncio.create_task(talk.say("hang"))
-    await eventually_async(lambda: "waiting" in talk.host.said())
+    await eventually_async(lambda: "waiting" in talk.host.agent_text())
 
     await talk.driver.stop(0.2)
 
@@ -232,7 +232,7 @@ async def test_background_processes_that_a_cancel_ends_are_named(talk: Talk) -> 
         pytest.skip("its process stays, and with it what it has started")
     await talk.start()
     turn = asyncio.create_task(talk.say("leave and hang"))
-    await eventually_async(lambda: "waiting" in talk.host.said())
+    await eventually_async(lambda: "waiting" in talk.host.agent_text())
 
     await talk.driver.cancel()
     await turn
@@ -242,7 +242,7 @@ async def test_background_processes_that_a_cancel_ends_are_named(talk: Talk) -> 
     assert "time.sleep(3600)" in warning["text"]
     await talk.say("leave")
     turn = asyncio.create_task(talk.say("hang"))
-    await eventually_async(lambda: talk.host.said().endswith("waiting"))
+    await eventually_async(lambda: talk.host.agent_text().endswith("waiting"))
     await talk.driver.cancel()
     await turn
     assert len(talk.processes_left()) == 1, "what an earlier turn has left runs on"
@@ -252,7 +252,7 @@ async def test_agent_with_a_process_per_turn_has_none_between_turns(talk: Talk) 
     await talk.start()
     assert talk.has_process() != talk.agent.process_per_turn
     turn = asyncio.create_task(talk.say("hang"))
-    await eventually_async(lambda: "waiting" in talk.host.said())
+    await eventually_async(lambda: "waiting" in talk.host.agent_text())
     assert talk.has_process()
 
     await talk.driver.cancel()
@@ -276,7 +276,7 @@ async def test_line_of_a_megabyte_is_read(talk: Talk) -> None:
 
     await talk.say("shout 1048576")
 
-    assert len(talk.host.said()) == 1024 * 1024
+    assert len(talk.host.agent_text()) == 1024 * 1024
 
 
 async def test_prompt_of_a_megabyte_arrives(talk: Talk) -> None:
@@ -284,4 +284,4 @@ async def test_prompt_of_a_megabyte_arrives(talk: Talk) -> None:
 
     assert await talk.say("x" * 1024 * 1024 + "\nremember the word PELICAN") == "end_turn"
 
-    assert talk.host.said() == "I will remember PELICAN."
+    assert talk.host.agent_text() == "I will remember PELICAN."

@@ -23,7 +23,7 @@ async def test_exit_of_an_agent_is_recorded_once_before_its_turn_fails(talk: Tal
 
     assert failed.value.code == "agent_exited"
     assert talk.host.exits == [-signal.SIGKILL]
-    assert talk.host.said() == "I will just", "the last words were still in the pipe"
+    assert talk.host.agent_text() == "I will just", "the last words were still in the pipe"
     assert talk.driver.pid is None
     with pytest.raises(TurnFailed) as late:
         await talk.say("what was the word?")
@@ -33,7 +33,7 @@ async def test_exit_of_an_agent_is_recorded_once_before_its_turn_fails(talk: Tal
 async def test_killed_agent_takes_its_process_tree_with_it(talk: Talk) -> None:
     await talk.start()
     turn = asyncio.create_task(talk.say("hang"))
-    await eventually_async(lambda: "waiting" in talk.host.said())
+    await eventually_async(lambda: "waiting" in talk.host.agent_text())
 
     assert talk.driver.pid is not None
     os.kill(talk.driver.pid, signal.SIGKILL)
@@ -86,7 +86,7 @@ async def test_permission_waits_until_it_is_answered(talk: Talk) -> None:
         assert option in [each["option_id"] for each in request["options"]]
         answer.set_result(option)
         await turn
-        assert talk.host.said().endswith(words)
+        assert talk.host.agent_text().endswith(words)
 
 
 async def test_invalid_lines_between_valid_ones_are_logged(talk: Talk) -> None:
@@ -104,14 +104,14 @@ async def test_flood_on_stderr_does_not_block_and_is_rate_limited(talk: Talk) ->
     assert await talk.say("whisper") == "end_turn"
     await talk.driver.stop(0)
 
-    assert talk.host.said() == "I whispered."
+    assert talk.host.agent_text() == "I whispered."
     assert 1 <= len(talk.host.logs("stderr")) < 100
 
 
 async def test_agent_output_is_not_read_while_the_journal_is_full(talk: Talk) -> None:
     await talk.start()
     turn = asyncio.create_task(talk.say("flood 1000"))
-    await eventually_async(lambda: len(talk.host.said()) > 10_000)
+    await eventually_async(lambda: len(talk.host.agent_text()) > 10_000)
     talk.host.has_room.clear()
     previous = [-1]
 
@@ -124,5 +124,5 @@ async def test_agent_output_is_not_read_while_the_journal_is_full(talk: Talk) ->
     talk.host.has_room.set()
 
     assert await turn == "end_turn"
-    output = talk.host.said().replace("\n\n", "")
+    output = talk.host.agent_text().replace("\n\n", "")
     assert [int(word) for word in output.split(".") if word.strip()] == list(range(1, 1001))

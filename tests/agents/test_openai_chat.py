@@ -73,7 +73,7 @@ async def test_answer_streams_in_pieces_with_thoughts_and_usage(
         ("message.agent", "lo"),
     ]
     assert [line["usage"] for line in host.of("usage")] == [usage]
-    assert provider.asked[0]["model"] == "small"
+    assert provider.requests[0]["model"] == "small"
     assert provider.headers[0]["Authorization"] == f"Bearer {KEY}"
 
 
@@ -153,7 +153,7 @@ async def test_model_comes_from_the_profile_or_the_environment(
     await driver.start(request_to(provider, model=model, env=provider.env(OPENAI_MODEL=env)))
     await ask(driver, "m1", "hi")
 
-    assert provider.asked[0]["model"] == question
+    assert provider.requests[0]["model"] == question
 
 
 QUOTA = {"error": {"code": "insufficient_quota", "message": "You are out of credit"}}
@@ -216,7 +216,7 @@ async def test_unreachable_provider_fails_the_turn(
 async def test_silent_provider_is_given_up(driver: ChatDriver, host: RecordingHost, provider: ChatServer) -> None:
     await start_with(driver, provider, says(event(text="let me th"), hangs=True), answer_of("ok"))
     turn = asyncio.create_task(ask(driver, "m1", "hi"))
-    await eventually_async(host.said)
+    await eventually_async(host.agent_text)
 
     pass_time(openai_chat.SILENCE_TIMEOUT)
 
@@ -233,7 +233,7 @@ async def test_cancel_aborts_the_answer_and_keeps_its_text(
 ) -> None:
     await start_with(driver, provider, says(event(text="First, "), hangs=True), answer_of("ok"))
     turn = asyncio.create_task(ask(driver, "m1", "tell me all"))
-    await eventually_async(host.said)
+    await eventually_async(host.agent_text)
 
     await driver.cancel()
 
@@ -247,7 +247,7 @@ async def test_cancel_aborts_the_answer_and_keeps_its_text(
 async def test_stop_in_a_turn_ends_the_agent(driver: ChatDriver, host: RecordingHost, provider: ChatServer) -> None:
     started = await start_with(driver, provider, says(event(text="One"), hangs=True), answer_of("ok"))
     turn = asyncio.create_task(ask(driver, "m1", "count"))
-    await eventually_async(host.said)
+    await eventually_async(host.agent_text)
 
     assert await driver.stop(0) == 0
 
@@ -268,7 +268,7 @@ async def test_endless_answer_is_cut_off(
 
     assert await ask(driver, "m1", "hi") == "max_tokens"
 
-    assert len(host.said()) == 2 * 600
+    assert len(host.agent_text()) == 2 * 600
     assert host.logs() == ["the answer was cut off: it is too long"]
     async with asyncio.timeout(PATIENCE):
         await provider.hung_up.wait()
@@ -281,7 +281,7 @@ async def test_answer_without_streaming_is_accepted(
     await start_with(driver, provider, refuses(200, whole))
 
     assert await ask(driver, "m1", "hi") == "end_turn"
-    assert host.said() == "all at once"
+    assert host.agent_text() == "all at once"
 
 
 @pytest.mark.parametrize(
@@ -312,13 +312,13 @@ async def test_full_journal_pauses_reading_from_the_provider(
     await start_with(driver, provider, answer_of("hello"))
     host.has_room.clear()
     turn = asyncio.create_task(ask(driver, "m1", "hi"))
-    await eventually_async(lambda: provider.asked)
+    await eventually_async(lambda: provider.requests)
 
-    assert host.said() == ""
+    assert host.agent_text() == ""
     host.has_room.set()
 
     assert await turn == "end_turn"
-    assert host.said() == "hello"
+    assert host.agent_text() == "hello"
 
 
 async def test_attachments_are_refused(driver: ChatDriver, provider: ChatServer) -> None:
@@ -327,7 +327,7 @@ async def test_attachments_are_refused(driver: ChatDriver, provider: ChatServer)
     with pytest.raises(TurnFailed) as failed:
         await driver.prompt("m1", "look", [{"type": "image", "data": "", "mimeType": "image/png"}], lambda: None)
 
-    assert (failed.value.code, provider.asked) == ("attachment_unsupported", [])
+    assert (failed.value.code, provider.requests) == ("attachment_unsupported", [])
 
 
 async def test_second_start_during_a_live_conversation_is_refused(driver: ChatDriver, provider: ChatServer) -> None:

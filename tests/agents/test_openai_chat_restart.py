@@ -19,7 +19,7 @@ def start(place: Place, provider: ChatServer, launch_id: str, **more: Any) -> di
     return {"launch_id": launch_id, "cwd": str(place.workspace), **chat, **more}
 
 
-def said(place: Place) -> str:
+def agent_text(place: Place) -> str:
     return "".join(line["text"] for line in place.lines() if line["kind"] == "message.agent")
 
 
@@ -34,7 +34,7 @@ async def test_chat_survives_agentctl_killed_in_the_middle_of_an_answer(tmp_path
             await client.prompt("m1", "remember pelican")
             await eventually_async(lambda: "turn.completed" in place.kinds())
             await client.prompt("m2", "recite")
-            await eventually_async(lambda: "To be" in said(place))
+            await eventually_async(lambda: "To be" in agent_text(place))
             process.send_signal(signal.SIGKILL)
         with place.agentctl(REAL):
             client = place.client()
@@ -43,7 +43,7 @@ async def test_chat_survives_agentctl_killed_in_the_middle_of_an_answer(tmp_path
             loaded = await client.start_agent(start(place, provider, "launch-2", **native), 30)
             assert (await client.prompt("m2", "recite"))["duplicate"] is True
             await client.prompt("m3", "what was the word?")
-            await eventually_async(lambda: said(place).endswith("pelican"))
+            await eventually_async(lambda: agent_text(place).endswith("pelican"))
 
     assert (token, loaded["outcome"]) == (fresh["resume_token"], "loaded")
     assert loaded["replayed_user_texts"] == ["remember pelican", "recite"]

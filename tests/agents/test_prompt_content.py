@@ -59,7 +59,7 @@ async def test_demo_agent_says_what_it_received(driver: Driver, host: RecordingH
     await driver.prompt("m1", "remember pelican", [IMAGE, TEXT, PDF], lambda: None)
 
     assert started.capabilities["prompt"] == ["image", "resource"]
-    assert host.said() == "I received 1 image, 2 files.\nI will remember pelican.\n"
+    assert host.agent_text() == "I received 1 image, 2 files.\nI will remember pelican.\n"
 
 
 def test_images_are_private_files_during_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def to_all(world: World, sockets: int, rounds: int, *, limited: bool) -> list[Fi
         crowd = stack.enter_context(closing(Crowd(port, path, [tokens[n // SOCKETS_PER_USER] for n in range(sockets)])))
         bare_crowd = stack.enter_context(closing(Crowd(floor_port, "/", [""] * sockets)))
         layer_crowd = stack.enter_context(closing(Crowd(layer_port, "/", [""] * sockets)))
-        crowd.until_all_heard(b'"hello"')
+        crowd.wait_until_all_received(b'"hello"')
         seconds, floor, layer = map(min, asyncio.run(_beside(session.id, crowd, [bare_crowd, layer_crowd], rounds)))
     row = f"one event to {sockets} sockets"
     return [
@@ -64,7 +64,7 @@ async def _beside(session_id: uuid.UUID, crowd: Crowd, others: Sequence[Crowd], 
     def tell() -> None:
         with transaction.atomic():
             seq = append_events(session_id, [NewEvent("session.workspace.changed", PAYLOAD)])
-        crowd.until_all_heard(b'"seq":%d,' % seq)
+        crowd.wait_until_all_received(b'"seq":%d,' % seq)
 
     writer = DatabaseThread("bench")
     try:
@@ -89,7 +89,7 @@ class Crowd:
 
     def __init__(self, port: int, path: str, tokens: Sequence[str]):
         self._sockets: dict[int, socket.socket] = {}
-        self._heard: dict[int, bytes] = {}
+        self._unread: dict[int, bytes] = {}
         self._poll = select.epoll()
         for token in tokens:
             one = handshake(port, path, token)
@@ -104,9 +104,9 @@ class Crowd:
     def ring(self) -> None:
         """Let one client send a message, and wait until all have received the other server's answer."""
         next(iter(self._sockets.values())).sendall(EMPTY_FRAME)
-        self.until_all_heard(b'"payload"')
+        self.wait_until_all_received(b'"payload"')
 
-    def until_all_heard(self, words: bytes) -> None:
+    def wait_until_all_received(self, words: bytes) -> None:
         """Read until each client has received ``words``; raise AssertionError if one is late or lost."""
         waiting, deadline = set(self._sockets), time.monotonic() + WITHIN
         while waiting:
@@ -114,11 +114,11 @@ class Crowd:
             for descriptor, _ in self._poll.poll(1):
                 data = self._sockets[descriptor].recv(65536)
                 assert data, "a socket was closed"
-                heard = self._heard.pop(descriptor, b"") + data
+                heard = self._unread.pop(descriptor, b"") + data
                 if words in heard:
                     waiting.discard(descriptor)
                 else:
-                    self._heard[descriptor] = heard
+                    self._unread[descriptor] = heard
 
 
 def handshake(port: int, path: str, token: str) -> socket.socket:

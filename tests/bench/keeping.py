@@ -82,8 +82,8 @@ def machine() -> dict[str, str]:
     """Return what figures depend on besides the code; the host's name is left out."""
     return {
         "cores": str(os.cpu_count()),
-        "processor": _told("/proc/cpuinfo", "model name"),
-        "memory": _told("/proc/meminfo", "MemTotal"),
+        "processor": _labelled_value("/proc/cpuinfo", "model name"),
+        "memory": _labelled_value("/proc/meminfo", "MemTotal"),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
@@ -91,7 +91,7 @@ def machine() -> dict[str, str]:
     }
 
 
-def _told(path: str, name: str) -> str:
+def _labelled_value(path: str, name: str) -> str:
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         label, _, value = line.partition(":")
         if label.strip() == name:

@@ -29,7 +29,7 @@ from tests.preloaded import PreloadedProcess
 
 WITHIN = 60.0
 """Timeout in seconds for the start and the turn."""
-ASKED = "SELECT seq, name, payload, at FROM session_events WHERE session_id = ? AND seq > ? ORDER BY seq"
+QUERY = "SELECT seq, name, payload, at FROM session_events WHERE session_id = ? AND seq > ? ORDER BY seq"
 
 
 def of_a_turn(world: World, seconds: float) -> list[Figure]:
@@ -72,7 +72,7 @@ def _watch(session_id: uuid.UUID, home: Path) -> tuple[list[float], list[float]]
             assert time.monotonic() < deadline, "the agent's turn did not end in time"
             select.select([listener], [], [], 0.25)
             drain(listener)
-            rows = reader.execute(ASKED, (session_id.hex, seq)).fetchall()
+            rows = reader.execute(QUERY, (session_id.hex, seq)).fetchall()
             now = time.time()
             seq = rows[-1][0] if rows else seq
             over = any(name == "session.run.completed" for _, name, _, _ in rows)

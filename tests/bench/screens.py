@@ -89,7 +89,7 @@ def _beside_agent(world: World, page: Page, seconds: float) -> list[float]:
         page.evaluate(WATCH, "#messages")
         intents.queue_prompt(session.id, "fast", f"work {seconds:g} at {RATE}", world.user)
         eventually(lambda: session.runs.filter(state="completed").exists(), timeout=60, describe="the turn has ended")
-        return _delays(_seen(page, seconds), _said(ExecutorRunning.objects.get(session=session)))
+        return _delays(_seen(page, seconds), _sent_times(ExecutorRunning.objects.get(session=session)))
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def _seen(page: Page, seconds: float) -> dict[str, float]:
     return seen
 
 
-def _said(execution: ExecutorRunning) -> dict[int, float]:
+def _sent_times(execution: ExecutorRunning) -> dict[int, float]:
     """Return when each tick entered the journal."""
     place = state_directory(settings.KANDEV_DATA_DIR, str(execution.id))
     lines = journal_files.read_lines(journal_files.journal_directory(place.path))

@@ -107,10 +107,10 @@ async def wait_for_reconnection(harness: DockerHarness) -> None:
     """Wait until the engine has received another request for events."""
     calls = len(harness.engine.calls())
 
-    def asked() -> bool:
+    def is_requested() -> bool:
         return any("/events" in call for call in harness.engine.calls()[calls:])
 
-    await eventually_async(asked, describe="there is another connection")
+    await eventually_async(is_requested, describe="there is another connection")
 
 
 async def test_sessions_are_rechecked_after_an_engine_was_away(

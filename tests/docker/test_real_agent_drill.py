@@ -50,7 +50,7 @@ def drill(deployment: DockerDeployment, model: ModelServer, image: str) -> RealA
     """Return an agent in a container that was told the word; interrupted turns are not continued automatically."""
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
-    made = RealAgentDrill(deployment, model, NAME, deployment.home, told=1)
+    made = RealAgentDrill(deployment, model, NAME, deployment.home, word_number=1)
     values = {"name": "with the agent", "runtime": "local_docker", "config": {"image": image}}
     executor = deployment.api("POST", "executors/", values)["id"]
     agent = codex_acp_in(made.home, model.url)

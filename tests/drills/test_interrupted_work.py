@@ -38,7 +38,7 @@ def _change_files(session: Session) -> None:
     (worktree / "new.py").write_text("half = True\n")
 
 
-def _told(session: Session, count: int) -> str:
+def _context_text(session: Session, count: int) -> str:
     """Return the text that the agent got with its ``count``-th prompt, according to the journal."""
 
     def given() -> list[str]:
@@ -67,13 +67,13 @@ def test_only_the_next_prompt_describes_interrupted_work(deployment: Deployment,
         os.kill(_agent_pid(session), signal.SIGKILL)
     eventually(lambda: len(session.receipts()) >= 2, timeout=60, describe="the agent was started again")
     session.prompt("and now?")
-    text = _told(session, 3)
+    text = _context_text(session, 3)
     _check(text)
     assert "Verify what is there before you repeat" in text
     assert text.endswith("\n\nand now?")
     session.wait_for("WAITING_FOR_INPUT")
     session.prompt("once more")
-    assert _told(session, 4) == "once more"
+    assert _context_text(session, 4) == "once more"
     assert [row["text"] for row in session.prompts()][-2:] == ["and now?", "once more"]
 
 
@@ -86,14 +86,14 @@ def test_continue_prompt_describes_interrupted_work(deployment: Deployment) -> N
     # Asked to continue, the agent writes the file again: this time nothing must block it.
     (Path(session.row["worktree_path"]) / "pipe").unlink()
     os.kill(_agent_pid(session), signal.SIGKILL)
-    text = _told(session, 3)
+    text = _context_text(session, 3)
     _check(text)
     assert "verify before repeating" in text
     row = session.prompts()[-1]
     assert (row["kind"], row["text"]) == ("continue", text)
     session.wait_for("WAITING_FOR_INPUT")
     session.prompt("and now?")
-    assert _told(session, 4) == "and now?"
+    assert _context_text(session, 4) == "and now?"
 
 
 def _agent_pid(session: Session) -> int:

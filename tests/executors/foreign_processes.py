@@ -57,7 +57,7 @@ class Recorder:
     def __init__(self, process: subprocess.Popen[str], family: int, address: str | tuple[str, int]):
         self._process, self._family, self._address = process, family, address
 
-    def heard(self) -> bytes:
+    def received(self) -> bytes:
         """Return all that was sent on connections that are closed by now."""
         with socket.socket(self._family) as last:
             last.connect(self._address)

@@ -38,7 +38,7 @@ async def test_token_is_not_sent_to_a_port_of_this_machine(spec: LaunchSpec) -> 
             await AgentctlClient.of(facts).status()
         assert caught.value.details["reason"] == "bad_url"
         assert (await observe(facts)).observed is not Observed.ALIVE
-        assert stranger.heard() == b""
+        assert stranger.received() == b""
 
 
 @as_root
@@ -54,7 +54,7 @@ async def test_socket_of_another_user_receives_nothing(spec: LaunchSpec) -> None
                 await AgentctlClient.of(facts).status()
             assert caught.value.details["reason"] == "other_user"
             assert (await observe(facts)).reason == "foreign"
-            assert stranger.heard() == b""
+            assert stranger.received() == b""
     finally:
         path.unlink(missing_ok=True)
         directory.rmdir()

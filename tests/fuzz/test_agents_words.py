@@ -129,13 +129,13 @@ class FakePipes:
     """The pipes of an agent that writes ``data`` and exits."""
 
     def __init__(self, data: list[bytes]):
-        self.data, self.heard = data, list[bytes]()
+        self.data, self.received = data, list[bytes]()
 
     async def read(self) -> bytes:
         return self.data.pop(0) if self.data else b""
 
     async def write(self, data: bytes) -> None:
-        self.heard.append(data)
+        self.received.append(data)
 
 
 MESSAGE = record(
@@ -153,7 +153,7 @@ LINE = st.binary(max_size=60) | MESSAGE.map(encoded)
 @given(lines=st.lists(LINE, max_size=8), cut=st.integers(1, 50))
 async def test_any_line_leaves_the_conversation_working(lines: list[bytes], cut: int) -> None:
     whole = b"\n".join([*lines, b'{"jsonrpc": "2.0", "method": "at/last", "params": {}}', b""])
-    mouth = FakePipes([whole[at : at + cut] for at in range(0, len(whole), cut)])
+    client = FakePipes([whole[at : at + cut] for at in range(0, len(whole), cut)])
     reports: list[str] = []
 
     async def answer(method: str, params: Any) -> Any:
@@ -162,7 +162,7 @@ async def test_any_line_leaves_the_conversation_working(lines: list[bytes], cut:
     async def wait_for_room() -> None:
         await asyncio.sleep(0)
 
-    process: Any = SimpleNamespace(stdin=mouth, stdout=mouth)
+    process: Any = SimpleNamespace(stdin=client, stdout=client)
     wire = JsonRpcConnection(
         process,
         on_notification=lambda method, params: reports.append(method),
@@ -174,4 +174,4 @@ async def test_any_line_leaves_the_conversation_working(lines: list[bytes], cut:
     await eventually_async(wire.closed.is_set, describe="all input is handled")
     await wire.close()
     assert reports[-1] == "at/last"
-    assert all(isinstance(orjson.loads(one), dict) for one in mouth.heard)
+    assert all(isinstance(orjson.loads(one), dict) for one in client.received)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.services import ROOT
 
-ASKED = """
+PROBE = """
 import json
 from django.conf import settings
 kinds = ("SESSION", "CSRF")
@@ -24,7 +24,7 @@ print(json.dumps([cookies, settings.KANDEV_COOKIE_PREFIX, settings.ALLOWED_HOSTS
 def settings_of(**environment: str) -> Any:
     """Return names and attributes of the cookies, the prefix of cookie names, and the allowed hosts."""
     env = os.environ | {"DJANGO_SETTINGS_MODULE": "kandev.settings", **environment}
-    done = subprocess.run([sys.executable, "-c", ASKED], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 

@@ -49,7 +49,7 @@ def notify(elsewhere: psycopg.Connection) -> None:
     elsewhere.execute("SELECT pg_notify(%s, 'another host')", (CHANNEL,))
 
 
-def heard(elsewhere: psycopg.Connection, timeout: float) -> int:
+def count_notices(elsewhere: psycopg.Connection, timeout: float) -> int:
     """Return how many notifications another host receives within ``timeout`` seconds, at most one."""
     return len(list(elsewhere.notifies(timeout=timeout, stop_after=1)))
 
@@ -68,14 +68,15 @@ def test_write_on_this_host_wakes_another_host(listener: socket.socket, elsewher
     with transaction.atomic():
         count_wakeups(listener)
         append_events(session.id, [NewEvent("tick")])
-    assert heard(elsewhere, 10) >= 1  # on a busy machine, the notification of the new session may come after LISTEN
+    # On a busy machine, the notification of the new session may come after LISTEN.
+    assert count_notices(elsewhere, 10) >= 1
     assert count_wakeups(listener) == 1, "woken by the socket, not by its own notification"
 
 
 def test_process_that_only_writes_wakes_another_host_without_a_relay(elsewhere: psycopg.Connection) -> None:
     elsewhere.execute(f"LISTEN {CHANNEL}")
     wakeups.notify()
-    assert heard(elsewhere, 10) == 1
+    assert count_notices(elsewhere, 10) == 1
 
 
 def test_many_wakeups_do_not_block_and_become_few_notifications(elsewhere: psycopg.Connection) -> None:
@@ -84,7 +85,7 @@ def test_many_wakeups_do_not_block_and_become_few_notifications(elsewhere: psyco
     for _ in range(5000):
         relay.tell()
     relay.start()
-    assert heard(elsewhere, 10) == 1
+    assert count_notices(elsewhere, 10) == 1
     relay.end()
     relay.join(PATIENCE)
     assert len(list(elsewhere.notifies(timeout=0.1))) < 5

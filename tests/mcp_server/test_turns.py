@@ -90,7 +90,7 @@ def ended(session: TaskSession, message_id: str, run: str = "completed", first_s
     return row
 
 
-def asked(session: TaskSession, seq: int, message_id: str) -> None:
+def add_user_message(session: TaskSession, seq: int, message_id: str) -> None:
     """Add a prompt to the conversation."""
     row = message(session, seq, "Paint it")
     row.role, row.key = "user", message_id
@@ -100,10 +100,10 @@ def asked(session: TaskSession, seq: int, message_id: str) -> None:
 def test_answer_is_the_agents_last_message_of_that_turn(world: World) -> None:
     ended(world.session, "one")
     ended(world.session, "two", first_seq=3)
-    asked(world.session, 1, "one")
+    add_user_message(world.session, 1, "one")
     message(world.session, 2, "Let me see.")
     message(world.session, 3, "It is ", "green.")
-    asked(world.session, 4, "two")
+    add_user_message(world.session, 4, "two")
     message(world.session, 5, "Blue.")
     one, two = turn_of(world, "one"), turn_of(world, "two")
     assert (one.outcome, one.finished, one.answer, one.started_at_seq) == (Outcome.ENDED, True, "It is green.", 0)
@@ -112,7 +112,7 @@ def test_answer_is_the_agents_last_message_of_that_turn(world: World) -> None:
 
 def test_long_answer_is_truncated_and_its_length_reported(world: World) -> None:
     ended(world.session, "one")
-    asked(world.session, 1, "one")
+    add_user_message(world.session, 1, "one")
     message(world.session, 2, "a" * 30_000)
     turn = turn_of(world)
     assert (len(turn.answer or ""), turn.answer_length) == (turns.ANSWER_LIMIT, 30_000)
@@ -121,7 +121,7 @@ def test_long_answer_is_truncated_and_its_length_reported(world: World) -> None:
 @pytest.mark.parametrize("run", ["failed", "cancelled", "interrupted"])
 def test_turn_without_success_has_no_answer(world: World, run: str) -> None:
     ended(world.session, "one", run)
-    asked(world.session, 1, "one")
+    add_user_message(world.session, 1, "one")
     message(world.session, 2, "I have begun")
     turn = turn_of(world, "one")
     assert (turn.outcome, turn.finished, turn.answer) == (run, True, None)

@@ -37,7 +37,7 @@ class Receiver:
         """Return the host and port with which a deployment allows it."""
         return f"127.0.0.1:{self.port}"
 
-    def told(self) -> list[dict[str, Any]]:
+    def calls(self) -> list[dict[str, Any]]:
         """Return the decoded bodies of the requests."""
         return [json.loads(body) for _, body in self.requests]
 

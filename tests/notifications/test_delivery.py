@@ -203,8 +203,8 @@ def test_webhook_gets_each_item_in_a_signed_request(world: World, receiver: Rece
     raise_item_of(world.session, "held")
     notifying.run_notifications()
     notifying.run_notifications()
-    assert [call["item"]["kind"] for call in receiver.told()] == ["permission", "held"]
-    first, (headers, body) = receiver.told()[0], receiver.requests[0]
+    assert [call["item"]["kind"] for call in receiver.calls()] == ["permission", "held"]
+    first, (headers, body) = receiver.calls()[0], receiver.requests[0]
     assert is_genuine(hook.secret, headers, body)
     assert (first["type"], first["item"]["key"], first["session_id"]) == (
         "attention.raised",
@@ -290,7 +290,7 @@ def test_failed_test_call_is_not_retried(world: World, receiver: Receiver) -> No
     delivery = send_test_call(world.member, hook)
     assert give(delivery.id)["given"] == 1
     delivery.refresh_from_db()
-    assert (delivery.state, receiver.told()[0]["type"]) == ("failed", "ping")
+    assert (delivery.state, receiver.calls()[0]["type"]) == ("failed", "ping")
 
 
 def test_test_calls_are_rate_limited_per_user(world: World, receiver: Receiver) -> None:
@@ -324,7 +324,7 @@ def test_test_calls_occupy_one_worker_of_a_machine(world: World, receiver: Recei
         assert give(delivery.id) == notify() == {"planned": 0, "given": 0, "forgotten": 0}
         assert receiver.requests == []
     assert give(delivery.id)["given"] == 1
-    assert receiver.told()[0]["type"] == "ping"
+    assert receiver.calls()[0]["type"] == "ping"
 
 
 def test_round_sends_tests_that_are_requested_meanwhile(

@@ -51,7 +51,7 @@ def lines_of_a_real_agent(directory: Path) -> list[Line]:
     return asyncio.run(ask())
 
 
-def asked() -> TaskSession:
+def waiting_session() -> TaskSession:
     session = running_session()
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
     return session
@@ -70,7 +70,7 @@ def requested_tool_call(session: TaskSession) -> dict[str, Any]:
 
 
 def test_row_card_inbox_and_email_show_the_tool_call(tmp_path: Path) -> None:
-    session = asked()
+    session = waiting_session()
     ingest(session, lines_of_a_real_agent(tmp_path))
 
     assert requested_tool_call(session) == TOOL_CALL
@@ -86,21 +86,21 @@ def test_row_card_inbox_and_email_show_the_tool_call(tmp_path: Path) -> None:
 
 
 def test_call_may_come_from_an_earlier_batch() -> None:
-    session, journal = asked(), Journal()
+    session, journal = waiting_session(), Journal()
     ingest(session, [*journal.turn_begins("p1"), journal.tool("call-1", **TOOL_CALL)], lease=None)
     ingest(session, [permission(journal)], lease=None)
     assert requested_tool_call(session) == TOOL_CALL
 
 
 def test_fields_of_the_request_take_precedence() -> None:
-    session, journal = asked(), Journal()
+    session, journal = waiting_session(), Journal()
     lines = [*journal.turn_begins("p1"), journal.tool("call-1", **TOOL_CALL), permission(journal, title="Delete all")]
     ingest(session, lines)
     assert requested_tool_call(session) == {**TOOL_CALL, "title": "Delete all"}
 
 
 def test_later_updates_of_the_call_complete_the_request() -> None:
-    session, journal = asked(), Journal()
+    session, journal = waiting_session(), Journal()
     ingest(session, [*journal.turn_begins("p1"), permission(journal)], lease=None)
     assert session.attention.get(kind="permission").why == "The agent does not say what it wants to do."
     ingest(session, [journal.tool("call-1", **TOOL_CALL), journal.tool("call-2", title="Another")], lease=None)
@@ -116,7 +116,7 @@ def _key(session: TaskSession) -> str:
 
 @pytest.mark.parametrize("together", [True, False], ids=["one batch", "two batches"])
 def test_changed_call_is_shown_and_the_key_of_the_earlier_one_is_refused(together: bool) -> None:
-    session, journal = asked(), Journal()
+    session, journal = waiting_session(), Journal()
     begin = [*journal.turn_begins("p1"), journal.tool("call-1", **TOOL_CALL), permission(journal)]
     ingest(session, begin, lease=None)
     user = User.objects.create_user("reader")
@@ -136,7 +136,7 @@ def test_changed_call_is_shown_and_the_key_of_the_earlier_one_is_refused(togethe
 
 
 def test_unchanged_call_keeps_its_key() -> None:
-    session, journal = asked(), Journal()
+    session, journal = waiting_session(), Journal()
     begin = [*journal.turn_begins("p1"), journal.tool("call-1", **TOOL_CALL), permission(journal)]
     ingest(session, begin, lease=None)
     again = journal.line(JournalKind.TOOL_UPDATE, tool_call_id="call-1", status="pending", **TOOL_CALL)

@@ -53,7 +53,7 @@ def write_receipts(session: TaskSession, *words: str) -> None:
             record_raw_event(transaction, "session.receipt", kind=word)
 
 
-def told(folder: Path, session: TaskSession) -> list[tuple[Any, ...]]:
+def exported_lines(folder: Path, session: TaskSession) -> list[tuple[Any, ...]]:
     """Return the log according to the record."""
     events = map(line_to_event, log_of(folder, session))
     return [(one.seq, one.name, one.payload, one.at, one.once) for one in events]
@@ -66,7 +66,7 @@ def test_record_has_every_event_once_and_in_order(folder: Path) -> None:
     write_receipts(sessions[1], *map(str, range(1200)))
     export_all()
     for session in sessions:
-        assert told(folder, session) == events_of(session)
+        assert exported_lines(folder, session) == events_of(session)
         assert (folder / f"{session.id}.json").exists()
 
 
@@ -80,7 +80,7 @@ def test_sessions_that_keep_growing_are_exported_in_turn(folder: Path) -> None:
             write_receipts(session, "more")
         exporter.step()
     exporter.close()
-    assert sorted(len(told(folder, session)) for session in sessions) == [2, 3, 4]
+    assert sorted(len(exported_lines(folder, session)) for session in sessions) == [2, 3, 4]
 
 
 def test_snapshot_conforms_to_the_format(folder: Path) -> None:
@@ -138,7 +138,7 @@ def test_torn_end_is_truncated_and_rewritten(folder: Path, torn: bytes) -> None:
     write_receipts(session, "more")
     export_all()
     assert log.read_bytes().startswith(whole)
-    assert told(folder, session) == events_of(session)
+    assert exported_lines(folder, session) == events_of(session)
 
 
 def test_interrupted_export_continues_after_its_last_seq(folder: Path) -> None:
@@ -166,7 +166,7 @@ def test_interrupted_export_continues_after_its_last_seq(folder: Path) -> None:
         export_all(exporter)
         exporter.close()
         for session in sessions:
-            assert told(folder, session) == events_of(session), f"seed {seed}"
+            assert exported_lines(folder, session) == events_of(session), f"seed {seed}"
 
 
 def test_only_one_of_two_exporters_writes(folder: Path) -> None:
@@ -175,10 +175,10 @@ def test_only_one_of_two_exporters_writes(folder: Path) -> None:
     first.step(final=True)
     write_receipts(session, "more")
     assert second.step(final=True) is False
-    assert len(told(folder, session)) == session.last_seq
+    assert len(exported_lines(folder, session)) == session.last_seq
     first.close()
     export_all(second)
-    assert told(folder, session) == events_of(session)
+    assert exported_lines(folder, session) == events_of(session)
     second.close()
 
 
@@ -205,7 +205,7 @@ def test_only_one_of_two_hosts_exports(tmp_path: Path, settings: Any) -> None:
     async def exports_all(name: str) -> bool:
         await step(name)
         folder = tmp_path / name / "sessions"
-        return bool(list(folder.glob("*.jsonl"))) and told(folder, session) == events_of_session
+        return bool(list(folder.glob("*.jsonl"))) and exported_lines(folder, session) == events_of_session
 
     asyncio.run(race())
     threads["two"].close()
@@ -224,12 +224,12 @@ def test_unwritable_session_is_reported_once_and_stops_no_other(
             write_receipts(bad, word)
             write_receipts(good, word)
             exporter.step(final=True)
-    assert told(folder, good) == events_of(good)
+    assert exported_lines(folder, good) == events_of(good)
     assert len([record for record in caplog.records if str(bad.id) in record.getMessage()]) == 1
 
     obstacle.rmdir()
     export_all(exporter)
-    assert told(folder, bad) == events_of(bad)
+    assert exported_lines(folder, bad) == events_of(bad)
     exporter.close()
 
 
@@ -242,7 +242,7 @@ def test_unwritten_session_is_remembered_over_a_restart(folder: Path) -> None:
     first.close()
     obstacle.rmdir()
     export_all()
-    assert told(folder, bad) == events_of(bad)
+    assert exported_lines(folder, bad) == events_of(bad)
 
 
 def test_unusable_directory_is_reported_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -254,7 +254,7 @@ def test_unusable_directory_is_reported_once(folder: Path, caplog: pytest.LogCap
     folder.unlink()
     session = session_with_history()
     export_all(exporter)
-    assert told(folder, session) == events_of(session)
+    assert exported_lines(folder, session) == events_of(session)
     exporter.close()
 
 
@@ -277,7 +277,7 @@ def test_full_disk_leaves_the_record_unchanged(folder: Path, monkeypatch: pytest
     exporter.close()
     monkeypatch.setattr(os, "pwrite", write)
     export_all()
-    assert told(folder, session) == events_of(session)
+    assert exported_lines(folder, session) == events_of(session)
 
 
 def test_cost_depends_on_what_has_changed(folder: Path) -> None:
@@ -330,7 +330,7 @@ def test_record_of_another_log_is_set_aside(folder: Path) -> None:
     TaskSession.objects.filter(id=session.id).update(last_seq=session.last_seq - 1)
     write_receipts(session, "another end")
     export_all()
-    assert told(folder, session) == events_of(session)
+    assert exported_lines(folder, session) == events_of(session)
     kept = list((folder / "superseded").glob("*/*.messages.jsonl"))
     assert [path.read_bytes() for path in kept] == [other]
     shutil.rmtree(folder)

@@ -104,7 +104,7 @@ async def test_killed_turn_keeps_the_conversation(
     assert (resumed.outcome, resumed.resume_token) == ("resumed", token)
     assert await ask(driver, "what was the word?") == "end_turn"
 
-    assert host.said().endswith("PELICAN")
+    assert host.agent_text().endswith("PELICAN")
     assert set(host.tokens) == {token}
 
 
@@ -135,7 +135,7 @@ async def test_cancelled_turn_leaves_a_usable_conversation(
     assert await turn == "cancelled"
     assert driver.pid is None
     await ask(driver, "what was the word?")
-    assert host.said().endswith("PELICAN")
+    assert host.agent_text().endswith("PELICAN")
 
 
 async def test_unknown_thread_is_reported_by_its_patterns(

@@ -48,7 +48,7 @@ class RememberingHost:
     def agent_gone(self, exit_code: int | None) -> None:
         self.lines.append(("gone", {"exit_code": exit_code}))
 
-    def said(self) -> str:
+    def agent_text(self) -> str:
         """Return all text of the agent."""
         return "".join(str(body["text"]) for kind, body in self.lines if kind == "message.agent")
 
@@ -95,11 +95,11 @@ async def test_conversation_outlives_its_agent_process(name: str, model: ModelSe
     async with started(agent, workspace) as (driver, host, first):
         assert first.outcome == "created"
         assert await ask(driver, "Please remember the word heron") == "end_turn"
-        assert host.said().endswith("ok")
+        assert host.agent_text().endswith("ok")
         await eventually_async(lambda: agent.has_kept("heron"), describe="the agent has stored the word")
         await driver.stop(0)
     async with started(agent, workspace, first.resume_token) as (driver, host, second):
         assert second.outcome == "loaded"
         assert any("heron" in text for text in second.replayed_user_texts)
         assert await ask(driver, "what was the word?") == "end_turn"
-        assert host.said().endswith("heron")
+        assert host.agent_text().endswith("heron")

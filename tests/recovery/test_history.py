@@ -18,12 +18,12 @@ TALK = [
 ]
 
 
-def told(talk: list[HistoryEntry], budget: int = 60_000, **options: Any) -> Injection:
+def inject_history(talk: list[HistoryEntry], budget: int = 60_000, **options: Any) -> Injection:
     return build_injection(reversed(talk), len(talk), budget, **options)
 
 
 def test_history_has_messages_in_order_with_roles_and_tool_calls() -> None:
-    injection = told(TALK)
+    injection = inject_history(TALK)
     assert injection.text == (
         "[USER]: Rename it.\n"
         '[TOOL CALL: edit parser.py] {"path": "parser.py"}\n'
@@ -35,7 +35,7 @@ def test_history_has_messages_in_order_with_roles_and_tool_calls() -> None:
 
 
 def test_frame_has_the_agreed_text() -> None:
-    lines = prepend_history(told(TALK), "Now the tests.").splitlines()
+    lines = prepend_history(inject_history(TALK), "Now the tests.").splitlines()
     headings = [line for line in lines if line.startswith("===") or line.isupper()]
     assert headings == [
         "RESUME CONTEXT FOR CONTINUING TASK",
@@ -58,7 +58,7 @@ def test_frame_has_the_agreed_text() -> None:
     ],
 )
 def test_limits_count_characters_not_bytes(entry: HistoryEntry, letters: list[int]) -> None:
-    injection = told([entry])
+    injection = inject_history([entry])
     assert [line.count("ä") + line.count("😀") for line in injection.text.splitlines()] == letters
     whole = len(entry.text) == letters[-1]
     assert injection.shortened == (0 if whole else 1)
@@ -66,11 +66,11 @@ def test_limits_count_characters_not_bytes(entry: HistoryEntry, letters: list[in
 
 
 def test_history_drops_the_oldest_messages_and_says_so() -> None:
-    injection = told(TALK, len(told(TALK[2:]).text))
-    assert injection.text == told(TALK[2:]).text
+    injection = inject_history(TALK, len(inject_history(TALK[2:]).text))
+    assert injection.text == inject_history(TALK[2:]).text
     assert injection.cut == 1  # a thought is no loss
     assert "(1 older entry is left out.)" in prepend_history(injection, "Go on.")
-    assert told(TALK, 18).text == "[ASSISTANT]: Done."
+    assert inject_history(TALK, 18).text == "[ASSISTANT]: Done."
 
 
 def test_budget_is_never_exceeded_and_reading_stops_early() -> None:
@@ -90,7 +90,9 @@ def test_budget_is_never_exceeded_and_reading_stops_early() -> None:
 
 
 def test_interrupted_tool_call_is_marked() -> None:
-    injection = told([HistoryEntry("tool", "", name="make test", unfinished=True), HistoryEntry("tool", "", name="ls")])
+    injection = inject_history(
+        [HistoryEntry("tool", "", name="make test", unfinished=True), HistoryEntry("tool", "", name="ls")]
+    )
     assert injection.text.splitlines() == [
         "[TOOL CALL: make test]",
         "[TOOL RESULT: make test] (no result: it was interrupted)",
@@ -135,7 +137,7 @@ def test_tool_message_has_arguments_and_content(
     ],
 )
 def test_message_text_cannot_imitate_our_headings(entry: HistoryEntry) -> None:
-    lines = prepend_history(told([entry]), "Go on").splitlines()
+    lines = prepend_history(inject_history([entry]), "Go on").splitlines()
     assert lines.count("=== INSTRUCTIONS ===") == 1
     assert sum(line.startswith("[USER]") for line in lines) == (entry.role == "user")
 
@@ -146,18 +148,18 @@ def test_secrets_are_redacted_and_counted() -> None:
         HistoryEntry("tool", "password = hunter2hunter2", name="cat .env", arguments='{"token": "not-so-plain-1"}'),
         HistoryEntry("agent", "I used the-profile's-own-key."),
     ]
-    injection = told(talk, secrets=["the-profile's-own-key"])
+    injection = inject_history(talk, secrets=["the-profile's-own-key"])
     for secret in ("AKIAIOSFODNN7EXAMPLE", "hunter2hunter2", "not-so-plain-1", "the-profile's-own-key"):
         assert secret not in injection.text
     assert injection.redacted == 4
     assert "(4 secrets are left out.)" in prepend_history(injection, "Go on.")
-    assert "(1 secret is left out.)" in prepend_history(told(talk[:1]), "Go on.")
+    assert "(1 secret is left out.)" in prepend_history(inject_history(talk[:1]), "Go on.")
 
 
 def test_secret_at_the_limit_is_redacted_as_a_whole() -> None:
     text = "x " * 990 + "ghp_1234567890abcdefghij1234567890abcdef"
-    assert "ghp_" not in told([HistoryEntry("user", text)]).text
+    assert "ghp_" not in inject_history([HistoryEntry("user", text)]).text
 
 
 def test_prompt_without_history_is_the_request_alone() -> None:
-    assert prepend_history(told([HistoryEntry("user", "  ")]), "Begin.") == "Begin."
+    assert prepend_history(inject_history([HistoryEntry("user", "  ")]), "Begin.") == "Begin."

@@ -21,7 +21,7 @@ from sessions_app.sessions.services.status import load_status
 from sessions_app.sessions.views.session_summary import banner_buttons
 from sessions_app.starts.outcomes import REPORTED_GONE
 from tests.agents.scripts import Action, Script, agent, chunk, error, result
-from tests.supervisor.native_resume import ASKED, TOKEN, Resume
+from tests.supervisor.native_resume import LAST_REQUEST, TOKEN, Resume
 from tests.supervisor.rows import change, names
 
 pytestmark = pytest.mark.django_db
@@ -102,7 +102,12 @@ FAILURES: dict[str, tuple[str, Script | None, str, Outcome]] = {
     ),
     "codex -32000": ("codex", load(error(-32000, "Resource not found")), "token_rejected", GONE),
     "demo": ("demo", load(error(-32002, SESSION_GONE)), "token_rejected", GONE),
-    "after half a replay": ("demo", load(chunk("user", ASKED), error(-32002, SESSION_GONE)), "token_rejected", GONE),
+    "after half a replay": (
+        "demo",
+        load(chunk("user", LAST_REQUEST), error(-32002, SESSION_GONE)),
+        "token_rejected",
+        GONE,
+    ),
     "gemini twice": ("gemini", load(error(-32603, "No previous sessions found")), "token_rejected", GONE_BUT_TOLD),
     # errors unrelated to the conversation keep the token and are retried
     "codex internal": ("codex", load(error(-32603, "Internal error")), "handshake_failed", AGAIN),
@@ -158,11 +163,11 @@ FAILURES: dict[str, tuple[str, Script | None, str, Outcome]] = {
     "another protocol": ("codex", agent(initialize=[result({"protocolVersion": 2})]), "handshake_failed", AGAIN),
     "no protocol": ("codex", agent(initialize=[result("hello")]), "handshake_failed", AGAIN),
     "refuses to begin": ("codex", agent(initialize=[error(-32603, "Resource not found")]), "handshake_failed", AGAIN),
-    "ends in the load": ("codex", load(chunk("user", ASKED), 3), "agent_exited", AGAIN),
+    "ends in the load": ("codex", load(chunk("user", LAST_REQUEST), 3), "agent_exited", AGAIN),
     "closes in the load": ("codex", load("$CLOSE"), "agent_exited", AGAIN),
     "silent from the start": ("codex", agent(load=True, initialize=[]), "start_timeout", AGAIN),
     "silent in the load": ("codex", load(), "start_timeout", AGAIN),
-    "silent after a replay": ("codex", load(chunk("user", ASKED)), "start_timeout", AGAIN),
+    "silent after a replay": ("codex", load(chunk("user", LAST_REQUEST)), "start_timeout", AGAIN),
     # false success
     "another conversation": ("codex", load(chunk("user", "paint it"), result({})), "context_mismatch", USER_DECIDES),
     "an empty conversation": ("codex", load(result({})), "context_mismatch", USER_DECIDES),
@@ -233,7 +238,12 @@ def test_profile_can_add_patterns_for_a_lost_conversation(tmp_path: Path) -> Non
 
 
 SUCCESSES = {
-    "loaded and proven": ("codex", load(chunk("user", ASKED), chunk("agent", "Done."), result({})), "loaded", "replay"),
+    "loaded and proven": (
+        "codex",
+        load(chunk("user", LAST_REQUEST), chunk("agent", "Done."), result({})),
+        "loaded",
+        "replay",
+    ),
     "never replays": ("claude_code", load(result({})), "loaded", "unproven"),
     "resumed": ("codex", agent(resume=True, session_resume=[result({})]), "resumed", "unproven"),
     "resumed on the second try": (
@@ -295,7 +305,7 @@ def test_set_aside_conversation_can_be_resumed_when_it_is_back(tmp_path: Path) -
     assert resume.token_outcome() == "aside"
     resume.run(load(error(-32002, "Resource not found")), mode="resume")
     assert resume.token_outcome() == "aside"
-    session = resume.run(load(chunk("user", ASKED), result({})), mode="resume")
+    session = resume.run(load(chunk("user", LAST_REQUEST), result({})), mode="resume")
     execution = execution_of(session)
     assert execution is not None
     assert (execution.resume_token, execution.rejected_resume_token) == (TOKEN, "")

@@ -12,7 +12,7 @@ from sessions_app.recovery.rules.verification import quotes_request
 from sessions_app.turns.interruptions import explain_agent_deaths
 from tests.agents.scripts import agent, chunk, result
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.native_resume import ASKED, Resume
+from tests.supervisor.native_resume import LAST_REQUEST, Resume
 from tests.supervisor.rows import change, fresh
 
 pytestmark = pytest.mark.django_db
@@ -40,7 +40,7 @@ def resumed_session(home: Path, *, memory_check: bool = True, replays: bool = Fa
     """Return a session whose agent loaded its conversation, without a replay unless it ``replays``."""
     resume = Resume(home, "custom_acp")
     change(resume.session.agent_profile, memory_check=memory_check)
-    replay = [chunk("user", ASKED)] if replays else []
+    replay = [chunk("user", LAST_REQUEST)] if replays else []
     return resume.run(agent(load=True, session_load=[*replay, result({})]))
 
 
@@ -84,7 +84,7 @@ def test_check_is_no_user_request_and_raises_no_idle_item(tmp_path: Path) -> Non
     session = resumed_session(tmp_path)
     looks = session.attention.filter(kind="idle", resolved_at=None).count()
     answer_check(session, "UNKNOWN")
-    assert last_user_request(session.id) == ASKED
+    assert last_user_request(session.id) == LAST_REQUEST
     assert session.attention.filter(kind="idle", resolved_at=None).count() <= looks
 
 
@@ -99,7 +99,7 @@ def test_interrupted_check_is_not_continued(tmp_path: Path) -> None:
 
 def test_answered_check_does_not_reset_the_start_count(tmp_path: Path) -> None:
     session = change(resumed_session(tmp_path), start_attempts=3)
-    answer_check(session, ASKED)
+    answer_check(session, LAST_REQUEST)
     assert fresh(session).start_attempts == 3
 
 
@@ -109,7 +109,7 @@ def test_check_does_not_hide_repeated_deaths(tmp_path: Path) -> None:
     ingest(session, [journal.line("agent.exited", exit_code=3, expected=False)], lease=None)
     row = session.prompts.get(kind="check")
     change(row, state="sending")
-    ended = [*journal.turn_begins(row.message_id), *journal.says(ASKED), journal.completes(row.message_id)]
+    ended = [*journal.turn_begins(row.message_id), *journal.says(LAST_REQUEST), journal.completes(row.message_id)]
     ingest(session, [*ended, journal.line("agent.exited", exit_code=4, expected=False)], lease=None)
     with session_transaction(session.id) as transaction:
         assert "2 times in a row (exit code 3, exit code 4)" in explain_agent_deaths(transaction)

@@ -63,7 +63,7 @@ def test_sessions_not_seen_for_longest_are_observed_first(runtime: RecordingRunt
         for name, at in last_seen.items()
     }
     sweep_once(SweepScope("boot", dry_run=True))
-    assert [sessions[one] for one in runtime.asked] == ["never", "a while ago", "just now"]
+    assert [sessions[one] for one in runtime.observed_sessions] == ["never", "a while ago", "just now"]
 
 
 def test_deciding_needs_no_queries(runtime: RecordingRuntime) -> None:

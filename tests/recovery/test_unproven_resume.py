@@ -12,7 +12,7 @@ from executors_app.models import AgentCapability
 from sessions_app.models import TaskSession
 from tests.agents.scripts import Action, Script, agent, chunk, error, result
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.native_resume import ASKED, TOKEN, Resume
+from tests.supervisor.native_resume import LAST_REQUEST, TOKEN, Resume
 
 pytestmark = pytest.mark.django_db
 
@@ -21,7 +21,7 @@ def load(*actions: Action, version: str = "1.0", name: str = "hermes") -> Script
     return agent(load=True, name=name, version=version, session_load=[*actions, result({})])
 
 
-REPLAYS = (chunk("user", ASKED), chunk("agent", "Done."))
+REPLAYS = (chunk("user", LAST_REQUEST), chunk("agent", "Done."))
 
 
 def receipt_of(session: TaskSession) -> tuple[str, str]:

@@ -21,16 +21,16 @@ from sessions_app.recovery.rules.verification import (
     verify_resume,
 )
 
-ASKED = "Rename the class `Parser` to `Reader` everywhere."
+LAST_REQUEST = "Rename the class `Parser` to `Reader` everywhere."
 
 
-def asked(*texts: str) -> list[Request]:
+def requests_of(*texts: str) -> list[Request]:
     return [Request(text_digest(text), text) for text in texts]
 
 
 DEFAULTS: dict[str, Any] = {
     "replay": Replay(),
-    "requests": Requests(asked(ASKED)),
+    "requests": Requests(requests_of(LAST_REQUEST)),
     "known_to_replay": True,
     "names_conversation": False,
     "injected": False,
@@ -50,17 +50,17 @@ def loaded(*texts: str, **changes: Any) -> Verdict:
     [
         (verdict("native", "resumed", known_to_replay=False), "resumed", "unproven"),
         (verdict("native", "resumed", known_to_replay=False, names_conversation=True), "resumed", "pending"),
-        (verdict("native", "resumed", replay=Replay(1, [ASKED])), "resumed", "replay"),
-        (loaded("Hello", ASKED), "loaded", "replay"),
-        (loaded(ASKED, "and a later one that was interrupted"), "loaded", "replay"),
+        (verdict("native", "resumed", replay=Replay(1, [LAST_REQUEST])), "resumed", "replay"),
+        (loaded("Hello", LAST_REQUEST), "loaded", "replay"),
+        (loaded(LAST_REQUEST, "and a later one that was interrupted"), "loaded", "replay"),
         (loaded("  rename the CLASS `Parser`\nto `Reader`  everywhere. "), "loaded", "replay"),
-        (loaded(f"<context>cwd=/tmp</context> {ASKED}"), "loaded", "replay"),
+        (loaded(f"<context>cwd=/tmp</context> {LAST_REQUEST}"), "loaded", "replay"),
         (loaded("Hello", requests=Requests()), "loaded", "unproven"),
         (loaded(requests=Requests()), "loaded", "unproven"),
         (loaded(known_to_replay=False), "loaded", "unproven"),
         (loaded(known_to_replay=False, listed=True), "loaded", "unproven"),
         (loaded(requests=Requests(), listed=False), "loaded", "unproven"),
-        (loaded(ASKED, listed=False), "loaded", "replay"),
+        (loaded(LAST_REQUEST, listed=False), "loaded", "replay"),
         (verdict("history", "created", injected=True), "injected", "pending"),
         (verdict("history", "created"), "fresh", "none"),
         (verdict("fresh", "created"), "fresh", "none"),
@@ -131,7 +131,7 @@ def replay_of(*texts: str, shown: int = 20) -> Replay:
     ],
 )
 def test_replay_proves_a_conversation_only_with_all_its_requests(replayed: Replay, found: int, verified: str) -> None:
-    requests = Requests(asked(FIRST, SECOND, THIRD))
+    requests = Requests(requests_of(FIRST, SECOND, THIRD))
     result = verdict("native", "loaded", replay=replayed, requests=requests)
     assert result.comparison is not None
     assert (result.verified, result.comparison.found) == (verified, found)
@@ -140,20 +140,20 @@ def test_replay_proves_a_conversation_only_with_all_its_requests(replayed: Repla
 
 def test_requests_beyond_the_shown_texts_are_compared_by_their_digests() -> None:
     requests = [f"request number {number}" for number in range(100)]
-    assert compare_requests(asked(*requests), replay_of(*requests)).is_complete
-    assert compare_requests(asked(*requests), replay_of(*requests[:10], *requests[11:])).found == 99
+    assert compare_requests(requests_of(*requests), replay_of(*requests)).is_complete
+    assert compare_requests(requests_of(*requests), replay_of(*requests[:10], *requests[11:])).found == 99
 
 
 def test_requests_that_could_not_be_compared_are_counted() -> None:
     requests = [f"request number {number}" for number in range(25)]
-    compared = compare_requests(asked(*requests), Replay(50, requests[-20:]))
+    compared = compare_requests(requests_of(*requests), Replay(50, requests[-20:]))
     assert not compared.is_complete
     assert compared.sentence.endswith("5 others could not be compared")
 
 
 def test_older_requests_are_compared_without_their_texts() -> None:
     texts = [f"request number {number}" for number in range(100)]
-    requests = [*(Request(text_digest(text)) for text in texts[:90]), *asked(*texts[90:])]
+    requests = [*(Request(text_digest(text)) for text in texts[:90]), *requests_of(*texts[90:])]
     assert compare_requests(requests, replay_of(*texts)).is_complete
     assert compare_requests(requests, replay_of(*texts[1:])).found == 99
     without_digests = compare_requests(requests, Replay(2, [" ".join(texts)]))
@@ -161,32 +161,34 @@ def test_older_requests_are_compared_without_their_texts() -> None:
 
 
 def test_request_of_which_nothing_is_known_proves_nothing() -> None:
-    compared = compare_requests([Request(), *asked(SECOND)], replay_of(FIRST, SECOND))
+    compared = compare_requests([Request(), *requests_of(SECOND)], replay_of(FIRST, SECOND))
     assert (compared.found, compared.compared, compared.completed) == (1, 1, 2)
-    result = loaded(SECOND, requests=Requests([*asked(FIRST), Request()]))
+    result = loaded(SECOND, requests=Requests([*requests_of(FIRST), Request()]))
     assert (result.verified, result.contradiction) == (Verified.UNPROVEN, None)
 
 
 def test_replay_that_was_reported_in_part_leaves_older_requests_out() -> None:
     texts = [f"request number {number}" for number in range(MAX_DIGESTS + 3)]
-    compared = compare_requests(asked(*texts), replay_of(*texts[-MAX_DIGESTS:]))
+    compared = compare_requests(requests_of(*texts), replay_of(*texts[-MAX_DIGESTS:]))
     assert (compared.found, compared.compared, compared.completed) == (MAX_DIGESTS, MAX_DIGESTS, MAX_DIGESTS + 3)
 
 
 def test_requests_that_share_one_of_the_last_texts_are_found() -> None:
     together = f"{SECOND} {THIRD}"
     replay = Replay(4, [together], [text_digest(FIRST), text_digest(together)])
-    assert compare_requests(asked(FIRST, SECOND, THIRD), replay).is_complete
+    assert compare_requests(requests_of(FIRST, SECOND, THIRD), replay).is_complete
 
 
 def test_repeated_request_must_be_replayed_as_often() -> None:
-    assert compare_requests(asked(THIRD, THIRD), replay_of(THIRD)).found == 1
-    assert compare_requests(asked(THIRD, THIRD), replay_of(THIRD, THIRD)).is_complete
+    assert compare_requests(requests_of(THIRD, THIRD), replay_of(THIRD)).found == 1
+    assert compare_requests(requests_of(THIRD, THIRD), replay_of(THIRD, THIRD)).is_complete
 
 
 @pytest.mark.parametrize(("replayed", "verified"), [((FIRST,), "replay"), (("Hello",), "unproven")])
 def test_first_turn_that_was_interrupted_is_proven_by_its_replay(replayed: tuple[str, ...], verified: str) -> None:
-    result = verdict("native", "loaded", replay=replay_of(*replayed), requests=Requests(interrupted=asked(FIRST)[0]))
+    result = verdict(
+        "native", "loaded", replay=replay_of(*replayed), requests=Requests(interrupted=requests_of(FIRST)[0])
+    )
     assert (result.kind, result.verified) == ("loaded", verified)
 
 

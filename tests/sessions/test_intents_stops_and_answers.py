@@ -137,14 +137,14 @@ def test_session_can_be_deleted_once_nothing_of_it_can_run() -> None:
 # --- answers ---
 
 
-def asked() -> TaskSession:
+def waiting_session() -> TaskSession:
     session, journal = running_session(), Journal()
     ingest(session, [*journal.turn_begins("p1"), journal.requests_permission("q1")])
     return session
 
 
 def test_first_answer_counts_and_later_ones_are_told_which() -> None:
-    session = asked()
+    session = waiting_session()
     for _ in range(2):
         answer(session, "q1", "yes")
     with pytest.raises(TokenConsumed, match="ada has already answered this: Yes") as refused:
@@ -154,7 +154,7 @@ def test_first_answer_counts_and_later_ones_are_told_which() -> None:
 
 
 def test_repeated_equal_answer_is_accepted() -> None:
-    session = asked()
+    session = waiting_session()
     answer(session, "q1", "yes")
     session.intents.update(done_at=timezone.now())
     PermissionRequest.objects.update(state="resolved", option_id="yes")
@@ -165,7 +165,7 @@ def test_repeated_equal_answer_is_accepted() -> None:
 
 
 def test_only_open_permissions_and_offered_options_can_be_answered() -> None:
-    session, user = asked(), make_user()
+    session, user = waiting_session(), make_user()
     key = key_of(session, "q1")
     with pytest.raises(Invalid):
         answer_permission(session.id, "q1", "maybe", key, user)
@@ -177,7 +177,7 @@ def test_only_open_permissions_and_offered_options_can_be_answered() -> None:
 
 
 def test_key_is_valid_only_for_its_own_permission() -> None:
-    session, other, user = asked(), running_session(), make_user()
+    session, other, user = waiting_session(), running_session(), make_user()
     journal = Journal()
     ingest(other, [*journal.turn_begins("p1"), journal.requests_permission("r1"), journal.requests_permission("r2")])
     for key in ("", "kwt_nonsense", key_of(other, "r1")):
@@ -194,7 +194,7 @@ def test_stopping_an_unknown_session_raises() -> None:
 
 
 def test_overtaking_intents_are_carried_out_strongest_first() -> None:
-    session = asked()
+    session = waiting_session()
     answer(session, "q1", "yes")
     intents.request_cancel(session.id, make_user())
     intents.request_stop(session.id, make_user())

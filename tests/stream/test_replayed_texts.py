@@ -29,7 +29,7 @@ def session_that_said(*texts: str) -> tuple[TaskSession, Journal]:
     return session, journal
 
 
-def said(session: TaskSession) -> list[str]:
+def agent_texts(session: TaskSession) -> list[str]:
     return [text for role, text, *_ in conversation(session) if role == "agent"]
 
 
@@ -39,23 +39,23 @@ def test_conversation_is_read_once_for_all_replayed_lines_of_a_batch() -> None:
         ingest(session, [replayed(journal, text) for text in ("first text", "second text", "first text")])
     reading = [query for query in queries if f"LIMIT {RECENT_MESSAGES}" in query["sql"]]
     assert len(reading) == 1
-    assert said(session) == ["first text", "second text"]
+    assert agent_texts(session) == ["first text", "second text"]
 
 
 def test_new_text_is_stored_although_it_may_be_replayed() -> None:
     session, journal = session_that_said("first text")
     ingest(session, [replayed(journal, "another text")])
-    assert said(session) == ["first text", "another text"]
+    assert agent_texts(session) == ["first text", "another text"]
 
 
 def test_only_the_newest_texts_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "RECENT_CHARS", 1_000)
     session, journal = session_that_said("old text", "x" * 2_000, "new text")
     ingest(session, [replayed(journal, "new text")])
-    assert said(session) == ["old text", "x" * 2_000, "new text"]
+    assert agent_texts(session) == ["old text", "x" * 2_000, "new text"]
     ingest(session, [replayed(journal, "old text")])
-    assert said(session)[-1] == "old text"
-    assert len(said(session)) == 4
+    assert agent_texts(session)[-1] == "old text"
+    assert len(agent_texts(session)) == 4
 
 
 def test_line_that_is_searched_for_counts_for_its_time() -> None:

@@ -59,7 +59,7 @@ class FakeAgentctlServer:
         self.executions: dict[str, FakeExecution] = {}
         self.ended_journals: dict[str, list[dict[str, Any]]] = {}
         """Journals of those that are gone, by execution id, as on a disk."""
-        self.heard: dict[str, list[str]] = {}
+        self.received_prompts: dict[str, list[str]] = {}
         """All message ids that each was ever given, by execution id."""
         self.starting = self.most_starting = self.started = 0
 
@@ -136,7 +136,10 @@ class FakeAgentctlServer:
     async def _records(self, request: web.Request) -> web.Response:
         """Return which agentctls run an agent, and all prompts that each ever received."""
         return web.json_response(
-            {"up": [key for key, execution in self.executions.items() if execution.launch_id], "heard": self.heard}
+            {
+                "up": [key for key, execution in self.executions.items() if execution.launch_id],
+                "heard": self.received_prompts,
+            }
         )
 
     async def _ended_journal(self, request: web.Request) -> web.Response:
@@ -216,7 +219,7 @@ class FakeAgentctlServer:
             line["kind"] == "prompt.accepted" and line["message_id"] == body["message_id"] for line in execution.lines
         ):
             return web.json_response({"accepted": True, "duplicate": True}, status=202)
-        self.heard.setdefault(request.match_info["id"], []).append(body["message_id"])
+        self.received_prompts.setdefault(request.match_info["id"], []).append(body["message_id"])
         lines = [
             execution.line("prompt.accepted", **message, text=body["text"], prompt_kind=body["prompt_kind"]),
             execution.line("prompt.delivered", **message),

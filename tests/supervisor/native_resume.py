@@ -25,7 +25,7 @@ from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
 from tests.waiting import PATIENCE, eventually_async, pass_time
 
-ASKED = "write the parser"
+LAST_REQUEST = "write the parser"
 TOKEN = SESSION
 _BEARER = "a-token-of-some-length"
 _ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ class Resume:
 
     def __init__(self, home: Path, agent_type: str):
         session, journal = running_session(execution={"resume_token": TOKEN, "workspace_path": str(home)}), Journal()
-        Prompt.objects.create(session=session, message_id="p1", text=ASKED, state="sending")
+        Prompt.objects.create(session=session, message_id="p1", text=LAST_REQUEST, state="sending")
         ingest(session, [*journal.turn_begins("p1"), *journal.says("Done."), journal.completes("p1"), journal.exits()])
         self.home, self.session = home, fresh(session)
         change(session.agent_profile, agent_type=agent_type)

@@ -33,7 +33,7 @@ class RecordingRuntime:
         self.left: dict[str, list[Line]] = {}
         self.tokens: dict[str, str] = {}
         self.looks: list[tuple[int, float, int]] = []
-        self.asked: list[str] = []
+        self.observed_sessions: list[str] = []
         """Sessions in the order in which they were observed."""
         self.ended: list[str] = []
         self.broken: set[str] = set()
@@ -59,7 +59,7 @@ class RecordingRuntime:
     ) -> dict[str, Observation]:
         """Return the configured observations."""
         self.looks.append((len(executions), timeout, concurrency))
-        self.asked += [one.session_id for one in executions]
+        self.observed_sessions += [one.session_id for one in executions]
         if self.blind:
             raise OSError("nothing can be seen from here")
         return {one.id: self.sees.get(one.session_id, DEAD) for one in executions}

@@ -52,7 +52,7 @@ class Loop(RuleBasedStateMachine):
         """Create four sessions of three tasks, all with an ordered start."""
         self.loop = asyncio.new_event_loop()
         self.world = World(self.runtime, self.loop)
-        self.asked = 0
+        self.prompt_count = 0
         for session in range(SESSIONS):
             self.world.make(session % 3)
 
@@ -63,9 +63,9 @@ class Loop(RuleBasedStateMachine):
     @rule(index=number)
     def user_prompts(self, index: int) -> None:
         """Queue a prompt, which may be refused."""
-        self.asked += 1
+        self.prompt_count += 1
         with contextlib.suppress(SessionsError):
-            loop_machine.prompt(self.key(index), self.asked)
+            loop_machine.prompt(self.key(index), self.prompt_count)
 
     @rule(index=number)
     def user_stops(self, index: int) -> None:

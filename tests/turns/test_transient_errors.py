@@ -19,7 +19,7 @@ from sessions_app.turns.rules.transient_errors import (
 LIMITED, OVERLOADED = ProviderTrouble.RATE_LIMITED, ProviderTrouble.OVERLOADED
 UNREACHABLE, LOST, FINAL = ProviderTrouble.UNREACHABLE, ProviderTrouble.CONNECTION_LOST, None
 
-SAID = [
+ERROR_TEXTS = [
     ("exceeded retry limit, last status: 429 Too Many Requests", LIMITED),
     ('API Error: 429 {"type":"error","error":{"type":"rate_limit_error","message":"Slow down"}}', LIMITED),
     ("Rate limit reached for requests. Please try again in 1.2s.", LIMITED),
@@ -62,7 +62,9 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("message", "trouble"), SAID, ids=[message[:40] or "nothing" for message, _ in SAID])
+@pytest.mark.parametrize(
+    ("message", "trouble"), ERROR_TEXTS, ids=[message[:40] or "nothing" for message, _ in ERROR_TEXTS]
+)
 def test_provider_message_is_transient_or_final(message: str, trouble: ProviderTrouble | None) -> None:
     assert transient_trouble("agent_error", message) == trouble
 

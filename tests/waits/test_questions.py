@@ -42,7 +42,7 @@ TYPED = "walrusword"
 ANSWER = {"engine": "pg", "name": TYPED}
 
 
-def asked(question: dict[str, Any] | None = None) -> tuple[TaskSession, Journal]:
+def session_with_question(question: dict[str, Any] | None = None) -> tuple[TaskSession, Journal]:
     """Return a session whose agent waits for the answer to a question, and its journal."""
     session, journal = running_session(), Journal()
     schema = question or FORM
@@ -77,7 +77,7 @@ def stored_texts() -> str:
 
 
 def test_question_raises_an_item_and_shows_in_the_status() -> None:
-    session, _ = asked()
+    session, _ = session_with_question()
     status = session_status(fresh(session))
     assert (status["pending_questions"], status["pending_permissions"]) == (1, 0)
     assert (status["derived_status"], status["needs_attention"]) == ("waiting", True)
@@ -88,7 +88,7 @@ def test_question_raises_an_item_and_shows_in_the_status() -> None:
 
 
 def test_answer_is_encrypted_until_delivered_and_then_deleted() -> None:
-    session, journal = asked()
+    session, journal = session_with_question()
     respond(session, "accept", ANSWER)
     assert undelivered_content(request_of(session)) == ANSWER
     assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": "accept"})]
@@ -108,7 +108,7 @@ def test_answer_is_encrypted_until_delivered_and_then_deleted() -> None:
 
 
 def test_same_answer_is_accepted_again_and_another_one_is_not() -> None:
-    session, _ = asked()
+    session, _ = session_with_question()
     for who in ("ada", "bob"):
         respond(session, "accept", ANSWER, who)
     for option, content in (("accept", {"name": "other"}), ("decline", None)):
@@ -127,7 +127,7 @@ def test_same_answer_is_accepted_again_and_another_one_is_not() -> None:
     ],
 )
 def test_invalid_answers_are_refused_by_field(content: Any, codes: dict[str, str]) -> None:
-    session, _ = asked()
+    session, _ = session_with_question()
     with pytest.raises(InvalidAnswer) as refused:
         respond(session, "accept", content)
     assert {name: problem["code"] for name, problem in refused.value.details["fields"].items()} == codes
@@ -140,7 +140,7 @@ def test_invalid_answers_are_refused_by_field(content: Any, codes: dict[str, str
 )
 def test_hostile_patterns_are_bounded(pattern: str, code: str) -> None:
     field = {"type": "string", "pattern": pattern}
-    session, _ = asked(
+    session, _ = session_with_question(
         parse_question({"mode": "form", "message": "?", "requestedSchema": {"properties": {"x": field}}})
     )
     try:
@@ -153,7 +153,7 @@ def test_hostile_patterns_are_bounded(pattern: str, code: str) -> None:
 
 @pytest.mark.parametrize(("question", "option"), [(FORM, "decline"), (FORM, "cancel"), (LINK, "accept")])
 def test_only_an_accepted_form_has_content(question: dict[str, Any], option: str) -> None:
-    session, _ = asked(question)
+    session, _ = session_with_question(question)
     with pytest.raises(Invalid):
         respond(session, option, {"name": "x"})
     respond(session, option)
@@ -175,7 +175,7 @@ RESOLVED, CANCELLED = JournalKind.PERMISSION_RESOLVED, JournalKind.PERMISSION_CA
     ],
 )
 def test_every_end_of_a_question_is_shown(kind: JournalKind, body: dict[str, Any], status: str, words: str) -> None:
-    session, journal = asked()
+    session, journal = session_with_question()
     ingest(session, [journal.line(kind, **{"permission_id": "q1", **body})])
     assert request_of(session).question_status == status
     message = next(one for one in session.messages.order_by("-seq") if "question" in one.payload)
@@ -185,7 +185,7 @@ def test_every_end_of_a_question_is_shown(kind: JournalKind, body: dict[str, Any
 
 
 def test_completed_link_is_closed_as_the_agent_reports() -> None:
-    session, journal = asked(LINK)
+    session, journal = session_with_question(LINK)
     ingest(session, [journal.line(RESOLVED, permission_id="q1", option_id="accept", reason="completed")])
     message = session.messages.latest("seq")
     assert message.payload["question"]["url"] == LINK["url"]
@@ -193,7 +193,7 @@ def test_completed_link_is_closed_as_the_agent_reports() -> None:
 
 
 def test_undelivered_answer_ends_with_its_agent() -> None:
-    session, journal = asked()
+    session, journal = session_with_question()
     respond(session, "accept", ANSWER)
     ingest(session, [journal.exits("p1")])
     row = request_of(session)
@@ -201,7 +201,7 @@ def test_undelivered_answer_ends_with_its_agent() -> None:
 
 
 def test_lost_secret_key_loses_only_the_answer_on_its_way(settings: Any) -> None:
-    session, journal = asked()
+    session, journal = session_with_question()
     respond(session, "accept", ANSWER)
     settings.SECRET_KEY = "new " * 20
     assert undelivered_content(request_of(session)) == {}
@@ -225,5 +225,7 @@ def test_malformed_question_in_a_journal_is_skipped_and_reported(question: Any) 
 def test_fields_keep_the_order_of_the_agent() -> None:
     fields = {name: {"type": "boolean"} for name in ("zebra", "b", "ant")}
     question = parse_question({"mode": "form", "message": "?", "requestedSchema": {"properties": fields}})
-    session, _ = asked(json.loads(json.dumps(question, sort_keys=True)) | {"schema": question["schema"]})
+    session, _ = session_with_question(
+        json.loads(json.dumps(question, sort_keys=True)) | {"schema": question["schema"]}
+    )
     assert request_of(session).question["order"] == ["zebra", "b", "ant"]

@@ -27,7 +27,7 @@ class UndecidedServer:
     proxy_forwarded_address_header = None
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.call_count = 0
 
     def protocol_connected(self, protocol: Any) -> None:
         """Take no notice of a new connection."""
@@ -37,7 +37,7 @@ class UndecidedServer:
 
     def create_application(self, protocol: Any, scope: Any) -> Any:
         """Count the question, and do not answer it."""
-        self.asked += 1
+        self.call_count += 1
         return Deferred()
 
 
@@ -67,7 +67,7 @@ def connection() -> Connection:
 def test_what_follows_a_handshake_is_no_other_handshake(connection: Connection) -> None:
     connection.protocol.dataReceived(HANDSHAKE)
     connection.protocol.dataReceived(HANDSHAKE)
-    assert connection.server.asked == 1
+    assert connection.server.call_count == 1
 
 
 def test_client_that_floods_before_it_is_accepted_is_dropped(connection: Connection) -> None:

@@ -32,7 +32,7 @@ TRICKLES = {
 }
 
 
-class Asked(LimitedRequest):
+class RecordedRequest(LimitedRequest):
     """A request that gets no answer."""
 
     complete: list[int]
@@ -54,7 +54,7 @@ class Line:
         self.transport: Any = _untyped(StringTransport)()
         self.channel: Any = _untyped(LimitedChannel)()
         self.channel.callLater = self.clock.callLater
-        self.channel.requestFactory = type("Kept", (Asked,), {"complete": self.complete})
+        self.channel.requestFactory = type("Kept", (RecordedRequest,), {"complete": self.complete})
         gone = SimpleNamespace(protocol_connected=lambda one: None, protocol_disconnected=lambda one: None)
         self.channel.factory = SimpleNamespace(server=gone)
         self.channel.makeConnection(self.transport)

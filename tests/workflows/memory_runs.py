@@ -26,12 +26,12 @@ class Agents:
     """Fake agent sessions; ``told`` has the prompts of each, in the order in which the sessions started."""
 
     answer: Answer = lambda told: told[-1]
-    told: dict[str, list[str]] = field(default_factory=dict)
+    prompts: dict[str, list[str]] = field(default_factory=dict)
 
     def work(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        session = request["sessionId"] or f"session-{len(self.told) + 1}"
-        self.told.setdefault(session, []).append(request["prompt"])
-        return {"text": self.answer(self.told[session]), "sessionId": session}
+        session = request["sessionId"] or f"session-{len(self.prompts) + 1}"
+        self.prompts.setdefault(session, []).append(request["prompt"])
+        return {"text": self.answer(self.prompts[session]), "sessionId": session}
 
 
 def counting(prompts: list[str]) -> str:

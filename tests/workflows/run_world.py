@@ -43,14 +43,14 @@ class Scripts:
 
     answer: Callable[[Script], Mapping[str, Any] | None] = lambda script: {"exit_code": 0, "stdout": "done\n"}
     begun: dict[str, Script] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    requested_jobs: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     is_up: bool = True
 
     async def start_job(self, job_id: str, request: Script, *, wait: float = 0.0, tail: int | None = None) -> Job:
         self._check()
-        self.asked.append(job_id)
+        self.requested_jobs.append(job_id)
         self.begun.setdefault(job_id, request)
         return await self.job(job_id)
 
@@ -134,7 +134,7 @@ class World:
         return list(TaskSession.objects.filter(task=self.run.task_id, has_agent=True).order_by("created_at"))
 
     @property
-    def told(self) -> list[str]:
+    def prompts(self) -> list[str]:
         return list(Prompt.objects.filter(session__task=self.run.task_id).order_by("id").values_list("text", flat=True))
 
     def prompt(self, path: str) -> Prompt:

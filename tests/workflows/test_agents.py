@@ -25,7 +25,7 @@ def test_loop_counts_from_42_to_52_in_one_session(runner: str) -> None:
     run = example(f"test-resumable-{runner}", Agents(counting))
 
     assert run.outcome.succeeded
-    assert len(run.agents.told) == 1
+    assert len(run.agents.prompts) == 1
     session_ids = [run[f"count[{index}]/counter"].request["sessionId"] for index in range(1, 11)]
     assert session_ids == ["", *["session-1"] * 9]
     assert run["count"].outputs["final"] == "52"
@@ -35,7 +35,7 @@ def test_each_run_starts_its_own_session() -> None:
     agents = Agents(counting)
     example("test-resumable-codex", agents)
     example("test-resumable-codex", agents)
-    assert [len(prompts) for prompts in agents.told.values()] == [10, 10]
+    assert [len(prompts) for prompts in agents.prompts.values()] == [10, 10]
 
 
 def test_original_example_runs_unchanged() -> None:
@@ -50,8 +50,8 @@ def test_original_example_runs_unchanged() -> None:
     )
     run = example("test-resumable-agent", approving)
     assert run["loop"].outputs == {"iterations": 5, "terminationReason": "max_iterations"}
-    assert approving.told["session-1"] == ["1", "work 1", "work 2", "work 3", "work 4"]
-    assert [len(prompts) for prompts in approving.told.values()] == [5, 1, 1, 1, 1, 1]
+    assert approving.prompts["session-1"] == ["1", "work 1", "work 2", "work 3", "work 4"]
+    assert [len(prompts) for prompts in approving.prompts.values()] == [5, 1, 1, 1, 1, 1]
 
 
 def test_review_repeats_until_approved_with_feedback() -> None:
@@ -65,22 +65,22 @@ def test_review_repeats_until_approved_with_feedback() -> None:
 
     assert run["review"].outputs["iterations"] == 3
     assert run["review"].outputs["result"] == "version 3"
-    assert run.agents.told["session-1"] == ["Write a parser.", "Better, please.", "Better, please."]
+    assert run.agents.prompts["session-1"] == ["Write a parser.", "Better, please.", "Better, please."]
 
 
 def test_one_session_continues_through_two_loops() -> None:
     says = ["draft", "reviewed", "reviewed", "tested"]
     run = example("pattern-a", Agents(lambda prompts: says[len(prompts) - 1]), "task")
     assert run.outcome.succeeded
-    assert list(run.agents.told) == ["session-1"]
-    assert run.agents.told["session-1"] == ["task", "task", *["Run the tests and fix what fails."] * 2]
+    assert list(run.agents.prompts) == ["session-1"]
+    assert run.agents.prompts["session-1"] == ["task", "task", *["Run the tests and fix what fails."] * 2]
 
 
 def test_gate_sends_back_with_feedback_in_same_session() -> None:
     says = ["draft", "reviewed", "reviewed, tested"]
     run = example("pattern-b", Agents(lambda prompts: says[len(prompts) - 1]), "task")
     assert run.outcome.succeeded
-    assert run.agents.told == {"session-1": ["task", "Say reviewed.", "These checks failed: tested."]}
+    assert run.agents.prompts == {"session-1": ["task", "Say reviewed.", "These checks failed: tested."]}
     assert [run[path].state for path in ("gate", "gate#2", "gate#3")] == [
         NodeState.RETRIED,
         NodeState.RETRIED,
@@ -123,7 +123,7 @@ def test_gate_fails_after_its_retries() -> None:
 )
 def test_received_prompt_replaces_written_prompt(data: dict[str, str], edges: list[str], text: str) -> None:
     nodes = [TRIGGER, node("nothing", "constant", value=None), node("agent", "agent", **data)]
-    assert drive(workflow(nodes, edges)).agents.told == {"session-1": [text]}
+    assert drive(workflow(nodes, edges)).agents.prompts == {"session-1": [text]}
 
 
 def test_agent_without_prompt_fails() -> None:
@@ -159,8 +159,8 @@ def test_invalid_answer_is_requested_again_in_same_session() -> None:
     agents = Agents(lambda prompts: says[len(prompts) - 1])
     run = drive(workflow([node("agent", "agent", prompt="x", outputSchema=SCHEMA)]), agents=agents)
     assert run["agent"].outputs["ok"] is True
-    assert [len(prompts) for prompts in agents.told.values()] == [2]
-    assert "contains no JSON" in agents.told["session-1"][1]
+    assert [len(prompts) for prompts in agents.prompts.values()] == [2]
+    assert "contains no JSON" in agents.prompts["session-1"][1]
 
 
 def test_session_passes_from_agent_to_agent() -> None:
@@ -170,4 +170,4 @@ def test_session_passes_from_agent_to_agent() -> None:
     )
     run = drive(text, agents=Agents(lambda prompts: "BLUE42" if "BLUE42" in prompts[0] else "no idea"))
     assert run["second"].outputs["output"] == "BLUE42"
-    assert len(run.agents.told) == 1
+    assert len(run.agents.prompts) == 1

@@ -53,7 +53,7 @@ def test_agent_session_belongs_to_task_and_worktree_of_run() -> None:
     assert run.workspace is not None
     assert (session.task_id, session.shares_worktree_of_id) == (run.task_id, run.workspace_id)
     assert not run.workspace.has_agent
-    assert (world["coder"].session_id, world.told) == (session.id, ["Write it."])
+    assert (world["coder"].session_id, world.prompts) == (session.id, ["Write it."])
 
 
 def test_agent_output_is_the_answer_of_its_turn() -> None:
@@ -68,7 +68,7 @@ def test_agent_output_is_the_answer_of_its_turn() -> None:
 def test_received_session_id_adds_prompt_to_that_session() -> None:
     world = World(TWO_TURNS)
     run = world.run_to_end()
-    assert (run.state, len(world.agents), world.told) == ("succeeded", 1, ["One.", "Two."])
+    assert (run.state, len(world.agents), world.prompts) == ("succeeded", 1, ["One.", "Two."])
     assert world["first"].outputs["sessionId"] == world["second"].outputs["sessionId"]
 
 
@@ -78,7 +78,7 @@ def test_one_session_counts_through_loop() -> None:
     AgentProfile.objects.create(name="Claude", agent_type="claude_code")
     world = World(text, scripts)
     run = world.run_to_end(counting)
-    assert len(world.agents) == 1, world.told
+    assert len(world.agents) == 1, world.prompts
     assert run.state == "succeeded", run.error
 
 
@@ -96,7 +96,7 @@ def test_repeated_passes_of_several_drivers_request_nothing_twice(text: str) -> 
     world.drivers.clear()  # the supervisor was killed
     change(world.run, owner="", lease_expires_at=None)
     world.drive(3, supervisor="another")
-    assert len(world.told) + len(world.scripts.begun) == 1
+    assert len(world.prompts) + len(world.scripts.begun) == 1
     assert len(world.run.node_runs.all()) == 1
 
 
@@ -106,7 +106,7 @@ def test_job_is_requested_by_id_until_confirmed() -> None:
     assert (world["say"].waiting_for, world.scripts.begun) == ("machine", {})
     world.scripts.is_up = True
     assert world.drive(2).state == "succeeded"
-    assert len(set(world.scripts.asked)) == 1
+    assert len(set(world.scripts.requested_jobs)) == 1
 
 
 def test_agentctl_that_confirms_a_start_without_waiting_is_asked_again() -> None:
@@ -116,7 +116,7 @@ def test_agentctl_that_confirms_a_start_without_waiting_is_asked_again() -> None
 
     world = World(SHELL, Older())
     assert world.drive().state == "succeeded"
-    assert len(world.scripts.asked) == 1
+    assert len(world.scripts.requested_jobs) == 1
 
 
 @pytest.mark.parametrize("refusal", [Code.BUSY, Code.NOT_RUNNING, Code.JOURNAL_FULL])
@@ -135,7 +135,7 @@ def test_script_lost_by_agentctl_is_never_run_again() -> None:
     world.drive(2)
     world.scripts.begun.clear()
     run = world.drive(2)
-    assert (run.state, len(world.scripts.asked)) == ("failed", 1)
+    assert (run.state, len(world.scripts.requested_jobs)) == ("failed", 1)
     assert "its result is unknown" in run.error
 
 
@@ -269,7 +269,7 @@ def test_answer_without_schema_is_requested_again_in_same_session() -> None:
     world = World(workflow([node("judge", "agent", prompt="Judge.", outputSchema=json.dumps(schema))]))
     answers = iter(["I think so", '{"ok": true}'])
     run = world.run_to_end(lambda prompts: next(answers))
-    assert (run.state, run.outputs["ok"], len(world.agents), len(world.told)) == ("succeeded", True, 1, 2)
+    assert (run.state, run.outputs["ok"], len(world.agents), len(world.prompts)) == ("succeeded", True, 1, 2)
     assert world["judge"].attempt == 2
 
 
@@ -277,7 +277,7 @@ def test_prompt_files_are_appended_to_the_prompt() -> None:
     text = workflow([node("coder", "agent", prompt="Do this:", promptFiles=["plan.md"])])
     world = World(text, Scripts(files={"plan.md": "Step one.\n"}))
     world.drive(2)
-    assert world.told == ["Do this:\n\nStep one."]
+    assert world.prompts == ["Do this:\n\nStep one."]
 
 
 def test_missing_prompt_file_fails_the_node() -> None:
@@ -349,7 +349,7 @@ def test_finished_task_starts_nothing_more(end: Callable[..., object]) -> None:
     world.answer(world.prompt("first"), "one")
     end(world.run.task, world.user)
     assert world.drive(2).state == "cancelled"
-    assert world.told == ["One."]
+    assert world.prompts == ["One."]
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed"])
@@ -384,4 +384,4 @@ def test_resume_keeps_finished_nodes_and_sessions() -> None:
     ended["exit_code"] = 0
     runs.retry_run(world.user, run)
     assert world.run_to_end().state == "succeeded"
-    assert (len(world.agents), world.told) == (1, ["Write it."])
+    assert (len(world.agents), world.prompts) == (1, ["Write it."])

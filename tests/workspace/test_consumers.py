@@ -29,7 +29,7 @@ class Screen:
     def __init__(self, socket: Socket):
         self.socket = socket
         self.bytes = bytearray()
-        self.told: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         self.code: int | None = None
 
     async def type(self, text: str) -> None:
@@ -43,12 +43,12 @@ class Screen:
         if message.get("bytes") is not None:
             self.bytes += message["bytes"]
         else:
-            self.told.append(json.loads(message["text"]))
+            self.messages.append(json.loads(message["text"]))
         return True
 
     async def shows(self, wanted: str) -> None:
         while wanted.encode() not in self.bytes[-65536:]:
-            assert await self.next(), (self.code, self.told, bytes(self.bytes[-500:]))
+            assert await self.next(), (self.code, self.messages, bytes(self.bytes[-500:]))
 
     async def closes(self) -> int | None:
         while await self.next():
@@ -73,7 +73,7 @@ async def test_bytes_pass_both_ways_and_the_window_is_resized(live: Served, oper
     async with shell(live, operator) as screen:
         await screen.type("pwd; stty size; " + READY)
         await screen.shows("ready-2")
-        assert screen.told == [{"shell": "main", "offset": 0, "running": True, "new": True, "replay": 0}]
+        assert screen.messages == [{"shell": "main", "offset": 0, "running": True, "new": True, "replay": 0}]
         assert str(live.workspace).encode() in screen.bytes
         assert b"30 90" in screen.bytes
         await screen.socket.tell({"resize": [100, 40]})
@@ -95,7 +95,7 @@ async def test_exit_of_the_shell_is_reported(live: Served, operator: Headers) ->
     async with shell(live, operator) as screen:
         await screen.type("exit 3\n")
         assert await screen.closes() == 1000
-        assert screen.told[-1] == {"exit": 3}
+        assert screen.messages[-1] == {"exit": 3}
 
 
 async def test_second_reader_takes_over_the_same_shell_only(live: Served, operator: Headers) -> None:
@@ -134,7 +134,7 @@ async def test_invalid_text_message_is_reported(live: Served, operator: Headers)
             await screen.socket.wire.send_input({"type": "websocket.receive", "text": text})
             await screen.type(f"echo ready-{number}-$((1+1))\n")
             await screen.shows(f"ready-{number}-2")
-            assert [list(one) for one in screen.told].count(["error"]) == number, text
+            assert [list(one) for one in screen.messages].count(["error"]) == number, text
 
 
 async def test_invalid_shell_request_is_refused(live: Served, operator: Headers) -> None:

@@ -70,7 +70,7 @@ def prompt_states() -> list[tuple[str, str]]:
     return list(Prompt.objects.order_by("id").values_list("message_id", "state"))
 
 
-def said(answer: Any) -> Any:
+def status_and_code(answer: Any) -> Any:
     return (answer.status_code, answer.json()["code"]) if answer.status_code == 409 else answer.status_code
 
 
@@ -93,14 +93,14 @@ def test_api_allows_each_action_only_in_its_prompt_states(
     ledger: World, api: APIClient, state: str, action: str, answer: Any
 ) -> None:
     prompt(ledger.session, state, NAME)
-    assert said(request_over_api(ledger, api, action)) == answer
+    assert status_and_code(request_over_api(ledger, api, action)) == answer
     check(state, action, answer)
 
 
 @pytest.mark.parametrize(("state", "action", "answer"), CASES)
 def test_page_allows_each_action_only_in_its_prompt_states(ledger: World, state: str, action: str, answer: Any) -> None:
     prompt(ledger.session, state, NAME)
-    assert said(request_on_page(ledger, action)) == (answer if isinstance(answer, tuple) else 200)
+    assert status_and_code(request_on_page(ledger, action)) == (answer if isinstance(answer, tuple) else 200)
     check(state, action, answer)
 
 

@@ -31,12 +31,12 @@ async def test_hello_contains_task_sessions_and_statuses(world: World) -> None:
         hello = await socket.frame()
         assert await socket.is_silent()
 
-    def told() -> tuple[object, ...]:
+    def counters() -> tuple[object, ...]:
         client = client_of(world.member)
         address = f"/api/v1/tasks/{world.task.id}/"
         return client.get(address).json(), client.get(address + "sessions/").json()["results"]
 
-    assert (hello["task"], hello["sessions"]) == await run_in_database(told)
+    assert (hello["task"], hello["sessions"]) == await run_in_database(counters)
     assert {key: status["last_seq"] for key, status in hello["statuses"].items()} == {
         str(world.session.id): 2,
         str(second.id): 0,

@@ -22,7 +22,7 @@ from tests.workflows.pages.workflow_rows import PLAIN, TEXT, looped_run, make_ru
 pytestmark = pytest.mark.django_db
 
 
-def said(answer: Any) -> str:
+def message_of(answer: Any) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.content.decode()))
 
 
@@ -32,7 +32,7 @@ def posted(world: World, text: str = PLAIN, **values: Any) -> dict[str, Any]:
 
 def test_empty_list_offers_the_examples(ada: Client) -> None:
     answer = ada.get("/workflows/")
-    assert "No workflow yet" in said(answer)
+    assert "No workflow yet" in message_of(answer)
     assert "?example=review-until-approved" in answer.content.decode()
 
 
@@ -45,12 +45,12 @@ def test_example_prefills_a_new_workflow(ada: Client) -> None:
 
 def test_workflow_without_the_repository_it_needs_cannot_be_run_yet(ada: Client, world: World) -> None:
     workflow = make_workflow(world, repository=None)
-    page = said(ada.get(f"/workflows/{workflow.id}/"))
+    page = message_of(ada.get(f"/workflows/{workflow.id}/"))
     assert "Cannot be run yet Its agent nodes need a workspace. Choose a repository." in page
     assert "Can be run" not in page
 
     Workflow.objects.update(repository=Repository.objects.get(team=world.team))
-    page = said(ada.get(f"/workflows/{workflow.id}/"))
+    page = message_of(ada.get(f"/workflows/{workflow.id}/"))
     assert "Can be run" in page
 
 
@@ -83,7 +83,7 @@ def test_list_shows_the_last_and_next_run(ada: Client, world: World) -> None:
     cron = TEXT.replace("{ label: Start }", '{ label: Start, triggerType: cron, cron: "0 5 * * *" }')
     workflow = make_workflow(world, cron, triggers_enabled=True)
     make_run(world, workflow, state="failed")
-    page = said(ada.get("/workflows/"))
+    page = message_of(ada.get("/workflows/"))
     assert "Mend and check" in page
     assert "Failed : the last run of Mend and check" in page
     assert "05:00" in page
@@ -101,7 +101,7 @@ def test_invalid_workflow_is_saved_with_its_problems(ada: Client, world: World) 
     row = Workflow.objects.get()
     assert (row.text, row.is_valid, row.created_by) == (text, False, world.ada)
     assert answer.redirect_chain == [(f"/workflows/{row.id}/", 302)]
-    page = said(answer)
+    page = message_of(answer)
     assert "Saved, but it cannot be run yet" in page
     assert "Line 7" in page
     assert 'data-line="7"' in answer.content.decode()
@@ -143,7 +143,7 @@ def test_invalid_setting_is_reported_beside_its_field(ada: Client, world: World)
     request = {"do": "apply", "text": TEXT, "node": "loop", "node-label": "Loop", "node-maxIterations": "none"}
     answer = ada.post(f"/workflows/{workflow.id}/", request)
     assert answer.status_code == 422
-    assert "Enter a whole number." in said(answer)
+    assert "Enter a whole number." in message_of(answer)
 
 
 def test_unknown_node_is_reported(ada: Client, world: World) -> None:
@@ -203,8 +203,8 @@ def test_declared_inputs_are_form_fields(ada: Client, world: World) -> None:
     wanted = ("How many", "At most &lt;9&gt;", "3</textarea>", "run-input-1")
     assert [words for words in wanted if words not in page] == []
     way = f"/workflows/{workflow.id}/run/"
-    assert "“x” is not a number" in said(ada.post(way, {"input-0": "x"}, follow=True))
-    assert "How many: This field is required." in said(ada.post(way, {}, follow=True))
+    assert "“x” is not a number" in message_of(ada.post(way, {"input-0": "x"}, follow=True))
+    assert "How many: This field is required." in message_of(ada.post(way, {}, follow=True))
     ada.post(way, {"input-0": "7", "input-1": "on"})
     given = WorkflowRun.objects.get().inputs
     assert (given["count"], given["deep"], given["text"]) == (7, True, "")
@@ -213,7 +213,7 @@ def test_declared_inputs_are_form_fields(ada: Client, world: World) -> None:
 def test_refused_run_is_explained_in_a_notice(ada: Client, world: World) -> None:
     workflow = make_workflow(world, repository=None)
     answer = ada.post(f"/workflows/{workflow.id}/run/", {"text": ""}, follow=True)
-    assert "Choose a repository" in said(answer)
+    assert "Choose a repository" in message_of(answer)
 
 
 def test_run_shows_node_states_in_graph_and_text(ada: Client, world: World) -> None:
@@ -229,7 +229,7 @@ def test_run_shows_node_states_in_graph_and_text(ada: Client, world: World) -> N
 def test_run_that_is_too_large_to_draw_says_so(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessions_app.workflows.views.runs.MAX_RUN_DRAWING", 100)
     run = looped_run(world, world.session())
-    page = said(ada.get(f"/workflows/runs/{run.id}/"))
+    page = message_of(ada.get(f"/workflows/runs/{run.id}/"))
     assert "This workflow is too large to draw. Select nodes in the list below instead." in page
     assert "Coder is waiting for you." in page
 
@@ -248,8 +248,8 @@ def test_every_iteration_of_a_node_can_be_shown(ada: Client, world: World) -> No
 
 def test_node_is_called_by_its_label_as_in_the_drawing(ada: Client, world: World) -> None:
     run = looped_run(world, world.session())
-    assert "Coder Waiting for you loop[2]/coder" in said(ada.get(f"/workflows/runs/{run.id}/?node=loop/coder"))
-    assert "Tell It has not started" in said(ada.get(f"/workflows/runs/{run.id}/?node=end"))
+    assert "Coder Waiting for you loop[2]/coder" in message_of(ada.get(f"/workflows/runs/{run.id}/?node=loop/coder"))
+    assert "Tell It has not started" in message_of(ada.get(f"/workflows/runs/{run.id}/?node=end"))
 
 
 def test_failed_node_is_preselected_and_can_be_resumed(ada: Client, world: World) -> None:
@@ -278,8 +278,8 @@ def test_run_can_be_cancelled_and_rerun(ada: Client, world: World) -> None:
 def test_archived_workflow_is_listed_separately(ada: Client, world: World) -> None:
     workflow = make_workflow(world)
     ada.post(f"/workflows/{workflow.id}/archive/")
-    assert "Mend and check" not in said(ada.get("/workflows/live/"))
-    assert "Mend and check" in said(ada.get("/workflows/?archived=1"))
+    assert "Mend and check" not in message_of(ada.get("/workflows/live/"))
+    assert "Mend and check" in message_of(ada.get("/workflows/?archived=1"))
 
 
 def test_task_and_sessions_link_to_their_workflow_run(ada: Client, world: World) -> None:
@@ -347,14 +347,14 @@ def test_change_of_a_scheduled_workflow_is_shown_and_confirmed(ada: Client, worl
     assert "Scheduled runs are paused" in page
     assert '<span class="added">+      prompt: &quot;Repair &lt;script&gt;' in page
     assert 'name="triggers_enabled"' not in page
-    assert "paused until a change is confirmed" in said(ada.get("/workflows/"))
+    assert "paused until a change is confirmed" in message_of(ada.get("/workflows/"))
     inbox = ada.get("/attention/").content.decode()
     assert f'href="/workflows/{row.id}/"' in inbox
     assert "Open workflow" in inbox
     fingerprint = re.findall(r'name="fingerprint" value="(\w{64})"', page)[0]
     confirmed = ada.post(f"/workflows/{row.id}/triggers/", {"do": "confirm", "fingerprint": fingerprint}, follow=True)
-    assert "Scheduled runs have your rights from now on" in said(confirmed)
-    assert "Scheduled runs have the rights of ada" in said(confirmed)
+    assert "Scheduled runs have your rights from now on" in message_of(confirmed)
+    assert "Scheduled runs have the rights of ada" in message_of(confirmed)
     row.refresh_from_db()
     assert (row.triggers_enabled, row.triggers_enabled_by) == (True, world.ada)
 
@@ -363,8 +363,8 @@ def test_paused_triggers_can_be_disabled_and_not_confirmed_unseen(ada: Client, w
     row = scheduled(world)
     save_workflow(world.ada, {"text": PLAIN}, row)
     refused = ada.post(f"/workflows/{row.id}/triggers/", {"do": "confirm", "fingerprint": "unseen"}, follow=True)
-    assert "The workflow has changed since you opened this page" in said(refused)
-    assert "Scheduled triggers are switched off" in said(
+    assert "The workflow has changed since you opened this page" in message_of(refused)
+    assert "Scheduled triggers are switched off" in message_of(
         ada.post(f"/workflows/{row.id}/triggers/", {"do": "off"}, follow=True)
     )
     row.refresh_from_db()
@@ -386,6 +386,6 @@ def test_manual_run_of_an_unseen_revision_is_refused(ada: Client, world: World) 
     run = make_run(world, row)
     save_workflow(world.ada, {"text": f"{PLAIN}\n"}, row)
     answer = ada.post(f"/workflows/{row.id}/run/", {"text": "", "revision": 1}, follow=True)
-    assert "This workflow was changed after you opened it" in said(answer)
-    assert "has changed since this run began" in said(ada.post(f"/workflows/runs/{run.id}/again/", follow=True))
+    assert "This workflow was changed after you opened it" in message_of(answer)
+    assert "has changed since this run began" in message_of(ada.post(f"/workflows/runs/{run.id}/again/", follow=True))
     assert WorkflowRun.objects.count() == 1
