@@ -13,7 +13,13 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
     """Workflows of all teams."""
 
     list_display = (
-        *("name", "team", "revision", "is_valid", "triggers_enabled", "triggers_enabled_by", "next_run_at"),
+        "name",
+        "team",
+        "revision",
+        "is_valid",
+        "triggers_enabled",
+        "triggers_enabled_by",
+        "next_run_at",
         "archived_at",
     )
     list_filter = ("is_valid", "triggers_enabled", ("archived_at", admin.EmptyFieldListFilter), "team")

@@ -47,7 +47,8 @@ async def follow_run(run: WorkflowRun, report: ReportProgress) -> WorkflowRun:
     If a server uses this database, it drives the run. Otherwise, or once the server has stopped, a supervisor in this
     process does, which also stops the sessions of the run before it returns.
     """
-    stop, supervisor = asyncio.Event(), None
+    stop = asyncio.Event()
+    supervisor = None
     with SupervisorLock("run") as lock, _cancel_on_signal(run):
         try:
             while True:
@@ -72,11 +73,11 @@ async def follow_run(run: WorkflowRun, report: ReportProgress) -> WorkflowRun:
 def _cancel_on_signal(run: WorkflowRun) -> Iterator[None]:
     """Cancel the run on SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
-    asked: set[asyncio.Future[WorkflowRun]] = set()
+    cancellations: set[asyncio.Future[WorkflowRun]] = set()
 
     def cancel() -> None:
         starter = cast(User, run.started_by)  # the account that the command has just used
-        asked.add(asyncio.ensure_future(sync_to_async(cancel_run)(starter, run)))
+        cancellations.add(asyncio.ensure_future(sync_to_async(cancel_run)(starter, run)))
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cancel)
@@ -146,11 +147,10 @@ def run_tree(run: WorkflowRun, nodes: list[NodeRun]) -> Tree:
     tree = Tree(f"[bold]{escape(run.name)}[/bold] {run.state}")
     places = {"": tree}
     for node in nodes[-MAX_NODES_LISTED:]:
-        around = next((places[way] for way in _parent_paths(node.path) if way in places), tree)
-        label = (
-            f"{STATE_MARKS.get(node.state, '')} {escape(node.path.rpartition('/')[2])} [dim]{describe_node(node)}[/dim]"
-        )
-        places[node.path] = around.add(label)
+        parent = next((places[path] for path in _parent_paths(node.path) if path in places), tree)
+        mark = STATE_MARKS.get(node.state, "")
+        name = escape(node.path.rpartition("/")[2])
+        places[node.path] = parent.add(f"{mark} {name} [dim]{describe_node(node)}[/dim]")
     return tree
 
 
@@ -170,14 +170,21 @@ def describe_node(node: NodeRun) -> str:
         return f"waiting for you in session {node.session_id}"
     if node.state == "running" and node.waiting_for:
         return f"waiting for its {node.waiting_for}"
-    error = f": {escape(node.error.strip().splitlines()[0])}" if node.error.strip() else ""
-    return f"{node.state}{error}"
+    error = node.error.strip()
+    if not error:
+        return node.state
+    return f"{node.state}: {escape(error.splitlines()[0])}"
 
 
 def describe_outcome(run: WorkflowRun) -> str:
     """Return the last line: the result of the run, its ids, and its outputs."""
-    outputs = "".join(f"\n{name}: {value}" for name, value in run.outputs.items())
-    return f"{run.name}: {run.state}{f': {run.error}' if run.error else ''} (run {run.id}, task {run.task_id}){outputs}"
+    outcome = f"{run.name}: {run.state}"
+    if run.error:
+        outcome += f": {run.error}"
+    outcome += f" (run {run.id}, task {run.task_id})"
+    for name, value in run.outputs.items():
+        outcome += f"\n{name}: {value}"
+    return outcome
 
 
 def read_workflow_file(path: Path) -> client.WorkflowInput:
@@ -190,17 +197,17 @@ def read_workflow_file(path: Path) -> client.WorkflowInput:
 
 def parse_inputs(graph: WorkflowGraph, given: Sequence[str]) -> dict[str, str]:
     """Return the inputs of ``NAME=VALUE`` arguments, each of which the workflow must declare."""
-    found = dict[str, str]()
+    inputs: dict[str, str] = {}
     known = [port.name for port in graph.inputs]
     for word in given:
         name, is_set, value = word.partition("=")
         if not is_set:
             raise command_error(f"--set needs NAME=VALUE, not “{word}”")
         if name not in known:
-            has = ", ".join(f"“{name}”" for name in known) or "none"
-            raise command_error(f"the workflow declares no input “{name}”; it has {has}")
-        found[name] = value
-    return found
+            declared = ", ".join(f"“{name}”" for name in known) or "none"
+            raise command_error(f"the workflow declares no input “{name}”; it has {declared}")
+        inputs[name] = value
+    return inputs
 
 
 def command_error(message: str) -> CommandError:
@@ -210,20 +217,24 @@ def command_error(message: str) -> CommandError:
 
 def find_by_name(rows: Any, name: str, what: str) -> Any:
     """Return the row with this name; None if ``name`` is empty."""
-    found = rows.filter(name=name).first() if name else None
-    if name and found is None:
+    if not name:
+        return None
+    found = rows.filter(name=name).first()
+    if found is None:
         raise command_error(f"there is no {what} “{name}”")
     return found
 
 
 def resolve_team(name: str) -> Group:
     """Return the named team, or the only one."""
-    found = find_by_name(Group.objects.all(), name, "team")
-    teams = [found] if found else list(Group.objects.order_by("name")[:2])
-    if len(teams) != 1:
-        raise command_error(
-            "there are several teams; choose one with --team" if teams else "there is no team yet; create one first"
-        )
+    if name:
+        named: Group = find_by_name(Group.objects.all(), name, "team")
+        return named
+    teams = list(Group.objects.order_by("name")[:2])
+    if not teams:
+        raise command_error("there is no team yet; create one first")
+    if len(teams) > 1:
+        raise command_error("there are several teams; choose one with --team")
     return teams[0]
 
 
@@ -246,7 +257,9 @@ def resolve_repository(team: Group, given: Path | None, file: Path) -> Repositor
 
     Without ``given`` it is the repository of the file, if the team has it, or else the only one of the team.
     """
-    place = given.resolve() if given is not None else file.resolve().parent
+    place = file.resolve().parent
+    if given is not None:
+        place = given.resolve()
     path = next((folder for folder in (place, *place.parents) if (folder / ".git").exists()), None)
     if path is None:
         if given is not None:

@@ -52,8 +52,8 @@ class WorkflowListCreateView(ApiView):
         """Create a workflow. A text with errors is saved, too; ``problems`` lists them."""
         values = self.body(NewWorkflowSerializer)
         with user_load_slot(request.user):
-            made, problems = workflows.save_workflow(request.user, values)
-        return _workflow_response(self, made.id, problems, 201)
+            row, problems = workflows.save_workflow(request.user, values)
+        return _workflow_response(self, row.id, problems, 201)
 
 
 def _workflow_response(view: ApiView, workflow_id: uuid.UUID, problems: Any, status: int = 200) -> Response:
@@ -94,8 +94,8 @@ class WorkflowDetailView(WorkflowApiView):
         values = self.body(WorkflowChangeSerializer, workflow=self.workflow)
         revision = values.pop("revision", None)
         with user_load_slot(request.user):
-            made, problems = workflows.save_workflow(request.user, values, workflow=self.workflow, revision=revision)
-        return _workflow_response(self, made.id, problems)
+            row, problems = workflows.save_workflow(request.user, values, workflow=self.workflow, revision=revision)
+        return _workflow_response(self, row.id, problems)
 
     @document_responses({204: None}, 404)
     def delete(self, request: UserRequest, workflow_id: uuid.UUID) -> Response:
@@ -147,11 +147,18 @@ class WorkflowRunCreateView(WorkflowApiView):
         """Start a run. A repeated ``idempotency_key`` returns the same run, with 200."""
         values = self.body(NewWorkflowRunSerializer)
         text = values["text"] or values["inputs"].get("text", "")
-        inputs = {**values["inputs"], "text": text, "params": values["params"], "type": "api"}
-        options = {"key": values["idempotency_key"], "revision": values.get("revision")}
+        inputs = values["inputs"] | {"text": text, "params": values["params"], "type": "api"}
         with user_load_slot(request.user, counted=False):
-            run, is_new = start_saved_run(request.user, self.workflow, inputs, trigger="api", **options)
-        return Response(run_document(run), status=201 if is_new else 200)
+            run, is_new = start_saved_run(
+                request.user,
+                self.workflow,
+                inputs,
+                trigger="api",
+                key=values["idempotency_key"],
+                revision=values.get("revision"),
+            )
+        status = 201 if is_new else 200
+        return Response(run_document(run), status=status)
 
 
 class WorkflowRunListView(ApiView):

@@ -64,20 +64,25 @@ class NodeRecord:
 
 def record_path(prefix: str, node: str, attempt: int) -> str:
     """Return the path of a node in a frame; ``attempt`` counts from 1."""
-    return f"{prefix}{node}" if attempt == 1 else f"{prefix}{node}#{attempt}"
+    if attempt == 1:
+        return f"{prefix}{node}"
+    return f"{prefix}{node}#{attempt}"
 
 
 def node_of_path(workflow: WorkflowGraph, path: str) -> GraphNode:
     """Return the node of a record. Raises KeyError for a path that does not belong to the workflow."""
-    scope, node = workflow.root, None
-    for step in path.split("/"):
-        found = PATH_STEP.match(step)
-        if found is None or (node is not None and node.body is None):
-            raise KeyError(path)
-        scope = node.body if node is not None and node.body is not None else scope
-        node = scope.nodes[found["id"]]
-    assert node is not None  # noqa: S101  (a path has at least one step)
+    first, *others = path.split("/")
+    node = _node_of_step(workflow.root, first)
+    for step in others:
+        node = _node_of_step(node.body, step)
     return node
+
+
+def _node_of_step(scope: Scope | None, step: str) -> GraphNode:
+    found = PATH_STEP.match(step)
+    if scope is None or found is None:
+        raise KeyError(step)
+    return scope.nodes[found["id"]]
 
 
 def gates_repeating(scope: Scope, name: str) -> list[GraphNode]:
@@ -140,8 +145,10 @@ def node_inputs(frame: Frame, node: GraphNode, record_of: FindRecord) -> dict[st
     wired: dict[str, list[Any]] = {}
     for wire in frame.scope.incoming[node.id]:
         wired.setdefault(wire.target.port, []).append(source_value(frame, wire.source, record_of))
-    for name, found in wired.items():
-        value = found[0] if len(found) == 1 else _join_lines(found)
+    for name, incoming in wired.items():
+        value = incoming[0]
+        if len(incoming) > 1:
+            value = _join_lines(incoming)
         if value is not None or name not in values:
             values[name] = value
     for port in node.inputs:
@@ -193,7 +200,10 @@ def size_of_value(value: Any, limit: int) -> int:
     size, left = 0, [value]
     while left and size <= limit:
         part = left.pop()
-        size += len(part) + 2 if isinstance(part, str) else 4
+        if isinstance(part, str):
+            size += len(part) + 2
+            continue
+        size += 4
         if isinstance(part, Mapping):
             size += sum(map(len, part))
             left.extend(part.values())
@@ -216,8 +226,12 @@ def leaf_outputs(frame: Frame, record_of: FindRecord) -> dict[str, Any]:
     leaves = [frame.scope.nodes[name] for name in frame.scope.leaves]
     found: dict[str, Any] = {}
     for node in leaves:
-        record, prefix = record_of(node.id), f"{node.label}_" if len(leaves) > 1 else ""
-        found |= {f"{prefix}{name}": value for name, value in (record.outputs if record else {}).items()}
+        record = record_of(node.id)
+        if record is None:
+            continue
+        prefix = f"{node.label}_" if len(leaves) > 1 else ""
+        for name, value in record.outputs.items():
+            found[f"{prefix}{name}"] = value
     return found
 
 

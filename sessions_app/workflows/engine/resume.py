@@ -64,11 +64,10 @@ class _ResumePlan:
             self._reopen(f"{path}/")
             return
         prefix = _prefix(path)
+        first = None
         gate = node_of_path(self._workflow, path).settings
         if isinstance(gate, GateSettings):
             first = self._latest(prefix, gate.retry_target)
-        else:
-            first = None
         self._drop(first or path)
         self._reopen(prefix)
 
@@ -111,28 +110,28 @@ class _ResumePlan:
                 del self.kept[path]
         if not prefix:
             return
-        inner = prefix[:-1]
-        found = _ITERATION.match(inner)
-        owner = found["loop"] if found else inner
-        self._set_running(inner)
-        if found:
-            self._set_running(owner, int(found["number"]))
-            self._drop_later_iterations(owner, int(found["number"]))
+        owner = prefix[:-1]
+        self._set_running(owner)
+        iteration = _ITERATION.match(owner)
+        if iteration:
+            owner, number = iteration["loop"], int(iteration["number"])
+            self._set_running(owner, number)
+            self._drop_later_iterations(owner, number)
         self._drop_followers(self.kept[owner], _prefix(owner))
         self._reopen(_prefix(owner))
 
     def _set_running(self, path: str, iteration: int | None = None) -> None:
         record = self.kept[path]
-        number = record.iteration if iteration is None else iteration
-        self.kept[path] = replace(record, state=NodeState.RUNNING, outputs={}, error="", iteration=number)
+        if iteration is None:
+            iteration = record.iteration
+        self.kept[path] = replace(record, state=NodeState.RUNNING, outputs={}, error="", iteration=iteration)
 
     def _drop_later_iterations(self, loop: str, number: int) -> None:
         for path in list(self.kept):
-            if path.startswith(f"{loop}["):
-                match = _ITERATION.match(path.removeprefix(loop).partition("/")[0])
-            else:
-                match = None
-            if match and int(match["number"]) > number:
+            if not path.startswith(f"{loop}["):
+                continue
+            iteration = _ITERATION.match(path.removeprefix(loop).partition("/")[0])
+            if iteration and int(iteration["number"]) > number:
                 del self.kept[path]
 
 

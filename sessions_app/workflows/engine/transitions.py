@@ -92,7 +92,9 @@ def advance_run(workflow: WorkflowGraph, run: Mapping[str, Any], records: Mappin
         end = _FrameEnd(error=message)
     if end is None:
         return EngineStep(written, None, walk.is_full)
-    error = end.error or ("a node has failed, and the run continued without it" if end.flawed else "")
+    error = end.error
+    if not error and end.flawed:
+        error = "a node has failed, and the run continued without it"
     return EngineStep(written, RunOutcome(succeeded=not error, error=error, outputs=end.outputs))
 
 
@@ -161,12 +163,18 @@ class _FrameWalk:
                 return self._end(frame)
 
     def _marks(self, frame: Frame) -> tuple[NodeState | None, ...]:
-        found = (self._record(frame, name) for name in frame.scope.order)
-        return tuple(record.state if record else None for record in found)
+        marks: list[NodeState | None] = []
+        for name in frame.scope.order:
+            record = self._record(frame, name)
+            marks.append(record.state if record else None)
+        return tuple(marks)
 
     def _write(self, record: NodeRecord) -> NodeRecord:
-        record, before = frames.with_bounded_outputs(record), self.records.get(record.path)
-        self.size += _size_of(record) - (_size_of(before) if before else 0)
+        record = frames.with_bounded_outputs(record)
+        before = self.records.get(record.path)
+        self.size += _size_of(record)
+        if before:
+            self.size -= _size_of(before)
         self.records[record.path] = self.written[record.path] = record
         return record
 
@@ -187,11 +195,12 @@ class _FrameWalk:
 
     def _has_failed(self, frame: Frame) -> bool:
         """Return whether a node has failed whose failure stops the frame."""
-        return any(
-            record.state in {NodeState.FAILED, NodeState.CANCELLED} and not node.settings.continue_on_failure
-            for name, node in frame.scope.nodes.items()
-            if (record := self._record(frame, name)) is not None
-        )
+        for name, node in frame.scope.nodes.items():
+            record = self._record(frame, name)
+            has_failed = record is not None and record.state in {NodeState.FAILED, NodeState.CANCELLED}
+            if has_failed and not node.settings.continue_on_failure:
+                return True
+        return False
 
     def _advance(self, frame: Frame, node: GraphNode, *, may_begin: bool) -> None:
         record = self._record(frame, node.id)
@@ -207,9 +216,9 @@ class _FrameWalk:
     def _is_ready(self, frame: Frame, node: GraphNode) -> bool:
         for name in frame.scope.waits_for[node.id]:
             record = self._record(frame, name)
-            may_fail = frame.scope.nodes[name].settings.continue_on_failure
-            accepted = (NodeState.SUCCEEDED, NodeState.FAILED) if may_fail else (NodeState.SUCCEEDED,)
-            if record is None or record.state not in accepted:
+            if record is None or record.state not in (NodeState.SUCCEEDED, NodeState.FAILED):
+                return False
+            if record.state == NodeState.FAILED and not frame.scope.nodes[name].settings.continue_on_failure:
                 return False
         # A gate must not send back nodes that still run: their results would arrive in the next attempt.
         resettable = (self._record(frame, name) for name in node.reset)
@@ -227,10 +236,11 @@ class _FrameWalk:
             return self._write(replace(record, state=NodeState.FAILED, error=str(error)))
         begin = type_of(node).begin
         if begin is None:
-            self._write(replace(record, inputs=inputs, iteration=1 if node.type == "loop" else 0))
-            if node.type == "loop":
-                self._open_iteration(self.records[path], {})
-            return self.records[path]
+            if node.type != "loop":
+                return self._write(replace(record, inputs=inputs))
+            loop = self._write(replace(record, inputs=inputs, iteration=1))
+            self._open_iteration(loop, {})
+            return loop
         context = self._context(frame, node, inputs)
         return self._write_begun(replace(record, inputs=context.inputs), begin(context))
 
@@ -239,23 +249,35 @@ class _FrameWalk:
         if isinstance(result, WorkRequest):
             self._free_slots -= 1
             return self._write(replace(record, request=result.request))
-        error = result.message if isinstance(result, NodeFailed) else ""
+        error = ""
+        if isinstance(result, NodeFailed):
+            error = result.message
         return self._write(replace(record, state=_STATE_OF_RESULT[type(result)], outputs=result.outputs, error=error))
 
     def _context(self, frame: Frame, node: GraphNode, inputs: Mapping[str, Any]) -> NodeContext:
         """Return the context in which a node begins. After a retry it has the feedback, and the session to continue."""
-        repeating = gates_repeating(frame.scope, node.id)
-        gates = [gate for gate in repeating if gate.settings_of(GateSettings).retry_target == node.id]
-        retries = [record for gate in gates for record in self._retries(frame, gate)]
-        feedback = str(retries[-1].outputs.get("retry_feedback", "")) if retries else ""
+        retries: list[NodeRecord] = []
+        for gate in gates_repeating(frame.scope, node.id):
+            if gate.settings_of(GateSettings).retry_target == node.id:
+                retries += self._retries(frame, gate)
+        feedback = ""
         if retries:
-            inputs = {**inputs, "feedback": feedback, "retryCount": len(retries)}
-        count = len(self._retries(frame, node)) if isinstance(node.settings, GateSettings) else len(retries)
-        prefixes = [frame.prefix] if retries or keeps_session(node) else []
-        prefixes += [frame.before] if frame.before and keeps_session(node) else []
-        sessions = (self._session(frame, prefix, node) for prefix in prefixes)
-        session = next((session_id for session_id in sessions if session_id), "")
+            feedback = str(retries[-1].outputs.get("retry_feedback", ""))
+            inputs = dict(inputs) | {"feedback": feedback, "retryCount": len(retries)}
+        count = len(retries)
+        if isinstance(node.settings, GateSettings):
+            count = len(self._retries(frame, node))
+        session = self._session_to_continue(frame, node, is_retry=bool(retries))
         return NodeContext(node=node, inputs=inputs, run=frame.run, retries=count, feedback=feedback, session=session)
+
+    def _session_to_continue(self, frame: Frame, node: GraphNode, *, is_retry: bool) -> str:
+        """Return the session of an earlier attempt, or of the previous iteration; “” if the node begins a new one."""
+        session = ""
+        if is_retry or keeps_session(node):
+            session = self._session(frame, frame.prefix, node)
+        if not session and frame.before and keeps_session(node):
+            session = self._session(frame, frame.before, node)
+        return session
 
     def _session(self, frame: Frame, prefix: str, node: GraphNode) -> str:
         """Return the session of the latest attempt that had one; “” if none had."""
@@ -268,15 +290,17 @@ class _FrameWalk:
 
     def _open_iteration(self, loop: NodeRecord, previous: Mapping[str, Any]) -> None:
         path = f"{loop.path}[{loop.iteration}]"
-        given = {"iteration": loop.iteration, "previous": dict(previous)}
-        self._write(NodeRecord(path=path, node=loop.node, kind=ITERATION, inputs=given, iteration=loop.iteration))
+        inputs = {"iteration": loop.iteration, "previous": dict(previous)}
+        self._write(NodeRecord(path=path, node=loop.node, kind=ITERATION, inputs=inputs, iteration=loop.iteration))
 
     def _advance_loop(self, node: GraphNode, loop: NodeRecord) -> None:
         assert node.body is not None  # noqa: S101  (every loop has one)
         most = node.settings_of(LoopSettings).max_iterations
         while not self.is_full:
             opened = self.records[f"{loop.path}[{loop.iteration}]"]
-            before = f"{loop.path}[{loop.iteration - 1}]/" if loop.iteration > 1 else ""
+            before = ""
+            if loop.iteration > 1:
+                before = f"{loop.path}[{loop.iteration - 1}]/"
             frame = Frame(
                 scope=node.body,
                 prefix=f"{opened.path}/",
@@ -307,14 +331,16 @@ class _FrameWalk:
             reason = "max_iterations"
         else:
             reason = "condition"
-        reported = {"iterations": loop.iteration, "terminationReason": reason}
-        error = f"iteration {loop.iteration}: {end.error}" if end.error else ""
-        self._close(node, loop, {**end.outputs, **reported}, error)
+        outputs = dict(end.outputs) | {"iterations": loop.iteration, "terminationReason": reason}
+        error = ""
+        if end.error:
+            error = f"iteration {loop.iteration}: {end.error}"
+        self._close(node, loop, outputs, error)
 
     def _advance_component(self, node: GraphNode, record: NodeRecord) -> None:
         assert node.body is not None  # noqa: S101  (every component has one)
-        given = {"type": "component", **record.inputs}
-        end = self.frame(Frame(scope=node.body, prefix=f"{record.path}/", inputs=record.inputs, run=given))
+        run = {"type": "component"} | dict(record.inputs)
+        end = self.frame(Frame(scope=node.body, prefix=f"{record.path}/", inputs=record.inputs, run=run))
         if end is not None:
             self._close(node, replace(record, flawed=end.flawed), end.outputs, end.error)
 
@@ -328,25 +354,30 @@ class _FrameWalk:
 
     def _end(self, frame: Frame) -> _FrameEnd | None:
         """Return the result of a frame in which nothing can advance; None while something in it works or waits."""
-        current = {name: self._record(frame, name) for name in frame.scope.order}
-        left = [name for name, record in current.items() if record is None]
-        if any(record is not None and not record.is_finished for record in current.values()):
+        begun: list[NodeRecord] = []
+        not_begun: list[str] = []
+        for name in frame.scope.order:
+            record = self._record(frame, name)
+            if record is None:
+                not_begun.append(name)
+            else:
+                begun.append(record)
+        if not all(record.is_finished for record in begun):
             return None
         has_failed = self._has_failed(frame)
-        if left and not has_failed and (self._has_waiting or self.is_full):
+        if not_begun and not has_failed and (self._has_waiting or self.is_full):
             return None
-        for name in left:
+        for name in not_begun:
             path = record_path(frame.prefix, name, self._attempt(frame, name))
             self._write(NodeRecord(path=path, node=name, kind=frame.scope.nodes[name].type, state=NodeState.SKIPPED))
-        failed = [record for record in current.values() if record is not None and record.state == NodeState.FAILED]
-        error = _first_error(frame, failed) if has_failed else ""
-        if left and not has_failed:
-            error = f"the run is stuck: {', '.join(left)} can never begin"
-        return self._result(
-            frame,
-            error,
-            flawed=bool(failed) or any(record is not None and record.flawed for record in current.values()),
-        )
+        failed = [record for record in begun if record.state == NodeState.FAILED]
+        error = ""
+        if has_failed:
+            error = _first_error(frame, failed)
+        elif not_begun:
+            error = f"the run is stuck: {', '.join(not_begun)} can never begin"
+        flawed = bool(failed) or any(record.flawed for record in begun)
+        return self._result(frame, error, flawed=flawed)
 
     def _result(self, frame: Frame, error: str, *, flawed: bool) -> _FrameEnd:
         present = partial(self._record, frame)

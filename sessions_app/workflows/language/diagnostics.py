@@ -41,9 +41,14 @@ class Diagnostic:
 
     def __str__(self) -> str:
         """Format the diagnostic as one line, as compilers do."""
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        about = f"node {self.node}: " if self.node else ""
-        return f"{place}: {self.severity}: {about}{self.message} [{self.code}] {self.fix}".rstrip()
+        parts = [self.file]
+        if self.line:
+            parts = [f"{self.file}:{self.line}"]
+        parts.append(self.severity)
+        if self.node:
+            parts.append(f"node {self.node}")
+        parts.append(f"{self.message} [{self.code}] {self.fix}".rstrip())
+        return ": ".join(parts)
 
 
 class InvalidWorkflow(Exception):
@@ -137,24 +142,23 @@ class DiagnosticCollector:
             return
         code, message, fix = words
         if self._counts[severity] > MAX_PROBLEMS:
-            code, message, fix = (
-                "too_many",
-                f"there are more than {MAX_PROBLEMS} {severity}s",
-                "Correct the listed ones first.",
-            )
+            code = "too_many"
+            message = f"there are more than {MAX_PROBLEMS} {severity}s"
+            fix = "Correct the listed ones first."
             place, node, below = (), "", 0
         line = self.source.line_of(place)
-        self.problems.append(
-            Diagnostic(
-                severity=severity,
-                code=code,
-                message=_shorten(message),
-                fix=_shorten(fix),
-                file=self.source.name,
-                line=line + below if line else 0,
-                node=node,
-            )
+        if line:
+            line += below
+        diagnostic = Diagnostic(
+            severity=severity,
+            code=code,
+            message=_shorten(message),
+            fix=_shorten(fix),
+            file=self.source.name,
+            line=line,
+            node=node,
         )
+        self.problems.append(diagnostic)
 
     def _node_at(self, place: PathInFile) -> str:
         """Return the id of the node around a place, or “” if it has none."""
@@ -197,7 +201,7 @@ _MINIMAL_VALUES: Final[Mapping[str, Any]] = {"version": 1, "metadata": {"name": 
 
 def remove_malformed(data: Mapping[str, Any], places: Iterable[PathInFile]) -> dict[str, Any]:
     """Return a copy of a file without the values at these places, in which other nodes and edges keep their index."""
-    kept: dict[str, Any] = {key: list(value) if isinstance(value, list) else value for key, value in data.items()}
+    kept = _with_copied_lists(data)
     if isinstance(kept.get("components"), dict):
         kept["components"] = dict(kept["components"])
     copied: set[str] = set()
@@ -205,8 +209,17 @@ def remove_malformed(data: Mapping[str, Any], places: Iterable[PathInFile]) -> d
         if place[:1] == ("components",) and len(place) > 1:
             _remove_from_component(kept["components"], str(place[1]), place[2:], copied)
         elif not _remove_part(kept, place):
-            _remove_key(kept, str(place[0]) if place else "")
+            key = str(place[0]) if place else ""
+            _remove_key(kept, key)
     return kept
+
+
+def _with_copied_lists(values: Mapping[str, Any]) -> dict[str, Any]:
+    copy = dict(values)
+    for key, value in values.items():
+        if isinstance(value, list):
+            copy[key] = list(value)
+    return copy
 
 
 def _remove_from_component(components: dict[str, Any], name: str, place: PathInFile, copied: set[str]) -> None:
@@ -216,7 +229,7 @@ def _remove_from_component(components: dict[str, Any], name: str, place: PathInF
         return
     if name not in copied:
         copied.add(name)
-        body = components[name] = {key: list(one) if isinstance(one, list) else one for key, one in body.items()}
+        body = components[name] = _with_copied_lists(body)
     if not _remove_part(body, place):
         components[name] = dict(_NO_COMPONENT)
 
@@ -236,20 +249,22 @@ def _remove_part(body: dict[str, Any], place: PathInFile) -> bool:
 
 
 def _placeholder_node(node: Any, index: int) -> dict[str, Any]:
-    named = node if isinstance(node, dict) else {}
-    name, parent = named.get("id"), named.get("parentId")
-    is_named = isinstance(name, str) and _ID.match(name)
-    return {
-        "id": name if is_named else f"misshapen:{index}",
-        "type": MALFORMED_NODE_TYPE,
-        "parentId": parent if isinstance(parent, str) else None,
-    }
+    placeholder = {"id": f"misshapen:{index}", "type": MALFORMED_NODE_TYPE, "parentId": None}
+    if isinstance(node, dict):
+        name, parent = node.get("id"), node.get("parentId")
+        if isinstance(name, str) and _ID.match(name):
+            placeholder["id"] = name
+        if isinstance(parent, str):
+            placeholder["parentId"] = parent
+    return placeholder
 
 
 def _remove_key(kept: dict[str, Any], key: str) -> None:
-    if key in ("nodes", "edges"):
+    if key == "edges":
         kept["edges"] = []
-        kept["nodes"] = kept.get("nodes") if key == "edges" else []
+        kept["nodes"] = kept.get("nodes")
+    elif key == "nodes":
+        kept["edges"], kept["nodes"] = [], []
     elif key in _MINIMAL_VALUES:
         kept[key] = _MINIMAL_VALUES[key]
     else:

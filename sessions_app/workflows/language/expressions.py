@@ -86,7 +86,8 @@ def evaluate_expression(text: str, inputs: Mapping[str, Any]) -> Any:
     """
     check_expression(text)
     try:
-        value = _Evaluation({**_CONSTANT_NAMES, **inputs, "inputs": dict(inputs)}).value(_parse(text))
+        names = dict(_CONSTANT_NAMES) | dict(inputs) | {"inputs": dict(inputs)}
+        value = _Evaluation(names).value(_parse(text))
     except ExpressionError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError) as error:
@@ -181,7 +182,9 @@ class _Evaluation:
         return True
 
     def _ifexp(self, node: ast.IfExp) -> Any:
-        return self.value(node.body if self.value(node.test) else node.orelse)
+        if self.value(node.test):
+            return self.value(node.body)
+        return self.value(node.orelse)
 
     def _list(self, node: ast.List | ast.Tuple) -> list[Any]:
         return [self.value(part) for part in node.elts]

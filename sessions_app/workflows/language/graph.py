@@ -85,10 +85,8 @@ class Scope:
     @property
     def leaves(self) -> tuple[str, ...]:
         """The nodes that no other node waits for, in order."""
-        if self.waits_for:
-            awaited = frozenset().union(*self.waits_for.values())
-        else:
-            awaited = frozenset()
+        awaited: set[str] = set()
+        awaited.update(*self.waits_for.values())
         return tuple(name for name in self.order if name not in awaited)
 
     def into(self, kind: str) -> tuple[Wire, ...]:

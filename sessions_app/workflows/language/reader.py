@@ -155,7 +155,9 @@ class _YamlBuilder:
         try:
             return ParsedText(self._name, self._document(), self._lines)
         except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 0
+            line = 0
+            if error.problem_mark:
+                line = error.problem_mark.line + 1
             raise self._refusal(
                 line, "syntax", f"this is not valid YAML: {error.problem}", "Correct the syntax."
             ) from error

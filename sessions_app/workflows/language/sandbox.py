@@ -45,8 +45,10 @@ def run_in_sandbox(requests: Sequence[Mapping[str, Any]], timeout: float = TIMEO
         )
     except subprocess.TimeoutExpired as error:
         raise SandboxError(f"it took longer than {timeout:g} s") from error
+    if done.returncode < 0:
+        raise SandboxError("it used too much time or memory")
     if done.returncode:
-        raise SandboxError("it used too much time or memory" if done.returncode < 0 else "the sandbox process failed")
+        raise SandboxError("the sandbox process failed")
     values = []
     for answer in json.loads(done.stdout):
         if "error" in answer:

@@ -159,11 +159,9 @@ def main() -> None:
     preload_modules(requests)
     limit_process()
     answers = json.dumps([handle_request(request) for request in requests])
-    sys.stdout.write(
-        answers
-        if len(answers) <= MAX_OUTPUT
-        else json.dumps([{"error": f"the result is larger than {MAX_OUTPUT >> 20} MiB"}])
-    )
+    if len(answers) > MAX_OUTPUT:
+        answers = json.dumps([{"error": f"the result is larger than {MAX_OUTPUT >> 20} MiB"}])
+    sys.stdout.write(answers)
 
 
 if __name__ == "__main__":

@@ -162,7 +162,8 @@ def merge_array_ports(ports: Iterable[Port], values: Mapping[str, Any]) -> dict[
         else:
             plain[name] = value
     missing = {parent for parent, _ in slots.values()} - plain.keys()
-    arrays_by_name = {name: [] for name in missing} | {
-        name: [value for _, value in sorted(pairs, key=lambda pair: pair[0])] for name, pairs in found.items()
-    }
-    return plain | arrays_by_name
+    merged = plain | {name: [] for name in missing}
+    for name, pairs in found.items():
+        pairs.sort(key=lambda pair: pair[0])
+        merged[name] = [value for _, value in pairs]
+    return merged

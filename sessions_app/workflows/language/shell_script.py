@@ -90,7 +90,9 @@ def prepare_script(script: str, lookup: Lookup) -> ShellScript:
     end = size = 0
     for site in find_template_sites(script):
         reference = parse_reference(site.found)
-        value = MISSING if reference is None else lookup(*reference)
+        if reference is None:
+            continue
+        value = lookup(*reference)
         if value is MISSING:
             continue
         name = f"{VARIABLE}{len(environment) + 1}"
@@ -106,7 +108,8 @@ def prepare_script(script: str, lookup: Lookup) -> ShellScript:
         before = script[end : site.found.start()]
         parts += (_escape_dollar(before, site.around), quoted_variable(name, site.around))
         end = site.found.end()
-    return ShellScript("".join([*parts, script[end:]]), environment)
+    parts.append(script[end:])
+    return ShellScript("".join(parts), environment)
 
 
 def quoted_variable(name: str, around: QuotingContext) -> str:
@@ -136,11 +139,9 @@ def environment_value(value: object, what: str) -> str:
 def find_script_problems(script: str) -> list[tuple[int, str]]:
     """Return what ``prepare_script`` refuses whatever the values are, as (line from 0, message)."""
     lines = LineCounter(script)
-    return [
-        (lines.before(site.found.start()), _UNSUPPORTED[site.around])
-        for site in find_template_sites(script)
-        if site.around in _UNSUPPORTED and parse_reference(site.found)
-    ]
+    templates = [site for site in find_template_sites(script) if parse_reference(site.found)]
+    refused = [site for site in templates if site.around in _UNSUPPORTED]
+    return [(lines.before(site.found.start()), _UNSUPPORTED[site.around]) for site in refused]
 
 
 def _escape_dollar(text: str, around: QuotingContext) -> str:
@@ -224,20 +225,22 @@ class _ShellScanner:
         if opener == "$(":
             return self._push(QuotingContext.COMMAND, 2)
         if opener == "${":
-            quoted = self._context in {QuotingContext.DOUBLE, QuotingContext.QUOTED_BRACE, QuotingContext.HEREDOC}
-            return self._push(QuotingContext.QUOTED_BRACE if quoted else QuotingContext.BRACE, 2)
+            if self._context in {QuotingContext.DOUBLE, QuotingContext.QUOTED_BRACE, QuotingContext.HEREDOC}:
+                return self._push(QuotingContext.QUOTED_BRACE, 2)
+            return self._push(QuotingContext.BRACE, 2)
         return False
 
     def _open_unquoted(self, char: str) -> bool:
-        if char in "'\"":
-            return self._push(QuotingContext.SINGLE if char == "'" else QuotingContext.DOUBLE, 1)
+        if char == "'":
+            return self._push(QuotingContext.SINGLE, 1)
+        if char == '"':
+            return self._push(QuotingContext.DOUBLE, 1)
         if self._context not in {QuotingContext.PLAIN, QuotingContext.COMMAND}:
             return False
         if char == "(":
             return self._push(QuotingContext.COMMAND, 1)
         if char == "#" and (self._position == 0 or self._script[self._position - 1] in " \t\n;|&("):
-            end = self._script.find("\n", self._position)
-            self._position = len(self._script) if end < 0 else end
+            self._position = self._end_of_line()
             return True
         return char == "<" and self._begin_heredoc()
 
@@ -267,23 +270,30 @@ class _ShellScanner:
             self._stack.pop()
             self._position += 2
             return True
-        if char in "()":
-            self._stack[-1] = (QuotingContext.ARITHMETIC, depth + (1 if char == "(" else -1))
+        if char == "(":
+            self._stack[-1] = (QuotingContext.ARITHMETIC, depth + 1)
+        elif char == ")":
+            self._stack[-1] = (QuotingContext.ARITHMETIC, depth - 1)
         return False
 
+    def _end_of_line(self) -> int:
+        end = self._script.find("\n", self._position)
+        if end < 0:
+            return len(self._script)
+        return end
+
     def _read_heredocs(self) -> None:
-        for word, quoted in self._heredocs:
-            self._read_heredoc(word, QuotingContext.QUOTED_HEREDOC if quoted else QuotingContext.HEREDOC)
+        for word, is_quoted in self._heredocs:
+            around = QuotingContext.QUOTED_HEREDOC if is_quoted else QuotingContext.HEREDOC
+            self._read_heredoc(word, around)
         self._heredocs = []
 
     def _read_heredoc(self, word: str, around: QuotingContext) -> None:
         while self._position < len(self._script):
-            end = self._script.find("\n", self._position)
-            end = len(self._script) if end < 0 else end
+            end = self._end_of_line()
             line = self._script[self._position : end]
-            self._sites += (
-                TemplateSite(found, around) for found in TEMPLATE.finditer(self._script, self._position, end)
-            )
+            for found in TEMPLATE.finditer(self._script, self._position, end):
+                self._sites.append(TemplateSite(found, around))
             self._position = end + 1
             if line.strip() == word:
                 return

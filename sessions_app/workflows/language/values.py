@@ -68,12 +68,13 @@ def _number(value: Any) -> int | float | None:
 def _boolean(value: Any) -> bool | None:
     if isinstance(value, bool):
         return value
-    word = value.strip().lower() if isinstance(value, str) else None
-    if word == "":
-        return None
-    if word not in {"true", "false"}:
-        raise ConversionError(f"“{to_text(value)[:80]}” is neither true nor false")
-    return word == "true"
+    if isinstance(value, str):
+        word = value.strip().lower()
+        if word == "":
+            return None
+        if word in {"true", "false"}:
+            return word == "true"
+    raise ConversionError(f"“{to_text(value)[:80]}” is neither true nor false")
 
 
 def _parse_json(value: Any) -> Any:
@@ -172,9 +173,12 @@ def render_template(text: str, lookup: Lookup) -> str:
 
     def value_of(found: re.Match[str]) -> str:
         nonlocal length
+        replacement = found.group()
         reference = parse_reference(found)
-        value = MISSING if reference is None else lookup(*reference)
-        replacement = found.group() if value is MISSING else to_text(value)
+        if reference is not None:
+            value = lookup(*reference)
+            if value is not MISSING:
+                replacement = to_text(value)
         length += len(replacement) - len(found.group())
         # The templates still to come can only shorten the text by their own length, so no valid text is refused here.
         if length - len(text) > limits.MAX_FILLED:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from pydantic import ValidationError
@@ -144,9 +145,10 @@ class ScopeBuilder:
             fix = f"Did you mean “{near[0]}”?"
         else:
             fix = f"Use one of {', '.join(sorted(node_types()))}."
-        self._diagnostics.error(
-            "node_type", f"“{word}” is not a node type" if word else "the node has no type", fix, place, node
-        )
+        message = "the node has no type"
+        if word:
+            message = f"“{word}” is not a node type"
+        self._diagnostics.error("node_type", message, fix, place, node)
 
     def _check_parents(self) -> set[str]:
         """Return the nodes whose parent is invalid. Nodes inside one that was left out are left out with it."""
@@ -216,9 +218,9 @@ class ScopeBuilder:
         return node
 
     def _wiring(self) -> Wiring:
-        places = {
-            name: NodePlace(self._types[name].name, self._scope_of(name), self._docks(name)) for name in self._written
-        }
+        places = {}
+        for name in self._written:
+            places[name] = NodePlace(self._types[name].name, self._scope_of(name), self._docks(name))
         wiring = Wiring(places, {}, self._budget)
         for index, edge in enumerate(self._body.edges):
             place = (*self._place, "edges", index)
@@ -245,20 +247,16 @@ class ScopeBuilder:
 
     def _docks(self, name: str) -> dict[str, str]:
         slots = self._written[name].data.get("dockSlots")
-        found = slots if isinstance(slots, list) else []
-        return {str(slot.get("name")): str(slot.get("type")) for slot in found if isinstance(slot, dict)}
+        if not isinstance(slots, list):
+            return {}
+        return {str(slot.get("name")): str(slot.get("type")) for slot in slots if isinstance(slot, dict)}
 
     def _add_templates(self) -> None:
         """Add a wire for each template that refers to another node, so that it waits for that node."""
         names = NodeNames(self._written)
         templates = {name: list(self._template_uses(name, names)) for name in self._nodes}
         refused = unsatisfiable_templates(
-            (
-                use
-                for found in templates.values()
-                for use in found
-                if use.target and not self._is_interface(use.target.node)
-            ),
+            filter(self._makes_node_wait, chain.from_iterable(templates.values())),
             self._wires,
             lambda steps: self._budget.spend("steps", steps),
         )
@@ -285,31 +283,32 @@ class ScopeBuilder:
         for key, text in self._types[name].texts(self._nodes[name].settings):
             place, first = (*self._places[name], "data", *key), int("\n" in text)
             for name_used, port, line in find_references(text):
+                target = None
                 if name_used != INPUTS_NAME:
                     target = names.resolve(name, name_used)
-                else:
-                    target = None
                 yield TemplateUse(name, name_used, port, place, first + line, target)
 
-    def _warn_unknown_input(self, one: TemplateUse) -> None:
-        message = f"the template refers to the input “{one.port}”, which the node does not have"
-        self._diagnostics.warning(
-            "template", message, "Add the input to “inputs”.", one.place, one.node, below=one.below
-        )
+    def _makes_node_wait(self, use: TemplateUse) -> bool:
+        return use.target is not None and not self._is_interface(use.target.node)
 
-    def _warn_unfilled(self, one: TemplateUse) -> None:
-        message = f"{{{{ {one.name}.{one.port} }}}} refers to no node that has finished by then, so it is not replaced"
+    def _warn_unknown_input(self, use: TemplateUse) -> None:
+        message = f"the template refers to the input “{use.port}”, which the node does not have"
+        fix = "Add the input to “inputs”."
+        self._diagnostics.warning("template", message, fix, use.place, use.node, below=use.below)
+
+    def _warn_unfilled(self, use: TemplateUse) -> None:
+        message = f"{{{{ {use.name}.{use.port} }}}} refers to no node that has finished by then, so it is not replaced"
         fix = "Refer to an earlier node, or add an edge from the node."
-        self._diagnostics.warning("template", message, fix, one.place, one.node, below=one.below)
+        self._diagnostics.warning("template", message, fix, use.place, use.node, below=use.below)
 
     def _is_interface(self, name: str) -> bool:
         """Return whether a node represents the border of its scope."""
         return self._types[name].name in INTERFACE_TYPES
 
     def _ref(self, node: str, port: str) -> tuple[str, SourceRef]:
-        return self._scope_of(node), SourceRef("input", port) if self._is_interface(node) else SourceRef(
-            "node", port, node
-        )
+        if self._is_interface(node):
+            return self._scope_of(node), SourceRef("input", port)
+        return self._scope_of(node), SourceRef("node", port, node)
 
     def _set_resets(self) -> None:
         after = {scope: followers_by_node(wires) for scope, wires in self._wires.items()}
@@ -333,38 +332,25 @@ class ScopeBuilder:
 
     def _scope(self, owner: str, kind: checks.ScopeKind) -> Scope:
         names = self._nodes_in.get(owner, [])
-        nodes = {name: self._nodes[name] for name in names}
-        nodes |= {
-            name: replace(node, body=self._scope(name, "loop")) for name, node in nodes.items() if node.type == "loop"
-        }
+        nodes = {}
+        for name in names:
+            node = self._nodes[name]
+            if node.type == "loop":
+                node = replace(node, body=self._scope(name, "loop"))
+            nodes[name] = node
         self._diagnostics.only_errors = owner in self._partial
         wires = list(self._wires.get(owner, ()))
         negated = False
         if owner:
-            wires = add_legacy_feedback(
-                wires, [port.name for port in self._nodes[owner].outputs if port.name not in IMPLIED_PORTS]
-            )
+            outputs = [port.name for port in self._nodes[owner].outputs if port.name not in IMPLIED_PORTS]
+            wires = add_legacy_feedback(wires, outputs)
             negated = self._check_loop(owner, names, wires)
         incoming: dict[str, list[Wire]] = {name: [] for name in names}
         for wire in wires:
             if wire.target.node:
                 incoming[wire.target.node].append(wire)
-        waits_for = {
-            name: frozenset(wire.source.node for wire in found if wire.source.kind == "node")
-            for name, found in incoming.items()
-        }
-        try:
-            order = topological_order(names, waits_for)
-        except CycleError as cycle:
-            order = tuple(names)
-            if len(cycle.nodes) <= MAX_CYCLE_SHOWN:
-                shown = cycle.nodes
-            else:
-                shown = (*cycle.nodes[: MAX_CYCLE_SHOWN - 1], "…", cycle.nodes[-1])
-            fix = "Remove one of these edges, or use a loop with a feedback slot to pass values back."
-            self._diagnostics.error(
-                "cycle", f"{' → '.join(shown)} wait for each other", fix, self._places[cycle.nodes[0]]
-            )
+        waits_for = {name: _sources_of(incoming[name]) for name in names}
+        order = self._order(names, waits_for)
         scope = Scope(
             kind=kind,
             nodes=nodes,
@@ -379,8 +365,23 @@ class ScopeBuilder:
         checks.check_scope(scope, self._diagnostics, self._places)
         return scope
 
+    def _order(self, names: list[str], waits_for: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
+        """Return the names with each after those it waits for; as they are, with a problem, if there is a cycle."""
+        try:
+            return topological_order(names, waits_for)
+        except CycleError as cycle:
+            shown = cycle.nodes
+            if len(shown) > MAX_CYCLE_SHOWN:
+                shown = (*shown[: MAX_CYCLE_SHOWN - 1], "…", shown[-1])
+            fix = "Remove one of these edges, or use a loop with a feedback slot to pass values back."
+            self._diagnostics.error(
+                "cycle", f"{' → '.join(shown)} wait for each other", fix, self._places[cycle.nodes[0]]
+            )
+            return tuple(names)
+
     def _check_loop(self, owner: str, names: list[str], wires: list[Wire]) -> bool:
-        settings, place = self._nodes[owner].settings_of(LoopSettings), (*self._places[owner], "data")
+        settings = self._nodes[owner].settings_of(LoopSettings)
+        place = (*self._places[owner], "data")
         slot = next((option for option in settings.dock_slots if option.type == "continue"), None)
         into = [wire for wire in wires if wire.target.kind == "continue"]
         if owner in self._partial:
@@ -393,9 +394,15 @@ class ScopeBuilder:
             fix = "Add {name: continue, type: continue} to dockSlots."
             self._diagnostics.error("loop", f"Loop “{owner}” must have a “continue” dock slot", fix, place, owner)
         elif not into:
-            fix = f"Connect a boolean output of a node in the loop to dock:{slot.name if slot else 'continue'}:input."
+            slot_name = slot.name if slot else "continue"
+            fix = f"Connect a boolean output of a node in the loop to dock:{slot_name}:input."
             message = "the continue dock slot must have an incoming edge from an inner node"
             self._diagnostics.error("loop", message, fix, place, owner)
         negated = slot is not None and slot.negate
         checks.check_continue(owner, into, self._diagnostics, place, negated=negated)
         return negated
+
+
+def _sources_of(wires: Iterable[Wire]) -> frozenset[str]:
+    """Return the nodes at which these wires begin."""
+    return frozenset(wire.source.node for wire in wires if wire.source.kind == "node")

@@ -33,7 +33,8 @@ def check_node(node: GraphNode, kind: NodeType, diagnostics: DiagnosticCollector
         report(issue.code, issue.message, issue.fix, (*place, *issue.key), node.id, below=issue.below)
     for side, ports in (("inputs", node.settings.inputs), ("outputs", node.settings.outputs)):
         counts = Counter(port.name for port in ports or ())
-        for name in sorted(name for name, count in counts.items() if count > 1):
+        repeated = [name for name, count in counts.items() if count > 1]
+        for name in sorted(repeated):
             diagnostics.error(
                 "port", f"two {side} have the name “{name}”", "Rename one of them.", (*place, side), node.id
             )
@@ -105,22 +106,26 @@ def check_scope(scope: Scope, diagnostics: DiagnosticCollector, at: Mapping[str,
         incoming = scope.incoming[name]
         for wire in incoming:
             _check_wire(scope, ports, wire, diagnostics, at[name])
-        wired = {wire.target.port for wire in incoming}
-        for port in node.inputs if node.type != "trigger" else ():  # those are passed when the run starts
-            if port.required and port.default is None and port.name not in wired and not _has_constant(node, port.name):
-                fix = "Connect it, give it a default, or remove “required”."
-                diagnostics.warning(
-                    "required",
-                    f"the input “{port.name}” is required, but has no edge and no default",
-                    fix,
-                    at[name],
-                    name,
-                )
+        if node.type != "trigger":  # its inputs are passed when the run starts
+            _check_required_inputs(node, incoming, diagnostics, at[name])
         _check_unconnected(scope, node, diagnostics, at[name], has_followers=name in sources)
 
 
 def _has_constant(node: GraphNode, port: str) -> bool:
     return port in (getattr(node.settings, "component_inputs", None) or {})
+
+
+def _check_required_inputs(
+    node: GraphNode, incoming: Iterable[Wire], diagnostics: DiagnosticCollector, place: PathInFile
+) -> None:
+    wired = {wire.target.port for wire in incoming}
+    for port in node.inputs:
+        if not port.required or port.default is not None or port.name in wired:
+            continue
+        if not _has_constant(node, port.name):
+            message = f"the input “{port.name}” is required, but has no edge and no default"
+            fix = "Connect it, give it a default, or remove “required”."
+            diagnostics.warning("required", message, fix, place, node.id)
 
 
 def _check_duplicate_wires(
@@ -132,7 +137,9 @@ def _check_duplicate_wires(
         if target.port.startswith(HIDDEN_PORT):
             continue
         # An undeclared input takes no particular value: a second edge there only states the order of execution.
-        taken = ports[target.node].inputs.get(target.port) if target.node else None
+        taken = None
+        if target.node:
+            taken = ports[target.node].inputs.get(target.port)
         if target in seen and (taken is not None or not target.node):
             _report_duplicate_wire(scope, target, taken, diagnostics, at.get(target.node, ()))
         seen.add(target)
@@ -159,11 +166,13 @@ def _check_wire(
 ) -> None:
     source = scope.nodes.get(wire.source.node)
     target = scope.nodes[wire.target.node]
-    given = ports[source.id].outputs.get(wire.source.port) if source else None
+    given = None
+    if source:
+        given = ports[source.id].outputs.get(wire.source.port)
+        if given is None and not _can_produce(source, wire.source.port):
+            message = f"“{source.id}” has no output “{wire.source.port}”"
+            diagnostics.warning("port", message, "Add it to the outputs of that node.", place, target.id)
     taken = ports[target.id].inputs.get(wire.target.port)
-    if source and given is None and not _can_produce(source, wire.source.port):
-        message = f"“{source.id}” has no output “{wire.source.port}”"
-        diagnostics.warning("port", message, "Add it to the outputs of that node.", place, target.id)
     hidden = wire.target.port.startswith(HIDDEN_PORT) or array_element_of(wire.target.port)
     kind = type_of(target)
     own = kind.is_open or wire.target.port == "input" or port_named(kind.inputs, wire.target.port) is not None

@@ -55,7 +55,9 @@ def load_isolated(text: str | bytes, name: str = "workflow", files: FileProvider
     A text that exceeds the limits gets the problem ``too_expensive``.
     """
     answer, problems = _read_isolated("loaded", text, name, files)
-    return LoadResult(graph_json.graph_from_json(answer["workflow"]) if answer.get("workflow") else None, problems)
+    if not answer.get("workflow"):
+        return LoadResult(None, problems)
+    return LoadResult(graph_json.graph_from_json(answer["workflow"]), problems)
 
 
 @dataclass(frozen=True, slots=True)

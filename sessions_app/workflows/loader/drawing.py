@@ -97,9 +97,10 @@ def _render_svg(workflow: WorkflowGraph, marks: NodeMarks, head: str, limit: flo
     boxes, width, height = _layout_scope(workflow.root)
     for box in boxes.values():
         box.move(PAD, PAD)
-    drawn = (part for box in boxes.values() for part in _draw_box(box, "", marks))
-    parts, length = list[str](), 0
-    for part in chain(_draw_wires(workflow.root, boxes, None), drawn):
+    drawings = [_draw_box(box, "", marks) for box in boxes.values()]
+    parts: list[str] = []
+    length = 0
+    for part in chain(_draw_wires(workflow.root, boxes, None), *drawings):
         # Checked while the drawing grows, so that a huge one costs no more than the limit.
         length += len(part)
         if length > limit:
@@ -149,7 +150,9 @@ def _draw_box(box: NodeBox, prefix: str, marks: NodeMarks) -> Iterator[str]:
     yield f'<g id="node-{escape(path)}"><title>{escape(f"{node.label} ({node.type} {node.id})")}</title>'
     face = "".join(_draw_box_face(box, mark))
     if mark.href:
-        name = f"{node.label}: {mark.word}" if mark.word else node.label
+        name = node.label
+        if mark.word:
+            name = f"{name}: {mark.word}"
         face = f'<a href="{escape(mark.href)}" data-node="{escape(path)}" aria-label="{escape(name)}">{face}</a>'
     yield face
     if node.body is not None:
@@ -162,10 +165,19 @@ def _draw_box(box: NodeBox, prefix: str, marks: NodeMarks) -> Iterator[str]:
 def _draw_box_face(box: NodeBox, mark: NodeMark) -> Iterator[str]:
     """Yield the box and its texts."""
     node = box.node
-    label = escape(node.label if len(node.label) <= MAX_LABEL_LENGTH else f"{node.label[: MAX_LABEL_LENGTH - 1]}…")
-    kind = escape(f"{node.type} · {mark.word}" if mark.word else node.type)
+    label = node.label
+    if len(label) > MAX_LABEL_LENGTH:
+        label = f"{label[: MAX_LABEL_LENGTH - 1]}…"
+    label = escape(label)
+    kind = node.type
+    if mark.word:
+        kind = f"{kind} · {mark.word}"
+    kind = escape(kind)
+    css_class = "wall" if node.body else "node"
+    if mark.tone:
+        css_class = f"{css_class} {mark.tone}"
     place = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}"'
-    yield f'<rect class="{"wall" if node.body else "node"}{f" {mark.tone}" if mark.tone else ""}" rx="8" {place}/>'
+    yield f'<rect class="{css_class}" rx="8" {place}/>'
     if node.body is not None:
         yield f'<text x="{box.x + 12:g}" y="{box.y + 20:g}">{label} <tspan class="type">{kind}</tspan></text>'
         return
@@ -222,8 +234,10 @@ def _line_end(target: TargetRef, boxes: Mapping[str, NodeBox], around: NodeBox |
 
 def _line_title(wires: Sequence[Wire]) -> str:
     more = len(wires) - MAX_WIRES_IN_TITLE
-    titles = dict.fromkeys(_wire_title(wire) for wire in wires[:MAX_WIRES_IN_TITLE])
-    return "\n".join([*titles, *([f"… and {more} more"] if more > 0 else [])])
+    titles = list(dict.fromkeys(map(_wire_title, wires[:MAX_WIRES_IN_TITLE])))
+    if more > 0:
+        titles.append(f"… and {more} more")
+    return "\n".join(titles)
 
 
 def _wire_title(wire: Wire) -> str:

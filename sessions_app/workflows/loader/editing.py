@@ -38,17 +38,18 @@ def find_node_paths(text: str) -> dict[str, PathInFile]:
         data = read_text(text, "workflow").data
     except InvalidWorkflow:
         return {}
-    found: dict[str, PathInFile] = {}
+    bodies: list[PathInFile] = [()]
     components = value_at(data, ("components",))
-    parts: list[PathInFile] = [
-        (),
-        *(("components", name) for name in (components if isinstance(components, dict) else ())),
-    ]
-    for part in parts:
-        nodes = value_at(data, (*part, "nodes"))
-        for index, node in enumerate(nodes if isinstance(nodes, list) else ()):
+    if isinstance(components, dict):
+        bodies += [("components", name) for name in components]
+    found: dict[str, PathInFile] = {}
+    for body in bodies:
+        nodes = value_at(data, (*body, "nodes"))
+        if not isinstance(nodes, list):
+            continue
+        for index, node in enumerate(nodes):
             if isinstance(node, dict) and isinstance(node.get("id"), str):
-                found.setdefault(node["id"], (*part, "nodes", index))
+                found.setdefault(node["id"], (*body, "nodes", index))
     return found
 
 
@@ -56,9 +57,11 @@ def node_data(text: str, node: str) -> dict[str, Any]:
     """Return the ``data`` of a node, with its ``type``. Raises EditNotPossible if there is no such node."""
     place = _node_path(text, node)
     written = value_at(read_text(text, "workflow").data, place)
-    data = written.get("data")
-    data = dict(data) if isinstance(data, dict) else {}
-    return {**data, "type": data.get("nodeType") or written.get("type") or ""}
+    data: dict[str, Any] = {}
+    if isinstance(written.get("data"), dict):
+        data.update(written["data"])
+    data["type"] = data.get("nodeType") or written.get("type") or ""
+    return data
 
 
 def apply_settings(text: str, node: str, changes: Mapping[str, Any]) -> str:
@@ -82,19 +85,23 @@ def set_session_kept(text: str, node: str, *, kept: bool) -> str:
     Raises EditNotPossible.
     """
     data = node_data(text, node)
-    ports = data.get("inputs")
-    names = [port.get("name") for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
     if not kept:
-        text = apply_settings(text, node, {"resumable": None} if "resumable" in data else {})
+        if "resumable" in data:
+            text = apply_settings(text, node, {"resumable": None})
         for name in SESSION_PORTS:
             text = _without_port(text, node, name)
         return text
-    text = apply_settings(text, node, {} if data.get("resumable") is True else {"resumable": True})
-    wanted = SESSION_PORTS if isinstance(ports, list) else (*SESSION_PORTS, "prompt", "sessionId")
-    added = [{"name": name, "type": "string"} for name in wanted if name not in names]
-    given = ports if isinstance(ports, list) else []
+    if data.get("resumable") is not True:
+        text = apply_settings(text, node, {"resumable": True})
+    required = list(SESSION_PORTS)
+    ports = data.get("inputs")
+    if not isinstance(ports, list):
+        ports = []
+        required += ["prompt", "sessionId"]
+    names = [port.get("name") for port in ports if isinstance(port, dict)]
+    added = [{"name": name, "type": "string"} for name in required if name not in names]
     if added:
-        return apply_settings(text, node, {"inputs": [*given, *added]})
+        return apply_settings(text, node, {"inputs": ports + added})
     return text
 
 
@@ -102,10 +109,10 @@ def _without_port(text: str, node: str, name: str) -> str:
     ports = node_data(text, node).get("inputs")
     if not isinstance(ports, list):
         return text
-    left = [port for port in ports if not (isinstance(port, dict) and port.get("name") == name)]
-    if left == ports:
+    kept = [port for port in ports if not isinstance(port, dict) or port.get("name") != name]
+    if kept == ports:
         return text
-    return apply_settings(text, node, {"inputs": left})
+    return apply_settings(text, node, {"inputs": kept})
 
 
 def _node_path(text: str, node: str) -> PathInFile:
@@ -117,23 +124,25 @@ def _node_path(text: str, node: str) -> PathInFile:
 
 def _apply_checked(text: str, place: PathInFile, value: Any) -> str:
     """Return the changed text, after reading it again to verify that only this value has changed."""
-    wanted = json.loads(
-        json.dumps(read_text(text, "workflow").data)
-    )  # a deep copy, in which values shared by aliases are separate
-    _set_value(wanted, place, value)
-    for made in _edit_candidates(text, place, value):
+    # A deep copy, in which values shared by aliases are separate.
+    expected = json.loads(json.dumps(read_text(text, "workflow").data))
+    _set_value(expected, place, value)
+    for candidate in _edit_candidates(text, place, value):
         try:
-            if read_text(made, "workflow").data == wanted:
-                return made
+            if read_text(candidate, "workflow").data == expected:
+                return candidate
         except InvalidWorkflow:
             continue
     raise EditNotPossible(f"The form cannot change “{place[-1]}” as it is written here. Change it in the text.")
 
 
 def _set_value(data: Any, place: PathInFile, value: Any) -> None:
-    *way, key = place
-    for step in way:
-        data = data.setdefault(step, {}) if isinstance(data, dict) else data[step]
+    *steps, key = place
+    for step in steps:
+        if isinstance(data, dict):
+            data = data.setdefault(step, {})
+        else:
+            data = data[step]
     if value is None:
         data.pop(key, None)
     else:
@@ -142,34 +151,40 @@ def _set_value(data: Any, place: PathInFile, value: Any) -> None:
 
 def _edit_candidates(text: str, place: PathInFile, value: Any) -> Iterable[str]:
     """Yield ways to write the change, the most natural first."""
-    root = yaml.compose(text.removeprefix("\ufeff"), Loader=_PARSER)
-    begin = text[: len(text) - len(text.removeprefix("\ufeff"))]
-    plain, strict = text[len(begin) :], text.lstrip("\ufeff \n").startswith("{")
+    plain = text.removeprefix("\ufeff")
+    byte_order_mark = text[: len(text) - len(plain)]
+    is_json = plain.lstrip("\ufeff \n").startswith("{")
+    root = yaml.compose(plain, Loader=_PARSER)
     owner = _yaml_node_at(root, place[:-1])
-    if not isinstance(owner, yaml.MappingNode):
-        node, word = _yaml_node_at(root, place[:-2]), "data"
-        inner = f"{{{json.dumps(place[-1])}: {json.dumps(value, ensure_ascii=False)}}}"
-        yield from (begin + made for made in _add_pair(plain, node, word, inner, strict=strict))
-        return
-    yield from (
-        begin + made for made in _edit_candidates_in_mapping(plain, owner, str(place[-1]), value, strict=strict)
-    )
+    if isinstance(owner, yaml.MappingNode):
+        candidates = _edit_candidates_in_mapping(plain, owner, str(place[-1]), value, strict=is_json)
+    else:
+        node = _yaml_node_at(root, place[:-2])
+        data = f"{{{json.dumps(place[-1])}: {json.dumps(value, ensure_ascii=False)}}}"
+        candidates = _add_pair(plain, node, "data", data, strict=is_json)
+    for candidate in candidates:
+        yield byte_order_mark + candidate
 
 
 def _edit_candidates_in_mapping(text: str, owner: Any, key: str, value: Any, *, strict: bool) -> Iterable[str]:
     """Return ways to change a key of a mapping."""
-    pair = next(((known, old) for known, old in owner.value if known.value == key), None)
-    column = None if owner.flow_style else owner.value[0][0].start_mark.column
-    if pair is None:
+    column = None
+    if not owner.flow_style:
+        column = owner.value[0][0].start_mark.column
+    for known, old in owner.value:
+        if known.value != key:
+            continue
         if value is None:
-            return [text]
-        return _add_pair(text, owner, key, _dump_value(value, column, strict), strict=strict)
+            return [_remove_pair(text, owner, known)]
+        if getattr(old, "flow_style", False) is True:
+            column = None
+        return [
+            _replace_value(text, old, _dump_value(value, column, strict)),
+            _replace_value(text, old, json.dumps(value)),
+        ]
     if value is None:
-        return [_remove_pair(text, owner, pair[0])]
-    column = None if getattr(pair[1], "flow_style", False) is True else column
-    return [
-        _replace_value(text, pair[1], written) for written in (_dump_value(value, column, strict), json.dumps(value))
-    ]
+        return [text]
+    return _add_pair(text, owner, key, _dump_value(value, column, strict), strict=strict)
 
 
 def _yaml_node_at(root: Any, place: PathInFile) -> Any:
@@ -199,19 +214,20 @@ def _replace_value(text: str, old: Any, written: str) -> str:
     end = _end_of_value(text, old)
     begin = len(text[: old.start_mark.index].rstrip())
     space = "" if written.startswith("\n") else " "
-    made = f"{text[:begin]}{space}{written}{text[end:]}"
-    if made.endswith("\n") or not text.endswith("\n"):
-        return made
-    return f"{made}\n"
+    changed = f"{text[:begin]}{space}{written}{text[end:]}"
+    if changed.endswith("\n") or not text.endswith("\n"):
+        return changed
+    return f"{changed}\n"
 
 
 def _add_pair(text: str, owner: Any, key: str, written: str, *, strict: bool) -> Iterable[str]:
     """Yield texts with a new key, after the first key that takes one line, or else before all others."""
+    if not isinstance(owner, yaml.MappingNode):
+        return
     name = json.dumps(key) if strict else key
-    if not isinstance(owner, yaml.MappingNode) or not owner.value:
-        if isinstance(owner, yaml.MappingNode):
-            at = owner.start_mark.index + 1
-            yield f"{text[:at]} {name}: {written} {text[at:]}"
+    if not owner.value:
+        at = owner.start_mark.index + 1
+        yield f"{text[:at]} {name}: {written} {text[at:]}"
         return
     first = owner.value[0][0]
     if owner.flow_style:
@@ -222,11 +238,10 @@ def _add_pair(text: str, owner: Any, key: str, written: str, *, strict: bool) ->
     for known, value in owner.value:
         if known.start_mark.line == value.end_mark.line:
             at = text.find("\n", _end_of_value(text, value))
-            yield (
-                f"{text[:at]}\n{space}{name}: {written}{text[at:]}"
-                if at >= 0
-                else f"{text}\n{space}{name}: {written}\n"
-            )
+            if at >= 0:
+                yield f"{text[:at]}\n{space}{name}: {written}{text[at:]}"
+            else:
+                yield f"{text}\n{space}{name}: {written}\n"
             break
     at = first.start_mark.index
     yield f"{text[:at]}{name}: {written}\n{space}{text[at:]}"
@@ -239,10 +254,14 @@ def _remove_pair(text: str, owner: Any, key: Any) -> str:
     if index == 0 and len(pairs) > 1:
         return text[:begin] + text[pairs[1][0].start_mark.index :]
     if owner.flow_style:
-        begin = _end_of_value(text, pairs[index - 1][1]) if index else begin
+        if index:
+            begin = _end_of_value(text, pairs[index - 1][1])
         return text[:begin] + text[end:]
+    line_begin = max(text.rfind("\n", 0, begin), 0)
     line_end = text.find("\n", end)
-    return text[: max(text.rfind("\n", 0, begin), 0)] + (text[line_end:] if line_end >= 0 else "\n")
+    if line_end < 0:
+        return text[:line_begin] + "\n"
+    return text[:line_begin] + text[line_end:]
 
 
 def _dump_value(value: Any, column: int | None, strict: bool) -> str:
@@ -263,12 +282,17 @@ def _dump_value(value: Any, column: int | None, strict: bool) -> str:
 def _dump_text(value: str, column: int | None) -> str:
     if _PLAIN.match(value) and not _NO_PLAIN.match(value):
         return value
-    is_block = (
-        column is not None and bool(re.search(r'[\n"\\]', value)) and not re.search(r"[^\S\n ]|\A\s|\n\n\Z", value)
-    )
-    if column is None or not is_block or not value.strip():
+    if column is None or not _is_block_text(value):
         return json.dumps(value, ensure_ascii=False)
     space = " " * (column + 2)
-    lines = value.removesuffix("\n").split("\n")
     head = "|" if value.endswith("\n") else "|-"
-    return "\n".join([head, *(f"{space}{line}" if line else "" for line in lines)])
+    lines = value.removesuffix("\n").split("\n")
+    indented = [f"{space}{line}" if line else "" for line in lines]
+    return "\n".join([head, *indented])
+
+
+def _is_block_text(value: str) -> bool:
+    """Return whether a text is easier to read as a block, and can be written as one."""
+    has_special = re.search(r'[\n"\\]', value) is not None
+    is_unfit = re.search(r"[^\S\n ]|\A\s|\n\n\Z", value) is not None
+    return has_special and not is_unfit and value.strip() != ""

@@ -88,7 +88,7 @@ def _node_document(node: GraphNode, scopes: list[dict[str, Any]], indexes: dict[
         "outputs": [_part_document(port) for port in node.outputs],
         "line": node.line,
         "body": None if node.body is None else _add_scope(node.body, scopes, indexes),
-        "references": [[*asked, hidden] for asked, hidden in node.references.items()],
+        "references": [[name, port, hidden] for (name, port), hidden in node.references.items()],
         "reset": sorted(node.reset),
     }
 
@@ -104,7 +104,7 @@ def _node_from_json(document: dict[str, Any], scopes: list[Scope]) -> GraphNode:
         outputs=tuple(Port.model_validate(port) for port in document["outputs"]),
         line=document["line"],
         body=None if body is None else scopes[body],
-        references={(asked, port): hidden for asked, port, hidden in document["references"]},
+        references={(name, port): hidden for name, port, hidden in document["references"]},
         reset=frozenset(document["reset"]),
     )
 
@@ -132,22 +132,22 @@ _DESCRIPTION = "A loop workflow, versions 1 to 3. Written by make docs."
 def workflow_json_schema() -> dict[str, Any]:
     """Return the schema of a whole file, in which the type of a node determines its settings."""
     kinds = sorted(node_types().items())
-    models: set[type[BaseModel]] = {WorkflowFile, *(kind.settings for _, kind in kinds)}
-    refs, found = models_json_schema(
-        [(model, "validation") for model in sorted(models, key=lambda model: model.__name__)]
-    )
+    models: set[type[BaseModel]] = {WorkflowFile}
+    models.update(kind.settings for _, kind in kinds)
+    by_name = sorted(models, key=lambda model: model.__name__)
+    refs, found = models_json_schema([(model, "validation") for model in by_name])
     definitions = found["$defs"]
-    definitions["Node"]["allOf"] = [
-        _settings_condition(name, refs[kind.settings, "validation"]) for name, kind in kinds
-    ]
+    conditions = [_settings_condition(name, refs[kind.settings, "validation"]) for name, kind in kinds]
+    definitions["Node"]["allOf"] = conditions
     definitions["Node"]["properties"]["type"] = {"enum": [name for name, _ in kinds]}
-    return {
+    schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": _TITLE,
         "description": _DESCRIPTION,
-        **refs[WorkflowFile, "validation"],
-        "$defs": definitions,
     }
+    schema |= refs[WorkflowFile, "validation"]
+    schema["$defs"] = definitions
+    return schema
 
 
 def _settings_condition(name: str, reference: dict[str, Any]) -> dict[str, Any]:

@@ -150,11 +150,14 @@ class _Loader:
             return None
         inner = DiagnosticCollector(source)
         parsed = _parse_file(inner)
-        root = _FileLoader(parsed, inner, self).root("component") if parsed else None
+        root = None
+        if parsed:
+            root = _FileLoader(parsed, inner, self).root("component")
         diagnostics.take(inner.problems)
         if root is None or parsed is None or inner.failed():
             return None
-        return (root, *_interface_ports(parsed.interface, root))
+        inputs, outputs = _interface_ports(parsed.interface, root)
+        return root, inputs, outputs
 
     def code(self, path: str) -> str:
         """Return the code in the file of a function. Raises FileUnavailable."""
@@ -227,14 +230,11 @@ class _FileLoader:
         """Read the code of functions that is in separate files."""
         for index, node in enumerate(body.nodes):
             path = node.data.get("file")
-            if (
-                (node.data.get("nodeType") or node.type) != "function"
-                or not isinstance(path, str)
-                or node.data.get("code")
-            ):
+            is_function = (node.data.get("nodeType") or node.type) == "function"
+            if not is_function or not isinstance(path, str) or node.data.get("code"):
                 continue
             try:
-                node.data = {**node.data, "code": self._loader.code(path)}
+                node.data = node.data | {"code": self._loader.code(path)}
             except FileUnavailable as error:
                 self._diagnostics.error(
                     "file",
@@ -260,25 +260,25 @@ def _parse_file(diagnostics: DiagnosticCollector) -> WorkflowFile | None:
     if isinstance(data.get("components"), dict):
         bodies += [(("components", name), body) for name, body in data["components"].items()]
     for key, most in (("nodes", MAX_NODES), ("edges", MAX_EDGES)):
-        parts = [
-            (place, body[key]) for place, body in bodies if isinstance(body, dict) and isinstance(body.get(key), list)
-        ]
-        count = sum(len(part) for _, part in parts)
+        places: list[PathInFile] = []
+        count = 0
+        for place, body in bodies:
+            if isinstance(body, dict) and isinstance(body.get(key), list):
+                places.append((*place, key))
+                count += len(body[key])
         if count > most:
             message = f"there are {count} {key}, more than {most}"
-            diagnostics.error(
-                "too_many", message, "Make the workflow smaller, or move parts to component files.", (*parts[0][0], key)
-            )
+            fix = "Make the workflow smaller, or move parts to component files."
+            diagnostics.error("too_many", message, fix, places[0])
             return None
     try:
         return WorkflowFile.model_validate(data)
     except ValidationError as error:
         diagnostics.add_malformed(error, ())
-        places = [
-            detail["loc"] for detail in error.errors(include_url=False, include_input=False, include_context=False)
-        ]
+        details = error.errors(include_url=False, include_input=False, include_context=False)
+    malformed = [detail["loc"] for detail in details]
     try:
-        return WorkflowFile.model_validate(remove_malformed(data, places))
+        return WorkflowFile.model_validate(remove_malformed(data, malformed))
     except ValidationError:
         return None
 
@@ -295,22 +295,29 @@ def _interface_ports(interface: Interface | None, root: Scope) -> tuple[tuple[Po
     """
     if interface is not None:
         return tuple(interface.inputs), tuple(interface.outputs)
-    inputs = {port.name: port for node in root.nodes.values() if node.type == "trigger" for port in node.outputs}
+    inputs: dict[str, Port] = {}
+    for node in root.nodes.values():
+        if node.type == "trigger":
+            inputs |= {port.name: port for port in node.outputs}
     outputs: dict[str, Port] = {}
     leaves = [root.nodes[name] for name in root.leaves]
     for node in leaves:
         prefix = f"{node.label[:MAX_PREFIX]}_" if len(leaves) > 1 else ""
-        outputs |= {
-            f"{prefix}{port.name}": port.model_copy(update={"name": f"{prefix}{port.name}"}) for port in node.outputs
-        }
+        for port in node.outputs:
+            name = f"{prefix}{port.name}"
+            outputs[name] = port.model_copy(update={"name": name})
     return tuple(inputs.values()), tuple(outputs.values())
 
 
 def _declared_inputs(interface: Interface | None, root: Scope) -> tuple[Port, ...]:
     """Return the inputs that a run can be given by name; the first of two with the same name wins."""
-    settings = [node.settings for node in root.nodes.values() if node.type == "trigger"]
-    ports = [*(interface.inputs if interface else ())]
-    ports += [port for trigger in settings for port in (*(trigger.inputs or ()), *(trigger.outputs or ()))]
+    ports: list[Port] = []
+    if interface:
+        ports += interface.inputs
+    for node in root.nodes.values():
+        if node.type == "trigger":
+            ports += node.settings.inputs or ()
+            ports += node.settings.outputs or ()
     found: dict[str, Port] = {}
     for port in ports:
         if port.name not in BUILT_IN_OUTPUTS:

@@ -37,7 +37,9 @@ class RemoteFiles:
 def loaded(link: ClientLink, text: str, name: str) -> dict[str, Any]:
     """Return the workflow of a text, if it is valid, and its problems."""
     found = load_workflow(text.encode("utf-8", "surrogatepass"), name, RemoteFiles(link))
-    workflow = graph_json.graph_to_json(found.workflow) if found.workflow else None
+    workflow = None
+    if found.workflow:
+        workflow = graph_json.graph_to_json(found.workflow)
     return {"workflow": workflow, "problems": [asdict(diagnostic) for diagnostic in found.problems]}
 
 

@@ -193,9 +193,8 @@ def add_legacy_feedback(wires: list[Wire], outputs: list[str]) -> list[Wire]:
     """
     read_back = {wire.source.port for wire in wires if wire.source.kind == "prev"}
     given = [wire for wire in wires if wire.target.kind == "output"]
-    more = [
-        replace(wire, target=TargetRef("current", wire.target.port)) for wire in given if wire.target.port in read_back
-    ]
+    fed_back = [wire for wire in given if wire.target.port in read_back]
+    more = [replace(wire, target=TargetRef("current", wire.target.port)) for wire in fed_back]
     if len(given) == 1 == len(outputs) and given[0].target.port != outputs[0]:
         more.append(replace(given[0], target=TargetRef("output", outputs[0])))
     return wires + more
@@ -272,6 +271,8 @@ def unsatisfiable_templates(
             wanted.setdefault(use.target.scope, {})[use.target.node, use.target.waiting] = None
     refused: set[tuple[ScopeName, WaitPair]] = set()
     for scope, pairs in wanted.items():
-        fixed = [(first, then) for first, after in followers_by_node(wires.get(scope, ())).items() for then in after]
+        fixed = []
+        for first, followers in followers_by_node(wires.get(scope, ())).items():
+            fixed += [(first, follower) for follower in followers]
         refused.update((scope, pair) for pair in pairs_closing_cycles(fixed, list(pairs), spend))
     return frozenset(refused)

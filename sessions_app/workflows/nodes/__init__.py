@@ -141,12 +141,13 @@ def type_of(node: GraphNode) -> NodeType:
 
 def ports_of(kind: NodeType, settings: NodeData) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     """Return the declared ports, or those of the type if none is declared, and the outputs implied by the settings."""
-    none = settings.inputs is None and settings.outputs is None
-    inputs = kind.inputs if none else tuple(settings.inputs or ())
-    outputs = kind.outputs if none else tuple(settings.outputs or ())
+    if settings.inputs is None and settings.outputs is None:
+        inputs, outputs = kind.inputs, list(kind.outputs)
+    else:
+        inputs, outputs = tuple(settings.inputs or ()), list(settings.outputs or ())
     known = {port.name for port in outputs}
-    more = (port for port in kind.implied(settings) if port.name not in known)
-    return inputs, (*outputs, *more)
+    outputs += [port for port in kind.implied(settings) if port.name not in known]
+    return inputs, tuple(outputs)
 
 
 def convert_ports(ports: Iterable[Port], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,16 +173,19 @@ def extract_outputs(
     ``plain`` holds the outputs that need no extraction from ``text``.
     """
     found: dict[str, Any] = dict(plain)
-    patterns = [(port.name, port.extract) for port in ports if port.extract and port.extract.type == "regex"]
+    names: list[str] = []
+    requests: list[dict[str, Any]] = []
+    for port in ports:
+        if port.extract and port.extract.type == "regex":
+            names.append(port.name)
+            requests.append({"operation": "regex", "pattern": port.extract.pattern, "text": text})
     problem = ""
     try:
-        matches = run_in_sandbox(
-            [{"operation": "regex", "pattern": extract.pattern, "text": text} for _, extract in patterns]
-        )
-        found |= {name: match for (name, _), match in zip(patterns, matches, strict=True)}
+        matches = run_in_sandbox(requests)
+        found |= dict(zip(names, matches, strict=True))
     except SandboxError as error:
         problem = str(error)
-        found |= dict.fromkeys(name for name, _ in patterns)
+        found |= dict.fromkeys(names)
     for port in ports:
         if port.extract and port.extract.type == "json_path":
             found[port.name] = value_at_path(text, port.extract.pattern)

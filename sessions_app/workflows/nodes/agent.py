@@ -79,12 +79,19 @@ def implied_outputs(settings: AgentSettings) -> Iterable[Port]:
         properties = (settings.parsed_schema or {}).get("properties", {})
     except (ValueError, RecursionError):
         return  # ``check_settings`` reports it
-    for name, shape in properties.items() if isinstance(properties, dict) else ():
+    if not isinstance(properties, dict):
+        return
+    for name, shape in properties.items():
         if not 1 <= len(name) <= MAX_NAME:
             continue  # not a valid output name; ``structured`` still contains the value
-        word = shape.get("type") if isinstance(shape, dict) else None
-        kind = _TYPES.get(word, "json") if isinstance(word, str) else "json"
-        yield Port.model_validate({"name": name, "type": kind})
+        yield Port.model_validate({"name": name, "type": _port_type(shape)})
+
+
+def _port_type(shape: Any) -> str:
+    """Return the port type for a property of a JSON Schema."""
+    if isinstance(shape, dict) and isinstance(shape.get("type"), str):
+        return _TYPES.get(shape["type"], "json")
+    return "json"
 
 
 def template_texts(settings: AgentSettings) -> Iterable[tuple[tuple[str | int, ...], str]]:
@@ -122,9 +129,7 @@ def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
 def begin_node(context: NodeContext) -> BeginResult:
     """Request a turn: its prompt, and its session (from an input, else the one the node keeps, else a new one)."""
     settings = context.node.settings_of(AgentSettings)
-    later = context.inputs.get(LATER_PROMPT_INPUT)
-    later_session = later.get("sessionId") if isinstance(later, dict) else None
-    session = to_text(context.inputs.get("sessionId") or later_session or context.session)
+    session = to_text(context.inputs.get("sessionId") or _session_of_later_prompt(context) or context.session)
     try:
         prompt = build_prompt(context, settings, continues_session=bool(session))
     except TooLong as error:
@@ -145,13 +150,22 @@ def begin_node(context: NodeContext) -> BeginResult:
     )
 
 
+def _session_of_later_prompt(context: NodeContext) -> Any:
+    later = context.inputs.get(LATER_PROMPT_INPUT)
+    if isinstance(later, dict):
+        return later.get("sessionId")
+    return None
+
+
 def build_prompt(context: NodeContext, settings: AgentSettings, *, continues_session: bool) -> str:
     """Return the prompt: a received prompt replaces the written one, unless that one contains it as a template."""
     if context.retries and continues_session and "feedback" not in _referenced_inputs(settings):
         return context.feedback
     if continues_session and context.inputs.get(LATER_PROMPT_INPUT) is not None:
         later = context.inputs[LATER_PROMPT_INPUT]
-        return to_text(later.get("feedback", later) if isinstance(later, dict) else later)
+        if isinstance(later, dict):
+            later = later.get("feedback", later)
+        return to_text(later)
     given = context.inputs.get("prompt")
     if given is None and port_named(context.node.inputs, FIRST_PROMPT_INPUT) is not None and settings.prompt is None:
         given = context.inputs.get(FIRST_PROMPT_INPUT)
@@ -171,23 +185,29 @@ def end_node(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandbox) 
     does not conform to the schema is requested once more, in the same session.
     """
     result = done.result
-    text, error = str(result.get("text", "")).strip(), str(result.get("error") or "")
-    settings = node.settings_of(AgentSettings)
-    plain: dict[str, Any] = dict.fromkeys(("output", "response"), text)
-    plain |= {"sessionId": result.get("sessionId"), "exitCode": int(bool(error))}
-    schema = settings.parsed_schema
+    text = str(result.get("text", "")).strip()
+    error = str(result.get("error") or "")
+    session_id = result.get("sessionId")
+    schema = node.settings_of(AgentSettings).parsed_schema
+    structured, problem = None, ""
     if schema is not None:
         structured, problem = parse_structured_answer(text, schema, run_in_sandbox)
-    else:
-        structured, problem = (None, "")
-    if problem and not error and result.get("sessionId") and not done.request.get("isRepair"):
+    if problem and not error and session_id and not done.request.get("isRepair"):
         prompt = REPAIR_PROMPT.format(problem=problem, schema=json.dumps(schema, ensure_ascii=False))
-        return WorkRequest(
-            {**done.request, "prompt": prompt, "sessionId": result["sessionId"], "promptFiles": [], "isRepair": True}
-        )
+        changes = {"prompt": prompt, "sessionId": session_id, "promptFiles": [], "isRepair": True}
+        return WorkRequest(dict(done.request) | changes)
+    plain: dict[str, Any] = {
+        "output": text,
+        "response": text,
+        "sessionId": session_id,
+        "exitCode": int(bool(error)),
+    }
     properties = (schema or {}).get("properties", {})
-    plain |= dict.fromkeys(properties) | {"structured": structured}
-    plain |= {name: value for name, value in structured.items() if name in properties} if structured else {}
+    plain |= dict.fromkeys(properties)
+    plain["structured"] = structured
+    for name, value in (structured or {}).items():
+        if name in properties:
+            plain[name] = value
     outputs, extraction_problem = extract_outputs(node.outputs, plain, text, run_in_sandbox)
     reason = error or problem or extraction_problem
     if reason:
@@ -207,15 +227,21 @@ def parse_structured_answer(text: str, schema: Mapping[str, Any], run_in_sandbox
         (violations,) = run_in_sandbox([{"operation": "schema", "schema": schema, "value": value}])
     except SandboxError as error:
         return None, str(error)
-    return value if isinstance(
-        value, dict
-    ) else None, f"the answer does not conform to outputSchema: {violations[0]}" if violations else ""
+    problem = ""
+    if violations:
+        problem = f"the answer does not conform to outputSchema: {violations[0]}"
+    if not isinstance(value, dict):
+        return None, problem
+    return value, problem
 
 
 def _find_json(text: str) -> Any:
-    fenced = [part.removeprefix("json").strip() for part in text.split("```")[1::2]]
+    blocks = [part.removeprefix("json").strip() for part in text.split("```")[1::2]]
+    candidates = [text, *reversed(blocks)]
     begin, end = text.find("{"), text.rfind("}")
-    for candidate in (text, *reversed(fenced), text[begin : end + 1] if 0 <= begin < end else ""):
+    if 0 <= begin < end:
+        candidates.append(text[begin : end + 1])
+    for candidate in candidates:
         try:
             return json.loads(candidate)
         except (ValueError, RecursionError):

@@ -52,29 +52,29 @@ def check_gate(node: GraphNode) -> Iterable[SettingsIssue]:
 def begin_gate(context: NodeContext) -> BeginResult:
     """Decide by the boolean inputs; a missing one counts as false."""
     settings = context.node.settings_of(GateSettings)
-    failed = [
-        port.name
-        for port in context.node.inputs
-        if port.type == "boolean" and context.inputs.get(port.name) is not True
-    ]
+    conditions = [port.name for port in context.node.inputs if port.type == "boolean"]
+    failed = [name for name in conditions if context.inputs.get(name) is not True]
     outputs: dict[str, Any] = {"passed": not failed, "retry_count": context.retries, "retry_feedback": ""}
     if not failed:
-        return NodeFinished(outputs | {port.name: None for port in context.node.outputs if port.name not in outputs})
-    outputs["retry_feedback"] = build_feedback(context, failed)
+        for port in context.node.outputs:
+            outputs.setdefault(port.name, None)
+        return NodeFinished(outputs)
+    feedback = build_feedback(context, failed)
+    outputs["retry_feedback"] = feedback
     if context.retries >= settings.max_retries:
-        return NodeFailed(
-            f"the gate was not passed after {context.retries} retries: {outputs['retry_feedback'][:500]}", outputs
-        )
+        return NodeFailed(f"the gate was not passed after {context.retries} retries: {feedback[:500]}", outputs)
     return GateRetry(outputs)
 
 
 def build_feedback(context: NodeContext, failed: Iterable[str]) -> str:
     """Return the feedback: every text input, or else the names of the failed checks."""
-    texts = [
-        to_text(value).strip()
-        for name, value in context.inputs.items()
-        if not isinstance(value, bool) and not name.startswith(HIDDEN_PORT) and to_text(value).strip()
-    ]
+    texts = []
+    for name, value in context.inputs.items():
+        if isinstance(value, bool) or name.startswith(HIDDEN_PORT):
+            continue
+        text = to_text(value).strip()
+        if text:
+            texts.append(text)
     return "\n\n".join(texts) or f"These checks failed: {', '.join(failed)}."
 
 

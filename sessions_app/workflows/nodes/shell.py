@@ -64,7 +64,7 @@ def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
                 key=("scriptFiles",),
             )
     for key, text in template_texts(settings):
-        first = 1 if "\n" in text else 0
+        first = int("\n" in text)
         for line, message in shell_script.find_script_problems(text):
             yield SettingsIssue(code="template_place", message=message, fix="", key=key, below=first + line)
         for line in _lines_read_as_script(text):
@@ -80,11 +80,13 @@ def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
 
 def _lines_read_as_script(text: str) -> Iterator[int]:
     """Yield the lines, from 0, on which a template follows a command that interprets its arguments as code."""
-    lines, line_end, template, is_reported = LineCounter(text), -1, -1, False
+    lines = LineCounter(text)
+    line_end, template, is_reported = -1, -1, False
     for found in _SECOND_SHELL.finditer(text):
         if found.end() > line_end:
             line_end = text.find("\n", found.end())
-            line_end = len(text) if line_end < 0 else line_end
+            if line_end < 0:
+                line_end = len(text)
             template = text.rfind("{{", found.end(), line_end)
             is_reported = False
         if template >= found.end() and not is_reported:
@@ -103,18 +105,23 @@ def begin_node(context: NodeContext) -> BeginResult:
     cwd = str(context.inputs.get("cwd") or ".")
     if not is_relative_below(cwd):
         return NodeFailed(f"the directory “{cwd}” is outside the workspace")
-    request = {"script": text.script, "environment": environment, "cwd": cwd, "timeout": settings.timeout}
-    return WorkRequest({"kind": "shell", **request})
+    return WorkRequest(
+        {
+            "kind": "shell",
+            "script": text.script,
+            "environment": environment,
+            "cwd": cwd,
+            "timeout": settings.timeout,
+        }
+    )
 
 
 def build_script(settings: ShellSettings) -> str:
     """Return one script. Each of several commands runs in a subshell, and the first failure ends the script."""
     if settings.script is not None:
         return settings.script
-    parts: list[str] = [
-        *(settings.commands or ()),
-        *(f"sh ./{_quote_path(path)}" for path in settings.script_files or ()),
-    ]
+    parts = list(settings.commands or ())
+    parts += [f"sh ./{_quote_path(path)}" for path in settings.script_files or ()]
     if len(parts) == 1:
         return parts[0]
     return "\n".join(f"(\n{part}\n) || exit $?" for part in parts)
@@ -139,16 +146,17 @@ def end_node(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandbox) 
     ``result`` has stdout, stderr, exitCode and possibly error.
     """
     result = done.result
-    stdout, stderr = (str(result.get(name, "")).rstrip("\n") for name in ("stdout", "stderr"))
+    stdout = str(result.get("stdout", "")).rstrip("\n")
+    stderr = str(result.get("stderr", "")).rstrip("\n")
     code: Any = result.get("exitCode")
     plain = {"output": stdout, "stdout": stdout, "stderr": stderr, "exitCode": code}
     outputs, problem = extract_outputs(node.outputs, plain, stdout, run_in_sandbox)
     if result.get("error"):
         return NodeFailed(str(result["error"]), outputs)
     if code != 0:
-        is_signal = isinstance(code, int) and code < 0
-        end = f"signal {abs(code)}" if is_signal else f"exit code {code}"
-        return NodeFailed(f"the script ended with {end}", outputs)
+        if isinstance(code, int) and code < 0:
+            return NodeFailed(f"the script ended with signal {-code}", outputs)
+        return NodeFailed(f"the script ended with exit code {code}", outputs)
     if problem:
         return NodeFailed(problem, outputs)
     return NodeFinished(outputs)

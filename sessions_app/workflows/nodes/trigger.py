@@ -97,11 +97,11 @@ def _parse_field(word: str, name: str, lowest: int, highest: int) -> frozenset[i
         match = _CRON_PART.match(part)
         if match is None:
             raise CronError(f"“{part}” is not a valid {name}")
-        low = lowest if match["all"] else int(match["low"])
-        if match["all"] or (match["step"] and not match["high"]):
-            last = highest
-        else:
-            last = int(match["high"] or low)
+        low, last = lowest, highest
+        if not match["all"]:
+            low = int(match["low"])
+            if match["high"] or not match["step"]:
+                last = int(match["high"] or low)
         step = int(match["step"] or 1)
         if not (lowest <= low <= last <= highest and step):
             raise CronError(f"“{part}” is not a {name} between {lowest} and {highest}")
