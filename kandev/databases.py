@@ -145,6 +145,8 @@ def _sqlite(path: Path, data_dir: Path, lease_ttl: float) -> dict[str, Any]:
 def _postgres(parts: SplitResult, lease_ttl: float) -> dict[str, Any]:
     wait_ms = int(lease_ttl * 1000 * 0.4)
     session = f"-c synchronous_commit=on -c idle_in_transaction_session_timeout={wait_ms} -c lock_timeout={wait_ms}"
+    options = _tcp_timeout_options(wait_ms) | dict(parse_qsl(parts.query))
+    options["options"] = session
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.strip("/")),
@@ -152,7 +154,7 @@ def _postgres(parts: SplitResult, lease_ttl: float) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": unquote(parts.hostname or ""),
         "PORT": parts.port or "",
-        "OPTIONS": {**_tcp_timeout_options(wait_ms), **dict(parse_qsl(parts.query)), "options": session},
+        "OPTIONS": options,
     }
 
 
@@ -195,11 +197,11 @@ def channel_layer_settings(url: str) -> dict[str, Any]:
     from redis.asyncio.retry import Retry  # noqa: PLC0415  (imported only with Redis, because it is slow)
     from redis.backoff import NoBackoff  # noqa: PLC0415
 
-    no_retry = Retry(NoBackoff(), 0)
+    host = {"address": url, "retry": Retry(NoBackoff(), 0)} | _REDIS_OPTIONS
     return {
         "default": {
             "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-            "CONFIG": {"hosts": [{"address": url, "retry": no_retry, **_REDIS_OPTIONS}], "prefix": _REDIS_PREFIX},
+            "CONFIG": {"hosts": [host], "prefix": _REDIS_PREFIX},
         }
     }
 
@@ -211,7 +213,7 @@ def cache_settings(url: str) -> dict[str, Any]:
     from redis.backoff import NoBackoff  # noqa: PLC0415
     from redis.retry import Retry  # noqa: PLC0415
 
-    options = {"retry": Retry(NoBackoff(), 0), **_REDIS_OPTIONS}
+    options = {"retry": Retry(NoBackoff(), 0)} | _REDIS_OPTIONS
     return {
         "default": {
             "BACKEND": "kandev.redis_cache.FallbackRedisCache",

@@ -269,13 +269,14 @@ def variable_name(entry: Field[Any]) -> str:
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     """Read and check every ``KANDEV_*`` variable. Raises InvalidEnvironment for the first that is invalid."""
-    source = os.environ if environ is None else environ
+    if environ is None:
+        environ = os.environ
     entries = fields(Environment)
-    _refuse_unknown(source, entries)
-    read = Environment(**{entry.name: _read(entry, source) for entry in entries})
-    if bool(read.crash_at) != bool(read.crash_dir):
+    _refuse_unknown(environ, entries)
+    environment = Environment(**{entry.name: _read(entry, environ) for entry in entries})
+    if bool(environment.crash_at) != bool(environment.crash_dir):
         raise InvalidEnvironment("KANDEV_CRASH_AT and KANDEV_CRASH_DIR are for tests, and must be set together")
-    return read
+    return environment
 
 
 def _refuse_unknown(environ: Mapping[str, str], entries: Iterable[Field[Any]]) -> None:
@@ -295,8 +296,9 @@ def _read(entry: Field[Any], environ: Mapping[str, str]) -> Any:
     try:
         return entry.metadata["parse"](value or entry.metadata["default"])
     except (ValueError, RuntimeError) as error:
-        shown = name if entry.metadata["secret"] else f"{name}={value}"
-        raise InvalidEnvironment(f"{shown}: {error}") from error
+        if entry.metadata["secret"]:
+            raise InvalidEnvironment(f"{name}: {error}") from error
+        raise InvalidEnvironment(f"{name}={value}: {error}") from error
 
 
 def _read_secret(name: str, value: str, file: Path) -> str:

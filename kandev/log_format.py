@@ -61,7 +61,8 @@ class ContextFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the fields to the record; every record passes."""
-        for name, value in {**actor_context.current_context(), **_ids_in_message(record)}.items():
+        context = dict(actor_context.current_context()) | _ids_in_message(record)
+        for name, value in context.items():
             if value and not hasattr(record, name):
                 setattr(record, name, value)
         return True
@@ -69,15 +70,18 @@ class ContextFilter(logging.Filter):
 
 def _ids_in_message(record: logging.LogRecord) -> dict[str, str]:
     """Return the ids among a message's arguments, as in ``session %s: …``."""
-    found, arguments = {}, record.args
+    arguments = record.args
     if not isinstance(record.msg, str) or not isinstance(arguments, tuple):
         return {}
+    ids = {}
     for name in _ID_IN_MESSAGE.finditer(record.msg):
         number = record.msg[: name.end()].replace("%%", "").count("%")
-        text = str(arguments[number]) if number < len(arguments) else ""
+        if number >= len(arguments):
+            continue
+        text = str(arguments[number])
         if _ID.fullmatch(text):
-            found[f"{name[1]}_id"] = text
-    return found
+            ids[f"{name[1]}_id"] = text
+    return ids
 
 
 class LoginSecretFilter(logging.Filter):
@@ -107,11 +111,14 @@ class OutageFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop repeated failures."""
-        now = time.monotonic()
-        is_known = now - struct.unpack("d", self._shared[:])[0] < OUTAGE_RESET_SECONDS
-        error = record.exc_info[1] if record.exc_info else None
+        if not record.exc_info:
+            return True
+        error = record.exc_info[1]
         if error is None or not _is_outage(error):
             return True
+        now = time.monotonic()
+        (last_failure,) = struct.unpack("d", self._shared[:])
+        is_known = now - last_failure < OUTAGE_RESET_SECONDS
         self._store_time(now)
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         record.msg, record.args = f"{record.getMessage()}: {reason}", ()

@@ -308,7 +308,8 @@ def _metric_family(metric: Metric, readings: Readings) -> Family:
         return _cumulative_histogram(metric, readings)
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels)
-    for labels, value in sorted(readings.get(metric.name, ()), key=lambda sample: sorted(sample[0].items())):
+    samples = sorted(readings.get(metric.name, ()), key=lambda sample: sorted(sample[0].items()))
+    for labels, value in samples:
         family.add_metric([labels.get(name, "") for name in metric.labels], value)
     return family
 

@@ -42,7 +42,7 @@ class FallbackRedisCache(RedisCache):
 
     def __init__(self, server: str, params: dict[str, Any]):
         super().__init__(server, params)
-        self.fallback = LocMemCache("kandev-alone", {**params, "OPTIONS": {}})
+        self.fallback = LocMemCache("kandev-alone", params | {"OPTIONS": {}})
 
 
 _METHODS: Final = (

@@ -167,12 +167,14 @@ class RequestSlotsMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self._inner(scope, receive, send)
             return
-        is_probe = scope["path"] in _PROBE_PATHS
-        slots = self._probe_slots if is_probe else self._slots
-        credential = b"" if is_probe else credential_of(scope, self._cookie)
+        if scope["path"] in _PROBE_PATHS:
+            slots, credential = self._probe_slots, b""
+        else:
+            slots, credential = self._slots, credential_of(scope, self._cookie)
         user = self._users.get(credential)
         caller = user or _network_of(scope)
-        if not await slots.acquire(caller, MAX_WAITING if user else MAX_WAITING_UNKNOWN, credential):
+        max_waiting = MAX_WAITING if user else MAX_WAITING_UNKNOWN
+        if not await slots.acquire(caller, max_waiting, credential):
             await _refuse(scope, send)
             return
         slot = _HeldSlot(slots, caller)
@@ -189,7 +191,7 @@ class RequestSlotsMiddleware:
             self._remember(credential, user_id)
 
         try:
-            await self._inner({**scope, REMEMBER_USER: remember}, receive, send_and_release)
+            await self._inner(scope | {REMEMBER_USER: remember}, receive, send_and_release)
         finally:
             slot.release()
 

@@ -30,11 +30,13 @@ def handle_server_error(request: HttpRequest) -> HttpResponse:
         return server_error(request)
     if request.path.startswith("/api/") or request.headers.get("Accept", "").startswith("application/json"):
         body = {"code": trouble.code, "message": f"{trouble.what} {trouble.next_step}", "details": {}}
-        answer: HttpResponse = JsonResponse(body, status=503)
+        response: HttpResponse = JsonResponse(body, status=503)
     else:  # a page that needs no query: even the login is in the database
-        again = request.get_full_path() if request.method in ("GET", "HEAD") else "/"
+        again = "/"
+        if request.method in ("GET", "HEAD"):
+            again = request.get_full_path()
         page = loader.get_template("503.html").render({"trouble": trouble, "again": again})
-        answer = HttpResponse(page, status=503)
-    answer["Retry-After"] = str(trouble.retry_after)
-    answer["Cache-Control"] = "no-store"
-    return answer
+        response = HttpResponse(page, status=503)
+    response["Retry-After"] = str(trouble.retry_after)
+    response["Cache-Control"] = "no-store"
+    return response

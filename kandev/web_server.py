@@ -76,9 +76,11 @@ class LimitedRequest(http_protocol.WebRequest):  # type: ignore[misc]
     def gotLength(self, length: int | None) -> None:  # noqa: N802 - twisted's name
         """Handle the end of the headers; ``length`` is None for a chunked body."""
         self.requestHeaders.removeHeader(ROOT_PATH_HEADER)
-        super().gotLength(None if length is None else min(length, MAX_BODY_SIZE))
-        if length is not None and length > MAX_BODY_SIZE:
-            self._refuse()
+        if length is None or length <= MAX_BODY_SIZE:
+            super().gotLength(length)
+            return
+        super().gotLength(MAX_BODY_SIZE)
+        self._refuse()
 
     def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - twisted's name
         """Handle a part of the body."""
@@ -189,7 +191,9 @@ class LimitedWebSocket(ws_protocol.WebSocketProtocol):  # type: ignore[misc]
         """Count a frame, also if it is no message."""
         super().onFrameBegin()
         frame = self.current_frame
-        frames = self._messages if frame.opcode in _MESSAGE_OPCODES else self._small_frames
+        frames = self._small_frames
+        if frame.opcode in _MESSAGE_OPCODES:
+            frames = self._messages
         if not (frames.take(1) and self._bytes.take(frame.length)):
             self._refuse()
 
@@ -232,7 +236,7 @@ class TrustedProxiesMiddleware:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Serve one connection."""
         if self._is_trusted_proxy(_client_address(scope)):
-            scope = {**scope, "client": [self._client_of(scope), 0], "scheme": _forwarded_scheme(scope)}
+            scope = scope | {"client": [self._client_of(scope), 0], "scheme": _forwarded_scheme(scope)}
         await self._inner(scope, receive, send)
 
     def _is_trusted_proxy(self, address: str) -> bool:
@@ -245,8 +249,8 @@ class TrustedProxiesMiddleware:
         It is empty if that entry holds no address: all clients that cannot be told apart then count as one caller.
         """
         proxies = [_client_address(scope)]
-        entries = [part.strip() for value in _headers(scope, b"x-forwarded-for") for part in value.split(",")]
-        for entry in reversed([entry for entry in entries if entry]):
+        entries = ",".join(_headers(scope, b"x-forwarded-for")).split(",")
+        for entry in reversed(list(filter(None, map(str.strip, entries)))):
             if not self._is_trusted_proxy(entry):
                 address = parse_client_address(entry)
                 if address is None:
@@ -266,7 +270,9 @@ def _forwarded_scheme(scope: Scope) -> str:
     if not values:
         return str(scope.get("scheme", "http"))
     is_secure = values[-1].rpartition(",")[2].strip().lower() in {"https", "wss"}
-    return ("http" if scope["type"] == "http" else "ws") + "s" * is_secure
+    if scope["type"] == "http":
+        return "https" if is_secure else "http"
+    return "wss" if is_secure else "ws"
 
 
 def _headers(scope: Scope, name: bytes) -> list[str]:

@@ -172,7 +172,8 @@ class ConfinedPool:
                 connection.settimeout(limits.seconds + ANSWER_GRACE)
                 send_message(connection, request)
                 while "question" in (answer := receive_message(connection)):
-                    send_message(connection, answering(answer["question"]) if answering else {})
+                    reply = answering(answer["question"]) if answering else {}
+                    send_message(connection, reply)
         except (OSError, ProtocolError, ValueError) as error:
             raise PoolUnavailable("the process does not answer") from error
         return _result(answer)

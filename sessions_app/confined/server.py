@@ -55,7 +55,7 @@ def serve_connection(connection: socket.socket, operations: Operations) -> None:
         answer = _run_item(operation, link, arguments, min(request["item_cpu_seconds"], remaining))
         if answer.get("failed") == "cpu" and not has_share:
             answer = {"failed": "time"}
-        _send_answer(connection, {"item": number, **answer})
+        _send_answer(connection, {"item": number} | answer)
     send_message(connection, {"done": True})
 
 
@@ -82,7 +82,7 @@ def _send_answer(connection: socket.socket, answer: dict[str, Any]) -> None:
     try:
         send_message(connection, answer)
     except (ProtocolError, MemoryError):  # too long
-        send_message(connection, {**answer, "result": None, "failed": "memory"})
+        send_message(connection, answer | {"result": None, "failed": "memory"})
 
 
 class ForkServer:

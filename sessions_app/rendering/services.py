@@ -71,8 +71,14 @@ def render_texts(session: TaskSession, texts: Sequence[Text]) -> list[dict[str, 
         else:
             new[key] = result
     _store(session, new)
-    results = known | new
-    return [failures[key] if key in failures else _read(results[key]) for key in keys]
+    stored = known | new
+    results: list[dict[str, Any] | Failure] = []
+    for key in keys:
+        if key in failures:
+            results.append(failures[key])
+        else:
+            results.append(_read(stored[key]))
+    return results
 
 
 def highlight_workspace_file(session: TaskSession, code: str, path: str) -> str | None:

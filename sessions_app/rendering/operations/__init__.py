@@ -65,11 +65,15 @@ def any_operation(link: ClientLink, operation: str, arguments: Mapping[str, Any]
 
 
 OPERATIONS: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {
-    operation.__name__: operation
-    for operation in (
-        *(markdown, highlighted_file, tool_call, reviewed_call),
-        *(compared_texts, matched_patterns, build_history, quotations, any_operation),
-    )
+    "markdown": markdown,
+    "highlighted_file": highlighted_file,
+    "tool_call": tool_call,
+    "reviewed_call": reviewed_call,
+    "compared_texts": compared_texts,
+    "matched_patterns": matched_patterns,
+    "build_history": build_history,
+    "quotations": quotations,
+    "any_operation": any_operation,
 }
 
 

@@ -33,27 +33,25 @@ _FORMATTER: Final = HtmlFormatter(nowrap=True)
 
 def highlight_code(code: str, language: str) -> str:
     """Highlight code in a language by its usual name (``py``, ``sh``); an unknown language is only escaped."""
-    return _highlight(code, _lexer_by_name(language))
+    if not language:
+        return escape(code)
+    try:
+        lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
+    except ClassNotFound:
+        return escape(code)
+    return _highlight(code, lexer)
 
 
 def highlight_file(code: str, path: str) -> str:
     """Highlight the content of a file, whose name determines the language."""
     kind = find_lexer_class_for_filename(path.rpartition("/")[2])
-    lexer = kind(stripnl=False, ensurenl=False) if kind is not None else None
-    return _highlight(code, lexer)
+    if kind is None:
+        return escape(code)
+    return _highlight(code, kind(stripnl=False, ensurenl=False))
 
 
-def _lexer_by_name(language: str) -> Lexer | None:
-    try:
-        if language:
-            return get_lexer_by_name(language, stripnl=False, ensurenl=False)
-        return None
-    except ClassNotFound:
-        return None
-
-
-def _highlight(code: str, lexer: Lexer | None) -> str:
-    is_too_much = len(code) > MAX_CHARS or any(len(line) > MAX_LINE for line in code.splitlines())
-    if lexer is None or not LANGUAGES.intersection(lexer.aliases) or is_too_much:
+def _highlight(code: str, lexer: Lexer) -> str:
+    is_too_long = len(code) > MAX_CHARS or any(len(line) > MAX_LINE for line in code.splitlines())
+    if is_too_long or not LANGUAGES.intersection(lexer.aliases):
         return escape(code)
     return str(highlight(code, lexer, _FORMATTER))

@@ -30,9 +30,12 @@ def _to_entry(stored: StoredEntry) -> HistoryEntry:
         if raw_payload:
             return tool_entry(payload)
         return HistoryEntry("tool", "(too long to be told)", name="tool")
-    # The user's files are only named, because a history is text.
-    files = names_sentence(payload.get("attachments")) if role == "user" else ""
-    return HistoryEntry(role, f"{files} {text}" if files else text)
+    if role == "user":
+        # The user's files are only named, because a history is text.
+        files = names_sentence(payload.get("attachments"))
+        if files:
+            text = f"{files} {text}"
+    return HistoryEntry(role, text)
 
 
 def _to_object(raw: str) -> Mapping[str, Any]:

@@ -41,13 +41,12 @@ def _diff_lines(before: list[str], after: list[str]) -> list[str]:
     begin, end = _common_prefix_and_suffix(before, after)
     old, new = before[begin : len(before) - end], after[begin : len(after) - end]
     if len(old) * len(new) > MAX_COMPARISON_SIZE:
-        return [*(f"-{line}" for line in old), *(f"+{line}" for line in new)]
+        return [f"-{line}" for line in old] + [f"+{line}" for line in new]
     first, rest = max(begin - CONTEXT, 0), max(end - CONTEXT, 0)
-    around = before[first : len(before) - rest], after[first : len(after) - rest]
-    diff = list(difflib.unified_diff(*around, n=CONTEXT, lineterm=""))[
-        3:
-    ]  # without the two file names and the first position
-    return ["…" if line.startswith("@@") else line for line in diff]
+    old, new = before[first : len(before) - rest], after[first : len(after) - rest]
+    diff = list(difflib.unified_diff(old, new, n=CONTEXT, lineterm=""))
+    without_head = diff[3:]  # the two file names and the first position
+    return ["…" if line.startswith("@@") else line for line in without_head]
 
 
 def _common_prefix_and_suffix(before: list[str], after: list[str]) -> tuple[int, int]:
@@ -62,16 +61,14 @@ def _common_prefix_and_suffix(before: list[str], after: list[str]) -> tuple[int,
 
 def _escape_invisible(line: str) -> str:
     """Return the line with invisible characters, and those that change the text direction, written out."""
-    if len(line) <= LINE_LIMIT:
-        cut = line
-    else:
-        cut = f"{line[:LINE_LIMIT]}… ({len(line) - LINE_LIMIT} more characters)"
-    return "".join(
-        character if character.isprintable() or character == "\t" else _character_name(character) for character in cut
-    )
+    if len(line) > LINE_LIMIT:
+        line = f"{line[:LINE_LIMIT]}… ({len(line) - LINE_LIMIT} more characters)"
+    return "".join(map(_escape_character, line))
 
 
-def _character_name(character: str) -> str:
+def _escape_character(character: str) -> str:
+    if character.isprintable() or character == "\t":
+        return character
     shown = make_visible(character)
     if shown not in (character, "\n"):
         return shown

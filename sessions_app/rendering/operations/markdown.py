@@ -35,11 +35,13 @@ def _highlight_code(code: str, language: str, attributes: str) -> str:
 
 def _render_link_close(renderer: Any, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
     """Close a link. Unless its text is its URL, its host follows, so that a text cannot hide where the link leads."""
-    start = next(back for back in range(at, -1, -1) if tokens[back].type == "link_open")
-    href, words = str(tokens[start].attrs.get("href", "")), "".join(token.content for token in tokens[start + 1 : at])
+    start = next(index for index in range(at, -1, -1) if tokens[index].type == "link_open")
+    href = str(tokens[start].attrs.get("href", ""))
+    text = "".join(token.content for token in tokens[start + 1 : at])
     host = _host_of(href)
-    said = f' <span class="{_HOST}">{escape(host)}</span>' if host and words != href else ""
-    return f"</a>{said}"
+    if not host or text == href:
+        return "</a>"
+    return f'</a> <span class="{_HOST}">{escape(host)}</span>'
 
 
 def _host_of(href: str) -> str:
@@ -58,8 +60,8 @@ _PARSER.add_render_rule("link_close", _render_link_close)
 
 def _filter_attribute(tag: str, name: str, value: str) -> str | None:
     """Remove links into this site: clicked, they would be requests with the reader's rights."""
-    is_ours = tag == "a" and name == "href" and not value.lower().startswith(("http://", "https://", "mailto:"))
-    if is_ours:
+    is_link = tag == "a" and name == "href"
+    if is_link and not value.lower().startswith(("http://", "https://", "mailto:")):
         return None
     return value
 

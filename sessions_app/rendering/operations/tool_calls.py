@@ -44,32 +44,38 @@ def describe_tool_call(payload: Mapping[str, Any], extent: Extent) -> dict[str, 
     ``is_whole`` is False if anything is left out.
     """
     parts = only_dicts(payload.get("content"))
-    given = _as_text(payload.get("raw_input"))
+    raw_input = _as_text(payload.get("raw_input"))
     outputs = [text for text in _outputs(parts, payload) if text]
     changes = [part for part in parts if part.get("type") == "diff"]
+    images = [image for image in map(_image_of, parts) if image]
     paths = [_text_of(place.get("path")) for place in only_dicts(payload.get("locations"))]
     diffs = [_describe_diff(part, extent) for part in changes[: extent.parts]]
-    images = [image for image in map(_image_of, parts) if image]
-    limits = ((outputs, extent.parts), (changes, extent.parts), (images, IMAGES_SHOWN))
-    hidden = sum(max(0, len(found) - limit) for found, limit in limits)
-    is_cut = any(len(text) > extent.text for text in (given, *outputs)) or any(diff["more"] for diff in diffs)
+    hidden = _excess(outputs, extent.parts) + _excess(changes, extent.parts) + _excess(images, IMAGES_SHOWN)
+    has_long_text = any(len(text) > extent.text for text in (raw_input, *outputs))
+    has_long_diff = any(diff["more"] for diff in diffs)
+    is_whole = not hidden and not has_long_text and not has_long_diff and not _excess(paths, extent.parts)
     return {
         "title": tool_title(payload, extent.line),
         "sub_agent": shorten(_text_of(payload.get("sub_agent")), extent.line),
         "status": tool_status(payload),
         "places": [shorten(path, extent.line) for path in paths[: extent.parts]],
-        "input": shorten(given, extent.text),
+        "input": shorten(raw_input, extent.text),
         "outputs": [shorten(text, extent.text) for text in outputs[: extent.parts]],
         "diffs": diffs,
         "images": images[:IMAGES_SHOWN],
         "hidden": hidden,
-        "is_whole": not hidden and not is_cut and len(paths) <= extent.parts,
+        "is_whole": is_whole,
     }
+
+
+def _excess(values: Sequence[Any], limit: int) -> int:
+    return max(0, len(values) - limit)
 
 
 def tool_title(payload: Mapping[str, Any], limit: int = TITLE_LIMIT) -> str:
     """Return the title of a tool call."""
-    return shorten(_text_of(payload.get("title")) or _text_of(payload.get("tool_call_id")) or "Tool call", limit)
+    title = _text_of(payload.get("title")) or _text_of(payload.get("tool_call_id")) or "Tool call"
+    return shorten(title, limit)
 
 
 def tool_status(payload: Mapping[str, Any]) -> str:
@@ -146,10 +152,9 @@ def _image_of(part: Mapping[str, Any]) -> str:
     media_type, data = inner.get("mimeType"), inner.get("data")
     if inner.get("type") != "image" or not isinstance(media_type, str) or media_type not in _IMAGE_TYPES:
         return ""
-    is_small = isinstance(data, str) and len(data) <= IMAGE_LIMIT * 4 // 3
-    if is_small and _BASE64.fullmatch(str(data)):
-        return f"data:{media_type};base64,{data}"
-    return ""
+    if not isinstance(data, str) or len(data) > IMAGE_LIMIT * 4 // 3 or not _BASE64.fullmatch(data):
+        return ""
+    return f"data:{media_type};base64,{data}"
 
 
 def _describe_diff(part: Mapping[str, Any], extent: Extent) -> dict[str, Any]:
@@ -157,19 +162,18 @@ def _describe_diff(part: Mapping[str, Any], extent: Extent) -> dict[str, Any]:
 
     The whole versions are compared. ``more`` is the number of lines that are left out of the display.
     """
-    old, new = (
-        _as_text(part.get(first) or part.get(second))
-        for first, second in (("oldText", "old_text"), ("newText", "new_text"))
-    )
+    old = _as_text(part.get("oldText") or part.get("old_text"))
+    new = _as_text(part.get("newText") or part.get("new_text"))
     compared = compare_files(old, new)
     ends = list(accumulate(len(text) for _, text in compared.lines))
     shown = compared.lines[: bisect_right(ends, extent.text)]
+    lines = [f'<span class="{kind}">{escape(make_visible(text))}\n</span>' for kind, text in shown]
     return {
         "path": shorten(_text_of(part.get("path")), extent.line),
         "is_new": not old,
         "added": compared.added,
         "gone": compared.gone,
-        "html": "".join(f'<span class="{kind}">{escape(make_visible(text))}\n</span>' for kind, text in shown),
+        "html": "".join(lines),
         "more": len(compared.lines) - len(shown),
     }
 
