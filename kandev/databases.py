@@ -17,6 +17,20 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+EMBEDDED_NAME = "kandev.sqlite3"
+SQLITE_PRAGMAS = (
+    "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;PRAGMA mmap_size=134217728;"
+    "PRAGMA journal_size_limit=27103364;PRAGMA cache_size=-20000;"
+)
+# The timeouts are short, so that a Redis that is down or hangs delays a request by at most a second.
+_REDIS_OPTIONS: Final[dict[str, Any]] = {
+    "socket_connect_timeout": 1.0,
+    "socket_timeout": 1.0,
+    "socket_keepalive": True,
+    "health_check_interval": 10,  # notices connections that broke silently
+}
+_REDIS_PREFIX: Final = "kandev"
+
 
 def prepare_data_directory(directory: Path) -> Path:
     """Create ``directory`` if it is missing and make it private (0700). Raises ImproperlyConfigured.
@@ -96,13 +110,6 @@ def _create_key_file(path: Path, key: str) -> None:
         Path(temporary).unlink()
 
 
-EMBEDDED_NAME = "kandev.sqlite3"
-SQLITE_PRAGMAS = (
-    "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;PRAGMA mmap_size=134217728;"
-    "PRAGMA journal_size_limit=27103364;PRAGMA cache_size=-20000;"
-)
-
-
 def database_settings(url: str, data_dir: Path, lease_ttl: float) -> dict[str, Any]:
     """Return ``DATABASES["default"]`` for a ``sqlite:``, ``postgres:`` or ``postgresql:`` URL, or the embedded file.
 
@@ -174,16 +181,6 @@ def _tcp_timeout_options(wait_ms: int) -> dict[str, int]:
         "keepalives_interval": 1,
         "keepalives_count": 3,
     }
-
-
-# The timeouts are short, so that a Redis that is down or hangs delays a request by at most a second.
-_REDIS_OPTIONS: Final[dict[str, Any]] = {
-    "socket_connect_timeout": 1.0,
-    "socket_timeout": 1.0,
-    "socket_keepalive": True,
-    "health_check_interval": 10,  # notices connections that broke silently
-}
-_REDIS_PREFIX: Final = "kandev"
 
 
 def channel_layer_settings(url: str) -> dict[str, Any]:

@@ -39,6 +39,23 @@ _TOO_LARGE: Final = (
     b"HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nConnection: close\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(_REFUSAL), _REFUSAL)
 )
+FRAMES_PER_SECOND: Final = 500
+FRAME_BURST: Final = 4000
+"""Frames that may arrive at once: a page acknowledges each frame of a shell that prints megabytes."""
+FRAME_BYTES_PER_SECOND: Final = 1 << 20
+FRAME_BYTES_BURST: Final = 8 << 20
+SMALL_FRAMES_PER_SECOND: Final = 50
+SMALL_FRAME_BURST: Final = 500
+"""Pings, pongs, and parts of a message: a client needs few, and each costs as much as a message."""
+STEPS_PER_TURN: Final = 100
+"""Frames or parts of one that are read before other connections get their turn. What one read of a connection brings
+can have ten thousand."""
+EARLY_BYTES: Final = 64 * 1024
+"""Bytes that a client may send before the application has accepted its socket."""
+CLOSE_TOO_MANY: Final = 4429
+"""Close code of a client that sends too much (``sessions_app.stream.live.authentication.CloseCode.TOO_MANY``)."""
+_MESSAGE_OPCODES: Final = (1, 2)
+"""A text and bytes. Others continue a message, or are control frames."""
 
 
 class LimitedChannel(http.HTTPChannel):
@@ -106,23 +123,6 @@ class LimitedRequest(http_protocol.WebRequest):  # type: ignore[misc]
         self.channel.loseConnection()
 
 
-FRAMES_PER_SECOND: Final = 500
-FRAME_BURST: Final = 4000
-"""Frames that may arrive at once: a page acknowledges each frame of a shell that prints megabytes."""
-FRAME_BYTES_PER_SECOND: Final = 1 << 20
-FRAME_BYTES_BURST: Final = 8 << 20
-SMALL_FRAMES_PER_SECOND: Final = 50
-SMALL_FRAME_BURST: Final = 500
-"""Pings, pongs, and parts of a message: a client needs few, and each costs as much as a message."""
-STEPS_PER_TURN: Final = 100
-"""Frames or parts of one that are read before other connections get their turn. What one read of a connection brings
-can have ten thousand."""
-EARLY_BYTES: Final = 64 * 1024
-"""Bytes that a client may send before the application has accepted its socket."""
-CLOSE_TOO_MANY: Final = 4429
-"""Close code of a client that sends too much (``sessions_app.stream.live.authentication.CloseCode.TOO_MANY``)."""
-
-
 class TokenBucket:
     """Allows ``burst`` at once, and ``rate`` per second in the long run."""
 
@@ -139,10 +139,6 @@ class TokenBucket:
             return False
         self._left -= amount
         return True
-
-
-_MESSAGE_OPCODES: Final = (1, 2)
-"""A text and bytes. Others continue a message, or are control frames."""
 
 
 class LimitedWebSocket(ws_protocol.WebSocketProtocol):  # type: ignore[misc]

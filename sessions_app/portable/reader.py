@@ -28,6 +28,7 @@ MAX_VALUES: Final = 2_000_000
 MAX_FINDINGS: Final = 1000
 """Problems of one session that are listed; more are counted."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +212,6 @@ def _json(raw: bytes) -> Any:
     if b"\\u" in raw or brackets > MAX_DEPTH:
         return _storable(value, 0)
     return value
-
-
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 
 
 def _count_values(raw: bytes) -> int:

@@ -22,6 +22,10 @@ from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.services.loading import apply_node_changes, load_node_data
 
 PAUSE_HINT = "Any change of what they do pauses them until someone confirms the change."
+FIELD_PREFIX: Final = "node"
+KEEP_SESSION_FIELD: Final = "keep_session"
+_TRIGGERS: Final = (("manual", "by hand"), ("cron", "on a schedule (cron)"), ("idle", "when the team is idle"))
+NODE_TYPE_ALIASES: Final = {"script": "shell"}
 
 
 class WorkflowForm(forms.Form):
@@ -169,8 +173,6 @@ def _make_input_field(port: Port) -> forms.Field:
     )
 
 
-FIELD_PREFIX: Final = "node"
-KEEP_SESSION_FIELD: Final = "keep_session"
 FieldFactory = Callable[[], forms.Field]
 
 
@@ -188,7 +190,6 @@ def _text_field(label: str, rows: int = 6, **more: Any) -> FieldFactory:
 
 
 _timeout_field: Final = _number_field("Timeout in seconds", 604_800)
-_TRIGGERS: Final = (("manual", "by hand"), ("cron", "on a schedule (cron)"), ("idle", "when the team is idle"))
 NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
     "agent": {
         "runner": _line_field(
@@ -218,7 +219,6 @@ NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
     "workdir": {"path": _line_field("Path")},
 }
 """The fields for each node type; every node also has a label."""
-NODE_TYPE_ALIASES: Final = {"script": "shell"}
 
 
 class NodeSettingsForm(forms.Form):

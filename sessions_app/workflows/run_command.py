@@ -39,6 +39,16 @@ POLL_INTERVAL: Final = 0.2
 """Seconds between two reads of the run."""
 STOP_TIMEOUT: Final = 30.0
 ReportProgress = Callable[[WorkflowRun, list[NodeRun]], None]
+STATE_MARKS: Final = {
+    "running": "[blue]…[/blue]",
+    "succeeded": "[green]✓[/green]",
+    "failed": "[red]✗[/red]",
+    "retried": "[yellow]↺[/yellow]",
+    "skipped": "[dim]–[/dim]",
+    "cancelled": "[dim]■[/dim]",
+}
+MAX_NODES_LISTED: Final = 60
+"""Maximum number of node runs in the tree (the newest ones), because a terminal has few lines."""
 
 
 async def follow_run(run: WorkflowRun, report: ReportProgress) -> WorkflowRun:
@@ -100,18 +110,6 @@ async def _wait_for_stops(run: WorkflowRun) -> None:
 def _read_run(run_id: uuid.UUID) -> tuple[WorkflowRun, list[NodeRun]]:
     row = WorkflowRun.objects.get(id=run_id)
     return row, list(row.node_runs.defer("inputs", "outputs", "request").order_by("position"))
-
-
-STATE_MARKS: Final = {
-    "running": "[blue]…[/blue]",
-    "succeeded": "[green]✓[/green]",
-    "failed": "[red]✗[/red]",
-    "retried": "[yellow]↺[/yellow]",
-    "skipped": "[dim]–[/dim]",
-    "cancelled": "[dim]■[/dim]",
-}
-MAX_NODES_LISTED: Final = 60
-"""Maximum number of node runs in the tree (the newest ones), because a terminal has few lines."""
 
 
 @contextmanager

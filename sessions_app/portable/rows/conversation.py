@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.kernel.rules.rebuild import MessageRow, PermissionRow, SessionRebuild
@@ -61,7 +62,7 @@ def write_conversation(session: TaskSession, rows: SessionRebuild) -> None:
     """Write the messages with their texts, and the permission requests."""
     for batch in in_batches(list(rows.messages.values())):
         Message.objects.bulk_create(_message(session, row) for row in batch)
-        MessagePart.objects.bulk_create(part for row in batch for part in _message_parts(row))
+        MessagePart.objects.bulk_create(chain.from_iterable(map(_message_parts, batch)))
     PermissionRequest.objects.bulk_create(_request(session, row) for row in rows.permissions.values())
 
 

@@ -25,6 +25,7 @@ _TAGS: Final = frozenset(
 _SCHEMES: Final = frozenset({"http", "https", "mailto"})
 _HOST: Final = "host"
 """CSS class of the host name that is shown after a link."""
+_SLASHES: Final = re.compile(r"^(https?):[/\\]*", re.IGNORECASE)
 
 
 def _highlight_code(code: str, language: str, attributes: str) -> str:
@@ -52,7 +53,6 @@ def _host_of(href: str) -> str:
         return ""
 
 
-_SLASHES: Final = re.compile(r"^(https?):[/\\]*", re.IGNORECASE)
 _PARSER: Final = MarkdownIt("commonmark", {"html": False, "breaks": True, "highlight": _highlight_code})
 _PARSER.enable(["table", "strikethrough"]).disable("image")  # loading an image tells its host who reads the page
 _PARSER.add_render_rule("link_close", _render_link_close)

@@ -18,6 +18,13 @@ from sessions_app.workspace.rules.file_diffs import compare_files
 
 TITLE_LIMIT: Final = 500
 """Characters that the conversation shows of a title, a path or a status."""
+IMAGE_LIMIT: Final = 256 * 1024
+"""Maximum number of bytes of an image in a tool's content that is shown; a larger one is named."""
+IMAGES_SHOWN: Final = 2
+"""Maximum number of images that are shown of one tool call."""
+_IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""Types that browsers show without running anything; SVG is none of them."""
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +111,6 @@ def _text_of(value: Any) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     return ""
-
-
-IMAGE_LIMIT: Final = 256 * 1024
-"""Maximum number of bytes of an image in a tool's content that is shown; a larger one is named."""
-IMAGES_SHOWN: Final = 2
-"""Maximum number of images that are shown of one tool call."""
-_IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Types that browsers show without running anything; SVG is none of them."""
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
 def _outputs(parts: Sequence[Mapping[str, Any]], payload: Mapping[str, Any]) -> list[str]:

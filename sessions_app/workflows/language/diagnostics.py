@@ -15,6 +15,18 @@ from sessions_app.workflows.language.limits import MAX_PROBLEMS
 
 PathInFile = tuple[str | int, ...]
 """Where a value is in a file: the keys and indexes that lead to it."""
+MAX_TEXT_LENGTH: Final = 500
+"""Characters of a message or fix, because what they quote from the file can be of any length."""
+_FIXES: Final = {
+    "missing": "Add it.",
+    "string_pattern_mismatch": "Use only letters, digits, “_”, “-”, “.” and “:”.",
+}
+MALFORMED_NODE_TYPE: Final = "@misshapen"
+"""The type of a placeholder for a malformed node. Nothing is reported about references to it."""
+_ID: Final = re.compile(r"[A-Za-z0-9_.:\-]{1,128}\Z")
+_NO_EDGE: Final = {"source": "", "target": ""}
+_NO_COMPONENT: Final = {"interface": {}, "nodes": [{"id": "it", "type": MALFORMED_NODE_TYPE}], "edges": []}
+_MINIMAL_VALUES: Final[Mapping[str, Any]] = {"version": 1, "metadata": {"name": "workflow"}}
 
 
 class Severity(StrEnum):
@@ -80,14 +92,6 @@ class ParsedText:
             if line := self.lines.get(place[:length]):
                 return line
         return 0
-
-
-MAX_TEXT_LENGTH: Final = 500
-"""Characters of a message or fix, because what they quote from the file can be of any length."""
-_FIXES: Final = {
-    "missing": "Add it.",
-    "string_pattern_mismatch": "Use only letters, digits, “_”, “-”, “.” and “:”.",
-}
 
 
 class DiagnosticCollector:
@@ -189,14 +193,6 @@ def _shorten(text: str) -> str:
 
 def _lowercase_first(text: str) -> str:
     return text[:1].lower() + text[1:]
-
-
-MALFORMED_NODE_TYPE: Final = "@misshapen"
-"""The type of a placeholder for a malformed node. Nothing is reported about references to it."""
-_ID: Final = re.compile(r"[A-Za-z0-9_.:\-]{1,128}\Z")
-_NO_EDGE: Final = {"source": "", "target": ""}
-_NO_COMPONENT: Final = {"interface": {}, "nodes": [{"id": "it", "type": MALFORMED_NODE_TYPE}], "edges": []}
-_MINIMAL_VALUES: Final[Mapping[str, Any]] = {"version": 1, "metadata": {"name": "workflow"}}
 
 
 def remove_malformed(data: Mapping[str, Any], places: Iterable[PathInFile]) -> dict[str, Any]:

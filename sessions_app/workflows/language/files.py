@@ -107,5 +107,9 @@ def find_workflow_file(name: Path, project: Path) -> Path:
     if name.exists() or name.parent != Path() or name.suffix in _SUFFIXES:
         return name
     root = project_root_of(project / "_")
-    candidates = (root / folder / f"{name}{suffix}" for folder in SEARCH_DIRECTORIES for suffix in _SUFFIXES)
-    return next((path for path in candidates if path.is_file()), name)
+    for folder in SEARCH_DIRECTORIES:
+        for suffix in _SUFFIXES:
+            path = root / folder / f"{name}{suffix}"
+            if path.is_file():
+                return path
+    return name

@@ -18,6 +18,8 @@ _PATH_STEP: Final = re.compile(r"\.?([A-Za-z0-9_$-]+)|\[(\d{1,9})\]|\[['\"]([^'\
 
 MISSING: Final = object()
 """No value at all, as opposed to an empty one."""
+TEMPLATE: Final = re.compile(r"\{\{\s*(?P<node>[A-Za-z0-9_-]+)(?:\.(?P<port>[A-Za-z0-9_-]+))?\s*\}\}")
+INPUTS_NAME: Final = "inputs"
 
 
 class ConversionError(ValueError):
@@ -119,9 +121,6 @@ def _follow_step(found: Any, step: re.Match[str]) -> Any:
         return found.get(word or quoted)
     return None
 
-
-TEMPLATE: Final = re.compile(r"\{\{\s*(?P<node>[A-Za-z0-9_-]+)(?:\.(?P<port>[A-Za-z0-9_-]+))?\s*\}\}")
-INPUTS_NAME: Final = "inputs"
 
 Lookup = Callable[[str, str], Any]
 """Maps (node or ``inputs``, port) to a value, or to MISSING: then the template stays as it is written."""

@@ -119,7 +119,7 @@ def apply_changes_isolated(
 
 def _run_edit(operation: str, text: str, **arguments: Any) -> dict[str, Any]:
     try:
-        answer = _request(operation, {"text": text, **arguments}, None)
+        answer = _request(operation, {"text": text} | arguments, None)
     except TooExpensive as error:
         raise EditNotPossible("The text takes too long to read. Change the setting in the text itself.") from error
     if "not_editable" in answer:

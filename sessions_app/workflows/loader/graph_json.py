@@ -152,9 +152,10 @@ def workflow_json_schema() -> dict[str, Any]:
 
 def _settings_condition(name: str, reference: dict[str, Any]) -> dict[str, Any]:
     """Return the condition for nodes of a type: ``data.nodeType`` names it, or ``type`` if that is missing."""
-    inside = {"properties": {"data": {"properties": {"nodeType": {"const": name}}, "required": ["nodeType"]}}}
+    data = {"properties": {"nodeType": {"const": name}}, "required": ["nodeType"]}
+    inside = {"properties": {"data": data}, "required": ["data"]}
     beside = {
         "properties": {"type": {"const": name}, "data": {"not": {"required": ["nodeType"]}}},
         "required": ["type"],
     }
-    return {"if": {"anyOf": [{**inside, "required": ["data"]}, beside]}, "then": {"properties": {"data": reference}}}
+    return {"if": {"anyOf": [inside, beside]}, "then": {"properties": {"data": reference}}}

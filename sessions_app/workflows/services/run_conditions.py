@@ -25,6 +25,8 @@ WORKSPACE_NODE_TYPES: Final = frozenset({"shell", "agent"})
 """Node types that need a workspace."""
 MAX_NODES_LISTED: Final = 5
 """Maximum number of nodes that an error names."""
+FILES_LIMIT: Final = 4 << 20
+"""Maximum total number of characters in all files of a workflow."""
 
 
 def check_workplace(graph: WorkflowGraph, repository: Repository | None, executor: Executor | None) -> None:
@@ -84,10 +86,6 @@ def _shares_worktrees(executor: Executor) -> bool:
         return isinstance(runtime(executor.runtime), SupportsSharedWorktrees)
     except UnknownPlugin:
         return False
-
-
-FILES_LIMIT: Final = 4 << 20
-"""Maximum total number of characters in all files of a workflow."""
 
 
 def check_size(text: str, files: Mapping[str, str]) -> None:

@@ -39,6 +39,9 @@ from sessions_app.workflows.services.run_conditions import (
 from sessions_app.workflows.services.run_records import RECORD_FIELDS, graph_of_run, records_from_rows
 from sessions_app.workflows.services.run_rights import default_executor, run_refusal
 
+INPUTS_LIMIT: Final = 1 << 20
+"""Maximum number of characters of a run's inputs as JSON."""
+
 
 def visible_runs(user: User) -> QuerySet[WorkflowRun]:
     """Return the runs of the user's teams, newest first, without their texts."""
@@ -164,10 +167,6 @@ def resume_run(user: User, run: WorkflowRun, path: str) -> None:
     run.version += 1
     run.started_by = user or run.started_by
     run.save()
-
-
-INPUTS_LIMIT: Final = 1 << 20
-"""Maximum number of characters of a run's inputs as JSON."""
 
 
 def start_run(

@@ -47,6 +47,12 @@ _DIGEST_LENGTH: Final = 16
 _PART_NAMES: Final = {TEXT_PART: "text", "repository": "repository", "executor": "executor", "triggers": "triggers"}
 
 ConfirmedParts = dict[str, str]
+_IDLE_LINE: Final = re.compile(r"([0-9]{1,6}) minutes")
+COMPARISON_LIMITS: Final = Limits(cpu_seconds=3.0, seconds=9.0, memory=512 << 20)
+"""For all parts together."""
+PART_CPU_SECONDS: Final = 0.5
+_UNCOMPARED_LINES: Final = 200
+"""Lines that are shown of the old and the new text of a part that could not be compared."""
 
 
 def current_parts(row: Workflow, graph: WorkflowGraph | None, key: str = "") -> ConfirmedParts:
@@ -224,9 +230,6 @@ def _triggers(graph: WorkflowGraph) -> str:
     return "\n".join(sorted(crons) + sorted(idle))
 
 
-_IDLE_LINE: Final = re.compile(r"([0-9]{1,6}) minutes")
-
-
 def parse_triggers(text: str) -> WorkflowTriggers | None:
     """Return the triggers of a confirmed part ``triggers``; None if they cannot be read from it."""
     crons: list[Cron] = []
@@ -243,13 +246,6 @@ def parse_triggers(text: str) -> WorkflowTriggers | None:
         else:
             return None
     return WorkflowTriggers.of(crons, minutes)
-
-
-COMPARISON_LIMITS: Final = Limits(cpu_seconds=3.0, seconds=9.0, memory=512 << 20)
-"""For all parts together."""
-PART_CPU_SECONDS: Final = 0.5
-_UNCOMPARED_LINES: Final = 200
-"""Lines that are shown of the old and the new text of a part that could not be compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ from sessions_app.workflows.views.lookups import find_workflow
 MAX_PROBLEMS_SHOWN: Final = 100
 """Maximum number of problems that the page shows."""
 MAX_EXCERPT_LENGTH: Final = 80
+_STATUS_OF_ERROR: Final[Mapping[type[SessionsError], int]] = {Throttled: 429, ChecksUnavailable: 503}
+"""Status codes of requests whose text could not be loaded now."""
 
 
 def check_context(row: Workflow | None, form: WorkflowForm, text: str) -> dict[str, Any]:
@@ -91,10 +93,6 @@ def _problem_context(problem: Diagnostic, lines: list[str]) -> dict[str, Any]:
     if is_in_text:
         excerpt = lines[problem.line - 1].strip()[:MAX_EXCERPT_LENGTH]
     return {"problem": problem, "is_in_text": is_in_text, "excerpt": excerpt}
-
-
-_STATUS_OF_ERROR: Final[Mapping[type[SessionsError], int]] = {Throttled: 429, ChecksUnavailable: 503}
-"""Status codes of requests whose text could not be loaded now."""
 
 
 @dataclass
