@@ -127,8 +127,8 @@ def _resume(session: TaskSession, user: User, payload: Payload) -> Answer:
 
 
 def _prompt(session: TaskSession, user: User, payload: Payload) -> Any:
-    asked = _validated(TextPromptSerializer, {name: value for name, value in payload.items() if name != "session_id"})
-    row, _ = intents.queue_prompt(session.id, asked["message_id"], asked["text"], user)
+    prompt = _validated(TextPromptSerializer, {name: value for name, value in payload.items() if name != "session_id"})
+    row, _ = intents.queue_prompt(session.id, prompt["message_id"], prompt["text"], user)
     return PromptAnswerSerializer(row).data
 
 

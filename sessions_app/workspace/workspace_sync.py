@@ -61,7 +61,7 @@ class Transfer:
         return self.facts.worktree_id or self.facts.session_id
 
 
-def load_due_transfers(me: str) -> dict[uuid.UUID, str]:
+def load_due_transfers(owner: str) -> dict[uuid.UUID, str]:
     """Return the executions whose newest snapshot has not arrived, with its commit.
 
     Executions that another living supervisor holds are left out.
@@ -71,15 +71,15 @@ def load_due_transfers(me: str) -> dict[uuid.UUID, str]:
         SNAPSHOT_DUE, runtime__in=push_runtimes(), session__agent_execution_id=F("id")
     ).values_list("id", "owner", "lease_expires_at", "snapshot_announced")
     found = list(rows)
-    foreign = leases.leased_by_others([(key, owner, expires) for key, owner, expires, _ in found], me)
+    foreign = leases.leased_by_others([(key, holder, expires) for key, holder, expires, _ in found], owner)
     return {key: announced for key, _, _, announced in found if key not in foreign}
 
 
-def begin_transfer(me: str, execution_id: uuid.UUID) -> Transfer | None:
+def begin_transfer(owner: str, execution_id: uuid.UUID) -> Transfer | None:
     """Lease an execution for its transfer; None if another supervisor holds it. Raises SecretUnreadable."""
     # The lease is kept until we shut down: releasing it after the transfer could take it from a start of ours that has
     # begun meanwhile.
-    lease = leases.acquire_lease(execution_id, me)
+    lease = leases.acquire_lease(execution_id, owner)
     execution = ExecutorRunning.objects.select_related("executor").filter(id=execution_id).first()
     if lease is None or execution is None:
         return None
@@ -135,11 +135,11 @@ def record_failure(transfer: Transfer, error: ExecutorError) -> None:
         if execution is None or not is_transfer_due(execution):
             return
         is_first = not execution.snapshot_error_code
-        told = {"error_code": error.code, "error_message": error.message[:2000]}
-        execution.snapshot_error_code, execution.snapshot_error = told["error_code"], told["error_message"]
+        failure = {"error_code": error.code, "error_message": error.message[:2000]}
+        execution.snapshot_error_code, execution.snapshot_error = failure["error_code"], failure["error_message"]
         execution.save(update_fields=_STATE)
         if is_first:
-            transaction.record_event(WorkspaceDelayed(commit=execution.snapshot_announced, **told))
+            transaction.record_event(WorkspaceDelayed(commit=execution.snapshot_announced, **failure))
     if is_first:
         METRICS_BUFFER.count("kandev_workspace_transfer_outages_total", runtime=transfer.facts.runtime)
         log.warning("session %s: its newest snapshot has not arrived: %s", transfer.session_id, error.message)
@@ -165,8 +165,8 @@ MAX_MISSING_TRIES: Final = 5
 class WorkspaceSync:
     """Transfers snapshots, at most one at a time for each execution; what becomes due meanwhile follows."""
 
-    def __init__(self, database: DatabaseThread, me: str) -> None:
-        self._database, self._me = database, me
+    def __init__(self, database: DatabaseThread, owner: str) -> None:
+        self._database, self._owner = database, owner
         self._due: set[uuid.UUID] = set()
         self._pushes: dict[uuid.UUID, asyncio.Task[None]] = {}
         self._repositories: defaultdict[str, asyncio.Semaphore] = defaultdict(
@@ -185,7 +185,7 @@ class WorkspaceSync:
 
     async def catch_up(self) -> None:
         """Push whatever has not arrived: a kill may have come between a snapshot and its transfer."""
-        due = await self._database(load_due_transfers, self._me)
+        due = await self._database(load_due_transfers, self._owner)
         for execution_id, announced in due.items():
             if execution_id not in self._pushes and self._given_up.get(execution_id) != announced:
                 self._request(execution_id)
@@ -227,7 +227,7 @@ class WorkspaceSync:
 
     async def _transfer(self, execution_id: uuid.UUID, *, is_lost: bool) -> bool:
         """Try once; True if there is nothing more to do for now. Raises SnapshotMissing unless ``is_lost``."""
-        transfer = await self._database(begin_transfer, self._me, execution_id)
+        transfer = await self._database(begin_transfer, self._owner, execution_id)
         if transfer is None:
             return True  # another supervisor's, or gone with its session
         try:

@@ -141,8 +141,9 @@ class StartResult:
 class StartFailed(Exception):
     """The agent did not start; ``token_valid`` is False only if the agent itself reports the conversation as gone.
 
-    ``told``: what the agent reported before it failed, ``{"agent", "capabilities", "unkept", "auth"}`` as in
-    ``StartResult``, and ``login`` if one was asked for; empty if there is nothing.
+    ``told``, a name that agentctl also stores and answers with, is what the agent reported before it failed:
+    ``{"agent", "capabilities", "unkept", "auth"}`` as in ``StartResult``, and ``login`` if one was asked for; empty if
+    there is nothing.
     """
 
     def __init__(

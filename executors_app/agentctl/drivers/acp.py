@@ -311,14 +311,14 @@ class AcpDriver:
             raise TurnFailed(failure_code(turn.error), turn.error)
         return reason
 
-    def _closed_sentence(self, said: str) -> str:
+    def _closed_sentence(self, reason: str) -> str:
         restores = self._agent_info is not None and (self._agent_info.load or self._agent_info.resume)
         if restores:
             then = "to restore the conversation"
         else:
             then = "but it does not offer to restore a conversation"
         return (
-            f"The agent does not have its conversation open any more: {said.rstrip('.')}. It is restarted, {then}. "
+            f"The agent does not have its conversation open any more: {reason.rstrip('.')}. It is restarted, {then}. "
             "Send the prompt again afterwards."
         )
 

@@ -179,16 +179,16 @@ class AgentInfo:
 class CapabilityTrial:
     """Records which claimed capabilities fail when they are used."""
 
-    asked: str = ""
+    in_use: str = ""
     """The capability in use whose answer is still due; empty if there is none."""
     unkept: dict[str, dict[str, str]] = field(default_factory=dict)
     """The value of ``StartResult.unkept``."""
 
     def failed(self, shortfall: CapabilityShortfall, message: str) -> None:
         """Record that the capability in use has failed; does nothing if none is in use."""
-        if self.asked:
-            self.unkept[self.asked] = {"how": shortfall.value, "said": message[:_ERROR_TEXT_LIMIT]}
-            self.asked = ""
+        if self.in_use:
+            self.unkept[self.in_use] = {"how": shortfall.value, "said": message[:_ERROR_TEXT_LIMIT]}
+            self.in_use = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ async def open_conversation(
         raise StartFailed(Code.VALIDATION_ERROR, "a native resume requires a token", permanent=True)
     for capability, method, outcome in _restore_methods(peer, prefer_load=request.prefer_load):
         updates.begin_restore(request.resume_token)
-        trial.asked = capability
+        trial.in_use = capability
         params = {**_session_parameters(request, peer), "sessionId": request.resume_token}
         try:
             answer = _as_mapping(await wire.call(method, params, at_reply=updates.answered))
@@ -282,7 +282,7 @@ async def open_conversation(
         # Some agents continue the conversation under another id, which their answer names.
         named = _conversation_id_of(answer)
         replay = await updates.settle(named, request.expected_requests)
-        trial.asked = ""
+        trial.in_use = ""
         # Some agents report success for a conversation that they have lost, and open an empty one.
         listed = None
         if peer.lists and not replay.messages:
@@ -357,13 +357,13 @@ def _restore_failure(
     by_type = any(_matches(pattern, error.text) for pattern in patterns)
     says_gone = by_type or (not passes and _says_gone(error, request.resume_token or ""))
     if (says_gone and listed is not True) or (not patterns and not passes and listed is False):
-        trial.asked = ""  # a missing conversation does not refute the capability
+        trial.in_use = ""  # a missing conversation does not refute the capability
         message = f"the agent reported: {error.text}"
         if not says_gone:
             message += ", and does not list the conversation"
         return StartFailed(Code.TOKEN_REJECTED, message, token_valid=False)
     if error.code == AUTH_REQUIRED:
-        trial.asked = ""
+        trial.in_use = ""
     trial.failed(CapabilityShortfall.ERROR, error.text)
     return start_failure(error)
 

@@ -192,10 +192,10 @@ class AcpSettings:
             params["type"] = "boolean"
         return "session/set_config_option", params
 
-    def _read_options(self, told: Mapping[str, Any]) -> None:
+    def _read_options(self, answer: Mapping[str, Any]) -> None:
         """Replace the config options, of which agents always send all; without a list they stay."""
-        if isinstance(told.get("configOptions"), list):
-            self._options = parse_settings(list(map(_option, _objects(told["configOptions"]))))
+        if isinstance(answer.get("configOptions"), list):
+            self._options = parse_settings(list(map(_option, _objects(answer["configOptions"]))))
 
     def _set_mode(self, mode: Any) -> None:
         options = [each for each in self._options if "mode" in (each["category"], each["id"])]

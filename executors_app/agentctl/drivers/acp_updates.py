@@ -98,12 +98,12 @@ class PromptedTurn:
         """Whether an update only repeats the prompt, or its next part."""
         if update.get("sessionUpdate") != "user_message_chunk":
             return False
-        said, start = content_text(update.get("content")).strip(), self.echoed
+        text, start = content_text(update.get("content")).strip(), self.echoed
         while self.text[start : start + 1].isspace():
             start += 1
-        if not said or not self.text.startswith(said, start):
+        if not text or not self.text.startswith(text, start):
             return False
-        self.echoed = start + len(said)
+        self.echoed = start + len(text)
         return True
 
 

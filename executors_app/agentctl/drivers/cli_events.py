@@ -51,8 +51,8 @@ LineParser = Callable[[Mapping[str, Any]], Iterable[CliEvent]]
 class TurnReader:
     """Follows the events of one conversation; call ``begin`` before each turn."""
 
-    def __init__(self, host: Host, asked: str | None):
-        """``asked``: the conversation to continue, None for a new one."""
+    def __init__(self, host: Host, requested: str | None):
+        """``requested``: the conversation to continue, None for a new one."""
         self.named: str | None = None
         """The conversation's id as the agent reports it; None before it does."""
         self.mismatch: str = ""
@@ -61,7 +61,7 @@ class TurnReader:
         """Set when the turn is over: ``ended``, ``failed`` or ``mismatch`` has the outcome."""
         self.ended: TurnEnded | None = None
         self.failed: TurnErrored | None = None
-        self._host, self._asked = host, asked
+        self._host, self._requested = host, requested
 
     def begin(self) -> None:
         """Forget the result of the last turn."""
@@ -88,7 +88,7 @@ class TurnReader:
         if not conversation_id or conversation_id == self.named:
             return
         # The first name must be the requested conversation's; each later name must be the same again.
-        expected = self.named or self._asked
+        expected = self.named or self._requested
         if expected is not None and conversation_id != expected:
             self.mismatch = "The agent continued in a conversation other than the requested one."
             self.over.set()

@@ -83,13 +83,13 @@ class ForkedGuard(ForkedProcess):
 
     def fork_job_guard(self, files: Sequence[int]) -> ForkedProcess | None:
         """Let it fork a ``JobGuard`` with the descriptors ``files``; return None if nothing was or will be started."""
-        answer, told = os.pipe()
+        answer, report = os.pipe()
         with os.fdopen(answer, "rb") as answers:
             try:
-                if not self._send(_FOR_JOB, [told, *files]):
+                if not self._send(_FOR_JOB, [report, *files]):
                     return None
             finally:
-                os.close(told)
+                os.close(report)
             # The end of the pipe is reported, not its content. Then nothing more will be written: a request dies with
             # the process that holds it.
             waiting = select.poll()
@@ -197,9 +197,9 @@ def _guard_a_job(files: Sequence[int], marker: Mapping[str, str], identity: Proc
     """Run in a fork: change the identity first, then report the pid, then guard the job to its end."""
     os.setsid()
     identity.show([_JOB_NAME], marker)
-    told, *own = files
-    os.write(told, b"%d" % os.getpid())
-    os.close(told)
+    report, *own = files
+    os.write(report, b"%d" % os.getpid())
+    os.close(report)
     JobGuard(own).run()
 
 

@@ -55,8 +55,8 @@ class EventStream(Subscriber):
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield lines and heartbeats until the stream is closed or has reached ``MAX_BYTES``."""
-        told = 0
-        while told < MAX_BYTES:
+        sent_bytes = 0
+        while sent_bytes < MAX_BYTES:
             try:
                 async with asyncio.timeout(HEARTBEAT):
                     await self._available.wait()
@@ -68,7 +68,7 @@ class EventStream(Subscriber):
                 return
             lines, self._lines = self._lines, []
             chunk = "".join(f"id: {line.seq}\ndata: {line.text}\n\n" for line in lines).encode()
-            told += len(chunk)
+            sent_bytes += len(chunk)
             yield chunk
             # Only now: the server asks for the next chunk when it has taken this one.
             self.window.ack(lines[-1].log.session_id, lines[-1].seq)
@@ -84,8 +84,8 @@ async def event_stream(subscription: Subscription, start: StreamStart) -> AsyncI
         get_hub().join(stream, {start.log: start.head})
         yield b"retry: %d\n\n" % random.randint(*RETRY_AFTER)  # noqa: S311 - no secret
         if start.snapshot is not None:
-            told = orjson.dumps({"type": "truncated", "snapshot": start.snapshot})
-            yield b"id: %d\ndata: %s\n\n" % (start.seq, told)
+            truncated = orjson.dumps({"type": "truncated", "snapshot": start.snapshot})
+            yield b"id: %d\ndata: %s\n\n" % (start.seq, truncated)
         get_hub().start_feeding(stream)
         async for chunk in stream.chunks():
             yield chunk

@@ -75,10 +75,10 @@ class FolderView(SessionApiView):
     @document_responses({200: FolderSerializer}, 400, 404, 503, parameters=[FolderQuerySerializer])
     def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List a directory of the workspace."""
-        asked = self.query(FolderQuerySerializer)
-        if asked["kept"]:
-            return Response(list_saved_directory(find_saved_work(self.session), asked["path"]))
-        return Response(ask_agentctl(self.session, lambda client: client.list_files(asked["path"])))
+        query = self.query(FolderQuerySerializer)
+        if query["kept"]:
+            return Response(list_saved_directory(find_saved_work(self.session), query["path"]))
+        return Response(ask_agentctl(self.session, lambda client: client.list_files(query["path"])))
 
 
 class FileContentView(SessionApiView):
@@ -134,10 +134,10 @@ class GitDiffView(SessionApiView):
     @document_responses({200: GitDiffSerializer}, 400, 404, 409, 503, parameters=[FolderQuerySerializer])
     def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Return the diff of all files, or of one."""
-        asked = self.query(FolderQuerySerializer)
-        if asked["kept"]:
-            return Response(saved_diff(find_saved_work(self.session), asked["path"]))
-        return Response(ask_agentctl(self.session, lambda client: client.git("diff", {"path": asked["path"]})))
+        query = self.query(FolderQuerySerializer)
+        if query["kept"]:
+            return Response(saved_diff(find_saved_work(self.session), query["path"]))
+        return Response(ask_agentctl(self.session, lambda client: client.git("diff", {"path": query["path"]})))
 
 
 class GitLogView(SessionApiView):
@@ -146,10 +146,10 @@ class GitLogView(SessionApiView):
     @document_responses({200: GitLogSerializer}, 400, 404, 409, 503, parameters=[LogQuerySerializer])
     def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List commits, newest first."""
-        asked = self.query(LogQuerySerializer)
-        if asked.pop("kept"):
-            return Response(saved_log(find_saved_work(self.session), asked["limit"], asked["skip"]))
-        params = {name: str(value) for name, value in asked.items()}
+        query = self.query(LogQuerySerializer)
+        if query.pop("kept"):
+            return Response(saved_log(find_saved_work(self.session), query["limit"], query["skip"]))
+        params = {name: str(value) for name, value in query.items()}
         return Response(ask_agentctl(self.session, lambda client: client.git("log", params)))
 
 

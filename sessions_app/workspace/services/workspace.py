@@ -108,11 +108,11 @@ async def _while_it_answers(
 ) -> dict[str, Any]:
     """Return the result of ``call``, waiting as long as agentctl answers health checks meanwhile."""
     limit = settings.KANDEV_SWEEP_TIMEOUT * _SHARE
-    asked = asyncio.ensure_future(call(client))
+    answer = asyncio.ensure_future(call(client))
     try:
-        while not (await asyncio.wait({asked}, timeout=limit))[0]:
+        while not (await asyncio.wait({answer}, timeout=limit))[0]:
             await client.health(limit)
-        return await asked
+        return await answer
     finally:
-        asked.cancel()
-        await asyncio.wait({asked})
+        answer.cancel()
+        await asyncio.wait({answer})
