@@ -62,7 +62,7 @@ TESTS_BY_CASE: Final[Mapping[str, tuple[str, ...]]] = {
     "46 one that may fail": BOTH,
     "47 all files valid": (
         "workflows/test_loading.py::test_shipped_example_is_valid_and_conforms_to_schema",
-        "workflows/test_file_shapes.py::test_file_of_this_shape_runs",
+        "workflows/test_loading_file_formats.py::test_file_of_this_shape_runs",
     ),
     "48 a session goes on, claude": (WORD,),
     "49 a session goes on, codex": (WORD,),
@@ -72,7 +72,7 @@ TESTS_BY_CASE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "51 42 to 52": (COUNTS,),
     "52 cron: next, due, disabled": (
-        "workflows/test_cron.py::test_next_time_is_computed",
+        "workflows/test_trigger_cron.py::test_next_time_is_computed",
         f"{TRIGGERS}test_saving_computes_the_next_scheduled_time",
         f"{TRIGGERS}test_disabled_invalid_or_archived_workflow_is_not_started",
     ),
@@ -80,7 +80,7 @@ TESTS_BY_CASE: Final[Mapping[str, tuple[str, ...]]] = {
     "54 work ends idleness": (f"{TRIGGERS}test_active_turn_of_team_prevents_idle_trigger",),
     "55 what is not there is a 404": ("api/test_scoping.py::test_stranger_finds_nothing_of_the_team",),
     "56 a run that is over is not cancelled": (
-        "api/test_workflows.py::test_runs_can_be_listed_shown_cancelled_and_resumed",
+        "workflows/api/test_views.py::test_runs_can_be_listed_shown_cancelled_and_resumed",
     ),
     "57 --cwd of the command": (f"{COMMAND}test_scripts_run_in_worktree_of_named_repository",),
     "58 a workflow by its name": (f"{COMMAND}test_bare_name_is_searched_in_the_project",),
