@@ -16,7 +16,7 @@ from sessions_app.attention.models import (
 from sessions_app.attention.raising import raise_item, resolve_items
 from sessions_app.catalogue.models import Repository
 from sessions_app.kernel.bulk import update_rows
-from sessions_app.kernel.models.event import NewEvent, SessionEvent, append_events, write_numbered_events
+from sessions_app.kernel.models.event import SessionEvent
 from sessions_app.kernel.models.intent import (
     AGENT_AWAITED_SINCE,
     IDLE_REASON,
@@ -26,15 +26,16 @@ from sessions_app.kernel.models.intent import (
     IntentKind,
 )
 from sessions_app.kernel.models.session import CANCEL_IGNORED, INTERRUPTED_WAIT, Task, TaskSession
-from sessions_app.kernel.side_effects import SIDE_EFFECTS
 from sessions_app.kernel.transactions import (
     Lease,
     LeaseLost,
+    NewEvent,
     SessionTransaction,
+    append_events,
     refresh_task_state,
-    register_side_effects,
     session_transaction,
     session_transactions,
+    write_numbered_events,
 )
 from sessions_app.maintenance.models import Chore, Leftover, Orphaned
 from sessions_app.metrics.models import MetricCount
@@ -75,5 +76,3 @@ from sessions_app.stream.models import (
 from sessions_app.supervisor.models import Supervisor
 from sessions_app.turns.models import Run, Turn, newest_turn_of
 from sessions_app.waits.models import ResumeToken, WaitKey
-
-register_side_effects(SIDE_EFFECTS)

@@ -262,6 +262,7 @@ class AgentLifecycle:
             replayed_user_texts=list(started.replayed_user_texts),
         )
         self._state = AgentState.IDLE
+        self._turns.driver = agent.driver
         if agent.has_exited:  # it ended during the start, when ``_handle_exit`` leaves the record to us
             self._record_exit(agent)
 
@@ -346,6 +347,7 @@ class AgentLifecycle:
 
     def _record_exit(self, agent: _AgentLaunch) -> None:
         self._state = AgentState.EXITED
+        self._turns.driver = None
         self._background_reports.close()
         self._permissions.cancel_all("stopped" if agent.stop_requested else "agent_gone")
         self._journal.append(

@@ -84,6 +84,8 @@ class Turns:
         self._accepting = asyncio.Lock()
         self._accepted: set[str] = set()
         self._background: set[asyncio.Task[None]] = set()
+        self.driver: Driver | None = None
+        """The driver of the agent, from its start on until it ends; ``AgentLifecycle`` sets it."""
         journal.on_full = self.stop_for_full_disk
         self.before_turn: Callable[[], Awaitable[None]] = _completed
         """Awaited before the driver gets a prompt; must not raise."""
@@ -142,12 +144,7 @@ class Turns:
     # -- a prompt ----------------------------------------------------------------------------
 
     async def accept(
-        self,
-        driver_now: Callable[[], Driver],
-        message_id: str,
-        text: str,
-        attachments: Sequence[Mapping[str, Any]],
-        prompt_kind: str,
+        self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], prompt_kind: str
     ) -> dict[str, bool]:
         """Accept a prompt and start its turn; a known id changes nothing.
 
@@ -156,7 +153,9 @@ class Turns:
         async with self._accepting:
             if message_id in self._accepted or self._store.get("prompt", message_id) is not None:
                 return {"accepted": True, "duplicate": True}
-            driver = driver_now()
+            driver = self.driver
+            if driver is None:
+                raise ApiError(Code.NOT_RUNNING, "no agent is running")
             if self._turn is not None:
                 raise ApiError(Code.BUSY, "a turn is active", message_id=self._turn.message_id)
             if self._journal.is_full or self._journal.trouble:

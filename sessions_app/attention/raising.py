@@ -1,15 +1,15 @@
 """Raise and resolve the attention items of a session in the transaction that changes it.
 
-``update_attention`` is a hook of every session transaction (see ``side_effects``), so no code that changes a state can
-forget it, and no item is committed without the change that it reports. Each event declares which items follow from it;
-what follows from the session's own state is decided here.
+Every session transaction calls ``update_attention``, so no code that changes a state can forget it, and no item is
+committed without the change that it reports. Each event declares which items follow from it; what follows from the
+session's own state is decided here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.utils import timezone
 
@@ -29,10 +29,12 @@ from sessions_app.kernel.rules.states import (
     SessionState,
     WorkState,
 )
-from sessions_app.kernel.transactions import SessionTransaction
 from sessions_app.recovery.rules.verification import MEMORY_CHECK_PREFIX
 from sessions_app.sessions.rules.situation_facts import AGENT_DIED
 from sessions_app.workflows.models import WorkflowRun
+
+if TYPE_CHECKING:
+    from sessions_app.kernel.transactions import SessionTransaction
 
 UNREACHABLE: Final = "unreachable"
 """Error code of an agent that may still run; the sweep checks it again without a person."""

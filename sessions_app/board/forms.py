@@ -18,8 +18,7 @@ from sessions_app.catalogue.services.repositories import without_scratch
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.prompts.rules.attachments import MAX_FILES, MAX_TOTAL_BYTES, AttachedFile
-from sessions_app.prompts.services.attachments import check_files
-from sessions_app.sessions.services.intents import TEXT_LIMIT
+from sessions_app.prompts.services import TEXT_LIMIT, check_files
 
 MAX_WORKTREES_OFFERED: Final = 50
 """Maximum number of worktrees that the form for a new session offers: those of the newest sessions."""

@@ -12,17 +12,19 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from django.db import Error, connection, connections
+from django.db import Error, OperationalError, connection, connections
 
 from sessions_app.kernel import actor_context
-from sessions_app.kernel.locking import limit_statements, limited_job, wait_briefly_for_locks
+from sessions_app.kernel.database_errors import is_cancelled
+from sessions_app.kernel.transactions import wait_briefly_for_locks
 from sessions_app.metrics.counters import METRICS_BUFFER
 
 log = logging.getLogger(__name__)
@@ -256,3 +258,66 @@ class BatchExecutor(Generic[Request, Result]):
                 future.set_exception(result)
             else:
                 future.set_result(result)
+
+
+_STEPS_BETWEEN_CHECKS = 10_000
+"""Instructions of SQLite's virtual machine between two looks at the clock: well below a millisecond."""
+
+
+def limit_statements(opened: Any, seconds: float) -> None:
+    """Let PostgreSQL cancel statements of this connection after ``seconds``; takes effect when it is opened.
+
+    Only this thread's connection object is changed: the settings are shared by all threads.
+    """
+    if opened.vendor != "postgresql":
+        return
+    options = opened.settings_dict["OPTIONS"]
+    limited = f"{options.get('options', '')} -c statement_timeout={int(seconds * 1000)}"
+    opened.settings_dict = {**opened.settings_dict, "OPTIONS": {**options, "options": limited}}
+
+
+class JobTooLong(OperationalError):
+    """The time limit of a database thread has passed, so that no further statement is executed."""
+
+
+@contextmanager
+def limited_job(opened: Any, seconds: float | None) -> Iterator[None]:
+    """Execute no statement after the block has used its ``seconds``: JobTooLong.
+
+    On SQLite, the statement that runs at that time is interrupted too: OperationalError. PostgreSQL does this by
+    itself (``limit_statements``). On SQLite these are seconds of processor time: a block that waits while others keep
+    the database locked costs nobody anything.
+    """
+    if seconds is None:
+        yield
+        return
+    clock = time.thread_time if opened.vendor == "sqlite" else time.monotonic
+    deadline = clock() + seconds
+
+    def execute_in_time(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if clock() > deadline and not sql.startswith("ROLLBACK"):
+            raise JobTooLong(JobTooLong.__doc__)
+        return execute(sql, params, many, context)
+
+    with opened.execute_wrapper(execute_in_time), _interrupted_after(opened, deadline):
+        yield
+
+
+@contextmanager
+def _interrupted_after(opened: Any, deadline: float) -> Iterator[None]:
+    """Interrupt SQLite's statements once this thread has used so much processor time."""
+    if opened.vendor != "sqlite":
+        yield
+        return
+    opened.ensure_connection()
+    database = opened.connection
+    database.set_progress_handler(lambda: time.thread_time() > deadline, _STEPS_BETWEEN_CHECKS)
+    try:
+        yield
+    finally:
+        database.set_progress_handler(None, _STEPS_BETWEEN_CHECKS)
+
+
+def is_too_long(error: BaseException) -> bool:
+    """Return whether the error means that a statement, or the calls of a thread together, took too long."""
+    return isinstance(error, JobTooLong) or is_cancelled(error)

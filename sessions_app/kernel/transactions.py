@@ -2,20 +2,38 @@
 
 ``with session_transaction(session_id) as transaction`` locks the session; every change made through it is written
 together with its events when the block ends. Only this module writes a status.
+
+All that follows from a change is written in the same database transaction, in a fixed order. When the block ends:
+
+1. **derived status**: records ``session.status_derived`` if the changes altered the status.
+2. **attention**: reads the recorded events and the final states, and raises and resolves items. Each item records an
+   event of its own. Mail and webhooks follow from the committed items; the worker sends them.
+3. The session's row and its task's state are written.
+4. **audit fields**: cause and owner go into the payloads. Last before the log, so that the events of 1 and 2 get them.
+5. The events are appended and get their ``seq``; the **wake-up** of other processes is scheduled for the commit.
+6. **audit log**: our own log lines name ``seq``, and are written after the commit, so they never report what was
+   rolled back.
+7. The steps in ``after_events``, which need ``seq`` too.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.contrib.auth.models import User
-from django.db.transaction import atomic, on_commit
+from django.db import OperationalError, connection
+from django.db.models import Q
+from django.db.transaction import TransactionManagementError, atomic, on_commit
 from django.utils import timezone
 
 from executors_app.machine import crash_points
@@ -23,17 +41,19 @@ from executors_app.models import ExecutorRunning
 from executors_app.orm import PreparedQuery
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.models import AttentionItem
+from sessions_app.attention.raising import update_attention
 from sessions_app.attention.rules.notices import cut_short_key, held_key
 from sessions_app.events import Event
 from sessions_app.kernel import actor_context, wakeups
-from sessions_app.kernel.bulk import insert_row, update_row, update_rows
-from sessions_app.kernel.events.session import StateChanged, WorkStateChanged
-from sessions_app.kernel.locking import lock_session, lock_timeout
-from sessions_app.kernel.models.event import NewEvent, append_all_events
+from sessions_app.kernel.bulk import Row, insert_row, insert_rows, update_row, update_rows
+from sessions_app.kernel.database_errors import DATABASE_BUSY, classify_error
+from sessions_app.kernel.events.session import StateChanged, StatusDerived, WorkStateChanged
+from sessions_app.kernel.models.event import SessionEvent
 from sessions_app.kernel.models.intent import Intent, IntentKind
-from sessions_app.kernel.models.session import Task, TaskSession
+from sessions_app.kernel.models.session import Task, TaskSession, session_key
 from sessions_app.kernel.rules import states
 from sessions_app.metrics import models as metric_counts
+from sessions_app.permissions.models import PermissionRequest
 from sessions_app.prompts.events import PROMPT_EVENTS, PromptQueued
 from sessions_app.prompts.models import Prompt
 from sessions_app.recovery.models import ContinuityReceipt
@@ -41,7 +61,18 @@ from sessions_app.recovery.rules.verification import ReceiptKind
 from sessions_app.starts.events import AGENTCTL_EVENTS, AgentctlReady, ReceiptWritten
 from sessions_app.turns.events import RUN_EVENTS, RunHeardAgain, RunStarted
 from sessions_app.turns.models import Turn, attach_session, newest_run
+from sessions_app.waits.models import WaitKey, end_run_of_lost_prompt, revoke_wait_keys_of_run
+from sessions_app.waits.rules.wait_keys import WaitKeyState, WaitKind, most_usable_state
 
+log = logging.getLogger(__name__)
+
+_lock_timeout: ContextVar[float] = ContextVar("patience", default=20.0)
+"""Seconds for which a request retries; a single wait for a lock always ends well within a lease."""
+
+# "No key": a plain FOR UPDATE would make every INSERT of a row that references the session wait for us.
+_LOCKED = TaskSession.objects.select_for_update(no_key=True, of=("self",))
+_SESSION = PreparedQuery(lambda key: _LOCKED.filter(id=key))
+"""Prepared because ingest locks a session for every batch of lines."""
 _EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key))
 _OPEN_RUN = PreparedQuery(lambda key: Turn.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])
 
@@ -71,6 +102,23 @@ class Lease:
     generation: int
     execution_id: str = field(default="", compare=False)
     """The leased execution; empty: whichever execution the session has."""
+
+
+@dataclass(slots=True)
+class NewEvent:
+    """An event on its way into the log; ``append_events`` fills in ``seq``."""
+
+    name: str
+    payload: dict[str, Any] = field(default_factory=dict)
+    at: datetime | None = None
+    once: str | None = None
+    seq: int = 0
+    content: Event | None = None
+    """The event as it was recorded; None for one that is copied from elsewhere, or whose content is still missing."""
+
+    def fill(self, content: Event) -> None:
+        """Set the content of an event whose place in the log was reserved."""
+        self.content, self.payload = content, content.payload()
 
 
 @dataclass
@@ -216,11 +264,11 @@ class SessionTransaction:
         update_row(prompt, {*values, "state"})
         if after != before:
             self.record_event(PROMPT_EVENTS[after](message_id=prompt.message_id, kind=prompt.kind, state=after))
-            _side_effects.prompt_moved(self, prompt)
+            end_run_of_lost_prompt(self, prompt)
             if key := _NOTICE_KEYS.get(before):
                 self.settled_prompt_keys.append(key(self.session.id, prompt.message_id))
 
-    def queue_prompt(self, message_id: str, text: str, **values: Any) -> Prompt:
+    def add_prompt(self, message_id: str, text: str, **values: Any) -> Prompt:
         """Create a prompt, and record that it is queued."""
         row = Prompt.objects.create(session=self.session, message_id=message_id, text=text, **values)
         self.record_queued(row)
@@ -300,7 +348,7 @@ class SessionTransaction:
             run.ended_at, self.open_run = self.at, None
             self.__dict__.pop("newest_run", None)
             self.set_fields(stalled_since=None)
-            _side_effects.run_ended(self, run, reason or move)
+            revoke_wait_keys_of_run(self, run, reason or move)
             self.note_turn(run, last_seq=self.newest_seq + 1, stop_reason=stop_reason)
             details |= {"stop_reason": stop_reason, "usage": dict(run.usage or {}) or None}
         run.state, run.reason = after, reason
@@ -345,52 +393,22 @@ class SessionTransaction:
         return receipt
 
     def write_rows(self) -> None:
-        """Run the hooks on what has changed and write all rows but the log."""
-        _side_effects.before_write(self)
+        """Write all rows but the log, with what follows from the changes."""
+        record_status_change(self)
+        update_attention(self)
         for turn, _ in list(self.noted_turns.values()):
             self._write_noted(turn)
         if self.changed_fields:
             update_row(self.session, self.changed_fields)
         if "state" in self.changed_fields:
             refresh_task_state(self.session.task_id)
-        _side_effects.before_append(self)
+        add_audit_fields(self)
 
     def write_follow_ups(self) -> None:
         """Run what needs the events' ``seq``."""
-        _side_effects.after_append(self)
+        write_audit_log(self)
         for step in self.after_events:
             step()
-
-
-Hook = Callable[[SessionTransaction], object]
-
-
-@dataclass(frozen=True, slots=True)
-class SideEffects:
-    """Hooks of every session transaction, all called inside it.
-
-    ``sessions_app.kernel.side_effects`` holds the one instance and explains its order.
-    """
-
-    prompt_moved: Callable[[SessionTransaction, Prompt], object]
-    """After a prompt has changed its state."""
-    run_ended: Callable[[SessionTransaction, Turn, str], object]
-    """When a run ends, before its row and its event are written; with the reason."""
-    before_write: Hook
-    """When the block ends, before the session's row is written; may record events and set fields."""
-    before_append: Hook
-    """After all rows are written; may still change the events' payloads."""
-    after_append: Hook
-    """After the events have their ``seq``."""
-
-
-_side_effects: SideEffects
-
-
-def register_side_effects(side_effects: SideEffects) -> None:
-    """Set the hooks of all session transactions; called once, when the models are loaded."""
-    global _side_effects  # noqa: PLW0603
-    _side_effects = side_effects
 
 
 def write_changes(transactions: Collection[SessionTransaction]) -> None:
@@ -402,6 +420,180 @@ def write_changes(transactions: Collection[SessionTransaction]) -> None:
     for transaction in transactions:
         with actor_context.acting_exactly_as(transaction.actor):
             transaction.write_follow_ups()
+
+
+def record_status_change(transaction: SessionTransaction) -> None:
+    """Record ``session.status_derived`` if the changes of this transaction alter the derived status."""
+    if "launch_id" not in transaction.changed_fields and not any(map(_may_change_status, transaction.events)):
+        return
+    session = transaction.session
+    status = derived_status(session, transaction.execution, transaction.newest_run)
+    if status != session.told_status:
+        transaction.record_event(StatusDerived(from_=session.told_status, status=str(status)))
+        transaction.set_fields(told_status=str(status))
+
+
+def _may_change_status(event: NewEvent) -> bool:
+    return event.content is not None and event.content.may_change_status()
+
+
+def _best_token(run: Turn) -> WaitKeyState | None:
+    """Return the most usable state among the keys of what the run still waits for."""
+    asked = PermissionRequest.objects.filter(run=run, state=states.PermissionState.PENDING).values("id")
+    waited = Q(wait_id=run.wait_id) & ~Q(wait_kind=WaitKind.PERMISSION) | Q(wait_id__in=asked)
+    now = timezone.now()
+    return most_usable_state(token.state(now) for token in WaitKey.objects.filter(waited, run=run))
+
+
+def derived_status(
+    session: TaskSession,
+    execution: ExecutorRunning | None,
+    run: Turn | None,
+    best_token: Callable[[Turn], WaitKeyState | None] = _best_token,
+) -> states.DerivedStatus:
+    """Derive the status from the newest run; one query if the run waits, else none.
+
+    ``best_token`` returns the most usable state among the keys of what a run waits for.
+    """
+    if run is None:
+        return states.derive_status(None)
+    # An agent that does not answer may still run; only one that is stopped is certainly gone.
+    gone = not session.launch_id or execution is None or execution.status == ExecutorStatus.STOPPED
+    return states.derive_status(
+        states.RunFacts(
+            state=cast(states.RunState, run.state),  # a damaged value counts as ended
+            waited=run.waited,
+            process_gone=run.has_process and gone,
+            ended_by_user=run.reason in states.USER_STOP_REASONS,
+            token=best_token(run) if run.state == states.RunState.WAITING else WaitKeyState.ACTIVE,
+        )
+    )
+
+
+def add_audit_fields(transaction: SessionTransaction) -> None:
+    """Add cause and owner to the audited events of a supervisor; values that an event already has win."""
+    known = actor_context.current_context()
+    if actor_context.OWNER not in known:
+        return
+    for event in transaction.events:
+        if _is_audited(event):
+            event.payload = {
+                name: known.get(name, "") for name in (actor_context.CAUSE, actor_context.OWNER)
+            } | event.payload
+
+
+def _is_audited(event: NewEvent) -> bool:
+    return event.content is not None and event.content.is_audited
+
+
+_LOGGED_FIELDS: Final = (
+    "from",
+    "to",
+    "kind",
+    "state",
+    "verified",
+    "reason",
+    "error_code",
+    "message_id",
+    "attempt",
+    "strategy",
+)
+"""Payload fields that may appear in our log: our own codes and ids, never the words of an agent or a user."""
+
+
+def write_audit_log(transaction: SessionTransaction) -> None:
+    """Write a log line for each audited event, after the commit."""
+    known = actor_context.current_context()
+    audited = [event for event in transaction.events if _is_audited(event)]
+    if not audited or actor_context.OWNER not in known:
+        return
+    session = transaction.session
+    about: dict[str, Any] = {
+        **known,
+        "session_id": str(session.id),
+        "task_id": str(session.task_id),
+        "execution_id": str(session.agent_execution_id or ""),
+    }
+    on_commit(lambda: _write_lines(audited, about))
+
+
+def _write_lines(events: Sequence[NewEvent], about: dict[str, Any]) -> None:
+    for event in events:
+        fields = {name: event.payload[name] for name in _LOGGED_FIELDS if event.payload.get(name) not in (None, "")}
+        words = ", ".join(f"{name} {value}" for name, value in fields.items())
+        known = {**about, actor_context.CAUSE: event.payload.get(actor_context.CAUSE, "")}
+        name = event.name.removeprefix("session.")
+        arguments = (about["session_id"], name, words and f": {words}", known[actor_context.CAUSE])
+        # Prefixed, because ``logging`` reserves some of the names (``name``, ``msg``) for itself.
+        extra = {**known, **{f"act_{name}": value for name, value in fields.items()}}
+        extra |= {"event": event.name, "seq": event.seq}
+        level = event.content.log_level() if event.content is not None else logging.INFO
+        log.log(level, "session %s: %s%s (%s)", *arguments, extra=extra)
+
+
+def append_events(session_id: uuid.UUID | str, events: Sequence[NewEvent]) -> int:
+    """Append events to a session's log in the caller's transaction; return the last ``seq``.
+
+    Other processes are woken after the commit.
+    """
+    append_all_events({session_key(session_id): events})
+    if events:
+        return events[-1].seq
+    return 0
+
+
+def append_all_events(events_by_session: Mapping[uuid.UUID, Sequence[NewEvent]]) -> None:
+    """Append events to the logs of several sessions, whose rows the caller has locked. All writes go through here."""
+    if not connection.in_atomic_block:
+        raise TransactionManagementError("append_all_events() must run in a transaction")
+    by_count = defaultdict(list)  # one statement numbers all sessions with equally many events
+    for key, events in events_by_session.items():
+        if events:
+            by_count[len(events)].append(key)
+    rows: list[Row] = []
+    for count, sessions in by_count.items():
+        for key, first in _reserve_numbers(sessions, count).items():
+            rows += _numbered(key, first, events_by_session[key])
+    _write_events(rows)
+
+
+def write_numbered_events(session_id: uuid.UUID | str, first: int, events: Iterable[NewEvent]) -> int:
+    """Write imported events under their original numbers, from ``first`` on; return the last ``seq``."""
+    rows = _numbered(session_key(session_id), first, events)
+    _write_events(rows)
+    return first + len(rows) - 1
+
+
+def _reserve_numbers(sessions: Sequence[uuid.UUID], count: int) -> dict[uuid.UUID, int]:
+    """Reserve ``count`` numbers in the log of each session and return the first of each.
+
+    The caller has locked the sessions' rows, and they stay locked until the commit. The order of commits is therefore
+    the order of ``seq``: a reader who has seen a number will never find a smaller one appear later.
+    """
+    places = ", ".join(["%s"] * len(sessions))
+    sql = f"UPDATE task_sessions SET last_seq = last_seq + %s WHERE id IN ({places}) RETURNING id, last_seq"  # noqa: S608
+    keys = [TaskSession._meta.pk.get_db_prep_value(key, connection) for key in sessions]
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [count, *keys])
+        firsts = {uuid.UUID(str(key)): int(last) - count + 1 for key, last in cursor.fetchall()}
+    for key in sessions:
+        if key not in firsts:
+            raise TaskSession.DoesNotExist(f"no session {key}")
+    return firsts
+
+
+def _numbered(session_id: uuid.UUID, first: int, events: Iterable[NewEvent]) -> list[Row]:
+    now, rows = timezone.now(), list[Row]()
+    for seq, event in enumerate(events, start=first):
+        event.seq = seq
+        rows.append((session_id, seq, event.name, event.payload, event.at or now, event.once))
+    return rows
+
+
+def _write_events(rows: Sequence[Row]) -> None:
+    if rows:
+        insert_rows(SessionEvent, ("session_id", "seq", "name", "payload", "at", "once"), rows)
+        wakeups.notify_on_commit()
 
 
 def refresh_task_state(task_id: uuid.UUID) -> None:
@@ -505,3 +697,60 @@ def create_intent(session: TaskSession, kind: str, by: User | None, payload: dic
 def open_start_intent(session: TaskSession) -> Intent | None:
     """Return the session's open start intent; a constraint allows at most one."""
     return Intent.objects.filter(session=session, kind=IntentKind.START, done_at=None).first()
+
+
+def wait_briefly_for_locks() -> None:
+    """Let this thread wait for a lock only once: it has leases to renew."""
+    _lock_timeout.set(0.0)
+
+
+def lock_timeout() -> float:
+    """Return the seconds for which this thread may retry to lock a session."""
+    return _lock_timeout.get()
+
+
+@contextmanager
+def lock_session(session_id: uuid.UUID | str, patience: float, related: Sequence[str] = ()) -> Iterator[TaskSession]:
+    """Lock the session's row in a transaction that ends with the block, and yield it.
+
+    ``related`` names relations that are read with it, but not locked. Nothing is written before the row is locked, so
+    that a retry is safe. Raises OperationalError after ``patience`` seconds, or at once inside a transaction of the
+    caller, which a retry could not begin again.
+    """
+    deadline = time.monotonic() + patience
+    with ExitStack() as outer:
+        yield _begin_locked(outer, session_id, deadline, related)
+
+
+def _begin_locked(
+    outer: ExitStack, session_id: uuid.UUID | str, deadline: float, related: Sequence[str]
+) -> TaskSession:
+    # Only a lock is taken in here, so an attempt that fails has written nothing and can be repeated.
+    while True:
+        try:
+            with ExitStack() as attempt:
+                attempt.enter_context(atomic())
+                session = _read_locked(session_id, related)
+                # The transaction stays open in the caller's stack; on an error before this line, ``attempt`` rolls it
+                # back.
+                outer.enter_context(attempt.pop_all())
+                return session
+        except OperationalError as error:
+            if connection.in_atomic_block or not is_busy(error) or time.monotonic() >= deadline:
+                raise
+
+
+def _read_locked(session_id: uuid.UUID | str, related: Sequence[str]) -> TaskSession:
+    key = session_key(session_id)
+    if related:
+        found = _LOCKED.select_related(*related).filter(id=key).first()
+    else:
+        found = _SESSION.first(key)
+    if found is None:
+        raise TaskSession.DoesNotExist(f"no session {session_id}")
+    return found
+
+
+def is_busy(error: OperationalError) -> bool:
+    """Return whether the error only means that others held the lock for too long; nothing was written."""
+    return classify_error(error) is DATABASE_BUSY

@@ -19,6 +19,7 @@ from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.reading import view_session, visible_session
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.permissions import services as permissions
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.api.serializers import NewSessionSerializer
 from sessions_app.sessions.services import intents
 
@@ -33,7 +34,7 @@ def _writable_session(user: User, session_id: UUID) -> TaskSession:
 
 def start_task(user: User, values: arguments.StartTaskArguments) -> results.StartedTask:
     """Create a task and its first session, both or neither, once per ``client_key`` and team."""
-    intents.validate_prompt_text(values.prompt, field="prompt")
+    prompts.validate_prompt_text(values.prompt, field="prompt")
     task_values = _task_values(user, values)
     key = task_values.pop("idempotency_key")
     team = task_values["team"]
@@ -106,7 +107,7 @@ def _validated(kind: type[BaseSerializer[Any]], data: dict[str, Any], user: User
 def prompt_session(user: User, values: arguments.PromptSessionArguments) -> results.QueuedPrompt:
     """Queue a prompt, once per ``message_id``."""
     session = _writable_session(user, values.session_id)
-    row, created = intents.queue_prompt(
+    row, created = prompts.queue_prompt(
         session.id, values.message_id, values.text, user, ends_permission=values.cancel_open_question
     )
     return results.QueuedPrompt(session_id=session.id, message_id=row.message_id, state=row.state, created=created)

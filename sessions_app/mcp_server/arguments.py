@@ -8,8 +8,8 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from sessions_app.kernel.services.idempotency import KEY_LIMIT
+from sessions_app.prompts.services import TEXT_LIMIT
 from sessions_app.recovery.rules.resumability import Mode
-from sessions_app.sessions.services.intents import TEXT_LIMIT
 
 PAGE_LIMIT: Final = 50
 """Maximum number of rows on one page."""

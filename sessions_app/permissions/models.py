@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.db import models
@@ -17,11 +17,13 @@ from executors_app.wire.protocol import WITHDRAWN
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.kernel.models.session import TaskSession, choices
 from sessions_app.kernel.rules.states import PermissionState, QuestionStatus, RequestKind
-from sessions_app.kernel.transactions import SessionTransaction
 from sessions_app.stream.rules.tool_calls import is_unknown_action, offered_options
 from sessions_app.turns.models import Turn
 from sessions_app.waits.models import WaitKey, begin_wait, mint_wait_key
 from sessions_app.waits.rules.wait_keys import WaitKind
+
+if TYPE_CHECKING:
+    from sessions_app.kernel.transactions import SessionTransaction
 
 
 class PermissionRequest(TeamModel):

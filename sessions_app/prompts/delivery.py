@@ -29,8 +29,8 @@ from sessions_app.models import (
     TaskSession,
     session_transaction,
 )
-from sessions_app.prompts.services import prompt_context
-from sessions_app.prompts.services.attachments import content_blocks
+from sessions_app.prompts import services as prompts
+from sessions_app.prompts.services import content_blocks
 from sessions_app.recovery import continuity, prepared_histories
 from sessions_app.recovery.rules.history import prepend_history
 from sessions_app.recovery.services.assessment import is_running, session_flaws
@@ -171,7 +171,7 @@ def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: fro
             transaction.move_prompt(row, "doubt")
             return None
         text = _text_with_context(transaction, row)
-        prompt_context.mark_carrier(transaction, row)
+        prompts.mark_carrier(transaction, row)
         transaction.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch)
     return PromptDelivery(row.message_id, text, row.kind, blocks)
 
@@ -217,7 +217,7 @@ def _text_with_context(transaction: SessionTransaction, row: Prompt) -> str:
     Every try carries them again, until the journal confirms that the agent has received them. Raises HistoryOutdated.
     """
     session = transaction.session
-    note = prompt_context.context_before(session, row)
+    note = prompts.context_before(session, row)
     text = f"{note}\n\n{row.text}" if note else row.text
     if not session.inject_history:
         return text
@@ -231,7 +231,7 @@ def _text_with_context(transaction: SessionTransaction, row: Prompt) -> str:
 def _content_blocks(session: TaskSession, row: Prompt) -> list[dict[str, Any]]:
     """Return the prompt's files; for a new agent that is to continue, those of the request that it has never seen."""
     is_new = row.kind == PromptKind.CONTINUE and session.inject_history
-    return content_blocks(prompt_context.original_prompt(row) if is_new else row)
+    return content_blocks(prompts.original_prompt(row) if is_new else row)
 
 
 def _settle_sending(session_id: uuid.UUID, lease: Lease, message_id: str, move: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from sessions_app.kernel.addresses import SESSION
-from sessions_app.prompts.api import views as api
+from sessions_app.prompts import api
 
 api_urlpatterns = [
     path(SESSION + "prompt/", api.PromptCreateView.as_view()),

@@ -16,7 +16,7 @@ from sessions_app.attention.rules import notices
 from sessions_app.kernel.rules.states import PromptKind, RunState
 from sessions_app.kernel.transactions import ERROR_LIMIT
 from sessions_app.models import ContinuityReceipt, IntentKind, Message, Prompt, SessionTransaction, TaskSession, Turn
-from sessions_app.prompts.services import prompt_context
+from sessions_app.prompts import services as prompts
 from sessions_app.recovery.rules import verification
 from sessions_app.recovery.rules.resumability import Strategy
 from sessions_app.recovery.rules.verification import (
@@ -214,7 +214,7 @@ def mark_history_delivered(transaction: SessionTransaction, message_id: str) -> 
     Only delivery counts: after a crash before it, the history is sent again.
     """
     injected = transaction.session.inject_history
-    if prompt_context.mark_context_delivered(transaction, message_id) and injected:
+    if prompts.mark_context_delivered(transaction, message_id) and injected:
         receipt = _current_receipt(transaction)
         if receipt is not None and receipt.kind == ReceiptKind.INJECTED:
             receipt.evidence = {

@@ -13,7 +13,7 @@ urlpatterns = [
     path(SESSION + "earlier/", sessions.earlier_messages, name="session-earlier"),
     path(SESSION + "messages/<uuid:entry_id>/", sessions.show_message, name="session-message"),
     path(SESSION + "live/", live_updates.session_updates, name="session-live"),
-    path(SESSION + "prompt/", sessions.queue_prompt, name="session-prompt"),
+    path(SESSION + "prompt/", sessions.submit_prompt, name="session-prompt"),
     path(SESSION + "<str:action>/", sessions.act_on_session, name="session-act"),
 ]
 

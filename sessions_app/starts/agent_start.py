@@ -40,8 +40,8 @@ from sessions_app.models import (
     TaskSession,
     session_transaction,
 )
-from sessions_app.prompts.services import prompt_context
-from sessions_app.prompts.services.attachments import remember_blocks
+from sessions_app.prompts import services as prompts
+from sessions_app.prompts.services import remember_blocks
 from sessions_app.recovery import continuity
 from sessions_app.recovery.rules import verification
 from sessions_app.recovery.rules.resumability import Mode, Reason, Strategy
@@ -94,7 +94,7 @@ class AgentStartRequest:
     scope: CapabilityScope
     """Whose sessions learn from this start what the agent supports."""
     unfinished_since: str | None = None
-    """The snapshot with which to compare what an interrupted turn changed (``prompt_context.snapshot_to_compare``)."""
+    """The snapshot with which to compare what an interrupted turn changed (``prompts.snapshot_to_compare``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ def _build_request(
         kind=kind,
         profile=profile,
         scope=capability_scope(session),
-        unfinished_since=prompt_context.snapshot_to_compare(session),
+        unfinished_since=prompts.snapshot_to_compare(session),
     )
 
 
@@ -413,7 +413,7 @@ def _evidence(
         "cwd_matches": cwd_matches,
         "completed_turns": known.requests.completed_turns,
         **workspace_evidence(transaction.session, answer.get("workspace")),
-        **prompt_context.outside_work_evidence(transaction.session),
+        **prompts.outside_work_evidence(transaction.session),
         "known_by": known_by,
         "replay_compared": compared,
         "injection": injection,

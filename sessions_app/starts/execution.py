@@ -23,7 +23,7 @@ from executors_app.wire.executions import Launched
 from executors_app.wire.protocol import Code
 from sessions_app.agents.services.agent_login import login_limit
 from sessions_app.models import Lease, LeaseLost, session_transaction
-from sessions_app.prompts.services import prompt_context
+from sessions_app.prompts import services as prompts
 from sessions_app.recovery import prepared_histories
 from sessions_app.starts import agent_start, claims
 from sessions_app.starts.admission import load_executor_id
@@ -296,4 +296,4 @@ async def record_interrupted_work(registry: ExecutionRegistry, stream: Execution
 
 def _add_findings(session_id: uuid.UUID, lease: Lease, changed: list[str], processes: list[str]) -> None:
     with session_transaction(session_id, lease) as transaction:
-        prompt_context.add_workspace_findings(transaction, changed, processes)
+        prompts.add_workspace_findings(transaction, changed, processes)

@@ -19,7 +19,8 @@ from sessions_app.kernel.services.errors import Invalid, NotFound
 from sessions_app.models import TaskSession
 from sessions_app.permissions.api.serializers import PermissionAnswerSerializer, PermissionSerializer
 from sessions_app.permissions.services import answer_permission, permission_keys
-from sessions_app.prompts.api.serializers import PromptAnswerSerializer, TextPromptSerializer
+from sessions_app.prompts import services as prompts
+from sessions_app.prompts.api import PromptAnswerSerializer, TextPromptSerializer
 from sessions_app.sessions.api.serializers import ResumeRequestSerializer
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
@@ -128,7 +129,7 @@ def _resume(session: TaskSession, user: User, payload: Payload) -> Answer:
 
 def _prompt(session: TaskSession, user: User, payload: Payload) -> Any:
     prompt = _validated(TextPromptSerializer, {name: value for name, value in payload.items() if name != "session_id"})
-    row, _ = intents.queue_prompt(session.id, prompt["message_id"], prompt["text"], user)
+    row, _ = prompts.queue_prompt(session.id, prompt["message_id"], prompt["text"], user)
     return PromptAnswerSerializer(row).data
 
 

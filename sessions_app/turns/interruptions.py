@@ -36,7 +36,7 @@ from sessions_app.models import (
 )
 from sessions_app.permissions.events import PermissionExpired
 from sessions_app.permissions.journal import add_question_message
-from sessions_app.prompts.services import prompt_context
+from sessions_app.prompts import services as prompts
 from sessions_app.recovery import continuity
 from sessions_app.recovery.rules.resumability import Policy, policy_wants_agent
 from sessions_app.recovery.services.assessment import assess_session, effective_policy_of
@@ -103,7 +103,7 @@ def _record_outside_work(
         session.task.title, "", tools, dead_processes=processes, outside_turn=True, was_working=was_working
     )
     sentence = continuation.cut_off_sentence(facts, count)
-    prompt_context.note_outside_work(transaction, tools, processes, was_working=was_working, sentence=sentence)
+    prompts.note_outside_work(transaction, tools, processes, was_working=was_working, sentence=sentence)
     transaction.record_event(
         OutsideWorkInterrupted(
             reason="stopped" if _is_being_stopped(transaction) else reason,
@@ -241,11 +241,9 @@ def _plan_continuation(
         return
     if not continuation.was_interrupted(facts) or interrupted is None:
         return
-    prompt_context.note_interruption(transaction, run, tools)
+    prompts.note_interruption(transaction, run, tools)
     if continuation.should_continue(facts) and _restarts_unasked(transaction):
-        interruption = continuation.Interruption(
-            session.task.title, prompt_context.original_request(interrupted), tools
-        )
+        interruption = continuation.Interruption(session.task.title, prompts.original_request(interrupted), tools)
         _put_continue_prompt(transaction, run, interrupted, continuation.continue_prompt(interruption))
 
 

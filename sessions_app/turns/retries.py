@@ -58,7 +58,7 @@ def plan_retry(
     began = run if first is failed else newest_turn_of(transaction.session.id, first.message_id)
     has_worked = began is None or conversation.has_called_tools_since(began)
     text = _retry_text(transaction, first, trouble, tools) if has_worked else first.text
-    row = transaction.queue_prompt(
+    row = transaction.add_prompt(
         f"retry:{run.id}",
         text,
         kind=PromptKind.RETRY,

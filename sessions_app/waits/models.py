@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -15,7 +15,6 @@ from django.utils import timezone
 from sessions_app.accounts.team_scope import TeamModel, TeamQuerySet
 from sessions_app.kernel.models.session import INTERRUPTED_WAIT, TaskSession, choices
 from sessions_app.kernel.rules.states import PromptState, RunState
-from sessions_app.kernel.transactions import SessionTransaction
 from sessions_app.prompts.models import Prompt
 from sessions_app.turns.models import Turn
 from sessions_app.waits.events import WaitKeyExpired, WaitKeyMinted, WaitKeyRevoked
@@ -29,6 +28,9 @@ from sessions_app.waits.rules.wait_keys import (
     secret_digest,
     wait_key_state,
 )
+
+if TYPE_CHECKING:
+    from sessions_app.kernel.transactions import SessionTransaction
 
 
 class WaitKeyQuerySet(TeamQuerySet["WaitKey"]):

@@ -41,8 +41,14 @@ from sessions_app.models import (
     resolve_items,
     session_transaction,
 )
-from sessions_app.prompts.services.prompt_context import continue_prompt_prefix, to_interrupted_wait, wait_of
-from sessions_app.sessions.services.intents import TEXT_LIMIT, prepare_for_prompt, validate_prompt_text
+from sessions_app.prompts.services import (
+    TEXT_LIMIT,
+    continue_prompt_prefix,
+    prepare_for_prompt,
+    to_interrupted_wait,
+    validate_prompt_text,
+    wait_of,
+)
 from sessions_app.turns.rules.continuation import interrupted_wait_prompt
 from sessions_app.waits.events import WaitKeyConsumed
 from sessions_app.waits.models import (
@@ -233,7 +239,7 @@ def continue_without_answer(session_id: uuid.UUID, wait_id: str, by: User) -> Pr
         if earlier:
             message_id = f"{message_id}:{len(earlier)}"
         text = interrupted_wait_prompt(to_interrupted_wait(wait))
-        return transaction.queue_prompt(message_id, text, kind=PromptKind.WAIT, by=by)
+        return transaction.add_prompt(message_id, text, kind=PromptKind.WAIT, by=by)
 
 
 def _interrupted_run(transaction: SessionTransaction, wait_id: str) -> Mapping[str, Any]:
@@ -299,7 +305,7 @@ def _resume_run(transaction: SessionTransaction, key: WaitKey, payload: Any) -> 
     text = _payload_text(run, payload)
     transaction.move_run("resume", reason="result")
     prepare_for_prompt(transaction, None)
-    transaction.queue_prompt(run.message_id, text, kind=PromptKind.WAIT)
+    transaction.add_prompt(run.message_id, text, kind=PromptKind.WAIT)
 
 
 def _refuse_ended(transaction: SessionTransaction) -> None:

@@ -18,7 +18,7 @@ from sessions_app.models import (
     raise_item,
     session_transaction,
 )
-from sessions_app.prompts.services import prompts
+from sessions_app.prompts import services as prompts
 from sessions_app.recovery.sweep.sweep_pass import _raise_owner_left
 from sessions_app.sessions.services import intents
 from sessions_app.starts.outcomes import StartFailure, write_start_failure, write_stopped

@@ -22,7 +22,7 @@ from executors_app.plugins import agent_type
 from sessions_app.board.services import tasks
 from sessions_app.kernel.rules.states import SessionState
 from sessions_app.models import ContinuityReceipt, TaskSession, Turn
-from sessions_app.sessions.services import intents
+from sessions_app.prompts import services as prompts
 from tests.bench.figures import Figure, in_turn
 from tests.bench.latencies import supervising
 from tests.bench.resumes import bare_start, wait_for_commit
@@ -56,7 +56,7 @@ def to_ready(world: World, rounds: int, *, limited: bool) -> list[Figure]:
                     seconds.append(_death(session, kind))
                     # Includes a turn, because an agent that dies repeatedly without one is restarted after ever longer
                     # delays.
-                    intents.queue_prompt(session.id, uuid.uuid4().hex, "recall", world.user)
+                    prompts.queue_prompt(session.id, uuid.uuid4().hex, "recall", world.user)
                     _wait_for_turns(session, 2 * number + offset + 2)
             snapshots.append(_snapshot(world, session, rounds, limited=limited))
         finally:

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from executors_app.orm import Key, PreparedQuery
-from sessions_app.kernel import locking, transactions
+from sessions_app.kernel import transactions
 from sessions_app.models import Message, MessagePart, TaskSession, Turn
 from sessions_app.permissions import open_requests
 from sessions_app.recovery.sweep import candidates
@@ -42,7 +42,7 @@ def _queries() -> dict[str, tuple[PreparedQuery[Any], tuple[Key, ...]]]:
     text = Message.objects.create(session=session, **values)
     MessagePart.objects.create(message=text, number=0, text="bench")
     return {
-        "session, locked": (locking._SESSION, (session.id,)),
+        "session, locked": (transactions._SESSION, (session.id,)),
         "execution, locked": (transactions._EXECUTION, (execution.id,)),
         "open run": (transactions._OPEN_RUN, (session.id,)),
         "newest run": (turns._NEWEST_RUN, (session.id,)),

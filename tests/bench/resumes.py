@@ -25,6 +25,7 @@ from sessions_app.board.services import tasks
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.rules.states import SessionState
 from sessions_app.models import ContinuityReceipt, TaskSession, Turn
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services import intents
 from tests.bench.figures import Figure
 from tests.bench.latencies import drain, supervising
@@ -165,7 +166,7 @@ class KandevSession:
         """Return the seconds from a prompt without a running agent until its answer is in the log."""
         before = Turn.objects.filter(session_id=self.id, state="completed").count()
         began = time.perf_counter()
-        intents.queue_prompt(self.id, uuid.uuid4().hex, ASKED, self.user)
+        prompts.queue_prompt(self.id, uuid.uuid4().hex, ASKED, self.user)
         wait_for_commit(lambda: Turn.objects.filter(session_id=self.id, state="completed").count() > before)
         return time.perf_counter() - began
 

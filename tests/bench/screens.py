@@ -21,6 +21,7 @@ from executors_app.wire import journal_files
 from sessions_app.board.services import tasks
 from sessions_app.kernel.database_threads import DatabaseThread
 from sessions_app.models import Message, MessagePart, TaskSession
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services import intents
 from tests.bench.bare_chain import bare_chain
 from tests.bench.fanout import serving
@@ -87,7 +88,7 @@ def _beside_agent(world: World, page: Page, seconds: float) -> list[float]:
     with running_session(world, "Fast") as session:
         page.goto(reverse("session", args=[session.task_id, session.id]))
         page.evaluate(WATCH, "#messages")
-        intents.queue_prompt(session.id, "fast", f"work {seconds:g} at {RATE}", world.user)
+        prompts.queue_prompt(session.id, "fast", f"work {seconds:g} at {RATE}", world.user)
         eventually(lambda: session.runs.filter(state="completed").exists(), timeout=60, describe="the turn has ended")
         return _delays(_seen(page, seconds), _sent_times(ExecutorRunning.objects.get(session=session)))
 

@@ -22,7 +22,7 @@ from executors_app.machine.process import execution_processes, identity
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from sessions_app.board.services import tasks
 from sessions_app.models import Task, TaskSession
-from sessions_app.sessions.services import intents
+from sessions_app.prompts import services as prompts
 from tests.bench.fanout import SOCKETS_PER_USER, handshake, serving, tokens_of
 from tests.bench.figures import Figure
 from tests.bench.latencies import quantile, supervising
@@ -78,7 +78,7 @@ def _talk(
     world: World, screens: Screens, sessions: Sequence[TaskSession], seconds: float, processes: Sequence[int]
 ) -> tuple[list[float], list[float]]:
     for session in sessions:
-        intents.queue_prompt(session.id, f"talk-{len(sessions)}", f"work {RAMP + seconds:g} at {RATE}", world.user)
+        prompts.queue_prompt(session.id, f"talk-{len(sessions)}", f"work {RAMP + seconds:g} at {RATE}", world.user)
     return screens.watch(len(sessions), seconds, processes)
 
 

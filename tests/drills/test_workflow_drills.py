@@ -33,7 +33,7 @@ print(json.dumps(str(run.id)))
 ASK = """
 import json
 from {module} import {models}
-from sessions_app.prompts.services import prompts; from sessions_app.workflows.services import workflows
+from sessions_app.prompts import services as prompts; from sessions_app.workflows.services import workflows
 from sessions_app.workflows.services.run_records import run_document
 {code}
 """

@@ -12,7 +12,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.db.transaction import atomic
 
-from sessions_app.kernel import locking
+from sessions_app.kernel import transactions
 from sessions_app.models import TaskSession, session_transaction
 from tests.raw_events import record_raw_event
 from tests.supervisor.rows import MINE, names, running_session
@@ -69,8 +69,8 @@ def test_request_retries_until_it_gets_the_lock(session: TaskSession, monkeypatc
             let_go.set()
         return is_busy(error)
 
-    is_busy = locking.is_busy
-    monkeypatch.setattr(locking, "is_busy", busy)
+    is_busy = transactions.is_busy
+    monkeypatch.setattr(transactions, "is_busy", busy)
     with held_by_another(session) as let_go:
         write_event(session)
     assert names(session) == ["session.workspace.changed"]
@@ -84,7 +84,7 @@ def test_retries_end_after_a_while(session: TaskSession) -> None:
 
 
 def write_event_without_retry(session: TaskSession) -> None:
-    locking.wait_briefly_for_locks()
+    transactions.wait_briefly_for_locks()
     write_event(session)
 
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from sessions_app.kernel import actor_context
-from sessions_app.kernel.models.event import append_all_events
+from sessions_app.kernel.transactions import append_all_events
 from sessions_app.models import Lease, NewEvent, TaskSession, append_events, session_transaction, session_transactions
 from tests.raw_events import record_raw_event
 from tests.supervisor import database_dump

@@ -10,6 +10,7 @@ import pytest
 from sessions_app.board.services import tasks
 from sessions_app.board.services.tasks import visible_tasks
 from sessions_app.models import Prompt, Task, TaskSession, session_transaction
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services import intents
 from sessions_app.starts.outcomes import write_stopped
 from sessions_app.turns.interruptions import interrupt_turn, record_agent_stopped
@@ -71,7 +72,7 @@ def _resumed(session: TaskSession, journal: Journal) -> None:
 
 
 def _prompted(session: TaskSession, journal: Journal) -> None:
-    intents.queue_prompt(session.id, "p2", "go on", make_user())
+    prompts.queue_prompt(session.id, "p2", "go on", make_user())
 
 
 @pytest.mark.parametrize(

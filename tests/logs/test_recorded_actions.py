@@ -15,8 +15,8 @@ from django.utils import timezone
 from sessions_app.events import EVENT_CLASSES
 from sessions_app.kernel import actor_context
 from sessions_app.models import Prompt, TaskSession, WaitKey, session_transaction
+from sessions_app.prompts import services as prompts
 from sessions_app.prompts.overdue import report_overdue_prompts
-from sessions_app.sessions.services import intents
 from sessions_app.starts.outcomes import StartFailure, write_start_failure, write_stopped
 from sessions_app.turns.interruptions import interrupt_turn
 from sessions_app.turns.silence import report_stalled_turns
@@ -172,7 +172,7 @@ def test_user_request_is_not_logged_as_a_supervisor_action(
 ) -> None:
     session = running_session("Begin")
     with caplog.at_level(logging.INFO), django_capture_on_commit_callbacks(execute=True):
-        intents.queue_prompt(session.id, "m1", "Go on", make_user())
+        prompts.queue_prompt(session.id, "m1", "Go on", make_user())
     assert "owner" not in session.events.filter(name="session.prompt.queued").latest("seq").payload
     assert not [one for one in caplog.records if hasattr(one, "event")]
 

@@ -13,7 +13,7 @@ import pytest
 from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.mcp_server import size_limit
 from sessions_app.mcp_server.size_limit import MAX_MESSAGE
-from sessions_app.sessions.services.intents import TEXT_LIMIT
+from sessions_app.prompts.services import TEXT_LIMIT
 from tests.api.world import World
 from tests.mcp_server.clients import http_client, new_token
 

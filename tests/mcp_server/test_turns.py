@@ -17,7 +17,7 @@ from sessions_app.mcp_server import acting, arguments, results, turns
 from sessions_app.mcp_server.endpoint import Caller
 from sessions_app.mcp_server.results import Outcome
 from sessions_app.models import Prompt, TaskSession, Turn
-from sessions_app.prompts.services.prompts import withdraw_prompt
+from sessions_app.prompts.services import withdraw_prompt
 from sessions_app.stream.live.authentication import Principal
 from sessions_app.stream.live.hub import get_hub
 from tests.api.world import World, message, prompt

@@ -19,8 +19,7 @@ from sessions_app.portable import reader
 from sessions_app.portable.reader import RecordReader
 from sessions_app.portable.rules.lines import BadLine
 from sessions_app.prompts.rules.attachments import AttachedFile
-from sessions_app.prompts.services.attachments import store_files
-from sessions_app.prompts.services.prompts import resend_prompt
+from sessions_app.prompts.services import resend_prompt, store_files
 from sessions_app.sessions.services.status import session_status
 from tests.portable.records import (
     SEED_LOG,

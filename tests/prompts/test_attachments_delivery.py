@@ -9,7 +9,7 @@ import pytest
 from sessions_app.models import Attachment, Prompt, TaskSession, session_transaction
 from sessions_app.prompts.delivery import PromptDelivery, claim_next_prompt
 from sessions_app.prompts.rules.attachments import AttachedFile
-from sessions_app.prompts.services.attachments import store_files
+from sessions_app.prompts.services import store_files
 from sessions_app.recovery.services.history import current_history
 from sessions_app.stream.views import attached_files
 from tests.supervisor.histories import prepare_history

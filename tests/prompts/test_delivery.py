@@ -8,8 +8,8 @@ import pytest
 
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.prompts import delivery
+from sessions_app.prompts import services as prompts
 from sessions_app.prompts.delivery import send_next_prompt
-from sessions_app.prompts.services import prompt_context
 from sessions_app.sessions.services import intents
 from sessions_app.stream.stream_news import News
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
@@ -199,9 +199,7 @@ UNFINISHED = {"message_id": "p0", "run_id": "r0", "tools": ["make test"], "since
 
 
 def test_interruption_note_is_sent_until_the_agent_has_it() -> None:
-    session = queue_prompts(
-        running_session(execution=NO_LEASE, metadata={prompt_context.INTERRUPTION_KEY: UNFINISHED}), "p1"
-    )
+    session = queue_prompts(running_session(execution=NO_LEASE, metadata={prompts.INTERRUPTION_KEY: UNFINISHED}), "p1")
     journal = Journal()
     with recording_agentctl(session) as agentctl:
         agentctl.refusal = "busy"
@@ -213,9 +211,9 @@ def test_interruption_note_is_sent_until_the_agent_has_it() -> None:
     assert "- make test" in first
     assert first.endswith("\n\ndo p1")
     ingest(session, [journal.accepted("p1")], lease=None)
-    assert prompt_context.unfinished_of(fresh(session)) is not None
+    assert prompts.unfinished_of(fresh(session)) is not None
     ingest(session, [journal.line("prompt.delivered", message_id="p1")], lease=None)
-    assert prompt_context.unfinished_of(fresh(session)) is None
+    assert prompts.unfinished_of(fresh(session)) is None
 
 
 def test_history_is_sent_until_delivered_and_never_logged_again() -> None:

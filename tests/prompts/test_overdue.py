@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from sessions_app.models import Intent, Prompt, Supervisor, TaskSession
 from sessions_app.prompts import overdue
-from sessions_app.prompts.services import prompts
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
 from tests.supervisor.journals import Journal, ingest

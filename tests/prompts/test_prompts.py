@@ -9,7 +9,7 @@ import pytest
 
 from sessions_app.kernel.services.errors import Conflict, NotFound, TerminalState
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.prompts.services import prompts
+from sessions_app.prompts import services as prompts
 from tests.supervisor import database_dump
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, make_user, names, prompt_states, running_session

@@ -8,6 +8,7 @@ from rest_framework.test import APIClient
 
 from sessions_app.kernel.services.errors import DamagedRow
 from sessions_app.models import Prompt
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
 from tests.supervisor.corrupt_rows import EVERY_DAMAGE, Damage, pair
@@ -26,7 +27,7 @@ def test_damaged_session_reports_its_damage_and_rejects_requests(damage: Damage,
     assert (status["is_resumable"], status["needs_resume"]) == (False, False)
     assert status.keys() == session_status(fresh(healthy)).keys()
     for ask in (
-        lambda: intents.queue_prompt(ill.id, "p2", "do it", make_user()),
+        lambda: prompts.queue_prompt(ill.id, "p2", "do it", make_user()),
         lambda: intents.request_resume(ill.id, make_user()),
     ):
         with pytest.raises(DamagedRow):

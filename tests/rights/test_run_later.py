@@ -23,7 +23,7 @@ from sessions_app.models import Intent, Prompt, Repository, TaskSession
 from sessions_app.notifications import delivery
 from sessions_app.notifications.models import Delivery, NotificationSettings, Webhook
 from sessions_app.notifications.user_settings import change_webhook, create_webhook
-from sessions_app.sessions.services import intents
+from sessions_app.prompts import services as prompts
 from sessions_app.waits import services as waits
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services.runs import rerun, retry_run, start_saved_run
@@ -170,7 +170,7 @@ class TestRepositoriesAndProfiles:
 
 class TestRequests:
     def test_intents_and_prompts_name_their_requester(self, world: World) -> None:
-        intents.queue_prompt(world.session.id, "m", "Go on", world.member)
+        prompts.queue_prompt(world.session.id, "m", "Go on", world.member)
         assert Prompt.objects.get(message_id="m").by == world.member
         assert set(Intent.objects.filter(session=world.session).values_list("by", flat=True)) == {world.member.pk}
 

@@ -19,6 +19,7 @@ from sessions_app.kernel.services.errors import (
     WorktreeMissing,
 )
 from sessions_app.models import Prompt, TaskSession
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services import intents
 from tests.supervisor import database_dump
 from tests.supervisor.rows import change, fresh, make_user, names, open_orders, prompt_states, running_session
@@ -38,7 +39,7 @@ def at_rest(**fields: Any) -> TaskSession:
 
 def test_prompt_to_a_running_session_is_queued_without_a_start() -> None:
     session = running_session()
-    row, new = intents.queue_prompt(session.id, "p1", "do it", make_user())
+    row, new = prompts.queue_prompt(session.id, "p1", "do it", make_user())
     assert new
     assert (row.state, row.text, row.by) == ("queued", "do it", make_user())
     assert names(session) == ["session.prompt.queued"]
@@ -47,38 +48,38 @@ def test_prompt_to_a_running_session_is_queued_without_a_start() -> None:
 
 def test_prompt_to_a_stopped_session_orders_its_start() -> None:
     session = at_rest(desired_state="stopped", stopped_by_user=True)
-    intents.queue_prompt(session.id, "p1", "do it", make_user())
+    prompts.queue_prompt(session.id, "p1", "do it", make_user())
     assert open_orders(session) == [("start", {"mode": "auto"})]
     assert (fresh(session).desired_state, fresh(session).stopped_by_user) == ("running", False)
 
 
 def test_repeated_prompt_returns_the_first_one() -> None:
     session = at_rest()
-    first, _ = intents.queue_prompt(session.id, "p1", "do it", make_user())
+    first, _ = prompts.queue_prompt(session.id, "p1", "do it", make_user())
     before = database_dump.dump()
-    again, new = intents.queue_prompt(session.id, "p1", "do it", make_user())
+    again, new = prompts.queue_prompt(session.id, "p1", "do it", make_user())
     assert (again, new) == (first, False)
     assert database_dump.dump() == before
 
 
 def test_repeated_prompt_is_answered_even_after_the_session_ended() -> None:
     session = at_rest()
-    first, _ = intents.queue_prompt(session.id, "p1", "do it", make_user())
+    first, _ = prompts.queue_prompt(session.id, "p1", "do it", make_user())
     change(session, state="COMPLETED")
-    assert intents.queue_prompt(session.id, "p1", "do it", make_user()) == (first, False)
+    assert prompts.queue_prompt(session.id, "p1", "do it", make_user()) == (first, False)
 
 
 def test_same_message_id_with_another_text_is_a_conflict() -> None:
     session = running_session()
-    intents.queue_prompt(session.id, "p1", "do it", make_user())
+    prompts.queue_prompt(session.id, "p1", "do it", make_user())
     with pytest.raises(Conflict):
-        intents.queue_prompt(session.id, "p1", "do something else", make_user())
+        prompts.queue_prompt(session.id, "p1", "do something else", make_user())
 
 
 def test_two_prompts_order_one_start() -> None:
     session = at_rest()
     for message_id in ("p1", "p2"):
-        intents.queue_prompt(session.id, message_id, "do it", make_user())
+        prompts.queue_prompt(session.id, message_id, "do it", make_user())
     assert open_orders(session) == [("start", {"mode": "auto"})]
     assert prompt_states(session) == {"p1": "queued", "p2": "queued"}
 
@@ -86,7 +87,7 @@ def test_two_prompts_order_one_start() -> None:
 def test_prompt_after_an_unfinished_stop_makes_the_session_run_again() -> None:
     session = running_session()
     intents.request_stop(session.id, make_user())
-    intents.queue_prompt(session.id, "p1", "do it", make_user())
+    prompts.queue_prompt(session.id, "p1", "do it", make_user())
     assert (fresh(session).desired_state, fresh(session).stopped_by_user) == ("running", False)
 
 
@@ -109,7 +110,7 @@ def test_prompt_that_cannot_be_delivered_is_refused_without_any_write(
     session = at_rest(execution=row, **fields)
     before = database_dump.dump()
     with pytest.raises(error):
-        intents.queue_prompt(session.id, "p1", "do it", make_user())
+        prompts.queue_prompt(session.id, "p1", "do it", make_user())
     assert database_dump.dump() == before
 
 
@@ -117,8 +118,8 @@ def test_held_prompt_cannot_be_sent_again_under_its_id() -> None:
     session = at_rest()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="held")
     with pytest.raises(PromptInDoubt):
-        intents.queue_prompt(session.id, "p1", "do it", make_user())
-    assert intents.queue_prompt(session.id, "p2", "something else", make_user())[1]
+        prompts.queue_prompt(session.id, "p1", "do it", make_user())
+    assert prompts.queue_prompt(session.id, "p2", "something else", make_user())[1]
 
 
 @pytest.mark.parametrize("mode", ["auto", "resume", "fresh_start", "workspace_only"])
@@ -132,14 +133,14 @@ def test_worktree_that_was_lost_elsewhere_is_looked_for_by_the_next_start(mode: 
 @pytest.mark.parametrize("message_id", ["", "x" * 129, "a\nb", "continue:1", "wait:1"])
 def test_message_id_must_be_short_printable_and_unreserved(message_id: str) -> None:
     with pytest.raises(Invalid) as refused:
-        intents.queue_prompt(running_session().id, message_id, "do it", make_user())
+        prompts.queue_prompt(running_session().id, message_id, "do it", make_user())
     assert refused.value.details == {"field": "message_id"}
 
 
-@pytest.mark.parametrize("text", ["", " \n ", "x" * (intents.TEXT_LIMIT + 1), "a\0b", "half \ud83d"])
+@pytest.mark.parametrize("text", ["", " \n ", "x" * (prompts.TEXT_LIMIT + 1), "a\0b", "half \ud83d"])
 def test_prompt_text_must_be_valid_and_within_the_limit(text: str) -> None:
     with pytest.raises(Invalid) as refused:
-        intents.queue_prompt(running_session().id, "p1", text, make_user())
+        prompts.queue_prompt(running_session().id, "p1", text, make_user())
     assert refused.value.details == {"field": "text"}
 
 
@@ -157,7 +158,7 @@ def test_requested_mode_replaces_that_of_an_unclaimed_start() -> None:
     session = at_rest()
     intents.request_resume(session.id, None, "auto")
     intents.request_resume(session.id, make_user(), "fresh_start")
-    intents.queue_prompt(session.id, "p1", "do it", make_user())
+    prompts.queue_prompt(session.id, "p1", "do it", make_user())
     assert open_orders(session) == [("start", {"mode": "fresh_start"})]
 
 

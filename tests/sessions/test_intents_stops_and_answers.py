@@ -12,6 +12,7 @@ from sessions_app.board.services import tasks
 from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound, TerminalState, TokenConsumed, TokenInvalid
 from sessions_app.models import Intent, IntentKind, PermissionRequest, Prompt, TaskSession
 from sessions_app.permissions.services import answer_permission
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
 from sessions_app.starts.outcomes import write_stopped
@@ -116,7 +117,7 @@ def test_finished_or_archived_task_stops_its_sessions(end: Callable[..., object]
     assert fresh(session).desired_state == "stopped"
     assert [kind for kind, _ in open_orders(session)] == ["stop"]
     with pytest.raises(TerminalState):
-        intents.queue_prompt(session.id, "p1", "do it", make_user())
+        prompts.queue_prompt(session.id, "p1", "do it", make_user())
     with pytest.raises(TerminalState):
         make_session(task=task)
 

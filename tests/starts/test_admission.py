@@ -15,6 +15,7 @@ from executors_app import capacity
 from executors_app.models import Executor
 from sessions_app.board.services import tasks
 from sessions_app.models import Intent, Prompt, TaskSession
+from sessions_app.prompts import services as prompts
 from sessions_app.recovery.rules.recovery import explain_decision
 from sessions_app.recovery.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from sessions_app.sessions.services import intents
@@ -241,7 +242,7 @@ def test_starts_waiting_for_capacity_keep_their_order() -> None:
         lambda one: tasks.archive_task(one.task, make_user()),
         lambda one: tasks.finish_task(one.task, make_user()),
         lambda one: intents.request_resume(one.id, make_user()),
-        lambda one: intents.queue_prompt(one.id, "p1", "go on", make_user()),
+        lambda one: prompts.queue_prompt(one.id, "p1", "go on", make_user()),
     ],
     ids=["stop", "close", "archive", "done", "resume", "prompt"],
 )

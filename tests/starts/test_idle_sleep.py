@@ -11,6 +11,7 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.models import IDLE_REASON, Intent, PermissionRequest, Prompt, TaskSession, Turn
+from sessions_app.prompts import services as prompts
 from sessions_app.recovery.sweep.sweep_pass import SweepScope
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import load_status, session_status
@@ -142,7 +143,7 @@ def test_sleeping_session_stays_asleep_after_its_execution_ended() -> None:
 def test_prompt_wakes_a_session_that_is_falling_asleep() -> None:
     session = idle_session()
     put_to_sleep(session)
-    intents.queue_prompt(session.id, "p2", "go on", make_user())
+    prompts.queue_prompt(session.id, "p2", "go on", make_user())
     assert ("start", {"mode": "auto"}) in open_orders(session)
     write_stopped(session.id, None, IDLE_REASON)
     assert prompt_states(session)["p2"] == "queued"

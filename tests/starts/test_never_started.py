@@ -15,6 +15,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.kernel.rules.states import SessionState
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import Intent, Prompt, TaskSession, Turn
+from sessions_app.prompts import services as prompts
 from sessions_app.recovery.sweep.sweep_pass import SweepScope
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import load_status
@@ -136,7 +137,7 @@ def test_prompts_and_resumes_do_not_start_a_finished_session(runtime: RecordingR
     for number, one in enumerate(unwanted_sessions(runtime)):
         if one.how in NEVER_RUN_AGAIN and number % 3 == 0:
             with pytest.raises(SessionsError):
-                intents.queue_prompt(one.session.id, f"new {number}", "go on", make_user())
+                prompts.queue_prompt(one.session.id, f"new {number}", "go on", make_user())
             with contextlib.suppress(
                 SessionsError
             ):  # while an agent still runs, a resume has nothing to do and raises nothing

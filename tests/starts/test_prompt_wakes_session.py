@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.models import Intent, Prompt, TaskSession
-from sessions_app.prompts.services import prompts
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services import intents
 from sessions_app.starts.outcomes import StartFailure, write_start_failure, write_stopped
 from sessions_app.supervisor.dispatcher import next_start_intent
@@ -45,7 +45,7 @@ def cancels(session: TaskSession) -> list[Any]:
 
 
 def by_prompt(session: TaskSession) -> Any:
-    return intents.queue_prompt(session.id, "p1", "something else", make_user())
+    return prompts.queue_prompt(session.id, "p1", "something else", make_user())
 
 
 def by_resend(session: TaskSession) -> Any:
@@ -66,7 +66,7 @@ def test_prompt_cancels_the_turn_that_waits_for_a_permission(ask: Ask) -> None:
 def test_several_prompts_cancel_the_waiting_turn_once() -> None:
     session = waiting(Journal(), "a")
     for number in range(3):
-        intents.queue_prompt(session.id, f"p{number + 1}", "something else", make_user())
+        prompts.queue_prompt(session.id, f"p{number + 1}", "something else", make_user())
     assert cancels(session) == [{"message_id": "p0"}]
 
 

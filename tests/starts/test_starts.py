@@ -9,7 +9,7 @@ import pytest
 from executors_app.plugins import agent_type
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import Intent, Lease, LeaseLost, Prompt, session_transaction
-from sessions_app.prompts.services.prompts import dismiss_prompt
+from sessions_app.prompts.services import dismiss_prompt
 from sessions_app.recovery.rules import verification
 from sessions_app.recovery.rules.resumability import Mode, Strategy
 from sessions_app.recovery.rules.verification import find_received

@@ -12,6 +12,7 @@ from executors_app.wire.executions import Observation, Observed, WorkspaceState
 from sessions_app.board.services import tasks
 from sessions_app.kernel.services.errors import Conflict, NoAgent, WorktreeNotShared
 from sessions_app.models import Intent, TaskSession
+from sessions_app.prompts import services as prompts
 from sessions_app.recovery.sweep.sweep_pass import SweepScope
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
@@ -77,7 +78,7 @@ def test_workspace_opens_and_is_idle() -> None:
 def test_workspace_takes_no_prompt() -> None:
     session = open_workspace()
     with pytest.raises(NoAgent):
-        intents.queue_prompt(session.id, "p1", "write the parser", make_user())
+        prompts.queue_prompt(session.id, "p1", "write the parser", make_user())
     with pytest.raises(NoAgent):
         workspace(prompt="write the parser")
     assert not session.prompts.exists()

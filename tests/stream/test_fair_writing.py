@@ -18,8 +18,8 @@ from django.db import OperationalError, connection
 
 from sessions_app.journal import LineApplier
 from sessions_app.kernel import actor_context, database_threads
-from sessions_app.kernel.database_threads import DatabaseThread
-from sessions_app.kernel.locking import JobTooLong, LockTimer
+from sessions_app.kernel.database_threads import DatabaseThread, JobTooLong
+from sessions_app.kernel.locking import LockTimer
 from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.models import Message, SessionEvent, TaskSession, session_transaction
 from sessions_app.stream.ingest import writer as writers

@@ -18,8 +18,8 @@ from scripts.documents.examples import observed_alive
 from sessions_app.board.services import tasks
 from sessions_app.kernel.rules.states import ENDED_STATES
 from sessions_app.models import Intent, IntentKind, Prompt, Task, TaskSession
+from sessions_app.prompts import services as prompts
 from sessions_app.recovery.sweep.sweep_pass import SweepScope, run_sweep
-from sessions_app.sessions.services import intents
 from sessions_app.starts import admission, agent_start, claims
 from sessions_app.starts.outcomes import StartFailure, settle_intent, write_start_failure, write_stopped
 from sessions_app.supervisor import leases
@@ -236,4 +236,4 @@ class World:
 
 def prompt(key: uuid.UUID, number: int) -> None:
     """Queue another prompt."""
-    intents.queue_prompt(key, f"user {number}", "go on", make_user())
+    prompts.queue_prompt(key, f"user {number}", "go on", make_user())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession, session_transaction
+from sessions_app.prompts import services as prompts
 from sessions_app.prompts.services import prompt_context
 from sessions_app.sessions.services import intents
 from sessions_app.turns.interruptions import interrupt_turn
@@ -132,7 +133,7 @@ def test_interruption_is_continued_or_described_or_neither(
     settings.KANDEV_CONTINUE = deployment
     session = interrupted_session(delivered, queued, **fields)
     made = Prompt.objects.filter(session=session, kind="continue").exists()
-    kept = prompt_context.unfinished_of(session) is not None
+    kept = prompts.unfinished_of(session) is not None
     assert {(True, True): CONTINUED, (False, True): TOLD, (False, False): NEITHER}[made, kept] == outcome
 
 
@@ -160,7 +161,7 @@ def test_next_prompt_describes_the_interrupted_request() -> None:
 def test_workspace_findings_are_added_to_continue_and_next_prompts() -> None:
     session = interrupted_session()
     with session_transaction(session.id) as transaction:
-        prompt_context.add_workspace_findings(transaction, ["modified parser.py", "added new.py"], ["npm run dev"])
+        prompts.add_workspace_findings(transaction, ["modified parser.py", "added new.py"], ["npm run dev"])
     session = fresh(session)
     row, later = session.prompts.get(kind="continue"), Prompt(kind="user", text="and then")
     for text in (row.text, prompt_context.context_before(session, later)):
@@ -183,7 +184,7 @@ def test_changes_are_counted_from_the_snapshot_before_the_turn(at_once: bool) ->
     for batch in [lines] if at_once else [[line] for line in lines]:
         ingest(session, batch)
     ingest(session, [journal.exits("p1")])
-    known = prompt_context.unfinished_of(fresh(session))
+    known = prompts.unfinished_of(fresh(session))
     assert known is not None
     assert known["since"] == "a" * 40
 
@@ -203,7 +204,7 @@ def test_cancelled_turn_whose_agent_dies_is_not_continued() -> None:
     assert intents.request_cancel(session.id, make_user())
     ingest(session, [journal.exits("p1")])
     assert prompt_states(session) == {"p1": "interrupted"}
-    assert prompt_context.unfinished_of(fresh(session)) is None
+    assert prompts.unfinished_of(fresh(session)) is None
 
 
 def test_changes_are_counted_for_a_turn_within_one_batch() -> None:
@@ -211,7 +212,7 @@ def test_changes_are_counted_for_a_turn_within_one_batch() -> None:
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     lines = [snapshot(journal, "a" * 40), *journal.turn_begins("p1"), snapshot(journal, "b" * 40), journal.exits("p1")]
     ingest(session, lines)
-    known = prompt_context.unfinished_of(fresh(session))
+    known = prompts.unfinished_of(fresh(session))
     assert known is not None
     assert known["since"] == "a" * 40
 
@@ -222,4 +223,4 @@ def test_turn_that_began_with_an_unknown_snapshot_names_no_changes() -> None:
     ingest(session, [snapshot(journal, "a" * 40), *journal.turn_begins("p1")])
     change(session.runs.get(), snapshot_before=None)
     ingest(session, [snapshot(journal, "b" * 40), journal.exits("p1")])
-    assert prompt_context.snapshot_to_compare(fresh(session)) == ""
+    assert prompts.snapshot_to_compare(fresh(session)) == ""

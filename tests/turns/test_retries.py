@@ -11,8 +11,8 @@ from django.utils import timezone
 from executors_app.wire.protocol import JournalKind
 from sessions_app.agents.services.agent_setup import retry_after_login
 from sessions_app.models import Intent, Prompt, TaskSession
+from sessions_app.prompts import services as prompts
 from sessions_app.prompts.delivery import send_next_prompt
-from sessions_app.prompts.services import prompts
 from sessions_app.recovery.rules.resumability import MAX_CLOCK_SKEW
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.models import Prompt, SessionEvent, TaskSession, session_transaction
-from sessions_app.sessions.services import intents
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services.status import session_status
 from sessions_app.turns.interruptions import interrupt_turn
 from sessions_app.turns.silence import report_stalled_turns
@@ -81,7 +81,7 @@ def test_end_of_the_turn_clears_the_notice(ended_by: str) -> None:
 
 def test_prompts_of_users_do_not_count_as_output() -> None:
     session = silent_session(Journal(), silent_for=301)
-    intents.queue_prompt(session.id, "p2", "are you there?", make_user())
+    prompts.queue_prompt(session.id, "p2", "are you there?", make_user())
     assert report(session) == 1
 
 

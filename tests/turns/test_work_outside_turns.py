@@ -13,7 +13,7 @@ from executors_app.wire.protocol import JournalKind
 from sessions_app.events import event_label
 from sessions_app.kernel.rules.states import WorkState
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.prompts.services.prompt_context import context_before, outside_work_evidence, snapshot_to_compare
+from sessions_app.prompts.services import context_before, outside_work_evidence, snapshot_to_compare
 from sessions_app.starts.outcomes import write_stopped
 from sessions_app.stream.models import texts_of
 from sessions_app.turns.events import OutsideWorkInterrupted

@@ -22,7 +22,7 @@ from sessions_app.kernel.services.errors import (
     TokenRevoked,
 )
 from sessions_app.models import Prompt, TaskSession, WaitKey, session_transaction
-from sessions_app.prompts.services import prompts
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import session_status
 from sessions_app.starts.outcomes import write_stopped
@@ -204,7 +204,7 @@ def test_reopened_wait_has_another_key() -> None:
 
 
 def by_message(session: TaskSession) -> None:
-    intents.queue_prompt(session.id, "m1", "Never mind the build.", make_user())
+    prompts.queue_prompt(session.id, "m1", "Never mind the build.", make_user())
 
 
 def by_cancel(session: TaskSession) -> None:

@@ -14,9 +14,9 @@ from sessions_app.kernel.services.errors import Conflict, Invalid, TerminalState
 from sessions_app.mcp_server.reading import view_session
 from sessions_app.models import AttentionItem, Prompt, Supervisor, TaskSession, Turn, WaitKey
 from sessions_app.notifications.delivery import render_email, webhook_payload
+from sessions_app.prompts import services as prompts
 from sessions_app.prompts.delivery import claim_next_prompt
-from sessions_app.prompts.services import prompts
-from sessions_app.sessions.services import intents
+from sessions_app.prompts.services import intents
 from sessions_app.sessions.services.status import session_status
 from sessions_app.waits import services as waits
 from sessions_app.waits.expiry import expire_waits
@@ -89,13 +89,13 @@ def test_next_prompt_mentions_the_interrupted_wait_once() -> None:
     assert text.endswith("\n\nWhat now?")
     journal = Journal()
     ingest(session, [*journal.turn_begins("p1"), journal.completes("p1")])
-    intents.queue_prompt(session.id, "p2", "And now?", make_user())
+    prompts.queue_prompt(session.id, "p2", "And now?", make_user())
     assert sent(session) == "And now?"
 
 
 def test_undelivered_prompt_mentions_it_again() -> None:
     session = interrupted()
-    intents.queue_prompt(session.id, "p1", "What now?", make_user())
+    prompts.queue_prompt(session.id, "p1", "What now?", make_user())
     first = sent(session)
     change(Prompt.objects.get(), state="queued")
     assert sent(session) == first
@@ -136,7 +136,7 @@ def test_withdrawn_continue_offers_the_choice_again() -> None:
     assert sent(session).count("Nobody answered") == 1
     journal = Journal()
     ingest(session, [*journal.turn_begins(second.message_id), journal.completes(second.message_id)])
-    intents.queue_prompt(session.id, "p2", "And now?", make_user())
+    prompts.queue_prompt(session.id, "p2", "And now?", make_user())
     assert sent(session) == "And now?", "the agent is told only once"
 
 

@@ -13,7 +13,7 @@ from sessions_app.kernel.services.errors import TokenRevoked
 from sessions_app.models import TaskSession, WaitKey
 from sessions_app.permissions import key_renewal
 from sessions_app.permissions.key_renewal import renew_permission_keys
-from sessions_app.sessions.services import intents
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services.status import session_status
 from sessions_app.waits.expiry import expire_waits
 from sessions_app.waits.rules.wait_keys import WaitKeyState
@@ -121,7 +121,7 @@ def test_answer_to_a_dead_agent_is_reported_as_not_delivered() -> None:
 def test_new_prompt_revokes_the_keys_at_once() -> None:
     session, _ = asking_session("q1", "q2")
     answer(session, "q1", "yes")
-    intents.queue_prompt(session.id, "m2", "something else", make_user())
+    prompts.queue_prompt(session.id, "m2", "something else", make_user())
     assert token_states(session) == {"q1": WaitKeyState.CONSUMED, "q2": WaitKeyState.REVOKED}
     assert status(session) == "waiting", "the first answer is being delivered"
 
@@ -194,5 +194,5 @@ def test_permission_from_before_keys_existed_gets_one() -> None:
 def test_settled_permission_gets_no_new_key() -> None:
     session, _ = asking_session("q1", "q2")
     answer(session, "q1", "yes")
-    intents.queue_prompt(session.id, "m2", "something else", make_user())
+    prompts.queue_prompt(session.id, "m2", "something else", make_user())
     assert renew_permission_keys() == (0, "")

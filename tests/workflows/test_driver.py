@@ -17,7 +17,7 @@ from executors_app.wire.errors import AgentctlRefused
 from executors_app.wire.protocol import Code, Job
 from sessions_app.board.services import tasks
 from sessions_app.models import AttentionItem, Prompt
-from sessions_app.prompts.services import prompts
+from sessions_app.prompts import services as prompts
 from sessions_app.workflows.models import NodeRun
 from sessions_app.workflows.services import runs
 from tests.services import ROOT

@@ -10,7 +10,7 @@ from executors_app.machine.git.recovery_snapshots import IGNORED_FILES_NOTE
 from executors_app.wire.protocol import JournalKind
 from sessions_app.events import event_label
 from sessions_app.models import TaskSession, session_transaction
-from sessions_app.prompts.services.prompt_context import context_before, mark_carrier, mark_context_delivered
+from sessions_app.prompts.services import context_before, mark_carrier, mark_context_delivered
 from sessions_app.sessions.services.status import session_status
 from sessions_app.sessions.views.session_state import session_context
 from sessions_app.workspace.services import workspace_notes

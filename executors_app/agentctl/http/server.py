@@ -294,7 +294,6 @@ class _Api:
 
     async def _prompt(self, request: web.Request, body: dict[str, Any]) -> Any:
         return await self._sidecar.turns.accept(
-            self._sidecar.agent.driver,
             parse_identifier(body, "message_id"),
             parse_text(body, "text"),
             parse_objects(body, "attachments"),

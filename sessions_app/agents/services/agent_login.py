@@ -41,8 +41,8 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.recovery.rules.resumability import Mode
-from sessions_app.recovery.services.assessment import refuse_lost_worktree
-from sessions_app.sessions.services.intents import assess_for_start, ensure_start_intent, require_mode, want_running
+from sessions_app.recovery.services.assessment import assess_for_start, refuse_lost_worktree
+from sessions_app.sessions.services.intents import ensure_start_intent, require_mode, want_running
 
 LOGIN_KEY: Final = "login"
 """In ``TaskSession.metadata``: the last login or logout that a user requested here.

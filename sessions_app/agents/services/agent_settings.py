@@ -14,7 +14,7 @@ from sessions_app.agents.models import WAITING, agent_settings_of
 from sessions_app.kernel.services.errors import Invalid, NoAgent, SettingsUnknown, UnknownSetting
 from sessions_app.kernel.transactions import create_intent
 from sessions_app.models import AgentSettings, IntentKind, SessionTransaction, TaskSession, session_transaction
-from sessions_app.sessions.services.intents import refuse_ended
+from sessions_app.prompts.services import refuse_ended
 
 
 def agent_settings_document(session: TaskSession) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from sessions_app.kernel.rules.states import OPEN_PROMPT_STATES, DesiredState, R
 from sessions_app.kernel.rules.wording import describe_exit
 from sessions_app.kernel.services.errors import Invalid, ReadOnly, SessionsError
 from sessions_app.models import IntentKind, ReportedAgent, Repository, Task, TaskSession, Turn
-from sessions_app.prompts.services.prompts import resend_after_login
+from sessions_app.prompts.services import resend_after_login
 from sessions_app.recovery.rules.resumability import Policy
 from sessions_app.sessions.services.intents import request_resume, request_stop
 from sessions_app.sessions.services.queries import SECRET_FIELDS

@@ -31,8 +31,8 @@ from sessions_app.kernel.rules.parsers import parse_number, parse_uuid
 from sessions_app.kernel.services.errors import Invalid, ReadOnly, SessionsError
 from sessions_app.models import Repository
 from sessions_app.pages.shortcuts import part_response
+from sessions_app.prompts.services import validate_prompt_text
 from sessions_app.sessions.rules.situation_facts import Label
-from sessions_app.sessions.services.intents import validate_prompt_text
 
 TITLE_LIMIT: Final = 80
 """Characters of the prompt's first line that become the title of the first task."""

@@ -32,7 +32,7 @@ from sessions_app.metrics import counters as metric_counters
 from sessions_app.models import Prompt, Repository, Task, TaskSession, refresh_task_state, session_transaction
 from sessions_app.portable import record as portable_record
 from sessions_app.prompts.rules.attachments import AttachedFile
-from sessions_app.prompts.services.attachments import store_files
+from sessions_app.prompts.services import store_files
 from sessions_app.recovery.services.assessment import execution_of, is_running, worktree_loss_reason
 from sessions_app.sessions.services import intents
 from sessions_app.workflows.models import WorkflowRun
@@ -157,7 +157,7 @@ class NewSessionValues(TypedDict, total=False):
 
     prompt: str
     files: Sequence[AttachedFile]
-    """Files of the prompt, checked by ``prompts.services.attachments.check_files``."""
+    """Files of the prompt, checked by ``prompts.services.check_files``."""
     policy: str
     desired_state: str
     worktree_of: TaskSession

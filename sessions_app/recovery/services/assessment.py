@@ -23,7 +23,7 @@ from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutionFacts, ExecutorStatus, WorkspaceState
 from sessions_app.kernel.rules.states import SESSION, TERMINAL_STATES, DesiredState, SessionState, WorkState
 from sessions_app.kernel.services.errors import WorktreeMissing
-from sessions_app.models import TaskSession, TeamPolicy, session_transaction
+from sessions_app.models import SessionTransaction, TaskSession, TeamPolicy, session_transaction
 from sessions_app.recovery.rules.resumability import (
     DAMAGED_ASSESSMENT,
     WORKTREE_MISSING,
@@ -218,6 +218,14 @@ def assess_session(session: TaskSession) -> Assessment:
         return DAMAGED_ASSESSMENT
     facts = resume_facts(load_session_rows(session), ever_prompted=session.runs.exists())
     return assess(facts, timezone.now())
+
+
+def assess_for_start(transaction: SessionTransaction) -> Assessment:
+    """Assess the session for a start; an agent that is about to be stopped counts as gone."""
+    assessment = assess_session(transaction.session)
+    if transaction.session.desired_state == DesiredState.RUNNING:
+        return assessment
+    return assessment.without_live_agent
 
 
 def assess_start(session: TaskSession, mode: str) -> ModeVerdict:

@@ -22,14 +22,15 @@ from sessions_app.api.serializers.common import (
 )
 from sessions_app.kernel.rules.states import DerivedStatus
 from sessions_app.models import TaskSession
-from sessions_app.prompts.api.serializers import NewAttachmentSerializer
+from sessions_app.prompts.api import NewAttachmentSerializer
 from sessions_app.prompts.rules.attachments import MAX_FILES
+from sessions_app.prompts.services import TEXT_LIMIT
 from sessions_app.recovery.api.serializers import ReceiptSerializer
 from sessions_app.recovery.rules.recovery_choices import Choice
 from sessions_app.recovery.rules.resumability import Mode, PolicySource, Reason, Strategy
 from sessions_app.sessions.rules.session_status import SessionStatus
 from sessions_app.sessions.rules.situation_facts import IdleReason
-from sessions_app.sessions.services.intents import BULK_ACTIONS, BULK_LIMIT, MODES, TEXT_LIMIT
+from sessions_app.sessions.services.intents import BULK_ACTIONS, BULK_LIMIT, MODES
 from sessions_app.starts.rules.restart_rules import WaitReason
 from sessions_app.waits.rules.wait_keys import WaitKind
 

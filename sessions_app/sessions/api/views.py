@@ -15,7 +15,7 @@ from sessions_app.api.base_views import ApiView, PromptParser, SessionApiView, T
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.board.services import tasks
 from sessions_app.models import TaskSession
-from sessions_app.prompts.api.views import _checked_files
+from sessions_app.prompts.api import parse_files
 from sessions_app.recovery.api.serializers import PolicyChangeSerializer
 from sessions_app.recovery.services import policies
 from sessions_app.sessions.api.serializers import (
@@ -56,7 +56,7 @@ class SessionListCreateView(TaskApiView):
         """
         asked = self.body(NewSessionSerializer, task=self.task)
         profile, executor, key = (asked.pop(name) for name in ("agent_profile", "executor", "idempotency_key"))
-        if files := _checked_files(asked):
+        if files := parse_files(asked):
             asked["files"] = files
         mark = tasks.mark_session(profile, executor, key, **asked)
         made, new = tasks.create_session_once(request.user, self.task, profile, executor, mark, **asked)

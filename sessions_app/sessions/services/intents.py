@@ -1,9 +1,8 @@
-"""Store requests to one or many sessions as intents and prompts; the lease holder carries them out."""
+"""Requests to one or many sessions: stored as intents, which the holder of the lease carries out."""
 
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,27 +13,20 @@ from django.db import DatabaseError
 from django.db.models import Q
 from django.utils import timezone
 
-from executors_app.machine import crash_points
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.agents.services.background_processes import processes_json
 from sessions_app.kernel.rules.states import (
-    ENDED_STATES,
     OPEN_RUN_STATES,
     TERMINAL_STATES,
     WORK,
     DesiredState,
     PromptKind,
     PromptState,
-    RunState,
-    SessionState,
 )
 from sessions_app.kernel.services.errors import (
     Conflict,
     Invalid,
-    NoAgent,
     NotFound,
-    PermissionPending,
-    PromptInDoubt,
     ReadOnly,
     SessionsError,
     TerminalState,
@@ -42,19 +34,17 @@ from sessions_app.kernel.services.errors import (
 )
 from sessions_app.kernel.transactions import create_intent, open_start_intent
 from sessions_app.models import Intent, IntentKind, Prompt, SessionTransaction, TaskSession, Turn, session_transaction
-from sessions_app.prompts.rules.attachments import AttachedFile
-from sessions_app.prompts.services.attachments import store_files
 from sessions_app.recovery.rules.resumability import MAX_CLOCK_SKEW, Assessment, Mode, assess_mode
-from sessions_app.recovery.services.assessment import assess_session, execution_of, is_running, refuse_lost_worktree
+from sessions_app.recovery.services.assessment import assess_for_start, execution_of, is_running, refuse_lost_worktree
 from sessions_app.sessions.services.queries import visible_sessions
-from sessions_app.waits.models import end_external_wait, revoke_wait_keys
+from sessions_app.waits.models import end_external_wait
+
+log = logging.getLogger(__name__)
 
 MODES = tuple(mode.value for mode in Mode)
-GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
-TEXT_LIMIT = 1024 * 1024
-"""Maximum number of characters of a prompt."""
-UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
-"""Characters that databases cannot store: U+0000 and lone surrogates."""
+BULK_LIMIT: Final = 200
+"""Maximum number of sessions of one request."""
+UNEXPECTED_ERROR: Final = "internal_error"
 
 
 def due_intents(at: str = "session__next_restart_at") -> Q:
@@ -97,14 +87,6 @@ def request_resume(session_id: uuid.UUID, by: User | None, mode: str = "auto") -
         ensure_start_intent(transaction.session, by, mode)
 
 
-def assess_for_start(transaction: SessionTransaction) -> Assessment:
-    """Assess the session for a start; an agent that is about to be stopped counts as gone."""
-    assessment = assess_session(transaction.session)
-    if transaction.session.desired_state == DesiredState.RUNNING:
-        return assessment
-    return assessment.without_live_agent
-
-
 def require_mode(assessment: Assessment, mode: str) -> None:
     """Raise the error with which the assessment refuses a start in ``mode``, if it does."""
     verdict = assess_mode(assessment, mode)
@@ -117,108 +99,6 @@ def want_running(transaction: SessionTransaction, by: User | None) -> None:
     transaction.set_fields(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None)
     if transaction.session.owner_id is None and by is not None:
         transaction.set_fields(owner_id=by.id)
-
-
-def queue_prompt(
-    session_id: uuid.UUID,
-    message_id: str,
-    text: str,
-    by: User | None,
-    *,
-    ends_permission: bool = True,
-    files: Sequence[AttachedFile] = (),
-) -> tuple[Prompt, bool]:
-    """Queue a user's prompt; return it, and whether it is new. Wakes or resumes the session.
-
-    Repeating a ``message_id`` returns the first row. ``ends_permission``: whether the prompt may end the turn of an
-    agent that waits for a permission. ``files``: checked by ``attachments.check_files``. Raises Invalid,
-    TerminalState, NotResumable, NoAgent, MissingResumeToken, WorktreeMissing, PromptInDoubt, PermissionPending,
-    AttachmentUnsupported.
-    """
-    _validate_prompt(message_id, text)
-    with session_transaction(session_id) as transaction:
-        # The session's row is locked, so of two requests with this message_id the second finds the first one's row.
-        earlier = transaction.session.prompts.filter(message_id=message_id).first()
-        if earlier is not None:
-            return _same_prompt(earlier, text, files), False
-        refuse_ended(transaction.session)
-        prepare_for_prompt(transaction, by, ends_permission=ends_permission)
-        attached = store_files(transaction.session, files)
-        row = transaction.queue_prompt(message_id, text, by=by, attachments=attached)
-        crash_points.reached("request.prompt_written", session_id)
-    crash_points.reached("request.prompt_committed", session_id)
-    return row, True
-
-
-def refuse_ended(session: TaskSession) -> None:
-    """Raise TerminalState if the session, or its task, has ended or was given up."""
-    if session.task.end:
-        raise TerminalState.of_task(session.task.end)
-    if session.state == SessionState.FAILED:
-        raise TerminalState(GIVEN_UP_MESSAGE)
-    if session.state in ENDED_STATES:
-        raise TerminalState("The session has ended. Start a new one.")
-
-
-def _validate_prompt(message_id: str, text: str) -> None:
-    if not message_id or len(message_id) > 128 or not message_id.isprintable():
-        raise Invalid("message_id must be 1 to 128 printable characters.", field="message_id")
-    if message_id.startswith(("continue:", "wait:", "check:")):
-        raise Invalid(
-            "message_id must not begin with continue:, wait: or check:, which are reserved.", field="message_id"
-        )
-    validate_prompt_text(text)
-
-
-def validate_prompt_text(text: str, *, field: str = "text") -> None:
-    """Raise Invalid, naming the request's ``field``, if the text cannot be a prompt."""
-    if not text.strip():
-        raise Invalid("The prompt is empty.", field=field)
-    if UNSTORABLE_CHARACTERS.search(text):
-        raise Invalid("The prompt contains characters that are not valid text.", field=field)
-    if len(text) > TEXT_LIMIT:
-        raise Invalid(f"The prompt is longer than {TEXT_LIMIT} characters.", field=field)
-
-
-def _same_prompt(earlier: Prompt, text: str, files: Sequence[AttachedFile]) -> Prompt:
-    if earlier.state == PromptState.HELD:
-        raise PromptInDoubt
-    if earlier.text != text or earlier.attachments != [each.described() for each in files]:
-        raise Conflict("Another prompt has this message_id.", message_id=earlier.message_id)
-    return earlier
-
-
-def prepare_for_prompt(transaction: SessionTransaction, by: User | None, *, ends_permission: bool = True) -> None:
-    """Make the session ready for a prompt: start an agent if none runs, or end the turn of one that waits.
-
-    Raises the error with which the assessment refuses a start. A user's prompt does not wait for the next automatic
-    try. Raises PermissionPending as ``queue_prompt``.
-    """
-    if not transaction.session.has_agent:
-        raise NoAgent
-    end_external_wait(transaction, "new_message")
-    assessment = assess_for_start(transaction)
-    if assessment.is_running:
-        _end_wait(transaction, by, allowed=ends_permission)
-        return
-    require_mode(assessment, Mode.AUTO)
-    want_running(transaction, by)
-    transaction.set_fields(next_restart_at=None)
-    ensure_start_intent(transaction.session, by, Mode.AUTO)
-
-
-def _end_wait(transaction: SessionTransaction, by: User | None, *, allowed: bool) -> None:
-    """Cancel the question and the turn of an agent that waits for a permission, so that the new message is next.
-
-    If the question was answered meanwhile, no key is left to revoke: the turn continues, and the message follows it.
-    Raises PermissionPending and changes nothing if that is not ``allowed``.
-    """
-    run = transaction.open_turn
-    if run is not None and run.state == RunState.WAITING and revoke_wait_keys(transaction, "new_message", run=run):
-        # Raising rolls back the transaction, and with it the revocation.
-        if not allowed:
-            raise PermissionPending
-        create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
 
 
 def request_cancel(session_id: uuid.UUID, by: User | None) -> bool:
@@ -304,12 +184,7 @@ def _withdraw_start(transaction: SessionTransaction) -> None:
     waiting.update(done_at=timezone.now(), outcome="stopped")
 
 
-log = logging.getLogger(__name__)
-
-BULK_LIMIT: Final = 200
-"""Maximum number of sessions of one request."""
 BULK_ACTIONS: Final[Mapping[str, Callable[[uuid.UUID, Any], Any]]] = {"resume": request_resume, "stop": request_stop}
-UNEXPECTED_ERROR: Final = "internal_error"
 
 
 @dataclass(frozen=True, slots=True)

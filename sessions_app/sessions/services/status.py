@@ -28,8 +28,7 @@ from sessions_app.kernel.rules.states import (
     RequestKind,
     RunState,
 )
-from sessions_app.kernel.side_effects import derived_status
-from sessions_app.kernel.transactions import open_start_intent
+from sessions_app.kernel.transactions import derived_status, open_start_intent
 from sessions_app.models import (
     CANCEL_IGNORED,
     IDLE_REASON,
@@ -42,7 +41,7 @@ from sessions_app.models import (
     Turn,
     WaitKey,
 )
-from sessions_app.prompts.services.prompt_context import wait_of
+from sessions_app.prompts.services import wait_of
 from sessions_app.recovery.rules.history import UNKNOWN_FACTS
 from sessions_app.recovery.rules.resumability import Assessment, Reason, Strategy
 from sessions_app.recovery.services.assessment import (

@@ -37,6 +37,7 @@ from sessions_app.pages.labels import (
 )
 from sessions_app.permissions.services import option_name, permission_keys
 from sessions_app.permissions.views import question_context
+from sessions_app.prompts.services import GIVEN_UP_MESSAGE
 from sessions_app.recovery.rules.resumability import Assessment, Mode, Policy, assess_mode
 from sessions_app.recovery.services.assessment import assess_session, can_be_taken_over, execution_of
 from sessions_app.rendering.operations.tool_calls import TITLE_LIMIT
@@ -44,7 +45,6 @@ from sessions_app.rendering.services import Text, render_texts
 from sessions_app.sessions.rules.session_status import SessionStatus
 from sessions_app.sessions.rules.situation_facts import Code, IdleReason, Situation, SituationFacts, humanize_code
 from sessions_app.sessions.rules.situations import situation, status_label
-from sessions_app.sessions.services.intents import GIVEN_UP_MESSAGE
 from sessions_app.sessions.services.situations import load_facts
 from sessions_app.sessions.services.status import load_status
 from sessions_app.sessions.views.session_summary import WORKSPACE, banner_buttons, retry_buttons
@@ -356,7 +356,7 @@ def _receipt_contexts(session: TaskSession) -> list[dict[str, Any]]:
 
 
 def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
-    """Return why no prompt can be sent, or an empty text, by the rules of ``intents.queue_prompt``."""
+    """Return why no prompt can be sent, or an empty text, by the rules of ``prompts.services.queue_prompt``."""
     if session.task.end:
         return str(TerminalState.of_task(session.task.end))
     if session.state == SessionState.FAILED:

@@ -22,10 +22,9 @@ from sessions_app.kernel.services.errors import PermissionPending, SessionsError
 from sessions_app.models import Message, TaskSession
 from sessions_app.pages.shortcuts import find_session, queried_number
 from sessions_app.permissions.views import WrongAnswer, answer_from_page, question_context
+from sessions_app.prompts import services as prompts
 from sessions_app.prompts.rules.attachments import MAX_FILES, MAX_TOTAL_BYTES, taken_files_sentence
-from sessions_app.prompts.services import prompts
-from sessions_app.prompts.services.attachments import accepted_blocks, check_files
-from sessions_app.prompts.services.prompts import continue_interrupted
+from sessions_app.prompts.services import accepted_blocks, check_files, continue_interrupted
 from sessions_app.recovery.services import policies
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.views.session_state import hide_login, session_context
@@ -171,7 +170,7 @@ def act_on_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uui
 
 
 @require_POST
-def queue_prompt(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+def submit_prompt(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Queue a prompt. The form contains its ``message_id``, so submitting it twice queues one prompt.
 
     If the agent waits for a permission, the prompt would end its turn, so the user is asked to confirm it first (409).
@@ -182,7 +181,7 @@ def queue_prompt(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
 
     def send() -> None:
         files = check_files((each.name or "", each.read(), "") for each in request.FILES.getlist("files"))
-        intents.queue_prompt(row.id, message_id, text, request.user, ends_permission=confirmed, files=files)
+        prompts.queue_prompt(row.id, message_id, text, request.user, ends_permission=confirmed, files=files)
 
     try:
         return run_and_redirect(request, send, "session", row.task_id, row.id)

@@ -43,7 +43,8 @@ from executors_app.wire.line_format import UNREADABLE
 from executors_app.wire.protocol import TURN_ENDS, JournalKind
 from sessions_app.journal import UNSTORABLE, LineApplier
 from sessions_app.kernel import actor_context
-from sessions_app.kernel.locking import LockTimer, is_too_long, lock_on_first_write
+from sessions_app.kernel.database_threads import is_too_long
+from sessions_app.kernel.locking import LockTimer, lock_on_first_write
 from sessions_app.kernel.rules.json_size import json_size
 from sessions_app.kernel.rules.states import DesiredState, RunState, WorkState
 from sessions_app.kernel.transactions import create_intent

@@ -16,8 +16,8 @@ from django.db import InterfaceError, OperationalError, connection
 
 from executors_app.wire.protocol import Code
 from sessions_app.kernel import actor_context
-from sessions_app.kernel.database_threads import DELAY_FACTOR, MAX_DELAY, DatabaseThread
-from sessions_app.kernel.locking import LockTimer, is_too_long
+from sessions_app.kernel.database_threads import DELAY_FACTOR, MAX_DELAY, DatabaseThread, is_too_long
+from sessions_app.kernel.locking import LockTimer
 from sessions_app.kernel.rules.states import SessionState
 from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.models import Lease, session_transaction

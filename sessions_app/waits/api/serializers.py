@@ -11,7 +11,7 @@ from sessions_app.api.serializers.common import (
     StrictCharField,
     choice_field,
 )
-from sessions_app.sessions.services.intents import TEXT_LIMIT
+from sessions_app.prompts.services import TEXT_LIMIT
 from sessions_app.waits.rules.wait_keys import WaitKind
 
 _INTERNAL_WAIT_KINDS: Final = "You cannot request a wait of the kind “{input}”. Use “external” or “tool_result”."

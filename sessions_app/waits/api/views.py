@@ -12,7 +12,7 @@ from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView, SessionApiView
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.kernel.services.errors import TokenInvalid
-from sessions_app.prompts.api.serializers import PromptSerializer
+from sessions_app.prompts.api import PromptSerializer
 from sessions_app.waits import services as waits
 from sessions_app.waits.api.serializers import (
     NewWaitSerializer,

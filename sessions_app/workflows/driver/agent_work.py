@@ -14,7 +14,7 @@ from sessions_app.kernel.rules.parsers import parse_uuid
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, PromptState
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import TaskSession
-from sessions_app.prompts.services import prompts
+from sessions_app.prompts import services as prompts
 from sessions_app.recovery.rules.resumability import Mode
 from sessions_app.sessions.services import intents
 from sessions_app.workflows.driver import prompt_progress
@@ -67,7 +67,7 @@ def send_node_prompt(run: WorkflowRun, row: NodeRun, prompt: str) -> None:
         else:
             session = _create_session(run, row)
         message_id = work_id(run, row)
-        intents.queue_prompt(session.id, message_id, prompt, run.started_by)
+        prompts.queue_prompt(session.id, message_id, prompt, run.started_by)
     except SessionsError as error:
         raise WorkNotPossible(error.message) from error
     row.session, row.message_id = session, message_id

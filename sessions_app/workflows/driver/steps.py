@@ -13,7 +13,7 @@ from django.db.models import prefetch_related_objects
 from executors_app.machine import crash_points
 from executors_app.wire.executions import ExecutionFacts
 from sessions_app.kernel.services.errors import SessionsError
-from sessions_app.sessions.services.intents import UNSTORABLE_CHARACTERS
+from sessions_app.prompts.services import UNSTORABLE_CHARACTERS
 from sessions_app.workflows.driver import agent_work, prompt_progress, run_snapshot
 from sessions_app.workflows.driver.leases import RunLease, lock_leased_run
 from sessions_app.workflows.driver.run_snapshot import RunSnapshot

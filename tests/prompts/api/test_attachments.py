@@ -11,9 +11,9 @@ from rest_framework.test import APIClient
 
 from sessions_app.kernel.services.errors import AttachmentMissing
 from sessions_app.models import Attachment, Prompt, TaskSession, session_transaction
+from sessions_app.prompts import services as prompts
 from sessions_app.prompts.rules.attachments import MAX_FILE_BYTES, MAX_FILES
-from sessions_app.prompts.services import prompts
-from sessions_app.prompts.services.attachments import remember_blocks
+from sessions_app.prompts.services import remember_blocks
 from tests.api.world import World, client_of
 
 pytestmark = pytest.mark.any_database

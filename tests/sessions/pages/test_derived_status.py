@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from sessions_app.kernel.side_effects import derived_status
+from sessions_app.kernel.transactions import derived_status
 from sessions_app.models import TaskSession, Turn, WaitKey
 from sessions_app.recovery.services.assessment import execution_of
 from sessions_app.sessions.services.status import load_run_states

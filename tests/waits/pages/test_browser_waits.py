@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from django.db import OperationalError
 from playwright.sync_api import Browser, Page, expect
 
-from sessions_app.sessions.services import intents
+from sessions_app.prompts import services as prompts
 from tests.api.world import client_of
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, make_world, path_of, supervise
@@ -117,7 +117,7 @@ def test_busy_database_is_reported_and_the_prompt_text_kept(
     page = visit().open(path_of(session))
     page.get_by_label("Your prompt").fill("Deploy it.")
     with monkeypatch.context() as patch:
-        patch.setattr(intents, "queue_prompt", busy)
+        patch.setattr(prompts, "queue_prompt", busy)
         page.get_by_role("button", name="Send").click()
         expect(page.locator("#refused")).to_contain_text("Try again in a moment.")
     expect(page.get_by_label("Your prompt")).to_have_value("Deploy it.")

@@ -1,13 +1,18 @@
-"""Serializers of turns and waits."""
+"""The REST API of turns and waits."""
 
 from __future__ import annotations
 
+import uuid
 from typing import Any, ClassVar
 
 from rest_framework import serializers
+from rest_framework.response import Response
 
+from sessions_app.accounts.requests import UserRequest
+from sessions_app.api.base_views import SessionApiView
 from sessions_app.api.serializers.common import (
     StrictModelSerializer,
+    document_responses,
 )
 from sessions_app.models import Turn
 
@@ -57,3 +62,12 @@ class RunSerializer(StrictModelSerializer):
     def get_usage(self, turn: Turn) -> dict[str, Any] | None:
         """Return the figures; None if there are none."""
         return dict(turn.usage or {}) or None
+
+
+class RunListView(SessionApiView):
+    """The session's turns and waits."""
+
+    @document_responses({200: RunSerializer(many=True)}, 404)
+    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+        """List the runs, oldest first."""
+        return self.list(RunSerializer, self.session.runs.all())

@@ -1,0 +1,585 @@
+"""Prompts: queue one with its files, act on those that wait or failed, and add the context that an agent needs.
+
+The context is the work that an interruption left unfinished, and what happened in the workspace; the history of a new
+agent is beside it (``recovery/services/history.py``).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from django.contrib.auth.models import User
+
+from executors_app.machine import crash_points
+from sessions_app.agents.rules.agent_programs import LOGGED_OUT
+from sessions_app.kernel.rules.states import (
+    ENDED_STATES,
+    DesiredState,
+    PromptKind,
+    PromptState,
+    RunState,
+    SessionState,
+)
+from sessions_app.kernel.services.errors import (
+    AttachmentMissing,
+    AttachmentTooLarge,
+    AttachmentUnsupported,
+    Conflict,
+    Invalid,
+    MediaTypeUnsupported,
+    NoAgent,
+    NotFound,
+    PermissionPending,
+    PromptInDoubt,
+    TerminalState,
+)
+from sessions_app.kernel.transactions import create_intent
+from sessions_app.models import (
+    INTERRUPTED_WAIT,
+    Attachment,
+    IntentKind,
+    Prompt,
+    SessionTransaction,
+    TaskSession,
+    Turn,
+    session_transaction,
+)
+from sessions_app.prompts.rules import attachments as rules
+from sessions_app.prompts.rules.attachments import AttachedFile
+from sessions_app.recovery.rules.resumability import Mode
+from sessions_app.recovery.services.assessment import assess_for_start
+from sessions_app.sessions.services.intents import (
+    end_work_after_retry,
+    ensure_start_intent,
+    require_mode,
+    want_running,
+)
+from sessions_app.stream.models import has_called_tools_since
+from sessions_app.turns.rules.continuation import (
+    InterruptedWait,
+    Interruption,
+    continue_prompt,
+    interrupted_wait_note,
+    interruption_note,
+    retry_prompt,
+)
+from sessions_app.waits.models import end_external_wait, revoke_wait_keys
+from sessions_app.workspace.services import workspace_notes
+
+GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
+TEXT_LIMIT = 1024 * 1024
+"""Maximum number of characters of a prompt."""
+UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
+"""Characters that databases cannot store: U+0000 and lone surrogates."""
+BLOCKS_KEY: Final = "prompt_blocks"
+"""Metadata key: the kinds of content blocks that the agent accepted in prompts at its last start."""
+_MEGABYTE: Final = 1024 * 1024
+INTERRUPTION_KEY: Final = "interruption"
+"""Metadata key: ``{message_id, run_id, tools, since, changed, processes}``; empty: nothing is unfinished.
+
+For work outside a turn also ``outside``, ``was_working`` and ``sentence``, which tells people what it was.
+"""
+CARRIER_KEY: Final = "told_with"
+"""Metadata key: message_id of the prompt that is on its way with history or interruption."""
+
+
+def queue_prompt(
+    session_id: uuid.UUID,
+    message_id: str,
+    text: str,
+    by: User | None,
+    *,
+    ends_permission: bool = True,
+    files: Sequence[AttachedFile] = (),
+) -> tuple[Prompt, bool]:
+    """Queue a user's prompt; return it, and whether it is new. Wakes or resumes the session.
+
+    Repeating a ``message_id`` returns the first row. ``ends_permission``: whether the prompt may end the turn of an
+    agent that waits for a permission. ``files``: checked by ``check_files``. Raises Invalid,
+    TerminalState, NotResumable, NoAgent, MissingResumeToken, WorktreeMissing, PromptInDoubt, PermissionPending,
+    AttachmentUnsupported.
+    """
+    _validate_prompt(message_id, text)
+    with session_transaction(session_id) as transaction:
+        # The session's row is locked, so of two requests with this message_id the second finds the first one's row.
+        earlier = transaction.session.prompts.filter(message_id=message_id).first()
+        if earlier is not None:
+            return _same_prompt(earlier, text, files), False
+        refuse_ended(transaction.session)
+        prepare_for_prompt(transaction, by, ends_permission=ends_permission)
+        attached = store_files(transaction.session, files)
+        row = transaction.add_prompt(message_id, text, by=by, attachments=attached)
+        crash_points.reached("request.prompt_written", session_id)
+    crash_points.reached("request.prompt_committed", session_id)
+    return row, True
+
+
+def refuse_ended(session: TaskSession) -> None:
+    """Raise TerminalState if the session, or its task, has ended or was given up."""
+    if session.task.end:
+        raise TerminalState.of_task(session.task.end)
+    if session.state == SessionState.FAILED:
+        raise TerminalState(GIVEN_UP_MESSAGE)
+    if session.state in ENDED_STATES:
+        raise TerminalState("The session has ended. Start a new one.")
+
+
+def _validate_prompt(message_id: str, text: str) -> None:
+    if not message_id or len(message_id) > 128 or not message_id.isprintable():
+        raise Invalid("message_id must be 1 to 128 printable characters.", field="message_id")
+    if message_id.startswith(("continue:", "wait:", "check:")):
+        raise Invalid(
+            "message_id must not begin with continue:, wait: or check:, which are reserved.", field="message_id"
+        )
+    validate_prompt_text(text)
+
+
+def validate_prompt_text(text: str, *, field: str = "text") -> None:
+    """Raise Invalid, naming the request's ``field``, if the text cannot be a prompt."""
+    if not text.strip():
+        raise Invalid("The prompt is empty.", field=field)
+    if UNSTORABLE_CHARACTERS.search(text):
+        raise Invalid("The prompt contains characters that are not valid text.", field=field)
+    if len(text) > TEXT_LIMIT:
+        raise Invalid(f"The prompt is longer than {TEXT_LIMIT} characters.", field=field)
+
+
+def _same_prompt(earlier: Prompt, text: str, files: Sequence[AttachedFile]) -> Prompt:
+    if earlier.state == PromptState.HELD:
+        raise PromptInDoubt
+    if earlier.text != text or earlier.attachments != [each.described() for each in files]:
+        raise Conflict("Another prompt has this message_id.", message_id=earlier.message_id)
+    return earlier
+
+
+def prepare_for_prompt(transaction: SessionTransaction, by: User | None, *, ends_permission: bool = True) -> None:
+    """Make the session ready for a prompt: start an agent if none runs, or end the turn of one that waits.
+
+    Raises the error with which the assessment refuses a start. A user's prompt does not wait for the next automatic
+    try. Raises PermissionPending as ``queue_prompt``.
+    """
+    if not transaction.session.has_agent:
+        raise NoAgent
+    run = transaction.open_run
+    if run is not None and not run.has_process:
+        end_external_wait(transaction, "new_message")
+    assessment = assess_for_start(transaction)
+    if assessment.is_running:
+        _end_wait(transaction, by, allowed=ends_permission)
+        return
+    require_mode(assessment, Mode.AUTO)
+    want_running(transaction, by)
+    transaction.set_fields(next_restart_at=None)
+    ensure_start_intent(transaction.session, by, Mode.AUTO)
+
+
+def _end_wait(transaction: SessionTransaction, by: User | None, *, allowed: bool) -> None:
+    """Cancel the question and the turn of an agent that waits for a permission, so that the new message is next.
+
+    If the question was answered meanwhile, no key is left to revoke: the turn continues, and the message follows it.
+    Raises PermissionPending and changes nothing if that is not ``allowed``.
+    """
+    run = transaction.open_turn
+    if run is not None and run.state == RunState.WAITING and revoke_wait_keys(transaction, "new_message", run=run):
+        # Raising rolls back the transaction, and with it the revocation.
+        if not allowed:
+            raise PermissionPending
+        create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
+
+
+def _lock_prompt(transaction: SessionTransaction, message_id: str, *wanted: str) -> Prompt:
+    row: Prompt | None = transaction.session.prompts.select_for_update().filter(message_id=message_id).first()
+    if row is None:
+        raise NotFound("The session has no such prompt.")
+    if row.state not in wanted:
+        raise Conflict(f"This prompt is {row.state}.", state=row.state)
+    return row
+
+
+def resend_prompt(session_id: uuid.UUID, message_id: str, by: User | None) -> Prompt:
+    """Queue text and files of a held or interrupted prompt again as a new row, which settles the old one."""
+    with session_transaction(session_id) as transaction:
+        old = transaction.session.prompts.select_for_update().filter(message_id=message_id).first()
+        # Repeating the request sends nothing twice: it returns the row that the first one created.
+        if old is not None and old.resent_as is not None:
+            return old.resent_as
+        old = _lock_prompt(transaction, message_id, PromptState.HELD, PromptState.INTERRUPTED)
+        require_contents(old)
+        prepare_for_prompt(transaction, by)
+        row = Prompt.objects.create(
+            session=transaction.session,
+            message_id=str(uuid.uuid4()),
+            text=old.text,
+            attachments=old.attachments,
+            kind=old.kind,
+            by=by,
+        )
+        transaction.move_prompt(old, "dismiss", resent_as=row)
+        transaction.record_queued(row)
+    return row
+
+
+def dismiss_prompt(session_id: uuid.UUID, message_id: str) -> Prompt:
+    """Settle a held or interrupted prompt without sending anything."""
+    with session_transaction(session_id) as transaction:
+        row: Prompt | None = transaction.session.prompts.filter(message_id=message_id).first()
+        if row is not None and row.state == PromptState.DISMISSED:
+            return row
+        row = _lock_prompt(transaction, message_id, PromptState.HELD, PromptState.INTERRUPTED)
+        transaction.move_prompt(row, "dismiss")
+    return row
+
+
+def withdraw_prompt(session_id: uuid.UUID, message_id: str) -> Prompt:
+    """Withdraw a queued prompt before it is sent."""
+    with session_transaction(session_id) as transaction:
+        row = _lock_prompt(transaction, message_id, PromptState.QUEUED)
+        transaction.move_prompt(row, "withdraw")
+        end_work_after_retry(transaction, row)
+    return row
+
+
+def continue_interrupted(session_id: uuid.UUID, message_id: str, by: User) -> Prompt:
+    """Queue a continue prompt for an interrupted one, which it settles; repeating this returns the same row.
+
+    Raises NotFound, Conflict for a prompt that was not interrupted, and the errors of ``prepare_for_prompt``.
+    """
+    with session_transaction(session_id) as transaction:
+        old = transaction.session.prompts.select_for_update().filter(message_id=message_id).first()
+        if old is None:
+            raise NotFound("The session has no such prompt.")
+        # Repeating the request returns the row that the first one created.
+        if old.continued_by is not None:
+            return old.continued_by
+        if old.state != PromptState.INTERRUPTED:
+            raise Conflict(f"This prompt is {old.state}.", state=old.state)
+        prepare_for_prompt(transaction, by)
+        row = _create_continue_prompt(transaction, old, by)
+        transaction.move_prompt(old, "dismiss", continued_by=row)
+    return row
+
+
+def _create_continue_prompt(transaction: SessionTransaction, old: Prompt, by: User) -> Prompt:
+    """Create the continue prompt, named after the interrupted run, so that a run never gets a second one."""
+    run = transaction.session.runs.filter(message_id=old.message_id).last()
+    name = f"continue:{run.id if run else uuid.uuid4()}"
+    known = unfinished_of(transaction.session)
+    if known and known.get("message_id") == old.message_id:
+        facts = to_interruption(transaction.session, known)
+    else:  # an earlier turn, of which only the log is left
+        facts = Interruption(
+            transaction.session.task.title, old.text, _unfinished_tools(transaction, run) if run else ()
+        )
+    row, made = Prompt.objects.get_or_create(
+        session=transaction.session,
+        message_id=name,
+        defaults={"text": continue_prompt(facts), "kind": PromptKind.CONTINUE, "by": by},
+    )
+    if made:
+        transaction.record_queued(row)
+    return row
+
+
+def _unfinished_tools(transaction: SessionTransaction, run: Turn) -> list[str]:
+    """Return the tools that were unfinished when the run was interrupted, from the log."""
+    event = transaction.session.events.filter(once=f"run.interrupted:{run.id}").first()
+    if event:
+        return [str(title) for title in event.payload.get("unfinished_tools", ())]
+    return []
+
+
+def resend_after_login(session_id: uuid.UUID, by: User | None) -> bool:
+    """Queue the prompt of the last turn again, which failed because the agent was not logged in.
+
+    Returns False if there is no such turn, if its prompt was sent again before, or if the session is stopped or over.
+    Raises what ``prepare_for_prompt`` and ``require_contents`` raise.
+    """
+    with session_transaction(session_id, related=("task",)) as transaction:
+        session, run = transaction.session, transaction.newest_run
+        if run is None or run.state != RunState.FAILED or run.reason != LOGGED_OUT or session.task.end:
+            return False
+        if session.state != SessionState.WAITING_FOR_INPUT or session.desired_state != DesiredState.RUNNING:
+            return False
+        failed = session.prompts.select_for_update().filter(message_id=run.message_id).first()
+        if failed is None or failed.resent_as is not None or failed.kind == PromptKind.CHECK:
+            return False
+        require_contents(failed)
+        prepare_for_prompt(transaction, by)
+        text = _text_after_login(run, failed)
+        failed.resent_as = transaction.add_prompt(
+            f"login:{run.id}",
+            text,
+            kind=PromptKind.RETRY,
+            by=by,
+            attachments=failed.attachments if text == failed.text else [],
+            attempt=failed.attempt + 1,
+            trouble=LOGGED_OUT,
+        )
+        failed.save(update_fields=["resent_as", "updated_at"])
+    return True
+
+
+def _text_after_login(turn: Turn, failed: Prompt) -> str:
+    """Return the prompt itself, or a continuation of it if the agent had begun to use tools before it was refused."""
+    if not has_called_tools_since(turn) or failed.kind == PromptKind.RETRY:
+        return failed.text
+    told_so_far = Interruption(turn.session.task.title, failed.text, ())
+    return retry_prompt(told_so_far, "The agent was no longer logged in.")
+
+
+def check_files(files: Iterable[tuple[str, bytes, str]]) -> list[AttachedFile]:
+    """Return the files of a request, given as name, content and declared media type (empty: not declared).
+
+    Raises Invalid, AttachmentTooLarge, MediaTypeUnsupported.
+    """
+    checked: list[AttachedFile] = []
+    for name, content, declared in files:
+        if len(checked) == rules.MAX_FILES:
+            raise Invalid(f"A prompt can carry at most {rules.MAX_FILES} files.", field="attachments")
+        checked.append(_check_file(rules.clean_name(name), content, declared))
+    if sum(len(each.content) for each in checked) > rules.MAX_TOTAL_BYTES:
+        raise AttachmentTooLarge(
+            f"The files of a prompt can have at most {rules.MAX_TOTAL_BYTES // _MEGABYTE} MiB in total.",
+            limit=rules.MAX_TOTAL_BYTES,
+        )
+    return checked
+
+
+def _check_file(name: str, content: bytes, declared: str) -> AttachedFile:
+    if not content:
+        raise Invalid(f"“{name}” is empty.", field="attachments")
+    if len(content) > rules.MAX_FILE_BYTES:
+        most = rules.MAX_FILE_BYTES // _MEGABYTE
+        raise AttachmentTooLarge(f"“{name}” is larger than {most} MiB.", name=name, limit=rules.MAX_FILE_BYTES)
+    media_type = rules.media_type_of(content)
+    if media_type is None:
+        raise MediaTypeUnsupported(f"“{name}” cannot be sent. A prompt can carry {rules.TYPES_SENTENCE}.", name=name)
+    if declared and rules.block_of(declared) in ("image", "audio") and declared != media_type:
+        raise MediaTypeUnsupported(f"“{name}” is declared as {declared}, but it is {media_type}.", name=name)
+    return AttachedFile(name, media_type, content)
+
+
+def store_files(session: TaskSession, files: Sequence[AttachedFile]) -> list[dict[str, Any]]:
+    """Store the contents, in the prompt's own transaction; return the value of ``Prompt.attachments``.
+
+    Raises AttachmentUnsupported if the session's agent has reported that it does not accept one of them.
+    """
+    described = [each.described() for each in files]
+    refuse_untaken(session, described)
+    rows = [
+        Attachment(session=session, sha256=told["sha256"], media_type=each.media_type, content=each.content)
+        for told, each in zip(described, files, strict=True)
+    ]
+    Attachment.objects.bulk_create(rows, ignore_conflicts=True)
+    return described
+
+
+def refuse_untaken(session: TaskSession, described: Sequence[Mapping[str, Any]]) -> None:
+    """Raise AttachmentUnsupported for a file that the session's agent does not accept, as far as that is known."""
+    taken = accepted_blocks(session)
+    missing = None if taken is None else rules.first_untaken(described, taken)
+    if missing is not None:
+        what = rules.CAPABILITY_BY_BLOCK[rules.block_of(missing["media_type"])]
+        raise AttachmentUnsupported(
+            f"This agent does not accept {what} in a prompt: “{missing['name']}” was not sent.", name=missing["name"]
+        )
+
+
+def accepted_blocks(session: TaskSession) -> list[str] | None:
+    """Return what the agent accepts in a prompt beside text: ``image``, ``audio``, ``resource``; None if unknown."""
+    known = session.metadata.get(BLOCKS_KEY)
+    if isinstance(known, list):
+        return [str(each) for each in known]
+    return None
+
+
+def remember_blocks(transaction: SessionTransaction, capabilities: Any) -> None:
+    """Store what an agent that has just started accepts in a prompt."""
+    told = capabilities.get("prompt") if isinstance(capabilities, dict) else None
+    if isinstance(told, list):
+        known = sorted(set(map(str, told)) & set(rules.CAPABILITY_BY_BLOCK))
+    else:
+        known = None
+    metadata = {name: value for name, value in transaction.session.metadata.items() if name != BLOCKS_KEY}
+    transaction.set_fields(metadata=metadata if known is None else {**metadata, BLOCKS_KEY: known})
+
+
+def content_blocks(row: Prompt) -> list[dict[str, Any]]:
+    """Return the ACP content blocks of a prompt's files. Raises AttachmentMissing."""
+    if not row.attachments:
+        return []
+    digests = [described["sha256"] for described in row.attachments]
+    stored = Attachment.objects.filter(session_id=row.session_id, sha256__in=digests)
+    contents = {each.sha256: bytes(each.content) for each in stored}
+    if missing := next((each for each in row.attachments if each["sha256"] not in contents), None):
+        raise AttachmentMissing(name=missing["name"])
+    return [rules.content_block(each, contents[each["sha256"]]) for each in row.attachments]
+
+
+def require_contents(row: Prompt) -> None:
+    """Raise AttachmentMissing if a file of the prompt is not stored here, as after an import without it."""
+    digests = {described["sha256"] for described in row.attachments}
+    known = Attachment.objects.filter(session_id=row.session_id, sha256__in=digests).values_list("sha256", flat=True)
+    if digests.difference(known):
+        raise AttachmentMissing
+
+
+def note_interruption(transaction: SessionTransaction, turn: Turn, tools: Sequence[str]) -> None:
+    """Store what is known of a turn that was interrupted."""
+    known = {
+        "message_id": turn.message_id,
+        "run_id": str(turn.id),
+        "tools": list(tools),
+        "since": turn.snapshot_before or "",
+    }
+    transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
+
+
+def note_outside_work(
+    transaction: SessionTransaction, tools: Sequence[str], processes: Sequence[str], *, was_working: bool, sentence: str
+) -> None:
+    """Store what ended with an agent that had no turn open; what is unfinished already stays so."""
+    known = unfinished_of(transaction.session) or {"message_id": "", "run_id": "", "tools": [], "outside": True}
+    turn = transaction.newest_run
+    since = (turn.snapshot_after or turn.snapshot_before or "") if turn else ""  # no snapshot after: nothing changed
+    added = {
+        "tools": [*_texts(known, "tools"), *tools],
+        "processes": [*_texts(known, "processes"), *processes],
+        "since": known.get("since", since),
+        "was_working": was_working or bool(known.get("was_working")),
+        "sentence": sentence,
+    }
+    transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: {**known, **added}})
+
+
+def outside_work_evidence(session: TaskSession) -> dict[str, Any]:
+    """Return, for a receipt, what ended outside a turn and the agent does not know of yet."""
+    known = unfinished_of(session)
+    if known and known.get("sentence"):
+        return {"work_outside_turn": str(known["sentence"])}
+    return {}
+
+
+def unfinished_of(session: TaskSession) -> Mapping[str, Any] | None:
+    """Return the unfinished work; None if there is none."""
+    found = session.metadata.get(INTERRUPTION_KEY)
+    if isinstance(found, dict) and found:
+        return found
+    return None
+
+
+def snapshot_to_compare(session: TaskSession) -> str | None:
+    """Return the snapshot to compare with (empty: none); None if nothing is unfinished or the changes are known."""
+    known = unfinished_of(session)
+    if known is None or "changed" in known:
+        return None
+    return str(known.get("since", ""))
+
+
+def add_workspace_findings(transaction: SessionTransaction, changed: Sequence[str], processes: Sequence[str]) -> None:
+    """Add changed files and ended processes to the unfinished work, and to a continue prompt that is still queued."""
+    known = unfinished_of(transaction.session)
+    if known is None:
+        return
+    known = {**known, "changed": list(changed), "processes": list(processes) or _texts(known, "processes")}
+    transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
+    waiting = transaction.session.prompts.filter(
+        kind=PromptKind.CONTINUE, state=PromptState.QUEUED, message_id=f"continue:{known.get('run_id')}"
+    )
+    for row in waiting:
+        row.text = continue_prompt(to_interruption(transaction.session, known))
+        row.save(update_fields=["text", "updated_at"])
+
+
+def to_interruption(session: TaskSession, known: Mapping[str, Any]) -> Interruption:
+    """Convert the stored unfinished work."""
+    row = session.prompts.filter(message_id=known.get("message_id")).first()
+    return Interruption(
+        task_title=session.task.title,
+        last_request=original_request(row) if row else "",
+        unfinished_tools=_texts(known, "tools"),
+        changed_files=_texts(known, "changed"),
+        dead_processes=_texts(known, "processes"),
+        outside_turn=bool(known.get("outside")),
+        was_working=known.get("was_working", True) is True,
+    )
+
+
+def original_prompt(row: Prompt) -> Prompt:
+    """Return the user's own prompt: for a continue prompt, the one that it continues."""
+    while row.kind == PromptKind.CONTINUE and (earlier := Prompt.objects.filter(continued_by=row).first()) is not None:
+        row = earlier
+    return row
+
+
+def original_request(row: Prompt) -> str:
+    """Return the user's own text: for a continue prompt, that of the request it continues."""
+    return original_prompt(row).text
+
+
+def context_before(session: TaskSession, row: Prompt) -> str:
+    """Return the notes that precede a prompt's text; a continue prompt already contains its own."""
+    if row.kind == PromptKind.CHECK:
+        return ""
+    known, wait = unfinished_of(session), wait_of(session)
+    if known and row.kind != PromptKind.CONTINUE:
+        notes = [interruption_note(to_interruption(session, known))]
+    else:
+        notes = []
+    if wait and not row.message_id.startswith(continue_prompt_prefix(wait)):
+        notes.append(interrupted_wait_note(to_interrupted_wait(wait)))
+    if about_workspace := workspace_notes.notes_for_agent(session):
+        notes.append(about_workspace)
+    return "\n\n".join(notes)
+
+
+def wait_of(session: TaskSession) -> Mapping[str, Any] | None:
+    """Return the wait that ended without an answer and that the agent does not know of yet; None if there is none."""
+    found = session.metadata.get(INTERRUPTED_WAIT)
+    if isinstance(found, dict) and found:
+        return found
+    return None
+
+
+def continue_prompt_prefix(wait: Mapping[str, Any]) -> str:
+    """Return the prefix of the message ids of prompts that tell the agent to continue without the answer."""
+    return f"wait:{wait['id']}:continue"
+
+
+def to_interrupted_wait(wait: Mapping[str, Any]) -> InterruptedWait:
+    """Convert a stored interrupted wait."""
+    return InterruptedWait(*(str(wait.get(name) or "") for name in ("kind", "reason", "deadline")))
+
+
+def mark_carrier(transaction: SessionTransaction, row: Prompt) -> None:
+    """Remember that this prompt carries the history, interruption or wait to the agent.
+
+    The context itself stays until ``mark_context_delivered``: after a crash before that, it is sent again, with this
+    prompt or the next.
+    """
+    session = transaction.session
+    if row.kind == PromptKind.CHECK:
+        return
+    notes = workspace_notes.notes_for_agent(session)
+    if unfinished_of(session) or wait_of(session) or session.inject_history or notes:
+        transaction.set_fields(metadata={**transaction.session.metadata, CARRIER_KEY: row.message_id})
+        workspace_notes.mark_notes_sent(transaction)
+
+
+def mark_context_delivered(transaction: SessionTransaction, message_id: str) -> bool:
+    """Forget the context that a delivered prompt carried, so that it is not told twice; return whether it did."""
+    if transaction.session.metadata.get(CARRIER_KEY) != message_id:
+        return False
+    transaction.set_fields(
+        inject_history=False,
+        metadata={**transaction.session.metadata, CARRIER_KEY: "", INTERRUPTION_KEY: {}, INTERRUPTED_WAIT: {}},
+    )
+    workspace_notes.forget_sent_notes(transaction)
+    return True
+
+
+def _texts(known: Mapping[str, Any], name: str) -> list[str]:
+    return [str(each) for each in known.get(name) or ()]
