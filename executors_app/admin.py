@@ -29,10 +29,13 @@ class WriteOnlyTextarea(forms.Textarea):
 
 def _agent_types() -> list[tuple[str, str]]:
     """Return the choices of a profile: installed agents first, the others with the command that installs them."""
-    return [
-        (kind.name, f"{kind.title} (not installed here: {kind.install})" if missing else kind.title)
-        for kind, missing in plugins.listed_agent_types()
-    ]
+    choices = []
+    for kind, is_missing in plugins.listed_agent_types():
+        title = kind.title
+        if is_missing:
+            title = f"{title} (not installed here: {kind.install})"
+        choices.append((kind.name, title))
+    return choices
 
 
 class AgentProfileForm(Form):

@@ -69,12 +69,14 @@ def check_mcp_servers(servers: Any) -> None:
 
 
 def _check_server(name: str, server: Mapping[str, Any]) -> None:
-    kind = "url" if "url" in server else "command"
-    if kind == "command" and "command" not in server:
+    kind = "command"
+    types: tuple[str, ...] = (PROGRAM_TYPE,)
+    if "url" in server:
+        kind, types = "url", HTTP_TYPES
+    elif "command" not in server:
         raise ValidationError(f"“{name}” needs a url, or the command of a program.")
     if unknown := sorted(set(server) - _FIELDS_BY_KIND[kind]):
         raise ValidationError(f"“{name}” has unknown fields: {', '.join(map(repr, unknown))[:200]}.")
-    types = HTTP_TYPES if kind == "url" else (PROGRAM_TYPE,)
     if server.get("type", types[0]) not in types:
         raise ValidationError(f"The type of “{name}” must be {' or '.join(types)}.")
     if kind == "url":
@@ -103,7 +105,9 @@ def _check_address(name: str, url: Any) -> None:
 
 def _check_texts(name: str, values: Any, field: str) -> None:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        expected = "a list of strings" if field == "args" else "text"
+        expected = "text"
+        if field == "args":
+            expected = "a list of strings"
         raise ValidationError(f"{field} of “{name}” must be {expected}.")
     if len(values) > MAX_PAIRS or any(len(value) > VALUE_LIMIT or "\0" in value for value in values):
         raise ValidationError(f"{field} of “{name}” is too long, or contains U+0000.")
@@ -135,7 +139,14 @@ def is_program(server: Mapping[str, Any]) -> bool:
 
 def named_values(server: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the headers or variables of a server, as names and values."""
-    return list(_pairs(server.get("headers" if "url" in server else "env", {})))
+    return list(_pairs(server.get(_field_of_values(server), {})))
+
+
+def _field_of_values(server: Mapping[str, Any]) -> str:
+    """Return the field with the values that may refer to secrets."""
+    if is_program(server):
+        return "env"
+    return "headers"
 
 
 def referenced_secret(value: str) -> str:
@@ -148,7 +159,7 @@ def referenced_secret(value: str) -> str:
 
 def resolve_secrets(server: Mapping[str, Any], env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Return the server with the values that it refers to, and the names of variables that ``env`` lacks."""
-    field = "headers" if "url" in server else "env"
+    field = _field_of_values(server)
     missing = [name for _, value in named_values(server) if (name := referenced_secret(value)) and name not in env]
     resolved = {key: value for key, value in server.items() if key != "type" or "url" in server}
     if field in server:

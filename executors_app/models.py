@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -362,6 +362,9 @@ class ExecutorRunning(models.Model):
 
     def facts(self, repository_path: str, base_branch: str, store_id: str = "") -> ExecutionFacts:
         """Return the row as runtimes and the client need it; raises SecretUnreadable."""
+        config: Mapping[str, Any] = {}
+        if self.executor:
+            config = self.executor.config
         return ExecutionFacts(
             id=str(self.pk),
             session_id=str(self.session_id),
@@ -382,5 +385,5 @@ class ExecutorRunning(models.Model):
             worktree_branch=self.worktree_branch,
             worktree_id=self.worktree_id,
             state=dict(self.state),
-            config=self.executor.config if self.executor else {},
+            config=config,
         )

@@ -122,16 +122,22 @@ class AgentLifecycle:
 
     def report(self) -> AgentReport:
         """``agent`` of ``GET /status``."""
-        agent = self._agent
-        return {
+        report: AgentReport = {
             "state": self.state,
-            "pid": agent.driver.pid if agent and not agent.has_exited else None,
-            "started_at": agent.since if agent else None,
+            "pid": None,
+            "started_at": None,
             "session_fingerprint": self._token.fingerprint,
             "active_turn": self._turns.active_turn,
-            "exit_code": agent.exit_code if agent else None,
-            "launch_id": agent.launch_id if agent else None,
+            "exit_code": None,
+            "launch_id": None,
         }
+        agent = self._agent
+        if agent is None:
+            return report
+        report["started_at"], report["launch_id"], report["exit_code"] = agent.since, agent.launch_id, agent.exit_code
+        if not agent.has_exited:
+            report["pid"] = agent.driver.pid
+        return report
 
     def background_processes(self) -> list[str]:
         """Return the command lines of processes that a turn has begun and that still run between turns."""
@@ -144,8 +150,10 @@ class AgentLifecycle:
         agent = self._agent
         if agent is None or agent.has_exited or self.state != AgentState.IDLE:
             return None
-        driver = agent.driver
-        return self._background.running(driver.pid, driver.guard_pids() if isinstance(driver, KeepsProcesses) else ())
+        driver, guards = agent.driver, tuple[int, ...]()
+        if isinstance(driver, KeepsProcesses):
+            guards = tuple(driver.guard_pids())
+        return self._background.running(driver.pid, guards)
 
     def note_turn_ended(self) -> None:
         """Watch the processes that the turn has left running."""
@@ -349,7 +357,10 @@ class AgentLifecycle:
         self._state = AgentState.EXITED
         self._turns.driver = None
         self._background_reports.close()
-        self._permissions.cancel_all("stopped" if agent.stop_requested else "agent_gone")
+        reason = "agent_gone"
+        if agent.stop_requested:
+            reason = "stopped"
+        self._permissions.cancel_all(reason)
         self._journal.append(
             JournalKind.AGENT_EXITED,
             launch_id=agent.launch_id,

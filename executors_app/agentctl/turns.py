@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _LAST_OUTPUT_TIMEOUT: Final = 10.0
 """Seconds to wait for the exit of an agent whose output has ended."""
 _CANCEL_LIMIT: Final = 5.0
-_TOLD_LIMIT: Final = 600
+_TEXT_LIMIT: Final = 600
 """Characters of the longest text that may be a failure of the agent."""
 _LATE_OUTPUT: Final = 2.0
 """Seconds to wait after the agent's answer for the output of a turn that had none, and at most for the rest of any."""
@@ -121,7 +121,7 @@ class Turns:
         turn.output.set()
         turn.more_output.set()
         if kind == JournalKind.MESSAGE_AGENT:
-            turn.text = (turn.text + text)[: _TOLD_LIMIT + 1]
+            turn.text = (turn.text + text)[: _TEXT_LIMIT + 1]
         elif kind != JournalKind.MESSAGE_THOUGHT:
             turn.has_acted = True
 
@@ -207,8 +207,10 @@ class Turns:
             )
         except TurnFailed as error:
             await self._wait_for_agent_exit(driver, turn, error)
-            extra = {} if error.retry_after is None else {"retry_after": error.retry_after}
-            failed = (JournalKind.TURN_FAILED, {"code": error.code, "message": error.message, **extra})
+            body: dict[str, Any] = {"code": error.code, "message": error.message}
+            if error.retry_after is not None:
+                body["retry_after"] = error.retry_after
+            failed = (JournalKind.TURN_FAILED, body)
         except Exception:
             logger.exception("the driver failed during a turn")
             failed = (JournalKind.TURN_FAILED, {"code": Code.INTERNAL_ERROR, "message": "the driver failed"})
@@ -307,15 +309,18 @@ def _answered_turn(turn: _Turn, reason: str) -> tuple[JournalKind, dict[str, Any
     # After a cancel, some agents end the turn as if nothing had happened.
     if reason != "cancelled" and not turn.cancel_requested:
         return JournalKind.TURN_COMPLETED, _completed_turn(turn, reason)
-    by_agent = {} if turn.cancel_requested or turn.is_interrupted else {"by_agent": True}
-    return JournalKind.TURN_CANCELLED, {"stop_reason": "cancelled", "agent_stop_reason": reason, **by_agent}
+    body: dict[str, Any] = {"stop_reason": "cancelled", "agent_stop_reason": reason}
+    if not turn.cancel_requested and not turn.is_interrupted:
+        body["by_agent"] = True
+    return JournalKind.TURN_CANCELLED, body
 
 
 def _completed_turn(turn: _Turn, reason: str) -> dict[str, Any]:
     """Return the body of ``turn.completed``; ``only_text`` is all that the turn has produced if it is a short text."""
-    is_short_text = 0 < len(turn.text) <= _TOLD_LIMIT and not turn.has_acted
-    only_text = {"only_text": turn.text} if is_short_text else {}
-    return {"stop_reason": reason, "output": turn.output.is_set(), **only_text}
+    body = {"stop_reason": reason, "output": turn.output.is_set()}
+    if 0 < len(turn.text) <= _TEXT_LIMIT and not turn.has_acted:
+        body["only_text"] = turn.text
+    return body
 
 
 async def _wait_for_late_output(turn: _Turn) -> None:

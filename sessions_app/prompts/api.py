@@ -135,9 +135,11 @@ class AttachmentContentView(SessionApiView):
         """Return the content of a file that a prompt of this session carries."""
         row = get_object_or_404(self.session.attachments, sha256=sha256)
         # Nothing but the four kinds of raster images is shown in the browser, and even those without any rights.
-        shown = row.media_type.startswith("image/")
-        answer = HttpResponse(bytes(row.content), row.media_type if shown else "application/octet-stream")
-        answer["Content-Disposition"] = "inline" if shown else "attachment"
+        media_type, disposition = "application/octet-stream", "attachment"
+        if row.media_type.startswith("image/"):
+            media_type, disposition = row.media_type, "inline"
+        answer = HttpResponse(bytes(row.content), media_type)
+        answer["Content-Disposition"] = disposition
         answer["Content-Security-Policy"] = "default-src 'none'; sandbox"
         answer["X-Content-Type-Options"] = "nosniff"
         answer["Cross-Origin-Resource-Policy"] = "same-origin"
@@ -172,10 +174,10 @@ class PromptDismissView(SessionApiView):
         return self.show(PromptSerializer, prompts.dismiss_prompt(self.session.id, message_id))
 
 
-def parse_files(asked: dict[str, Any]) -> list[AttachedFile]:
+def parse_files(values: dict[str, Any]) -> list[AttachedFile]:
     """Take the files out of the values of a request. Raises what ``check_files`` raises."""
-    given = asked.pop("attachments", ())
-    return check_files((each["name"], each["content"], each["media_type"]) for each in given)
+    files = values.pop("attachments", ())
+    return check_files((each["name"], each["content"], each["media_type"]) for each in files)
 
 
 class PromptCreateView(SessionApiView):
@@ -190,7 +192,9 @@ class PromptCreateView(SessionApiView):
     )
     def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Queue a prompt. Repeating the request with the same ``message_id`` returns the first response, with 200."""
-        asked = self.body(PromptRequestSerializer)
-        files = parse_files(asked)
-        row, new = prompts.queue_prompt(self.session.id, asked["message_id"], asked["text"], request.user, files=files)
-        return self.show(PromptAnswerSerializer, row, 202 if new else 200)
+        values = self.body(PromptRequestSerializer)
+        message_id, text, files = values["message_id"], values["text"], parse_files(values)
+        row, is_new = prompts.queue_prompt(self.session.id, message_id, text, request.user, files=files)
+        if is_new:
+            return self.show(PromptAnswerSerializer, row, 202)
+        return self.show(PromptAnswerSerializer, row)

@@ -218,7 +218,9 @@ def _text_with_context(transaction: SessionTransaction, row: Prompt) -> str:
     """
     session = transaction.session
     note = prompts.context_before(session, row)
-    text = f"{note}\n\n{row.text}" if note else row.text
+    text = row.text
+    if note:
+        text = f"{note}\n\n{text}"
     if not session.inject_history:
         return text
     history = current_history(session)
@@ -230,8 +232,9 @@ def _text_with_context(transaction: SessionTransaction, row: Prompt) -> str:
 
 def _content_blocks(session: TaskSession, row: Prompt) -> list[dict[str, Any]]:
     """Return the prompt's files; for a new agent that is to continue, those of the request that it has never seen."""
-    is_new = row.kind == PromptKind.CONTINUE and session.inject_history
-    return content_blocks(prompts.original_prompt(row) if is_new else row)
+    if row.kind == PromptKind.CONTINUE and session.inject_history:
+        row = prompts.original_prompt(row)
+    return content_blocks(row)
 
 
 def _settle_sending(session_id: uuid.UUID, lease: Lease, message_id: str, move: str) -> None:

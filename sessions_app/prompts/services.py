@@ -265,14 +265,14 @@ def continue_interrupted(session_id: uuid.UUID, message_id: str, by: User) -> Pr
 def _create_continue_prompt(transaction: SessionTransaction, old: Prompt, by: User) -> Prompt:
     """Create the continue prompt, named after the interrupted run, so that a run never gets a second one."""
     run = transaction.session.runs.filter(message_id=old.message_id).last()
-    name = f"continue:{run.id if run else uuid.uuid4()}"
+    name, tools = f"continue:{uuid.uuid4()}", list[str]()
+    if run:
+        name, tools = f"continue:{run.id}", _unfinished_tools(transaction, run)
     known = unfinished_of(transaction.session)
     if known and known.get("message_id") == old.message_id:
         facts = to_interruption(transaction.session, known)
     else:  # an earlier turn, of which only the log is left
-        facts = Interruption(
-            transaction.session.task.title, old.text, _unfinished_tools(transaction, run) if run else ()
-        )
+        facts = Interruption(transaction.session.task.title, old.text, tools)
     row, made = Prompt.objects.get_or_create(
         session=transaction.session,
         message_id=name,
@@ -308,13 +308,15 @@ def resend_after_login(session_id: uuid.UUID, by: User | None) -> bool:
             return False
         require_contents(failed)
         prepare_for_prompt(transaction, by)
-        text = _text_after_login(run, failed)
+        text, files = _text_after_login(run, failed), []
+        if text == failed.text:
+            files = failed.attachments
         failed.resent_as = transaction.add_prompt(
             f"login:{run.id}",
             text,
             kind=PromptKind.RETRY,
             by=by,
-            attachments=failed.attachments if text == failed.text else [],
+            attachments=files,
             attempt=failed.attempt + 1,
             trouble=LOGGED_OUT,
         )
@@ -326,8 +328,8 @@ def _text_after_login(turn: Turn, failed: Prompt) -> str:
     """Return the prompt itself, or a continuation of it if the agent had begun to use tools before it was refused."""
     if not has_called_tools_since(turn) or failed.kind == PromptKind.RETRY:
         return failed.text
-    told_so_far = Interruption(turn.session.task.title, failed.text, ())
-    return retry_prompt(told_so_far, "The agent was no longer logged in.")
+    request = Interruption(turn.session.task.title, failed.text, ())
+    return retry_prompt(request, "The agent was no longer logged in.")
 
 
 def check_files(files: Iterable[tuple[str, bytes, str]]) -> list[AttachedFile]:
@@ -370,8 +372,8 @@ def store_files(session: TaskSession, files: Sequence[AttachedFile]) -> list[dic
     described = [each.described() for each in files]
     refuse_untaken(session, described)
     rows = [
-        Attachment(session=session, sha256=told["sha256"], media_type=each.media_type, content=each.content)
-        for told, each in zip(described, files, strict=True)
+        Attachment(session=session, sha256=description["sha256"], media_type=file.media_type, content=file.content)
+        for description, file in zip(described, files, strict=True)
     ]
     Attachment.objects.bulk_create(rows, ignore_conflicts=True)
     return described
@@ -380,7 +382,9 @@ def store_files(session: TaskSession, files: Sequence[AttachedFile]) -> list[dic
 def refuse_untaken(session: TaskSession, described: Sequence[Mapping[str, Any]]) -> None:
     """Raise AttachmentUnsupported for a file that the session's agent does not accept, as far as that is known."""
     taken = accepted_blocks(session)
-    missing = None if taken is None else rules.first_untaken(described, taken)
+    if taken is None:
+        return
+    missing = rules.first_untaken(described, taken)
     if missing is not None:
         what = rules.CAPABILITY_BY_BLOCK[rules.block_of(missing["media_type"])]
         raise AttachmentUnsupported(
@@ -398,13 +402,14 @@ def accepted_blocks(session: TaskSession) -> list[str] | None:
 
 def remember_blocks(transaction: SessionTransaction, capabilities: Any) -> None:
     """Store what an agent that has just started accepts in a prompt."""
-    told = capabilities.get("prompt") if isinstance(capabilities, dict) else None
-    if isinstance(told, list):
-        known = sorted(set(map(str, told)) & set(rules.CAPABILITY_BY_BLOCK))
-    else:
-        known = None
-    metadata = {name: value for name, value in transaction.session.metadata.items() if name != BLOCKS_KEY}
-    transaction.set_fields(metadata=metadata if known is None else {**metadata, BLOCKS_KEY: known})
+    reported = None
+    if isinstance(capabilities, dict):
+        reported = capabilities.get("prompt")
+    metadata = dict(transaction.session.metadata)
+    metadata.pop(BLOCKS_KEY, None)
+    if isinstance(reported, list):
+        metadata[BLOCKS_KEY] = sorted(set(map(str, reported)) & set(rules.CAPABILITY_BY_BLOCK))
+    transaction.set_fields(metadata=metadata)
 
 
 def content_blocks(row: Prompt) -> list[dict[str, Any]]:
@@ -443,8 +448,9 @@ def note_outside_work(
 ) -> None:
     """Store what ended with an agent that had no turn open; what is unfinished already stays so."""
     known = unfinished_of(transaction.session) or {"message_id": "", "run_id": "", "tools": [], "outside": True}
-    turn = transaction.newest_run
-    since = (turn.snapshot_after or turn.snapshot_before or "") if turn else ""  # no snapshot after: nothing changed
+    turn, since = transaction.newest_run, ""
+    if turn:  # without a snapshot after it, nothing has changed since the one before
+        since = turn.snapshot_after or turn.snapshot_before or ""
     added = {
         "tools": [*_texts(known, "tools"), *tools],
         "processes": [*_texts(known, "processes"), *processes],
@@ -496,10 +502,12 @@ def add_workspace_findings(transaction: SessionTransaction, changed: Sequence[st
 
 def to_interruption(session: TaskSession, known: Mapping[str, Any]) -> Interruption:
     """Convert the stored unfinished work."""
-    row = session.prompts.filter(message_id=known.get("message_id")).first()
+    row, last_request = session.prompts.filter(message_id=known.get("message_id")).first(), ""
+    if row:
+        last_request = original_request(row)
     return Interruption(
         task_title=session.task.title,
-        last_request=original_request(row) if row else "",
+        last_request=last_request,
         unfinished_tools=_texts(known, "tools"),
         changed_files=_texts(known, "changed"),
         dead_processes=_texts(known, "processes"),

@@ -73,7 +73,9 @@ class RunStarted(
         run = rows.run(line)
         run.first_seq = line.seq
         origin = text_value(line.payload, "origin")
-        run.origin = origin if origin in set(TurnOrigin) else None
+        run.origin = None
+        if origin in set(TurnOrigin):
+            run.origin = origin
 
 
 class RunMoved(RunEvent):
@@ -158,7 +160,9 @@ class RunEnded(RunMoved):
         run.last_seq = line.seq
         run.stop_reason = text_value(line.payload, "stop_reason")[:64] or None
         usage = line.payload.get("usage")
-        run.usage = parse_stored_usage(usage) if isinstance(usage, Mapping) else None
+        run.usage = None
+        if isinstance(usage, Mapping):
+            run.usage = parse_stored_usage(usage)
 
 
 class RunCompleted(
@@ -202,8 +206,9 @@ class RunCancelled(
         """Say who cancelled it and why, unless a user simply cancelled it."""
         if self.reason == CANCELLED_BY_AGENT:
             return Label("The agent cancelled the turn on its own", "ask")
-        why = "" if self.reason == "cancelled" else humanize_code(self.reason)
-        return Label(with_reason("The turn was cancelled", why), "off")
+        if self.reason == "cancelled":
+            return Label("The turn was cancelled", "off")
+        return Label(with_reason("The turn was cancelled", humanize_code(self.reason)), "off")
 
 
 class RunInterrupted(

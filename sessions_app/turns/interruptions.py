@@ -103,10 +103,12 @@ def _record_outside_work(
         session.task.title, "", tools, dead_processes=processes, outside_turn=True, was_working=was_working
     )
     sentence = continuation.cut_off_sentence(facts, count)
+    if _is_being_stopped(transaction):
+        reason = "stopped"
     prompts.note_outside_work(transaction, tools, processes, was_working=was_working, sentence=sentence)
     transaction.record_event(
         OutsideWorkInterrupted(
-            reason="stopped" if _is_being_stopped(transaction) else reason,
+            reason=reason,
             was_working=was_working,
             unfinished_tools=list(tools),
             processes=processes,
@@ -152,7 +154,10 @@ def record_agent_death(transaction: SessionTransaction) -> None:
         first = timedelta(seconds=settings.KANDEV_RESTART_DELAY)
         jitter = random.random()  # noqa: S311  (no secret)
         wait = restart_rules.restart_delay_after_death(transaction.session.start_attempts, jitter, first)
-        transaction.set_fields(next_restart_at=transaction.at + wait if wait else None)
+        next_restart_at = None
+        if wait:
+            next_restart_at = transaction.at + wait
+        transaction.set_fields(next_restart_at=next_restart_at)
 
 
 def _restarts_by_itself(transaction: SessionTransaction) -> bool:
@@ -171,7 +176,9 @@ def reset_attempts_if_stable(transaction: SessionTransaction, until: datetime | 
     ``until`` is when it was last alive; None: when the execution was last seen.
     """
     since, execution = transaction.session.ready_since, transaction.execution
-    seen = until or (execution.last_seen_at if execution else None)
+    seen = until
+    if seen is None and execution:
+        seen = execution.last_seen_at
     if (
         since is not None
         and seen is not None

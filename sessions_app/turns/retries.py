@@ -19,6 +19,7 @@ from sessions_app.kernel.rules.states import (
     PromptKind,
     PromptState,
 )
+from sessions_app.kernel.rules.wording import iso_time
 from sessions_app.models import (
     Prompt,
     SessionTransaction,
@@ -55,14 +56,17 @@ def plan_retry(
     if trouble is None or failed is None or not _may_retry(transaction, run, failed):
         return None
     attempt, first = failed.attempt + 1, _first_attempt(failed)
-    began = run if first is failed else newest_turn_of(transaction.session.id, first.message_id)
-    has_worked = began is None or conversation.has_called_tools_since(began)
-    text = _retry_text(transaction, first, trouble, tools) if has_worked else first.text
+    began: Turn | None = run
+    if first is not failed:
+        began = newest_turn_of(transaction.session.id, first.message_id)
+    text, files = first.text, first.attachments
+    if began is None or conversation.has_called_tools_since(began):
+        text, files = _retry_text(transaction, first, trouble, tools), []
     row = transaction.add_prompt(
         f"retry:{run.id}",
         text,
         kind=PromptKind.RETRY,
-        attachments=first.attachments if text == first.text else [],
+        attachments=files,
         attempt=attempt,
         not_before=timezone.now() + transient_errors.retry_delay(attempt, message),
         trouble=trouble,
@@ -107,12 +111,12 @@ def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
             message_id=row.message_id,
             attempt=row.attempt,
             of=of,
-            at=row.not_before.isoformat() if row.not_before else None,
+            at=iso_time(row.not_before),
             error_code=row.trouble,
             error_message=row.trouble_message,
         )
     )
-    return transient_errors.Retry(row.trouble, row.trouble_message, row.attempt, of, row.not_before).said
+    return transient_errors.Retry(row.trouble, row.trouble_message, row.attempt, of, row.not_before).sentence
 
 
 def _may_retry(transaction: SessionTransaction, run: Turn, failed: Prompt) -> bool:

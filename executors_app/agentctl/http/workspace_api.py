@@ -174,7 +174,9 @@ class WorkspaceApi:
         path = request.query.get("path", "")
         answer = await self._on_workspace(write_content, self._workspace.root, path, content, expected)
         self._keeper.after_change()
-        return json_response(answer, 201 if answer["created"] else 200)
+        if answer["created"]:
+            return json_response(answer, 201)
+        return json_response(answer)
 
     async def _status(self, request: web.Request) -> web.Response:
         answer = await self._on_workspace(changes.git_status, self._workspace.git)
@@ -245,7 +247,9 @@ def _expected_hash(request: web.Request) -> str | None:
     given = request.headers.getall("If-Match", [])
     if not given:
         return None
-    found = _HASH.fullmatch(given[0].strip()) if len(given) == 1 else None
+    found = None
+    if len(given) == 1:
+        found = _HASH.fullmatch(given[0].strip())
     if found is None and given != [ANY_CONTENT]:
         raise validation_error("If-Match must be the hash of the file, or *", field="If-Match")
     if found:

@@ -1,6 +1,8 @@
-"""Sentences with numbers in them."""
+"""Numbers, sentences and times as text."""
 
 from __future__ import annotations
+
+from datetime import datetime
 
 
 def plural(number: int, one: str, many: str) -> str:
@@ -24,5 +26,14 @@ def as_sentence(text: str) -> str:
     text = text.strip()
     if not text:
         return ""
-    end = "" if text.endswith((".", "!", "?", "…")) else "."
+    end = "."
+    if text.endswith((".", "!", "?", "…")):
+        end = ""
     return f"{text[0].upper()}{text[1:]}{end}"
+
+
+def iso_time(moment: datetime | None) -> str | None:
+    """Return a time as programs get it; None stays None."""
+    if moment is None:
+        return None
+    return moment.isoformat()

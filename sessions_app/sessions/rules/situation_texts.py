@@ -82,9 +82,12 @@ def over(f: Facts) -> Situation:
     if f.task_end:
         if f.session_state == SessionState.WAITING_FOR_INPUT and f.has_agent:
             label = Label("Idle", "off")  # it accepts no prompt, so "your turn" would be wrong
-        return replace(TASK_ENDS[f.task_end], label=label if f.has_agent else LABELS[Code.WORKSPACE])
-    completed = f.session_state == SessionState.COMPLETED
-    text = "This session is complete." if completed else "This session was cancelled."
+        if not f.has_agent:
+            label = LABELS[Code.WORKSPACE]
+        return replace(TASK_ENDS[f.task_end], label=label)
+    text = "This session was cancelled."
+    if f.session_state == SessionState.COMPLETED:
+        text = "This session is complete."
     return Situation(Code.OVER, "info", text, "Create a new session to continue.", "new_session", label=label)
 
 
@@ -116,7 +119,9 @@ def held(f: Facts) -> Situation:
         f"{HEADLINES[Code.HELD]}. It was not sent again.",
         "It is not known whether the agent received {} prompts. They were not sent again.",
     )
-    reason = IdleReason.IN_DOUBT if f.work_state != WorkState.WORKING else None
+    reason = None
+    if f.work_state != WorkState.WORKING:
+        reason = IdleReason.IN_DOUBT
     return Situation(Code.HELD, "warning", text, "Send it again, or dismiss it.", "review_prompts", reason)
 
 
@@ -143,9 +148,10 @@ def in_start_queue(code: Code, text: str, reason: IdleReason) -> Describe:
     """Return a describer for a session that waits for its start."""
 
     def describe(f: Facts) -> Situation:
-        before = plural(f.starts_before, "One session is before it.", "{} sessions are before it.")
         step = "Wait, or stop a session that you do not need."
-        step = f"{before} {step}" if f.starts_before else step
+        if f.starts_before:
+            before = plural(f.starts_before, "One session is before it.", "{} sessions are before it.")
+            step = f"{before} {step}"
         return Situation(code, "info", text, step, "", reason, LABELS[Code.START_QUEUE])
 
     return describe
@@ -161,7 +167,9 @@ def program(f: Facts) -> Situation:
 
 def backing_off(f: Facts) -> Situation:
     """Describe a start that is delayed after a failure."""
-    at = f"{f.next_restart_at:%H:%M:%S} UTC" if f.next_restart_at else ""
+    at = ""
+    if f.next_restart_at:
+        at = f"{f.next_restart_at:%H:%M:%S} UTC"
     text = f"The agent ended unexpectedly. It restarts at {at} (restart {f.attempts + 1})."
     if f.session_state == SessionState.ERROR:
         text = f"The last start failed. The next one is at {at} (attempt {f.attempts + 1})."
@@ -181,15 +189,19 @@ def backing_off(f: Facts) -> Situation:
 
 def not_resumable(f: Facts) -> Situation:
     """Describe an agent that has no means to restore its conversation."""
-    step = NOT_RESUMABLE_WORKSPACE if f.workspace_ready else NOT_RESUMABLE_LONG
+    step = NOT_RESUMABLE_LONG
+    if f.workspace_ready:
+        step = NOT_RESUMABLE_WORKSPACE
     return Situation(Code.NOT_RESUMABLE, "error", NOT_RESUMABLE, step, "new_session")
 
 
 def token_rejected(f: Facts) -> Situation:
     """Describe a conversation id that the agent does not accept or must not get."""
-    cause = f.assessment.cause if f.assessment else None
-    told = cause is not None and cause.strategy is Strategy.HISTORY
-    how = history_estimate(f) if told else "starts a new conversation and does not know what was said before"
+    cause = f.assessment and f.assessment.cause
+    gets_history = cause is not None and cause.strategy is Strategy.HISTORY
+    how = "starts a new conversation and does not know what was said before"
+    if gets_history:
+        how = history_estimate(f)
     code: Final = Code.TOKEN_REJECTED
     if cause is not None and cause.token_strange:
         text = (
@@ -202,22 +214,25 @@ def token_rejected(f: Facts) -> Situation:
     if f.error_code == NOT_OFFERED:
         why = "offers no way to restore conversations"
         chance = "After an update of the agent, you can try the old conversation again."
-        # Some agents continue by themselves, in the same directory.
-        how = how if told else "starts a new conversation and may not know what was said before"
+        if not gets_history:  # some agents continue by themselves, in the same directory
+            how = "starts a new conversation and may not know what was said before"
     text = f"The agent {why}. With your next prompt it {how}."
-    waits = "Prompts that you have already sent stay in the queue until then. " if f.queued_prompts else ""
-    return Situation(code, "warning", text, f"{waits}{chance}", "choose_conversation")
+    step = chance
+    if f.queued_prompts:
+        step = f"Prompts that you have already sent stay in the queue until then. {chance}"
+    return Situation(code, "warning", text, step, "choose_conversation")
 
 
 def history_estimate(f: Facts) -> str:
     """Return that the next prompt carries the history, and about how many tokens that costs."""
-    told = f.history
-    tokens = told["estimated_tokens"] if told else None
-    if told is None or tokens is None:
+    history = f.history
+    if not history or history["estimated_tokens"] is None:
         return "receives the conversation so far"
+    tokens, cut = history["estimated_tokens"], history["entries_cut"]
     about = plural(tokens, "about 1 token", f"about {tokens:,} tokens")
-    cut = told["entries_cut"]
-    left_out = plural(cut, ", 1 older entry is left out", ", {:,} older entries are left out") if cut else ""
+    left_out = ""
+    if cut:
+        left_out = plural(cut, ", 1 older entry is left out", ", {:,} older entries are left out")
     return f"receives the conversation so far ({about}{left_out})"
 
 
@@ -230,13 +245,16 @@ def overdue(f: Facts) -> Situation:
     )
     why = as_sentence(f.error_message) or "Kandev keeps trying."
     step = f"{why} The prompt stays in the queue; you can withdraw it."
-    return Situation(Code.OVERDUE, "warning", text, step, "try_again" if f.is_resting else "")
+    if f.is_resting:
+        return Situation(Code.OVERDUE, "warning", text, step, "try_again")
+    return Situation(Code.OVERDUE, "warning", text, step)
 
 
 def retrying(f: Facts) -> Situation:
     """Describe a failed turn that is about to be retried."""
-    text = f.retry.said if f.retry else "The turn is retried soon."
-    step = f.retry.message if f.retry else ""
+    text, step = "The turn is retried soon.", ""
+    if f.retry:
+        text, step = f.retry.sentence, f.retry.message
     return Situation(Code.RETRYING, "warning", text, step, "cancel", None, LABELS[Code.RETRYING])
 
 
@@ -289,7 +307,9 @@ def outside(f: Facts) -> Situation:
 
 def wait_interrupted(f: Facts) -> Situation:
     """Describe an external wait that ended without an answer."""
-    what = f"“{f.interrupted_wait}”" if f.interrupted_wait else "an external result"
+    what = "an external result"
+    if f.interrupted_wait:
+        what = f"“{f.interrupted_wait}”"
     text = f"The wait for {what} ended without an answer at {f.wait_ended_at:%H:%M:%S} UTC."
     step = "Wait again with a new key, or continue without it. The agent is informed with its next prompt."
     return Situation(Code.WAIT_INTERRUPTED, "warning", text, step, "wait", at=f.wait_ended_at)
@@ -305,12 +325,19 @@ def interrupted(f: Facts) -> Situation:
     return Situation(Code.INTERRUPTED, "warning", text, "Continue it, send it again, or dismiss it.", "review_prompts")
 
 
+def _label_at_rest(f: Facts, code: Code) -> Label | None:
+    """Return the label of a situation for a session in which nothing has failed; any other is labelled by its state."""
+    if f.session_state == SessionState.WAITING_FOR_INPUT:
+        return LABELS[code]
+    return None
+
+
 def stopped(f: Facts) -> Situation:
     """Describe an agent that a user stopped or is stopping."""
     if not f.is_down:
         return Situation(Code.STOPPED, "", "The agent is being stopped.", "Wait a moment.", "", IdleReason.STOPPED)
     text = "This agent was stopped. It does not start automatically."
-    label = LABELS[Code.STOPPED] if f.session_state == SessionState.WAITING_FOR_INPUT else None
+    label = _label_at_rest(f, Code.STOPPED)
     return Situation(Code.STOPPED, "info", text, RESUME_HINT, "resume", IdleReason.STOPPED, label)
 
 
@@ -337,7 +364,7 @@ def history_armed(f: Facts) -> Situation:
 
 def asleep(f: Facts) -> Situation:
     """Describe an agent that was stopped because it was idle."""
-    label = LABELS[Code.ASLEEP] if f.session_state == SessionState.WAITING_FOR_INPUT else None
+    label = _label_at_rest(f, Code.ASLEEP)
     text = "The agent is asleep because it was idle."
     step = "Your next prompt wakes it. Its conversation and files are kept."
     return Situation(Code.ASLEEP, "info", text, step, "resume", IdleReason.ASLEEP, label)
@@ -345,18 +372,22 @@ def asleep(f: Facts) -> Situation:
 
 def workspace(f: Facts) -> Situation:
     """Describe a session that is a workspace without an agent."""
-    label = LABELS[Code.WORKSPACE] if f.session_state == SessionState.WAITING_FOR_INPUT else None
+    label = _label_at_rest(f, Code.WORKSPACE)
     text = "This session is a workspace: no agent runs in it."
     step = "Other sessions of the task, or the nodes of a workflow, work in its directory."
-    return Situation(Code.WORKSPACE, "info" if f.is_resting else "", text, step, label=label)
+    if f.is_resting:
+        return Situation(Code.WORKSPACE, "info", text, step, label=label)
+    return Situation(Code.WORKSPACE, "", text, step, label=label)
 
 
 def not_running(code: Code, reason: IdleReason | None, step: Callable[[Facts], str]) -> Describe:
     """Return a describer for an agent that is not running; ``step`` describes what starts it."""
 
     def describe(f: Facts) -> Situation:
-        told = f" With your next prompt it {history_estimate(f)}." if f.history else ""
-        return Situation(code, "info", f"The agent is not running.{told}", step(f), "resume", reason)
+        text = "The agent is not running."
+        if f.history:
+            text += f" With your next prompt it {history_estimate(f)}."
+        return Situation(code, "info", text, step(f), "resume", reason)
 
     return describe
 

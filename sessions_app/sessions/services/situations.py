@@ -17,6 +17,7 @@ from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.rules.quotations import shorten
 from sessions_app.attention.services.inbox import open_kinds
 from sessions_app.kernel.rules.states import PromptState
+from sessions_app.kernel.rules.wording import iso_time
 from sessions_app.models import (
     AGENT_AWAITED_SINCE,
     QUEUED_FOR_CAPACITY,
@@ -68,20 +69,26 @@ def start_wait_json(session: TaskSession, open_start: Intent | None) -> StartWai
         return {"reason": str(WaitReason.CAPACITY), "before": _ordered_before(session, open_start)}
     if session.start_rank is None:
         return None
-    reason = WaitReason.CAPACITY if _has_no_capacity(session) else WaitReason.TURN
+    reason = WaitReason.TURN
+    if _has_no_capacity(session):
+        reason = WaitReason.CAPACITY
     return {"reason": str(reason), "before": count_waiting_before(session)}
 
 
 def count_waiting_before(session: TaskSession) -> int:
     """Return how many sessions start before this one in the start queue; one query."""
     rank, team = session.start_rank or 0, session.task.team_id
-    waiting = _team_queues(rank)
-    mine = waiting.get(team, _Team())
-    others = {
-        team_id: counts.urgent if rank < 0 else counts.calm for team_id, counts in waiting.items() if team_id != team
-    }
-    urgent = sum(counts.urgent for counts in waiting.values()) if rank > 0 else 0
-    return restart_rules.count_before(rank, mine.earlier - (mine.urgent if rank > 0 else 0), others, urgent)
+    queues = _team_queues(rank)
+    own = queues.pop(team, _Team())
+    if rank < 0:
+        others = {team_id: queue.urgent for team_id, queue in queues.items()}
+    else:
+        others = {team_id: queue.calm for team_id, queue in queues.items()}
+    urgent, earlier = 0, own.earlier
+    if rank > 0:  # all urgent sessions start first, and those of the own team are among the earlier ones
+        urgent = own.urgent + sum(queue.urgent for queue in queues.values())
+        earlier -= own.urgent
+    return restart_rules.count_before(rank, earlier, others, urgent)
 
 
 def _ordered_before(session: TaskSession, order: Intent) -> int:
@@ -125,7 +132,7 @@ def _idle_reason_json(facts: SituationFacts) -> IdleStatus | None:
     found = idle_situation(facts)
     if found is None:
         return None
-    until = found.until.isoformat() if found.until else None
+    until = iso_time(found.until)
     return {"reason": str(found.reason), "text": found.text, "next_step": found.next_step, "until": until}
 
 
@@ -142,8 +149,19 @@ def situation_facts(
 
     ``open_kinds``: kinds of its open inbox items; ``run``: its newest turn, None if there was none.
     """
-    wait, start_wait, ended = status.wait, status.start_wait, status.interrupted_wait
-    waits_outside = wait is not None and wait["kind"] != WaitKind.PERMISSION
+    waits_outside, wait_until = False, None
+    if status.wait is not None and status.wait["kind"] != WaitKind.PERMISSION:
+        waits_outside, wait_until = True, _parse_time(status.wait["deadline"])
+    start_reason, starts_before = "", 0
+    if status.start_wait:
+        start_reason, starts_before = status.start_wait["reason"], status.start_wait["before"]
+    interrupted_wait, wait_ended_at = None, None
+    if status.interrupted_wait:
+        interrupted_wait = shorten(status.interrupted_wait["reason"])
+        wait_ended_at = _parse_time(status.interrupted_wait["at"])
+    last_run_state, last_run_reason = "", ""
+    if run:
+        last_run_state, last_run_reason = run.state, run.reason
     return SituationFacts(
         desired_state=status.desired_state,
         work_state=status.work_state,
@@ -170,11 +188,11 @@ def situation_facts(
         assessment=assessment,
         task_end=session.task.end,
         supervised=not _waits_for_supervisor(status) or Supervisor.objects.alive().exists(),
-        start_reason=start_wait["reason"] if start_wait else "",
-        starts_before=start_wait["before"] if start_wait else 0,
+        start_reason=start_reason,
+        starts_before=starts_before,
         interrupted_prompts=interrupted_prompts,
         waits_outside=waits_outside,
-        wait_until=_parse_time(wait["deadline"]) if wait is not None and waits_outside else None,
+        wait_until=wait_until,
         owner_left=AttentionKind.OWNER_LEFT in open_kinds,
         history_armed=session.inject_history,
         attempts=session.start_attempts,
@@ -182,11 +200,11 @@ def situation_facts(
         retrying=status.retry is not None,
         retry=_parse_retry(status.retry),
         stalled_since=session.stalled_since,
-        interrupted_wait=shorten(ended["reason"]) if ended else None,
-        wait_ended_at=_parse_time(ended["at"]) if ended else None,
+        interrupted_wait=interrupted_wait,
+        wait_ended_at=wait_ended_at,
         cancel_ignored_since=_parse_time(status.cancel_ignored_since),
-        last_run_state=run.state if run else "",
-        last_run_reason=run.reason if run else "",
+        last_run_state=last_run_state,
+        last_run_reason=last_run_reason,
     )
 
 

@@ -28,6 +28,7 @@ from sessions_app.kernel.rules.states import (
     RequestKind,
     RunState,
 )
+from sessions_app.kernel.rules.wording import iso_time
 from sessions_app.kernel.transactions import derived_status, open_start_intent
 from sessions_app.models import (
     CANCEL_IGNORED,
@@ -129,7 +130,12 @@ def load_status(session: TaskSession, user: User | None = None) -> SessionStatus
     start, runs = open_start_intent(session), is_running(session, execution)
     open_ones = open_kinds(session, user)
     processes, policy = processes_json(session, is_running=runs), effective_policy_of(session)
-    damage = flaws_sentence(session_flaws(session, execution))  # takes precedence over the session's own error
+    error_code, error_message, retry = session.error_code, session.error_message, None
+    damage = flaws_sentence(session_flaws(session, execution))
+    if damage:  # takes precedence over the session's own error
+        error_code, error_message = DAMAGED_ROW, damage
+    if counts["retries"]:
+        retry = _retry(session)
     status = SessionStatus(
         session_id=str(session.id),
         task_id=str(session.task_id),
@@ -162,8 +168,8 @@ def load_status(session: TaskSession, user: User | None = None) -> SessionStatus
         worktree_branch=session.worktree_branch,
         workspace=workspace_json(session),
         warnings=warnings_json(session),
-        error_code=DAMAGED_ROW if damage else session.error_code,
-        error_message=damage or session.error_message,
+        error_code=error_code,
+        error_message=error_message,
         last_seq=session.last_seq,
         epoch=session.epoch,
         policy=policy.policy,
@@ -172,10 +178,10 @@ def load_status(session: TaskSession, user: User | None = None) -> SessionStatus
         recovering=is_recovering(execution),
         continuing=counts["continuing"] > 0,
         restart_attempts=session.start_attempts,
-        next_restart_at=session.next_restart_at.isoformat() if session.next_restart_at else None,
-        stalled_since=session.stalled_since.isoformat() if session.stalled_since else None,
+        next_restart_at=iso_time(session.next_restart_at),
+        stalled_since=iso_time(session.stalled_since),
         cancel_ignored_since=_cancel_ignored_since(session, run),
-        retry=_retry(session) if counts["retries"] else None,
+        retry=retry,
         history=_history(session, assessment),
         latest_receipt=receipt_json(session.receipts.first()),
         pending_permissions=counts["permissions"],
@@ -200,7 +206,7 @@ def _retry(session: TaskSession) -> RetryStatus | None:
         "message_id": row.message_id,
         "attempt": row.attempt,
         "of": settings.KANDEV_TURN_RETRIES,
-        "at": row.not_before.isoformat() if row.not_before else None,
+        "at": iso_time(row.not_before),
         "error_code": row.trouble,
         "error_message": row.trouble_message,
         "text": TROUBLE_SENTENCES.get(row.trouble, ""),
@@ -258,14 +264,23 @@ class _ExecutionPart(TypedDict):
 
 
 def _execution_part(execution: ExecutorRunning | None) -> _ExecutionPart:
-    seen = execution.last_seen_at if execution else None
+    if execution is None:
+        return {
+            "executor_status": ExecutorStatus.STOPPED,
+            "agent_execution_id": None,
+            "last_seen_at": None,
+            "capability_note": "",
+            "asleep": False,
+            "output_limit": "",
+            "snapshot_transfer": None,
+        }
     return {
-        "executor_status": execution.status if execution else ExecutorStatus.STOPPED,
-        "agent_execution_id": str(execution.id) if execution else None,
-        "last_seen_at": seen.isoformat() if seen else None,
-        "capability_note": execution.capability_note if execution else "",
+        "executor_status": execution.status,
+        "agent_execution_id": str(execution.id),
+        "last_seen_at": iso_time(execution.last_seen_at),
+        "capability_note": execution.capability_note,
         "asleep": is_asleep(execution),
-        "output_limit": execution.output_limit if execution else "",
+        "output_limit": execution.output_limit,
         "snapshot_transfer": transfer_json(execution),
     }
 
@@ -313,7 +328,7 @@ def wait_json(run: Turn | None) -> WaitStatus | None:
         "kind": run.wait_kind,
         "reason": run.wait_reason,
         "since_seq": run.since_seq,
-        "deadline": run.deadline_at.isoformat() if run.deadline_at else None,
+        "deadline": iso_time(run.deadline_at),
     }
 
 

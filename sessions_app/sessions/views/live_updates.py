@@ -17,7 +17,7 @@ from sessions_app.accounts.authorization import may_write_session
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.kernel.rules.parsers import parse_number
 from sessions_app.pages.shortcuts import find_session
-from sessions_app.sessions.views.session_state import SESSION_PARTS, hide_login, session_context, wants_start_on_open
+from sessions_app.sessions.views.session_state import SESSION_PARTS, session_context, wants_start_on_open
 from sessions_app.stream.views import changed_messages, render_messages
 
 
@@ -36,16 +36,16 @@ def session_updates(request: UserHttpRequest, task_id: uuid.UUID, session_id: uu
     # Older than the messages below: a message that arrives in between is sent again next time, and never left out.
     last_seq = row.last_seq
     messages, more = changed_messages(row, after)
-    reached = messages[-1].updated_seq if more else last_seq
+    if more:
+        last_seq = messages[-1].updated_seq
     writes = may_write_session(request.user, row)
-    context = session_context(row, writes=writes)
-    hide_login(request.user, row, context)
+    context = session_context(row, writes=writes, user=request.user)
     return JsonResponse(
         {
             "status": context["status"].as_json(),
             "parts": {part: render_to_string(template, context) for part, template in SESSION_PARTS.items()},
             "messages": render_messages(messages, request.user),
-            "last_seq": reached,
+            "last_seq": last_seq,
             "more": more,
             "can_prompt": not context["refusal"],
             "start_on_open": writes and wants_start_on_open(context["status"]),

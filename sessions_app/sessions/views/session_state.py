@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final
 
 from django.contrib.auth.models import User
@@ -27,10 +28,11 @@ from sessions_app.kernel.rules.states import (
     SessionState,
 )
 from sessions_app.kernel.services.errors import NoAgent, TerminalState, refusal_error
-from sessions_app.models import PermissionRequest, TaskSession, WaitKey
+from sessions_app.models import ContinuityReceipt, PermissionRequest, Prompt, Task, TaskSession, WaitKey
 from sessions_app.pages.labels import (
     POLICY_LABELS,
     PROMPT_STATE_LABELS,
+    PolicyLabel,
     agent_label,
     execution_label,
     receipt_label_in_history,
@@ -43,11 +45,18 @@ from sessions_app.recovery.services.assessment import assess_session, can_be_tak
 from sessions_app.rendering.operations.tool_calls import TITLE_LIMIT
 from sessions_app.rendering.services import Text, render_texts
 from sessions_app.sessions.rules.session_status import SessionStatus
-from sessions_app.sessions.rules.situation_facts import Code, IdleReason, Situation, SituationFacts, humanize_code
+from sessions_app.sessions.rules.situation_facts import (
+    Code,
+    IdleReason,
+    Label,
+    Situation,
+    SituationFacts,
+    humanize_code,
+)
 from sessions_app.sessions.rules.situations import situation, status_label
 from sessions_app.sessions.services.situations import load_facts
 from sessions_app.sessions.services.status import load_status
-from sessions_app.sessions.views.session_summary import WORKSPACE, banner_buttons, retry_buttons
+from sessions_app.sessions.views.session_summary import WORKSPACE, BannerButton, banner_buttons, retry_buttons
 from sessions_app.stream.rules import usage
 from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION, is_rejection
 from sessions_app.stream.views import attached_files, review_context
@@ -224,135 +233,367 @@ VIEWER_STEPS: Final[Mapping[Code, str]] = {
 VIEWER_REFUSAL = "You are a viewer of this team: you can read this conversation, but not send prompts."
 
 
-def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, Any]:
-    """Return the context of all ``SESSION_PARTS``, without buttons and keys unless ``writes``. Never writes."""
-    context = _context(session)
-    if writes:
-        return context
-    return context | _without_buttons(context)
+class SessionPage:
+    """What the page shows of a session beside its conversation, read when it is needed. Never writes.
 
+    Every public property is a variable of the templates in ``SESSION_PARTS``. Without ``writes``, it is what a viewer
+    of the team gets: no buttons and no keys. ``user`` is offered a login only if they may open a terminal.
+    """
 
-def hide_login(user: User, session: TaskSession, context: dict[str, Any]) -> None:
-    """Remove the login from the context of a user who may not open a terminal; no query if there is none."""
-    fix = context["agent_fix"]
-    if (context["login"]["methods"] or (fix and fix["login"])) and not may_operate(user, session):
-        context["agent_fix"] = fix and {**fix, "login": ""}
-        context["login"] = {**context["login"], "methods": []}
+    def __init__(self, session: TaskSession, *, writes: bool = True, user: User | None = None):
+        self._session, self._writes, self._user = session, writes, user
 
+    @property
+    def session(self) -> TaskSession:
+        """The session itself."""
+        return self._session
 
-def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
-    nothing = dict.fromkeys(
-        (
-            *(
-                "agent_fix",
-                "open_run",
-                "can_stop",
-                "output_limit",
-                "can_close",
-                "workspace_button",
-                "retry",
-                "may_wait",
-            ),
-            "may_change_settings",
+    @property
+    def task(self) -> Task:
+        """Its task."""
+        return self._session.task
+
+    # -- state -------------------------------------------------------------------------------
+
+    @cached_property
+    def status(self) -> SessionStatus:
+        """The status as programs get it."""
+        return load_status(self._session)
+
+    @cached_property
+    def _execution(self) -> ExecutorRunning | None:
+        return execution_of(self._session)
+
+    @cached_property
+    def _assessment(self) -> Assessment:
+        return assess_session(self._session)
+
+    @cached_property
+    def _facts(self) -> SituationFacts:
+        return load_facts(self._session, self.status, self._assessment)
+
+    @cached_property
+    def _situation(self) -> Situation:
+        return situation(self._facts)
+
+    @property
+    def situation(self) -> Situation:
+        """The sentences of the banner."""
+        shown = self._situation
+        if self._writes:
+            return shown
+        return replace(shown, next_step=VIEWER_STEPS.get(shown.code, shown.next_step))
+
+    @property
+    def label(self) -> Label:
+        """The label of its status."""
+        return status_label(self._facts)
+
+    @property
+    def executor_label(self) -> Label:
+        """The label of its execution."""
+        reason = ""
+        if self._execution is not None:
+            reason = self._execution.status_reason
+        return execution_label(
+            self.status.executor_status,
+            reason,
+            error_code=self.status.error_code,
+            recovering=self.status.recovering,
         )
-    )
-    asked, login = without_keys(context["permissions"]), {**context["login"], "methods": []}
-    shown: Situation = context["situation"]
+
+    @property
+    def agent_label(self) -> Label:
+        """The label of its agent."""
+        return agent_label(self._facts)
+
+    @property
+    def usage(self) -> list[tuple[str, str]]:
+        """What the agent has reported of tokens and costs."""
+        return usage.usage_lines(self._session.usage)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it or its task has ended."""
+        return _is_over(self._session)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it can never run again."""
+        return self._session.task.is_over or self._session.state in TERMINAL_STATES
+
+    @property
+    def workspace_starts(self) -> bool:
+        """Whether its agentctl is being started."""
+        return self.status.executor_status == ExecutorStatus.STARTING
+
+    @property
+    def open_run(self) -> bool:
+        """Whether a turn is open that may be cancelled."""
+        return self._writes and self._session.runs.filter(ended_at=None, has_process=True).exists()
+
+    @property
+    def output_limit(self) -> str:
+        """The limit that the agent's output has reached, which may be lifted; empty: none."""
+        if self._execution is None or not self._writes:
+            return ""
+        return self._execution.output_limit
+
+    @property
+    def trusted_only(self) -> bool:
+        """Whether agents on its executor share the machine with Kandev."""
+        return not is_isolated(self._session.executor)
+
+    # -- what can be done --------------------------------------------------------------------
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether the user is a viewer."""
+        return not self._writes
+
+    @property
+    def buttons(self) -> list[BannerButton]:
+        """The buttons of the banner."""
+        if not self._writes:
+            return []
+        takes_over = can_be_taken_over(self._session)
+        return banner_buttons(self._situation, self._assessment, takes_over=takes_over)
+
+    @property
+    def retry(self) -> BannerButton | None:
+        """The button for a failed execution."""
+        if not self._writes:
+            return None
+        return retry_buttons(self._execution, self._assessment)
+
+    @property
+    def workspace_button(self) -> BannerButton | None:
+        """The button that opens the workspace without the agent."""
+        live = (ExecutorStatus.READY, ExecutorStatus.STARTING)
+        is_open = self._execution is not None and self._execution.status in live
+        if self._writes and not is_open and assess_mode(self._assessment, Mode.WORKSPACE_ONLY).allowed:
+            return WORKSPACE
+        return None
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether there is something to stop."""
+        if not self._writes:
+            return False
+        if self._execution is not None and self._execution.status != ExecutorStatus.STOPPED:
+            return True
+        return self._session.desired_state == DesiredState.RUNNING and self._session.state not in ENDED_STATES
+
+    @property
+    def can_close(self) -> bool:
+        """Whether it can be closed for good."""
+        return self._writes and self._session.state not in TERMINAL_STATES
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a wait can begin."""
+        return self._writes and waits.can_begin_wait(self._session)
+
+    @property
+    def refusal(self) -> str:
+        """Why no prompt can be sent; empty: one can."""
+        if not self._writes:
+            return VIEWER_REFUSAL
+        return composer_refusal(self._session, self._assessment)
+
+    @property
+    def policy_word(self) -> PolicyLabel | None:
+        """The label of its recovery policy."""
+        return POLICY_LABELS.get(self.status.policy)
+
+    @property
+    def policy_choices(self) -> list[tuple[str, str, bool]]:
+        """The policies to choose from: value, text, and whether it is the present one."""
+        choices = [("", "Same as the team", not self._session.policy)]
+        for key, word in POLICY_LABELS.items():
+            choices.append((key, word.text, key == self._session.policy))
+        return choices
+
+    # -- requests, waits and prompts ---------------------------------------------------------
+
+    @cached_property
+    def permissions(self) -> list[dict[str, Any]]:
+        """The cards of permission requests and questions."""
+        cards = permission_contexts(self._session)
+        if self._writes:
+            return cards
+        return without_keys(cards)
+
+    @property
+    def hidden_requests(self) -> int:
+        """How many open requests have no card."""
+        return _count_hidden(self._session, self.permissions)
+
+    @cached_property
+    def _waits(self) -> dict[str, Any]:
+        return wait_contexts(self._session, self.status.wait)
+
+    @property
+    def wait(self) -> dict[str, Any] | None:
+        """The open external wait."""
+        found: dict[str, Any] | None = self._waits["wait"]
+        return found
+
+    @property
+    def past_waits(self) -> list[dict[str, Any]]:
+        """The newest waits that have ended."""
+        found: list[dict[str, Any]] = self._waits["past_waits"]
+        return found
+
+    @cached_property
+    def _prompts(self) -> list[Prompt]:
+        shown = (*_WAITING, PromptState.HELD, PromptState.INTERRUPTED)
+        return list(self._session.prompts.filter(state__in=shown, resent_as=None, continued_by=None))
+
+    @property
+    def queue(self) -> list[dict[str, Any]]:
+        """The prompts that wait to be sent."""
+        return [self._prompt_row(prompt) for prompt in self._prompts if prompt.state in _WAITING]
+
+    @property
+    def unsettled(self) -> list[dict[str, Any]]:
+        """The prompts about which a user has to decide."""
+        return [self._prompt_row(prompt) for prompt in self._prompts if prompt.state not in _WAITING]
+
+    def _prompt_row(self, prompt: Prompt) -> dict[str, Any]:
+        files = attached_files(self._session, prompt.attachments)
+        return {"prompt": prompt, "word": PROMPT_STATE_LABELS[prompt.state], "files": files}
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing was said to it yet."""
+        return not self._prompts and not self._session.messages.exists()
+
+    # -- what is known of it -----------------------------------------------------------------
+
+    @property
+    def receipts(self) -> list[dict[str, Any]]:
+        """The newest receipts."""
+        return [_receipt_row(receipt) for receipt in self._session.receipts.with_history()[:MAX_RECEIPTS_SHOWN]]
+
+    @cached_property
+    def background_processes(self) -> list[dict[str, Any]]:
+        """The processes that turns have left running."""
+        processes = self.status.background_processes
+        return [{"command": each["command"], "since": datetime.fromisoformat(each["since"])} for each in processes]
+
+    @property
+    def unlisted_processes(self) -> int:
+        """How many of them are not listed."""
+        return self.status.background_process_count - len(self.background_processes)
+
+    @property
+    def head_sentence(self) -> str:
+        """What a rebuilt worktree says about its branch."""
+        return head_sentence(self._session)
+
+    @property
+    def ignored_sentence(self) -> str:
+        """What a rebuilt worktree says about files that git ignores."""
+        return ignored_sentence(self._session)
+
+    @property
+    def snapshot_due_since(self) -> datetime | None:
+        """Since when its work waits to be saved."""
+        if self._execution is None:
+            return None
+        return self._execution.snapshot_due_since
+
+    # -- the agent ---------------------------------------------------------------------------
+
+    @property
+    def _refused_login(self) -> bool:
+        return self._situation.code is Code.TURN_FAILED and self._facts.turn_wants_login
+
+    @property
+    def _offers_login(self) -> bool:
+        is_program_error = self._situation.code is Code.PROGRAM
+        return self._refused_login or (is_program_error and wants_login(self._session))
+
+    @cached_property
+    def _may_log_in(self) -> bool:
+        return self._user is None or may_operate(self._user, self._session)
+
+    @cached_property
+    def agent_fix(self) -> dict[str, str] | None:
+        """How an agent that is missing or logged out is set up; None if that is not the problem."""
+        is_about_program = self._refused_login or self._situation.code is Code.PROGRAM
+        if not self._writes or not is_about_program:
+            return None
+        fix = agent_fix(self._session, wants_login=self._offers_login)
+        if fix and fix["login"] and not self._may_log_in:
+            fix["login"] = ""
+        return fix
+
+    @cached_property
+    def login(self) -> dict[str, Any]:
+        """The ways to log the agent in, and the progress of a login."""
+        login = login_context(self._session, offers=self._offers_login, is_running=self._facts.agent_running)
+        if login["methods"] and not (self._writes and self._may_log_in):
+            login["methods"] = []
+        return login
+
+    @cached_property
+    def _agent(self) -> dict[str, Any]:
+        return agent_settings_context(self._session)
+
+    @property
+    def agent_title(self) -> Any:
+        """The title that the agent gave its conversation."""
+        return self._agent["agent_title"]
+
+    @property
+    def agent_settings(self) -> Any:
+        """The settings that the agent offers."""
+        return self._agent["agent_settings"]
+
+    @property
+    def agent_commands(self) -> Any:
+        """The commands that it offers."""
+        return self._agent["agent_commands"]
+
+    @property
+    def may_change_settings(self) -> bool:
+        """Whether its settings can be changed."""
+        return self._writes and bool(self._agent["may_change_settings"])
+
+    @property
+    def permission_note(self) -> Any:
+        """A note on an agent that does not ask for permission."""
+        return self._agent["permission_note"]
+
+    @property
+    def mcp_servers(self) -> Any:
+        """The MCP servers that it was given."""
+        return self._agent["mcp_servers"]
+
+
+_WAITING: Final = (PromptState.QUEUED, PromptState.SENDING)
+_VARIABLES: Final = tuple(
+    name
+    for name, member in vars(SessionPage).items()
+    if isinstance(member, property | cached_property) and not name.startswith("_")
+)
+
+
+def session_context(session: TaskSession, *, writes: bool = True, user: User | None = None) -> dict[str, Any]:
+    """Return the variables of all ``SESSION_PARTS``: the properties of ``SessionPage``."""
+    page = SessionPage(session, writes=writes, user=user)
+    return {name: getattr(page, name) for name in _VARIABLES}
+
+
+def _receipt_row(receipt: ContinuityReceipt) -> dict[str, Any]:
     return {
-        **nothing,
-        "login": login,
-        "situation": replace(shown, next_step=VIEWER_STEPS.get(shown.code, shown.next_step)),
-        "buttons": [],
-        "permissions": asked,
-        "refusal": VIEWER_REFUSAL,
-        "reads_only": True,
+        "receipt": receipt,
+        "word": receipt_label_in_history(receipt),
+        "facts": evidence_lines(receipt.evidence),
+        "reason": humanize_code(receipt.reason),
     }
-
-
-def _context(session: TaskSession) -> dict[str, Any]:
-    status, execution, assessment = load_status(session), execution_of(session), assess_session(session)
-    facts = load_facts(session, status, assessment)
-    shown = situation(facts)
-    refusal = composer_refusal(session, assessment)
-    permissions = permission_contexts(session)
-    return {
-        "session": session,
-        "task": session.task,
-        "status": status,
-        "label": status_label(facts),
-        "executor_label": execution_label(
-            status.executor_status,
-            execution.status_reason if execution else "",
-            error_code=status.error_code,
-            recovering=status.recovering,
-        ),
-        "agent_label": agent_label(facts),
-        "situation": shown,
-        "usage": usage.usage_lines(session.usage),
-        **_setup_context(session, shown, facts),
-        "buttons": banner_buttons(shown, assessment, takes_over=can_be_taken_over(session)),
-        "permissions": permissions,
-        "hidden_requests": _count_hidden(session, permissions),
-        **wait_contexts(session, status.wait),
-        "may_wait": waits.can_begin_wait(session),
-        "is_over": _is_over(session),
-        "is_closed": session.task.is_over or session.state in TERMINAL_STATES,
-        "receipts": _receipt_contexts(session),
-        "workspace_starts": status.executor_status == ExecutorStatus.STARTING,
-        "retry": retry_buttons(execution, assessment),
-        **_process_context(status),
-        "refusal": refusal,
-        "open_run": session.runs.filter(ended_at=None, has_process=True).exists(),
-        "can_stop": _can_stop(session, execution),
-        "output_limit": execution.output_limit if execution else "",
-        "can_close": session.state not in TERMINAL_STATES,
-        "workspace_button": _workspace_button(execution, assessment),
-        "trusted_only": not is_isolated(session.executor),
-        "head_sentence": head_sentence(session),
-        "ignored_sentence": ignored_sentence(session),
-        "snapshot_due_since": execution.snapshot_due_since if execution else None,
-        "policy_word": POLICY_LABELS.get(status.policy),
-        "policy_choices": [("", "Same as the team", not session.policy)]
-        + [(key, word.text, key == session.policy) for key, word in POLICY_LABELS.items()],
-        **agent_settings_context(session),
-        **_prompt_contexts(session),
-    }
-
-
-def _process_context(status: SessionStatus) -> dict[str, Any]:
-    """Return the processes that turns have left running, and how many are not listed."""
-    processes = [
-        {"command": each["command"], "since": datetime.fromisoformat(each["since"])}
-        for each in status.background_processes
-    ]
-    return {
-        "background_processes": processes,
-        "unlisted_processes": status.background_process_count - len(processes),
-    }
-
-
-def _setup_context(session: TaskSession, shown: Situation, facts: SituationFacts) -> dict[str, Any]:
-    """Return what helps with an agent that is missing or logged out, and the progress of a login."""
-    refused = shown.code is Code.TURN_FAILED and facts.turn_wants_login
-    offers = refused or (shown.code is Code.PROGRAM and wants_login(session))
-    is_about_program = refused or shown.code is Code.PROGRAM
-    return {
-        "agent_fix": agent_fix(session, wants_login=offers) if is_about_program else None,
-        "login": login_context(session, offers=offers, is_running=facts.agent_running),
-    }
-
-
-def _receipt_contexts(session: TaskSession) -> list[dict[str, Any]]:
-    """Return the newest receipts."""
-    return [
-        {
-            "receipt": row,
-            "word": receipt_label_in_history(row),
-            "facts": evidence_lines(row.evidence),
-            "reason": humanize_code(row.reason),
-        }
-        for row in session.receipts.with_history()[:MAX_RECEIPTS_SHOWN]
-    ]
 
 
 def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
@@ -391,30 +632,6 @@ def wants_start_on_open(status: SessionStatus) -> bool:
     if delayed or status.starting or idle_reason == IdleReason.OWNER_LEFT:
         return False
     return status.policy in (Policy.AUTO, Policy.ON_OPEN) or idle_reason == IdleReason.NEXT_LOOK
-
-
-def _can_stop(session: TaskSession, execution: ExecutorRunning | None) -> bool:
-    live = execution is not None and execution.status != ExecutorStatus.STOPPED
-    return live or (session.desired_state == DesiredState.RUNNING and session.state not in ENDED_STATES)
-
-
-def _workspace_button(execution: ExecutorRunning | None, assessment: Assessment) -> Any:
-    ready = execution is not None and execution.status in (ExecutorStatus.READY, ExecutorStatus.STARTING)
-    if not ready and assess_mode(assessment, Mode.WORKSPACE_ONLY).allowed:
-        return WORKSPACE
-    return None
-
-
-def _prompt_contexts(session: TaskSession) -> dict[str, Any]:
-    shown = (PromptState.QUEUED, PromptState.SENDING, PromptState.HELD, PromptState.INTERRUPTED)
-    rows = list(session.prompts.filter(state__in=shown, resent_as=None, continued_by=None))
-    found: dict[str, list[dict[str, Any]]] = {"queue": [], "unsettled": []}
-    for row in rows:
-        waits = row.state in (PromptState.QUEUED, PromptState.SENDING)
-        shown_row = {"prompt": row, "word": PROMPT_STATE_LABELS[row.state]}
-        shown_row["files"] = attached_files(session, row.attachments)
-        found["queue" if waits else "unsettled"].append(shown_row)
-    return {**found, "is_silent": not rows and not session.messages.exists()}
 
 
 def evidence_lines(evidence: dict[str, Any]) -> list[tuple[str, str]]:

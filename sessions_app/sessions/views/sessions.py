@@ -27,7 +27,7 @@ from sessions_app.prompts.rules.attachments import MAX_FILES, MAX_TOTAL_BYTES, t
 from sessions_app.prompts.services import accepted_blocks, check_files, continue_interrupted
 from sessions_app.recovery.services import policies
 from sessions_app.sessions.services import intents
-from sessions_app.sessions.views.session_state import hide_login, session_context
+from sessions_app.sessions.views.session_state import session_context
 from sessions_app.stream import services as output_limits
 from sessions_app.stream.views import last_messages, messages_around, read_whole_message, render_messages
 from sessions_app.waits import services as waits
@@ -43,8 +43,8 @@ def show_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
     # ``last_seq`` is older than the messages below: a message that arrives in between is sent again by the live
     # updates. Read in the other order, it would be missing from the page.
     writes = may_write_session(request.user, row)
-    context = {"last_seq": row.last_seq, **session_context(row, writes=writes)}
-    hide_login(request.user, row, context)
+    context: dict[str, Any] = {"last_seq": row.last_seq}
+    context |= session_context(row, writes=writes, user=request.user)
     messages, older, is_past = _page_of_messages(request, row)
     context |= {
         "messages_html": render_messages(messages, request.user),

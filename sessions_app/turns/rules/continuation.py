@@ -78,8 +78,10 @@ def should_continue(facts: ContinueFacts) -> bool:
 
     If the user has queued a newer prompt, that one is sent instead, with the note about the interruption.
     """
-    on = facts.policy == Policy.AUTO if facts.setting is None else facts.setting
-    return on and was_interrupted(facts) and not facts.stopped_by_user and not facts.user_prompt_queued
+    is_on = facts.setting
+    if is_on is None:
+        is_on = facts.policy == Policy.AUTO
+    return is_on and was_interrupted(facts) and not facts.stopped_by_user and not facts.user_prompt_queued
 
 
 def continue_prompt(facts: Interruption) -> str:
@@ -139,8 +141,9 @@ def cut_off_sentence(facts: Interruption, process_count: int) -> str:
 
 def _enumerated(items: Sequence[str], count: int) -> str:
     named = [" ".join(item.split()) for item in items[:_MAX_NAMED]]
-    more = [f"{count - len(named)} more"] if count > len(named) else []
-    return "; ".join([*named, *more])
+    if count > len(named):
+        named.append(f"{count - len(named)} more")
+    return "; ".join(named)
 
 
 def interrupted_wait_note(wait: InterruptedWait) -> str:
@@ -158,9 +161,12 @@ def interrupted_wait_prompt(wait: InterruptedWait) -> str:
 
 def _wait_ended(wait: InterruptedWait) -> str:
     what = {"tool_result": "the result of a tool"}.get(wait.kind, "an external result")
-    name = f"{what}: “{' '.join(wait.reason.split())}”" if wait.reason.strip() else what
-    until = f" until {wait.deadline}" if wait.deadline else ""
-    return f"This session waited{until} for {name}. Nobody answered, so the wait was ended."
+    reason, until = " ".join(wait.reason.split()), ""
+    if reason:
+        what = f"{what}: “{reason}”"
+    if wait.deadline:
+        until = f" until {wait.deadline}"
+    return f"This session waited{until} for {what}. Nobody answered, so the wait was ended."
 
 
 def _what_is_known(facts: Interruption) -> list[str]:
@@ -175,9 +181,12 @@ def _what_is_known(facts: Interruption) -> list[str]:
 def _listed(items: Sequence[str]) -> str:
     lines = [f"- {' '.join(item.split())}" for item in items[:_MAX_LISTED]]
     more = len(items) - _MAX_LISTED
-    return "\n".join([*lines, f"- and {more} more"] if more > 0 else lines)
+    if more > 0:
+        lines.append(f"- and {more} more")
+    return "\n".join(lines)
 
 
 def _quoted(text: str) -> str:
-    cut = text if len(text) <= _REQUEST_CHARS else text[:_REQUEST_CHARS] + " … [cut]"
-    return "\n".join(f"> {line}".rstrip() for line in cut.strip().splitlines())
+    if len(text) > _REQUEST_CHARS:
+        text = f"{text[:_REQUEST_CHARS]} … [cut]"
+    return "\n".join(f"> {line}".rstrip() for line in text.strip().splitlines())

@@ -51,11 +51,13 @@ class Retry:
     """Earliest time of the retry; None: as soon as possible."""
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """The retry as a sentence for people."""
         if self.trouble == LOGGED_OUT:
             return "A login has ended. The prompt is sent again."
-        when = f"at {self.at:%H:%M:%S} UTC" if self.at else "soon"
+        when = "soon"
+        if self.at:
+            when = f"at {self.at:%H:%M:%S} UTC"
         words = TROUBLE_SENTENCES.get(self.trouble, "The turn failed.")
         return f"{words} The turn is retried {when} ({self.attempt} of {self.of})."
 

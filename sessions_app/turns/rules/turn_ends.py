@@ -38,8 +38,9 @@ _DECORATION: Final = re.compile(r"^(?:[^\w\"'(]|_)+")
 
 def recorded_stop_reason(reason: object) -> str:
     """Return the stop reason of a journal line as it is recorded; ``NO_STOP_REASON`` for a null or blank one."""
-    text = "" if reason is None else str(reason).strip()
-    return text or NO_STOP_REASON
+    if reason is None:
+        return NO_STOP_REASON
+    return str(reason).strip() or NO_STOP_REASON
 
 
 def early_stop_sentence(stop_reason: str) -> str:
