@@ -126,8 +126,8 @@ def _remove_tree(going: Path) -> None:
     """Remove a tree of any depth, including parts that an agent made read-only; follows no link."""
     if _run_rm(going):
         subprocess.run(["chmod", "-R", "u+rwX", "--", str(going)], capture_output=True, check=False)
-        if said := _run_rm(going):
-            raise OSError(f"{going} cannot be removed: {said}")
+        if failure := _run_rm(going):
+            raise OSError(f"{going} cannot be removed: {failure}")
 
 
 def _run_rm(path: Path) -> str:

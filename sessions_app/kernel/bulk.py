@@ -69,9 +69,9 @@ def insert_row(instance: models.Model) -> None:
 def update_row(instance: models.Model, names: Collection[str]) -> None:
     """Write these fields and the ``auto_now`` fields of an instance, as ``save`` would, but send no signal."""
     model = type(instance)
-    asked = tuple(sorted({*names, *_auto_now_fields(model)}))
-    values = [_field(model, name).pre_save(instance, False) for name in asked]
-    update_rows(model, asked, [(*values, instance.pk)])
+    written = tuple(sorted({*names, *_auto_now_fields(model)}))
+    values = [_field(model, name).pre_save(instance, False) for name in written]
+    update_rows(model, written, [(*values, instance.pk)])
 
 
 def update_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row], *, grow: str = "") -> int:

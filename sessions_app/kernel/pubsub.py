@@ -72,10 +72,10 @@ class Relay(threading.Thread):
     def __init__(self, directory: str, hear: Callable[[], None]):
         super().__init__(name="wake-ups", daemon=True)
         self.here, self.hear = _host_id(socket.gethostname(), directory), hear
-        self.ear, self._mouth = socket.socketpair()
+        self.listener, self._sender = socket.socketpair()
         """A descriptor that is readable while a wake-up waits to be published."""
-        self.ear.setblocking(False)
-        self._mouth.setblocking(False)
+        self.listener.setblocking(False)
+        self._sender.setblocking(False)
         self._over = threading.Event()
         self._is_broken = False
 
@@ -87,7 +87,7 @@ class Relay(threading.Thread):
     def tell(self) -> None:
         """Wake the other hosts, soon and from another thread; many calls at once are one. Never blocks, never fails."""
         with suppress(OSError):  # the buffer is full, so a wake-up is waiting already
-            self._mouth.send(b"!")
+            self._sender.send(b"!")
 
     def end(self) -> None:
         """End the relay."""
@@ -97,7 +97,7 @@ class Relay(threading.Thread):
     def run(self) -> None:
         """Listen until the end; reconnect when the connection breaks."""
         way = configured_pubsub()
-        with self.ear, self._mouth:
+        with self.listener, self._sender:
             while not self.is_over:
                 try:
                     way.serve(self)
@@ -121,7 +121,7 @@ class Relay(threading.Thread):
     def wait_for_request(self) -> bool:
         """Return whether a wake-up waited to be published, and consume it."""
         try:
-            return bool(self.ear.recv(4096))
+            return bool(self.listener.recv(4096))
         except BlockingIOError:
             return False
 
@@ -149,7 +149,7 @@ class PostgresPubSub(PubSub):
             session.execute(f"LISTEN {CHANNEL}")
             relay.connected()
             while not relay.is_over:
-                select.select([session, relay.ear], [], [], CHECK_EVERY)
+                select.select([session, relay.listener], [], [], CHECK_EVERY)
                 # The driver calls the handler only while it executes a statement, so execute one in either case.
                 if relay.wait_for_request():
                     session.execute(_NOTIFY, (CHANNEL, relay.here))

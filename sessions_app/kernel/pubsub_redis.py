@@ -71,7 +71,7 @@ async def _send_publications(relay: Relay) -> None:
     """Publish for the relay; a failure breaks the connection, so that the relay reconnects."""
     loop = asyncio.get_running_loop()
     while True:
-        await loop.sock_recv(relay.ear, 4096)
+        await loop.sock_recv(relay.listener, 4096)
         if relay.is_over:
             return
         await _publish(relay.here)

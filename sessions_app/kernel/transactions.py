@@ -439,8 +439,8 @@ def _may_change_status(event: NewEvent) -> bool:
 
 def _best_token(run: Turn) -> WaitKeyState | None:
     """Return the most usable state among the keys of what the run still waits for."""
-    asked = PermissionRequest.objects.filter(run=run, state=states.PermissionState.PENDING).values("id")
-    waited = Q(wait_id=run.wait_id) & ~Q(wait_kind=WaitKind.PERMISSION) | Q(wait_id__in=asked)
+    pending = PermissionRequest.objects.filter(run=run, state=states.PermissionState.PENDING).values("id")
+    waited = Q(wait_id=run.wait_id) & ~Q(wait_kind=WaitKind.PERMISSION) | Q(wait_id__in=pending)
     now = timezone.now()
     return most_usable_state(token.state(now) for token in WaitKey.objects.filter(waited, run=run))
 

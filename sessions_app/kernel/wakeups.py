@@ -109,11 +109,11 @@ def open_listener() -> socket.socket:
 
 def _start_relay(listener: socket.socket) -> None:
     """Start this process's relay, which passes wake-ups from other hosts to all of its listeners."""
-    mine = os.getpid()
+    pid = os.getpid()
     _listeners.add(listener)
-    if mine not in _relays:
-        _relays[mine] = pubsub.Relay(str(socket_directory()), lambda: _notify_sockets(f"{mine}-*.sock"))
-        _relays[mine].start()
+    if pid not in _relays:
+        _relays[pid] = pubsub.Relay(str(socket_directory()), lambda: _notify_sockets(f"{pid}-*.sock"))
+        _relays[pid].start()
 
 
 def close_listener(listener: socket.socket) -> None:

@@ -97,8 +97,8 @@ def newest_run(session: TaskSession) -> Turn | None:
 
 def newest_runs(sessions: Collection[uuid.UUID]) -> dict[uuid.UUID, Turn]:
     """Return the run with the latest start of each session that has one, by session; one query."""
-    mine = Turn.objects.filter(session=models.OuterRef("session")).order_by("-started_at", "-id")
-    found = Turn.objects.filter(session__in=sessions, id=models.Subquery(mine.values("id")[:1]))
+    of_session = Turn.objects.filter(session=models.OuterRef("session")).order_by("-started_at", "-id")
+    found = Turn.objects.filter(session__in=sessions, id=models.Subquery(of_session.values("id")[:1]))
     return {run.session_id: run for run in found}
 
 

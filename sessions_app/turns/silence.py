@@ -56,8 +56,8 @@ def report_ignored_cancels(held: Mapping[uuid.UUID, Lease]) -> int:
     if not held:
         return 0
     return sum(
-        guard_job(run.session_id, "its ignored cancel", _record_ignored_cancel, run, asked_at, held[run.session_id])
-        for run, asked_at in _load_ignored(held)
+        guard_job(run.session_id, "its ignored cancel", _record_ignored_cancel, run, requested_at, held[run.session_id])
+        for run, requested_at in _load_ignored(held)
     )
 
 
@@ -76,11 +76,11 @@ def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[tuple[Turn, datetime]]:
     return list(found.values())
 
 
-def _record_ignored_cancel(run: Turn, asked_at: datetime, lease: Lease) -> bool:
+def _record_ignored_cancel(run: Turn, requested_at: datetime, lease: Lease) -> bool:
     with session_transaction(run.session_id, lease) as transaction:
         if transaction.open_turn is None or transaction.open_turn.id != run.id:
             return False  # the turn has ended since it was read
-        ignored = {"run_id": str(run.id), "since": asked_at.isoformat()}
+        ignored = {"run_id": str(run.id), "since": requested_at.isoformat()}
         transaction.set_fields(metadata={**transaction.session.metadata, CANCEL_IGNORED: ignored})
         transaction.record_event(RunCancelIgnored(message_id=run.message_id, **ignored))
     return True
@@ -100,8 +100,8 @@ def report_stalled_turns(held: Mapping[uuid.UUID, Lease]) -> int:
         return 0
     since = timezone.now() - timedelta(seconds=settings.KANDEV_STALL_NOTICE)
     return sum(
-        guard_job(run.session_id, "its silence", _record_stall, run, heard, held[run.session_id])
-        for run, heard in _load_silent_runs(since)
+        guard_job(run.session_id, "its silence", _record_stall, run, since_output, held[run.session_id])
+        for run, since_output in _load_silent_runs(since)
         if run.session_id in held
     )
 
@@ -156,15 +156,15 @@ def _load_silent_runs(since: datetime) -> list[tuple[Turn, datetime]]:
     working = Turn.objects.filter(
         state=RunState.RUNNING, has_process=True, started_at__lte=since, session__stalled_since=None
     )
-    rows = working.annotate(heard=Subquery(newest.values("at")[:1])).filter(heard__lte=since)
-    return [(row, row.heard) for row in rows]
+    rows = working.annotate(newest_output=Subquery(newest.values("at")[:1])).filter(newest_output__lte=since)
+    return [(row, row.newest_output) for row in rows]
 
 
-def _record_stall(run: Turn, heard: datetime, lease: Lease) -> bool:
+def _record_stall(run: Turn, since_output: datetime, lease: Lease) -> bool:
     with session_transaction(run.session_id, lease) as transaction:
         if transaction.open_turn is None or transaction.open_turn.id != run.id:
             return False
-        transaction.set_fields(stalled_since=heard)
+        transaction.set_fields(stalled_since=since_output)
         tools = ConversationUpdate(transaction).unfinished_tools()
-        transaction.record_event(RunStalled(run_id=str(run.id), since=heard.isoformat(), unfinished_tools=tools))
+        transaction.record_event(RunStalled(run_id=str(run.id), since=since_output.isoformat(), unfinished_tools=tools))
     return True

@@ -244,13 +244,13 @@ async def send_work(request: web.Request, packed: Mapping[str, Any], bundle: IO[
 
 def _expected_hash(request: web.Request) -> str | None:
     """Return the expected content of If-Match: a hash, ``*`` for any, None for no file."""
-    given = request.headers.getall("If-Match", [])
-    if not given:
+    headers = request.headers.getall("If-Match", [])
+    if not headers:
         return None
     found = None
-    if len(given) == 1:
-        found = _HASH.fullmatch(given[0].strip())
-    if found is None and given != [ANY_CONTENT]:
+    if len(headers) == 1:
+        found = _HASH.fullmatch(headers[0].strip())
+    if found is None and headers != [ANY_CONTENT]:
         raise validation_error("If-Match must be the hash of the file, or *", field="If-Match")
     if found:
         return found[1]

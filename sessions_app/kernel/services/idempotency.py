@@ -19,16 +19,16 @@ IdempotencyMark = dict[str, str]
 KEY_LIMIT = 128
 
 
-def mark_request(key: str, asked: Mapping[str, Any]) -> IdempotencyMark:
+def mark_request(key: str, values: Mapping[str, Any]) -> IdempotencyMark:
     """Return what identifies a request with an idempotency key; empty without one. Raises Invalid.
 
-    ``asked`` may contain megabytes, so this is not for transactions.
+    ``values`` may contain megabytes, so this is not for transactions.
     """
     if not key:
         return {}
     if len(key) > KEY_LIMIT or not key.isprintable():
         raise Invalid(f"idempotency_key must be 1 to {KEY_LIMIT} printable characters.", field="idempotency_key")
-    return {"idempotency_key": key, "asked": _digest(asked)}
+    return {"idempotency_key": key, "asked": _digest(values)}
 
 
 def create_once(
@@ -63,8 +63,8 @@ def _find_existing(rows: models.QuerySet[Row], mark: IdempotencyMark) -> Row | N
     return earlier
 
 
-def _digest(asked: Mapping[str, Any]) -> str:
+def _digest(request: Mapping[str, Any]) -> str:
     """Return a digest of the request; empty values count as not given."""
     begin_costly_work("a digest of a request")
-    values = {name: str(value) for name, value in asked.items() if value not in (None, "")}
+    values = {name: str(value) for name, value in request.items() if value not in (None, "")}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

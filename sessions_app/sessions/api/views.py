@@ -54,12 +54,12 @@ class SessionListCreateView(TaskApiView):
 
         Repeating the request with the same ``idempotency_key`` on the same task returns the same session, with 200.
         """
-        asked = self.body(NewSessionSerializer, task=self.task)
-        profile, executor, key = (asked.pop(name) for name in ("agent_profile", "executor", "idempotency_key"))
-        if files := parse_files(asked):
-            asked["files"] = files
-        mark = tasks.mark_session(profile, executor, key, **asked)
-        made, new = tasks.create_session_once(request.user, self.task, profile, executor, mark, **asked)
+        values = self.body(NewSessionSerializer, task=self.task)
+        profile, executor, key = (values.pop(name) for name in ("agent_profile", "executor", "idempotency_key"))
+        if files := parse_files(values):
+            values["files"] = files
+        mark = tasks.mark_session(profile, executor, key, **values)
+        made, new = tasks.create_session_once(request.user, self.task, profile, executor, mark, **values)
         row = visible_sessions(request.user).get(id=made.id)
         return self.show(SessionSerializer, row, 201 if new else 200)
 
@@ -153,9 +153,9 @@ class SessionCloseView(SessionActionView):
     @document_responses({202: StatusAnswerSerializer}, 400, 404, 409, request=CloseRequestSerializer)
     def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Close a session permanently."""
-        asked = self.body(CloseRequestSerializer)
-        delete = asked["delete_transcript"]
-        intents.request_close(self.session.id, request.user, asked["as"], delete_transcript=delete)
+        values = self.body(CloseRequestSerializer)
+        delete = values["delete_transcript"]
+        intents.request_close(self.session.id, request.user, values["as"], delete_transcript=delete)
         return self.status_response()
 
 
@@ -170,8 +170,8 @@ class SessionSettingsView(SessionApiView):
     @document_responses({202: AgentSettingsSerializer}, 400, 404, 409, request=SettingRequestSerializer)
     def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Request a change of one setting; a running agent gets it at once, any other with its next start."""
-        asked = self.body(SettingRequestSerializer)
-        request_setting(self.session.id, request.user, asked["setting"], asked["value"])
+        values = self.body(SettingRequestSerializer)
+        request_setting(self.session.id, request.user, values["setting"], values["value"])
         return self.show(AgentSettingsSerializer, agent_settings_document(self.session), 202)
 
 
@@ -181,7 +181,7 @@ class SessionBulkView(ApiView):
     @document_responses({200: BulkAnswerSerializer}, 400, request=BulkRequestSerializer)
     def post(self, request: UserRequest) -> Response:
         """Resume or stop many sessions. Each has its own result; one that fails does not affect the others."""
-        asked = self.body(BulkRequestSerializer)
+        values = self.body(BulkRequestSerializer)
         return self.show(
-            BulkAnswerSerializer, {"results": request_many(request.user, asked["action"], asked["sessions"])}
+            BulkAnswerSerializer, {"results": request_many(request.user, values["action"], values["sessions"])}
         )

@@ -75,8 +75,9 @@ def _because(reason: Reason) -> Callable[[situation_texts.Facts], bool]:
 
 
 def _has_given_up(f: situation_texts.Facts) -> bool:
-    said = f.assessment.resume_reason if f.assessment is not None and f.is_resting else None
-    return f.session_state == SessionState.FAILED or said is Reason.GAVE_UP
+    if f.session_state == SessionState.FAILED:
+        return True
+    return f.is_resting and f.assessment is not None and f.assessment.resume_reason is Reason.GAVE_UP
 
 
 def waits_by_policy(f: SituationFacts) -> bool:

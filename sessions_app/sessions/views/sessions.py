@@ -67,11 +67,11 @@ def show_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
 def earlier_messages(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
     """Return the messages before ``?before=SEQ`` as ``{messages: [html], older_than}``, oldest first."""
     messages, older = last_messages(find_session(request, task_id, session_id), queried_number(request, "before"))
-    told = {
+    page = {
         "messages": [item["html"] for item in render_messages(messages, request.user)],
         "older_than": messages[0].seq if older else None,
     }
-    return JsonResponse(told)
+    return JsonResponse(page)
 
 
 MAX_PART: Final = 1_000_000
@@ -208,10 +208,10 @@ def run_and_redirect(request: UserHttpRequest, do: Callable[[], Any], *page: Any
         do()
     except SessionsError as error:
         if by_script:
-            told: dict[str, Any] = {"code": error.code, "message": error.message}
+            answer: dict[str, Any] = {"code": error.code, "message": error.message}
             if isinstance(error, WrongAnswer):
-                told["fields"] = error.by_input
-            return JsonResponse(told, status=409)
+                answer["fields"] = error.by_input
+            return JsonResponse(answer, status=409)
         if isinstance(error, PermissionPending | WrongAnswer):
             raise
         messages.error(request, error.message)
