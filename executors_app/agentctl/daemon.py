@@ -9,7 +9,8 @@ import os
 import pkgutil
 import signal
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,9 @@ from executors_app.agentctl import drivers as driver_package
 from executors_app.agentctl.agent_lifecycle import DriverFactory
 from executors_app.agentctl.command_line import bracketed_host
 from executors_app.agentctl.http.connections import serve_app
-from executors_app.agentctl.http.server import EventStreams, build_app
+from executors_app.agentctl.http.event_streams import EventStreams
+from executors_app.agentctl.http.server import BODY_LIMIT, AuthMiddleware, CommandApi
+from executors_app.agentctl.http.workspace_api import WorkspaceApi
 from executors_app.agentctl.jobs.files import wait_for_guards
 from executors_app.agentctl.process import forked_guard, guard_client, subreaper
 from executors_app.agentctl.sidecar import Execution, Sidecar
@@ -73,6 +76,22 @@ def load_drivers() -> Mapping[str, DriverFactory]:
     names = [module.name for module in pkgutil.iter_modules(driver_package.__path__)]
     modules = {name: importlib.import_module(f"{driver_package.__name__}.{name}") for name in names}
     return {name: module.create for name, module in modules.items() if hasattr(module, "create")}
+
+
+def build_app(
+    sidecar: Sidecar, streams: EventStreams, token: str, host: str, port: int, *, users: Collection[int] | None = None
+) -> web.Application:
+    """Build the application of an agentctl that listens on ``host:port``; ``users`` as in ``AuthMiddleware``."""
+
+    def on_contact() -> None:
+        sidecar.last_contact = time.monotonic()
+
+    names = () if users is None else ("localhost",)  # a Unix socket has no port
+    auth = AuthMiddleware(token, host, port, on_contact, names, users=users)
+    app = web.Application(middlewares=auth.middlewares(), client_max_size=BODY_LIMIT)
+    app.add_routes(CommandApi(sidecar, streams).routes())
+    app.add_routes(WorkspaceApi(sidecar.workspace, sidecar.snapshots).routes())
+    return app
 
 
 async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str, DriverFactory]) -> None:

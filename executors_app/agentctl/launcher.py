@@ -23,9 +23,9 @@ from typing import Final
 
 from executors_app.agentctl import __main__ as agentctl
 from executors_app.agentctl.command_line import log_to_stderr
-from executors_app.agentctl.daemon import load_drivers
+from executors_app.agentctl.daemon import build_app, load_drivers
 from executors_app.agentctl.http.connections import serve_app
-from executors_app.agentctl.http.server import EventStreams, build_app
+from executors_app.agentctl.http.event_streams import EventStreams
 from executors_app.agentctl.process import forked_guard
 from executors_app.agentctl.sidecar import Execution, Sidecar
 from executors_app.machine import sockets

@@ -18,8 +18,7 @@ import aiohttp
 from django.conf import settings
 from django.db import DatabaseError
 
-from executors_app.agentctl_client.client import AgentctlClient
-from executors_app.agentctl_client.http_client import open_connection_pool
+from executors_app.agentctl_client.client import AgentctlClient, open_connection_pool
 from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime

@@ -13,9 +13,9 @@ import aiohttp
 import orjson
 
 from executors_app.agentctl.agent_lifecycle import DriverFactory
-from executors_app.agentctl.daemon import listen_tcp
+from executors_app.agentctl.daemon import build_app, listen_tcp
 from executors_app.agentctl.http.connections import serve_app
-from executors_app.agentctl.http.server import EventStreams, build_app
+from executors_app.agentctl.http.event_streams import EventStreams
 from executors_app.agentctl.sidecar import Execution, Sidecar
 from executors_app.wire.journal_files import journal_directory, read_lines
 from executors_app.wire.protocol import GENERATION_HEADER

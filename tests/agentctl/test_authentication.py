@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from executors_app import __version__
-from executors_app.agentctl.http.requests import AuthMiddleware, host_of
+from executors_app.agentctl.http.server import AuthMiddleware, host_of
 from executors_app.wire.protocol import GENERATION_HEADER
 from tests.agentctl.running import TOKEN, Running, agentctl
 

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from executors_app.agentctl import journal as journals
-from executors_app.agentctl.http.server import FRAME_BYTES
+from executors_app.agentctl.http.event_streams import FRAME_BYTES
 from executors_app.agentctl.state_files import write_all
 from executors_app.wire.protocol import JournalKind
 from tests.agentctl.running import Running, agentctl

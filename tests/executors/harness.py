@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from executors_app.agentctl_client.client import AgentctlClient
-from executors_app.agentctl_client.http_client import tls_trust
+from executors_app.agentctl_client.client import AgentctlClient, tls_trust
 from executors_app.runtimes import Runtime
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation
 from executors_app.wire.launch_tokens import bearer_token

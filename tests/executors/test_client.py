@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, web
 
-from executors_app.agentctl_client.client import AgentctlClient
-from executors_app.agentctl_client.http_client import open_connection_pool
+from executors_app.agentctl_client.client import AgentctlClient, open_connection_pool
 from executors_app.wire.errors import (
     AgentctlForeign,
     AgentctlRefused,
@@ -230,7 +229,7 @@ async def test_no_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_endless_response_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executors_app.agentctl_client.http_client.MAX_ANSWER", 1_000_000)
+    monkeypatch.setattr("executors_app.agentctl_client.client.MAX_ANSWER", 1_000_000)
     async with fake_agentctl.flooding_server(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536) as url:
         with pytest.raises(AgentctlForeign) as caught:
             await client_of(url).read_file("x")
@@ -265,7 +264,7 @@ async def test_each_frame_of_the_event_stream_is_a_batch_of_lines() -> None:
 
 
 async def test_frame_beyond_the_limit_ends_only_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executors_app.agentctl_client.http_client.SOCKET_MESSAGE_LIMIT", 100_000)
+    monkeypatch.setattr("executors_app.agentctl_client.client.SOCKET_MESSAGE_LIMIT", 100_000)
     agentctl = RecordingAgentctl()
     agentctl.frames = ['{"seq":4,"epoch":"e","ts":1,"kind":"log","text":"' + "x" * 200_000 + '"}']
     async with running(agentctl) as url:

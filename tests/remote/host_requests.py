@@ -9,7 +9,7 @@ from typing import Any
 
 from yarl import URL
 
-from executors_app.agentctl_client.http_client import open_connection_pool, tls_trust
+from executors_app.agentctl_client.client import open_connection_pool, tls_trust
 from tests.executors.launches import TOKEN as INSTANCE_TOKEN
 from tests.remote.machines import TOKEN, Machine
 

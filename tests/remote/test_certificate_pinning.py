@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.agentctl.host.certificate import load_or_create_certificate
-from executors_app.agentctl_client.client import AgentctlClient
-from executors_app.agentctl_client.http_client import open_connection_pool
+from executors_app.agentctl_client.client import AgentctlClient, open_connection_pool
 from executors_app.runtimes.remote.config import HostConfig
 from executors_app.runtimes.remote.hosts import HostClient
 from executors_app.wire.errors import AgentctlForeign

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from executors_app.agentctl_client.http_client import tls_trust
+from executors_app.agentctl_client.client import tls_trust
 from executors_app.runtimes.remote.config import read_host_config
 from executors_app.wire.errors import RuntimeUnavailable
 

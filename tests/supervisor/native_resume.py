@@ -11,8 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
-from executors_app.agentctl.daemon import listen_tcp, load_drivers
-from executors_app.agentctl.http.server import EventStreams, build_app
+from executors_app.agentctl.daemon import build_app, listen_tcp, load_drivers
+from executors_app.agentctl.http.event_streams import EventStreams
 from executors_app.agentctl.sidecar import Execution, Sidecar
 from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.wire.errors import AgentctlRefused

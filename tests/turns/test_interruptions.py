@@ -8,7 +8,6 @@ import pytest
 
 from sessions_app.models import Prompt, TaskSession, session_transaction
 from sessions_app.prompts import services as prompts
-from sessions_app.prompts.services import prompt_context
 from sessions_app.sessions.services import intents
 from sessions_app.turns.interruptions import interrupt_turn
 from tests.supervisor.journals import Journal, ingest
@@ -151,7 +150,7 @@ def test_continue_prompt_has_the_run_id_and_lists_lost_work() -> None:
 
 def test_next_prompt_describes_the_interrupted_request() -> None:
     session = interrupted_session(queued="user")
-    context = prompt_context.context_before(session, session.prompts.get(message_id="p2"))
+    context = prompts.context_before(session, session.prompts.get(message_id="p2"))
     assert "> write it" in context
     assert "- rm -r build" in context
     assert "Verify what is there before you repeat" in context
@@ -164,10 +163,10 @@ def test_workspace_findings_are_added_to_continue_and_next_prompts() -> None:
         prompts.add_workspace_findings(transaction, ["modified parser.py", "added new.py"], ["npm run dev"])
     session = fresh(session)
     row, later = session.prompts.get(kind="continue"), Prompt(kind="user", text="and then")
-    for text in (row.text, prompt_context.context_before(session, later)):
+    for text in (row.text, prompts.context_before(session, later)):
         for line in ("> write it", "- rm -r build", "- modified parser.py", "- added new.py", "- npm run dev"):
             assert line in text
-    assert prompt_context.context_before(session, row) == ""
+    assert prompts.context_before(session, row) == ""
 
 
 def snapshot(journal: Journal, commit: str) -> dict[str, Any]:

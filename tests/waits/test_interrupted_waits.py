@@ -16,7 +16,6 @@ from sessions_app.models import AttentionItem, Prompt, Supervisor, TaskSession, 
 from sessions_app.notifications.delivery import render_email, webhook_payload
 from sessions_app.prompts import services as prompts
 from sessions_app.prompts.delivery import claim_next_prompt
-from sessions_app.prompts.services import intents
 from sessions_app.sessions.services.status import session_status
 from sessions_app.waits import services as waits
 from sessions_app.waits.expiry import expire_waits
@@ -82,7 +81,7 @@ def test_status_is_read_in_a_transaction_without_searching_the_reason() -> None:
 
 def test_next_prompt_mentions_the_interrupted_wait_once() -> None:
     session = interrupted(WaitKind.TOOL_RESULT, "The scan")
-    intents.queue_prompt(session.id, "p1", "What now?", make_user())
+    prompts.queue_prompt(session.id, "p1", "What now?", make_user())
     text = sent(session)
     assert text.startswith("[Note by the system: This session waited until ")
     assert "for the result of a tool: “The scan”. Nobody answered, so the wait was ended." in text

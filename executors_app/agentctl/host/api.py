@@ -15,7 +15,8 @@ from executors_app import __version__
 from executors_app.agentctl.host.instance_requests import parse_observe_timeout, parse_order, parse_proof, parse_uuid
 from executors_app.agentctl.host.instances import InstanceManager
 from executors_app.agentctl.host.proxy import InstanceProxy
-from executors_app.agentctl.http.requests import (
+from executors_app.agentctl.http.server import (
+    BODY_LIMIT,
     AuthMiddleware,
     error_response,
     json_response,
@@ -23,7 +24,6 @@ from executors_app.agentctl.http.requests import (
     parse_number,
     read_json_object,
 )
-from executors_app.agentctl.http.server import BODY_LIMIT
 from executors_app.agentctl.http.workspace_api import send_work
 from executors_app.wire.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
 from executors_app.wire.protocol import PROTOCOL_VERSION

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from executors_app.agentctl.http.requests import parse_identifier, parse_text
+from executors_app.agentctl.http.server import parse_identifier, parse_text
 from executors_app.wire.protocol import validation_error
 
 _MIN_TOKEN_LENGTH: Final = 16

@@ -14,7 +14,7 @@ from typing import Final
 
 from executors_app.agentctl.command_line import parse_address
 from executors_app.agentctl.host.certificate import Certificate, load_or_create_certificate
-from executors_app.agentctl.http.requests import host_of
+from executors_app.agentctl.http.server import host_of
 
 _MIN_TOKEN_LENGTH: Final = 16
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")

@@ -11,8 +11,7 @@ import aiohttp
 from aiohttp import WSCloseCode, WSMsgType, web
 from yarl import URL
 
-from executors_app.agentctl.http.requests import HEARTBEAT_INTERVAL, error_response, websocket_for
-from executors_app.agentctl.http.server import BODY_LIMIT
+from executors_app.agentctl.http.server import BODY_LIMIT, HEARTBEAT_INTERVAL, error_response, websocket_for
 from executors_app.machine.listeners import LOCAL_HOST_HEADER, AgentctlListener, LocalConnector, connector_url
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.protocol import GENERATION_HEADER, SOCKET_MESSAGE_LIMIT, ApiError, Code

@@ -1,206 +1,37 @@
-"""The HTTP API of agentctl except the workspace, and the journal as a WebSocket stream (``GET /events``)."""
+"""The HTTP API of agentctl except the workspace: check a request, carry out its command, and shape the answer.
+
+A request needs the right Host header, peer user and bearer token, and must not come from a browser. Every known field
+is checked, unknown ones are ignored.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import errno
+import hmac
+import ipaddress
 import logging
-import time
+import math
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import orjson
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import web
 
-from executors_app.agentctl.http.requests import (
-    CLOSE_TIMEOUT,
-    AuthMiddleware,
-    json_response,
-    parse_flag,
-    parse_identifier,
-    parse_number,
-    parse_objects,
-    parse_optional_object,
-    parse_seconds,
-    parse_setting_change,
-    parse_start_request,
-    parse_text,
-    parse_wait,
-    read_generation,
-    read_json_object,
-    websocket_for,
-)
-from executors_app.agentctl.http.workspace_api import WorkspaceApi
-from executors_app.agentctl.jobs.requests import parse_job_request
-from executors_app.agentctl.journal import Journal, JournalDamaged
-from executors_app.agentctl.process.async_io import StateNotifier
+from executors_app.agentctl.drivers import LoginRequest, StartFailed, StartRequest, Strategy
+from executors_app.agentctl.http.connections import admit_connection
 from executors_app.agentctl.process.job_process import KEPT_BYTES
-from executors_app.agentctl.sidecar import Sidecar
-from executors_app.agentctl.state_files import GenerationFence
-from executors_app.wire.protocol import CLOSE_STALE_GENERATION
+from executors_app.machine import sockets
+from executors_app.wire.agent_settings import is_identifier
+from executors_app.wire.protocol import GENERATION_HEADER, ApiError, Code, LoginAction, validation_error
+
+if TYPE_CHECKING:
+    from executors_app.agentctl.http.event_streams import EventStreams
+    from executors_app.agentctl.sidecar import Sidecar
 
 logger = logging.getLogger(__name__)
-
-FRAME_BYTES: Final = 64 << 10
-_MESSAGE_LIMIT: Final = 4096
-_LAST_LINES_TIMEOUT: Final = 1.0
-"""Seconds for consumers to read the last lines when agentctl ends."""
-_OVERTAKEN: Final = (CLOSE_STALE_GENERATION, b"stale_generation")
-
-
-@dataclass(slots=True, eq=False)
-class _Stream:
-    socket: web.WebSocketResponse
-    generation: int
-    sent: int
-    trouble: str
-    """The journal's trouble as last sent to the consumer."""
-    close_request: asyncio.Future[tuple[int, bytes]]
-    """Close code and reason, once we close the stream."""
-
-    def request_close(self, code: int, reason: bytes) -> None:
-        """Ask the stream to end."""
-        if not self.close_request.done():
-            self.close_request.set_result((code, reason))
-
-
-class EventStreams:
-    """All open streams; a newer generation closes the streams of the control plane it has taken over from."""
-
-    def __init__(self, journal: Journal, fence: GenerationFence):
-        self._journal, self._fence = journal, fence
-        self._open: set[_Stream] = set()
-        self._progress = StateNotifier()
-        fence.on_newer_generation = self._close_older
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether a consumer is connected."""
-        return bool(self._open)
-
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Stream the journal until the consumer leaves; raises ApiError before the upgrade."""
-        query = request.query
-        after = parse_number(query.get("after", "0"), "after")
-        generation = parse_number(query.get("generation"), "generation")
-        socket = websocket_for(request, _MESSAGE_LIMIT)
-        self._fence.admit(generation)
-        await socket.prepare(request)
-        stream = _Stream(socket, generation, after, "", asyncio.get_running_loop().create_future())
-        if generation < self._fence.generation:  # a newer generation arrived during the upgrade
-            stream.request_close(*_OVERTAKEN)
-        await self._run(stream, query.get("epoch", ""))
-        return socket
-
-    async def _run(self, stream: _Stream, epoch: str) -> None:
-        self._open.add(stream)
-        receiver = asyncio.create_task(self._receive(stream), name="event stream in")
-        sender = asyncio.create_task(self._send(stream, epoch), name="event stream out")
-        try:
-            await asyncio.wait((receiver, stream.close_request), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            # Stop receiving before closing: otherwise the close would not wait for the consumer's close frame.
-            for task in (receiver, sender):
-                task.cancel()
-            await asyncio.wait((receiver, sender))
-            await _close_socket(stream)
-            self._open.discard(stream)
-            self._progress.notify()
-
-    # -- out ---------------------------------------------------------------------------------
-
-    async def _send(self, stream: _Stream, epoch: str) -> None:
-        try:
-            await self._send_truncated_if_needed(stream, epoch)
-            while True:
-                await self._journal.wait_for_lines(stream.sent, stream.trouble)
-                if self._journal.shown_seq > stream.sent:
-                    await self._send_lines(stream)
-                else:
-                    stream.trouble = self._journal.trouble
-                    notice = {"type": "journal", "trouble": stream.trouble}
-                    await stream.socket.send_frame(orjson.dumps(notice), WSMsgType.TEXT)
-        except (ConnectionError, RuntimeError):
-            pass  # the consumer has left; the receiving side ends the stream
-        except (JournalDamaged, OSError) as error:
-            logger.error("the journal cannot be read: %s", error)
-            stream.request_close(WSCloseCode.INTERNAL_ERROR, b"journal_unreadable")
-
-    async def _send_truncated_if_needed(self, stream: _Stream, epoch: str) -> None:
-        """Send *truncated* and start at the first line, if the consumer's cursor is not in this journal."""
-        journal = self._journal
-        is_new = not epoch and stream.sent == 0
-        if (is_new or epoch == journal.epoch) and journal.first_seq - 1 <= stream.sent <= journal.last_seq:
-            return
-        stream.sent = journal.first_seq - 1
-        truncated = {"type": "truncated", **journal.report()}
-        await stream.socket.send_frame(orjson.dumps(truncated), WSMsgType.TEXT)
-
-    async def _send_lines(self, stream: _Stream) -> None:
-        if stream.sent < self._journal.first_seq - 1:  # another consumer's ack deleted them
-            await self._send_truncated_if_needed(stream, self._journal.epoch)
-            return
-        lines = self._journal.read(stream.sent, FRAME_BYTES)
-        # Returns once the socket has taken it, so a slow consumer delays only itself.
-        await stream.socket.send_frame(_decode_frame(b"\n".join(lines)), WSMsgType.TEXT)
-        stream.sent += len(lines)
-        self._progress.notify()
-
-    # -- in ----------------------------------------------------------------------------------
-
-    async def _receive(self, stream: _Stream) -> None:
-        async for message in stream.socket:
-            if message.type == WSMsgType.TEXT:
-                self._handle_message(stream, message.data)
-
-    def _handle_message(self, stream: _Stream, data: str) -> None:
-        try:
-            message: Any = orjson.loads(data)
-            seq = message["ack"]
-        except (ValueError, TypeError, KeyError):
-            return  # a message of another protocol version
-        # An acknowledgement deletes lines: only the newest generation may do that, for lines that it was sent.
-        if isinstance(seq, int) and not isinstance(seq, bool) and stream.generation == self._fence.generation:
-            self._journal.ack(min(seq, stream.sent))
-
-    # -- ends --------------------------------------------------------------------------------
-
-    def _close_older(self, generation: int) -> None:
-        for stream in self._open:
-            if stream.generation < generation:
-                stream.request_close(*_OVERTAKEN)
-
-    async def close(self) -> None:
-        """Wait until consumers have the last lines, then close all streams."""
-        last = self._journal.shown_seq
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_LINES_TIMEOUT):
-                await self._progress.wait_for(lambda: all(stream.sent >= last for stream in self._open))
-        for stream in self._open:
-            stream.request_close(WSCloseCode.GOING_AWAY, b"agentctl_ends")
-        await self._progress.wait_for(lambda: not self._open)
-
-
-def _decode_frame(frame: bytes) -> bytes:
-    """Return the frame as valid UTF-8 even after disk damage: anything else would break the connection."""
-    try:
-        frame.decode()
-    except UnicodeDecodeError:
-        return frame.decode("utf-8", "replace").encode()
-    return frame
-
-
-async def _close_socket(stream: _Stream) -> None:
-    """Close the socket; give up on one that does not respond."""
-    if stream.close_request.done():
-        code, reason = stream.close_request.result()
-    else:
-        code, reason = (WSCloseCode.OK, b"")
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(CLOSE_TIMEOUT):
-            await stream.socket.close(code=code, message=reason)
-
 
 BODY_LIMIT: Final = 16 << 20
 _GRACE: Final = 5.0
@@ -215,23 +46,9 @@ Command = Callable[[web.Request, dict[str, Any]], Awaitable[Any]]
 Report = Callable[[], Any]
 
 
-def build_app(
-    sidecar: Sidecar, streams: EventStreams, token: str, host: str, port: int, *, users: Collection[int] | None = None
-) -> web.Application:
-    """Build the application of an agentctl that listens on ``host:port``; ``users`` as in ``AuthMiddleware``."""
+class CommandApi:
+    """The endpoints of the agent, its prompts, its jobs and its journal."""
 
-    def on_contact() -> None:
-        sidecar.last_contact = time.monotonic()
-
-    names = () if users is None else ("localhost",)  # a Unix socket has no port
-    auth = AuthMiddleware(token, host, port, on_contact, names, users=users)
-    app = web.Application(middlewares=auth.middlewares(), client_max_size=BODY_LIMIT)
-    app.add_routes(_Api(sidecar, streams).routes())
-    app.add_routes(WorkspaceApi(sidecar.workspace, sidecar.snapshots).routes())
-    return app
-
-
-class _Api:
     def __init__(self, sidecar: Sidecar, streams: EventStreams):
         self._sidecar, self._streams = sidecar, streams
 
@@ -318,9 +135,9 @@ class _Api:
         )
 
     async def _start_job(self, request: web.Request, body: dict[str, Any]) -> Any:
-        job, report = parse_job_request(body), _parse_report(request.query)
-        self._sidecar.jobs.start(job)
-        return await self._sidecar.jobs.report(job.job_id, *report)
+        report = _parse_report(request.query)
+        job_id = self._sidecar.jobs.start_requested(body)
+        return await self._sidecar.jobs.report(job_id, *report)
 
     async def _job(self, request: web.Request) -> web.Response:
         report = _parse_report(request.query)
@@ -338,3 +155,390 @@ class _Api:
 def _parse_report(query: Mapping[str, str]) -> tuple[float, int]:
     """Return for how long to wait for a job's end, and how many bytes of each stream to report."""
     return parse_wait(query, "wait", MAX_JOB_WAIT), parse_number(query.get("tail", str(KEPT_BYTES)), "tail")
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+UNAUTHENTICATED_PATHS: Final = frozenset({"/health"})
+
+HEARTBEAT_INTERVAL: Final = 30.0
+CLOSE_TIMEOUT: Final = 2.0
+"""Seconds to wait for the close frame of a WebSocket's other end."""
+_WILDCARD_HOSTS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  (compared with, not bound to)
+_CODES_BY_STATUS: Final = {
+    404: Code.NOT_FOUND,
+    405: Code.METHOD_NOT_ALLOWED,
+    413: Code.TOO_LARGE,
+    500: Code.INTERNAL_ERROR,
+}
+
+
+def json_response(body: Any, status: int = 200) -> web.Response:
+    """Return a JSON answer that must not be cached."""
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return web.Response(body=orjson.dumps(body), status=status, headers=headers, content_type="application/json")
+
+
+def error_response(status: int, code: str, message: str, details: Any = None, **more: Any) -> web.Response:
+    """Return an error in the shape of all errors."""
+    return json_response({"code": code, "message": message, "details": details or {}, **more}, status)
+
+
+def websocket_for(request: web.Request, message_limit: int) -> web.WebSocketResponse:
+    """Return the WebSocket that a request asks for, not prepared yet; raises HTTPBadRequest if it asks for none."""
+    socket = web.WebSocketResponse(
+        compress=False, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=message_limit, timeout=CLOSE_TIMEOUT
+    )
+    if not socket.can_prepare(request).ok:
+        raise web.HTTPBadRequest(reason="this endpoint is a WebSocket")
+    return socket
+
+
+class AuthMiddleware:
+    """The middlewares of a server that listens on ``host:port`` and accepts ``token``.
+
+    ``names`` are further accepted host names, with any port. ``on_contact`` is called for each authenticated request.
+    ``users`` are the only user ids whose processes may connect, at a Unix socket.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        host: str,
+        port: int,
+        on_contact: Callable[[], None],
+        names: Collection[str] = (),
+        *,
+        users: Collection[int] | None = None,
+    ):
+        self._token = token.encode()
+        self._users = users
+        self._any_address = host in _WILDCARD_HOSTS
+        others = [_with_brackets(name) for name in names]
+        known = ("127.0.0.1", "localhost", "[::1]", _with_brackets(host), *others)
+        self._hosts = {f"{name}:{port}".lower() for name in known} | {name.lower() for name in others}
+        self._on_contact = on_contact
+
+    def middlewares(self) -> list[Any]:
+        """Return the middlewares, outermost first."""
+
+        @web.middleware
+        async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+            self._check(request)
+            return await handler(request)
+
+        return [error_middleware, authenticate]
+
+    def _check(self, request: web.Request) -> None:
+        if self._users is not None and not _is_peer_of(self._users, request):
+            raise ApiError(Code.FORBIDDEN_PEER, "processes of another user are not served")
+        hosts = request.headers.getall("Host", [])
+        if len(hosts) != 1 or not self.is_our_host(hosts[0]):
+            raise ApiError(Code.FORBIDDEN_HOST, "the Host header does not name this server")
+        # Browsers send this header with a web page's WebSockets and with its requests to other sites; no client of
+        # ours does.
+        if "Origin" in request.headers:
+            raise ApiError(Code.FORBIDDEN_ORIGIN, "browsers are not served")
+        if request.path not in UNAUTHENTICATED_PATHS:
+            self._authenticate(request)
+            admit_connection(request)
+            self._on_contact()
+
+    def is_our_host(self, header: str) -> bool:
+        """Whether a Host header names this server; rejects names of web pages that resolve to it (DNS rebinding)."""
+        if header.lower() in self._hosts:
+            return True
+        return self._any_address and _is_address(header)
+
+    def _authenticate(self, request: web.Request) -> None:
+        given = request.headers.getall("Authorization", [])
+        scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        same = self.is_valid_token(request, token.strip().encode("utf-8", "surrogateescape"))
+        if scheme.lower() != "bearer" or not same:
+            raise ApiError(Code.NOT_AUTHENTICATED, "the bearer token is missing or wrong")
+
+    def is_valid_token(self, request: web.Request, bearer: bytes) -> bool:
+        """Whether ``bearer`` is the token for this request, compared in constant time."""
+        return hmac.compare_digest(bearer, self._token)
+
+
+def _is_peer_of(users: Collection[int], request: web.Request) -> bool:
+    """Whether the peer of a Unix socket is a process of one of these users."""
+    if request.transport is None:
+        connection = None
+    else:
+        connection = request.transport.get_extra_info("socket")
+    return connection is not None and sockets.peer_credentials(connection).uid in users
+
+
+def host_of(authority: str) -> str:
+    """Return the host of ``HOST`` or ``HOST:PORT``; an IPv6 address may be in brackets, and has them before a port."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    host, _, port = authority.partition(":")
+    if ":" in port:
+        return authority
+    return host
+
+
+def _with_brackets(name: str) -> str:
+    """Return a name as in a Host header; only an IPv6 address without brackets is changed."""
+    is_plain_address = ":" in name and host_of(name) == name
+    if is_plain_address:
+        return f"[{name}]"
+    return name
+
+
+def _is_address(header: str) -> bool:
+    try:
+        ipaddress.ip_address(host_of(header))
+    except ValueError:
+        return False
+    return True
+
+
+@web.middleware
+async def error_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn every exception into the shape of all errors."""
+    try:
+        return await handler(request)
+    except Exception as error:
+        answer = _response_for(error)
+        if answer.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            logger.exception("%s %s failed", request.method, request.path)
+        return answer
+
+
+def _response_for(error: Exception) -> web.Response:
+    match error:
+        case ApiError():
+            return error_response(error.status, error.code, error.message, error.details)
+        case StartFailed():
+            flags = {"permanent": error.permanent, "token_valid": error.token_valid}
+            return error_response(502, str(error.code), error.message, flags, **flags, told=error.told)
+        case web.HTTPException():
+            answer = error_response(
+                error.status, _CODES_BY_STATUS.get(error.status, Code.VALIDATION_ERROR), error.reason
+            )
+            answer.headers.extend({"Allow": error.headers["Allow"]} if "Allow" in error.headers else {})
+            return answer
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG):
+            return error_response(503, Code.JOURNAL_FULL, "the disk is full")
+    return error_response(500, Code.INTERNAL_ERROR, "agentctl failed; its log contains the reason")
+
+
+_ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_MAX_COMMITS: Final = 100
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_MAX_START_TIMEOUT: Final = 600.0
+_MAX_GRACE: Final = 60.0
+
+
+async def read_json_object(request: web.Request) -> dict[str, Any]:
+    """Return the JSON object of the body; an empty body is an empty object."""
+    raw = await request.read()
+    try:
+        body = orjson.loads(raw) if raw else {}
+    except ValueError as error:
+        raise validation_error("the body is not JSON") from error
+    if not isinstance(body, dict):
+        raise validation_error("the body is not a JSON object")
+    return body
+
+
+def read_generation(request: web.Request) -> int:
+    """Return the generation in the header of a command."""
+    return parse_number(request.headers.get(GENERATION_HEADER), GENERATION_HEADER)
+
+
+def parse_number(text: str | None, name: str) -> int:
+    """Parse a non-negative whole number from a header or a query."""
+    if text is None or not _NUMBER.fullmatch(text):
+        raise validation_error(f"{name} must be a whole number", field=name)
+    return int(text)
+
+
+def parse_wait(query: Mapping[str, str], name: str, most: float) -> float:
+    """Parse seconds from 0 to ``most`` in a query; 0 by default."""
+    try:
+        value = float(query.get(name, "0"))
+    except ValueError:
+        value = math.nan
+    return parse_seconds({name: value}, name, 0, most)
+
+
+def parse_identifier(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """Return an id: 1 to 200 printable ASCII characters without spaces."""
+    value = body.get(name, default)
+    if isinstance(value, str) and (_ID.fullmatch(value) or value == default):
+        return value
+    raise _field_error(name, "must be an id of 1 to 200 printable characters")
+
+
+def parse_text(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """Return a string."""
+    value = body.get(name, default)
+    if not isinstance(value, str):
+        raise _field_error(name, "must be a string")
+    return value
+
+
+def parse_seconds(body: Mapping[str, Any], name: str, default: float, most: float = _MAX_GRACE) -> float:
+    """Return seconds from 0 to ``most``."""
+    value = body.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _field_error(name, "must be a number of seconds")
+    if not 0 <= value <= most:
+        raise _field_error(name, f"must be between 0 and {most:g} seconds")
+    return float(value)
+
+
+def parse_flag(body: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """Return a boolean."""
+    value = body.get(name, default)
+    if not isinstance(value, bool):
+        raise _field_error(name, "must be true or false")
+    return value
+
+
+def parse_objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return a list of JSON objects; empty by default."""
+    value = body.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise _field_error(name, "must be a list of objects")
+    return value
+
+
+def parse_setting_change(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a change of a setting: ``{"change_id", "setting", "value"}``."""
+    setting, value = body.get("setting"), body.get("value")
+    if not is_identifier(setting):
+        raise _field_error("setting", "must be the id of a setting")
+    if not isinstance(value, bool) and not is_identifier(value):
+        raise _field_error("value", "must be true, false or the id of a choice")
+    return {"change_id": parse_identifier(body, "change_id"), "setting": setting, "value": value}
+
+
+def parse_optional_object(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a JSON object; empty by default."""
+    value = body.get(name) or {}
+    if not isinstance(value, dict):
+        raise _field_error(name, "must be an object")
+    return value
+
+
+def _parse_count(body: Mapping[str, Any], name: str) -> int:
+    value = body.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise _field_error(name, "must be a number of things")
+    return value
+
+
+def parse_start_request(body: Mapping[str, Any], workspace: Path) -> StartRequest:
+    """Check the body of ``POST /agent/start``."""
+    strategy: Strategy = parse_text(body, "strategy", "fresh")  # type: ignore[assignment]
+    mode: Literal["ask", "auto_approve"] = parse_text(body, "permission_mode", "ask")  # type: ignore[assignment]
+    _parse_choice("strategy", strategy, get_args(Strategy))
+    _parse_choice("permission_mode", mode, ("ask", "auto_approve"))
+    request = StartRequest(
+        launch_id=parse_identifier(body, "launch_id"),
+        argv=_parse_argv(body),
+        env=parse_environment(body, "env"),
+        cwd=_check_directory(parse_text(body, "cwd", "") or str(workspace), "cwd"),
+        strategy=strategy,
+        driver=parse_text(body, "driver", "acp"),
+        resume_token=_parse_optional_text(body, "resume_token"),
+        model=_parse_optional_text(body, "model"),
+        mode=_parse_optional_text(body, "mode"),
+        additional_directories=[
+            _check_directory(path, "additional_directories") for path in parse_texts(body, "additional_directories")
+        ],
+        mcp_servers=parse_objects(body, "mcp_servers"),
+        settings=[parse_setting_change(each) for each in parse_objects(body, "settings")],
+        permission_mode=mode,
+        gone_patterns=_parse_patterns(body),
+        prefer_load=parse_flag(body, "prefer_load", default=True),
+        last_message_uuid=_parse_optional_text(body, "last_message_uuid"),
+        timeout=parse_seconds(body, "timeout", 60.0, _MAX_START_TIMEOUT),
+        load_timeout=parse_seconds(body, "load_timeout", 0.0, _MAX_START_TIMEOUT),
+        expected_requests=_parse_count(body, "expected_requests"),
+        known_conversations=frozenset(parse_texts(body, "known_conversations")),
+        login=_parse_login(parse_optional_object(body, "login")),
+    )
+    if strategy == "native" and not request.resume_token:
+        raise _field_error("resume_token", "is required for the strategy native")
+    return request
+
+
+def _parse_login(login: Mapping[str, Any]) -> LoginRequest | None:
+    if not login:
+        return None
+    action, method = parse_text(login, "action", ""), parse_text(login, "method", "")
+    _parse_choice("login.action", action, tuple(LoginAction))
+    if action == LoginAction.LOGIN and not is_identifier(method):
+        raise _field_error("login.method", "must be the id of a method")
+    return LoginRequest(action, method, parse_seconds(login, "timeout", 60.0, _MAX_START_TIMEOUT))
+
+
+def _parse_argv(body: Mapping[str, Any]) -> list[str]:
+    argv = parse_texts(body, "argv")
+    if not argv or not argv[0] or any("\0" in word for word in argv):
+        raise _field_error("argv", "must start with an executable and contain no U+0000")
+    return argv
+
+
+def parse_environment(body: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return environment variables by name; empty by default."""
+    env = body.get(name) or {}
+    if not isinstance(env, dict) or not all(isinstance(value, str) and "\0" not in value for value in env.values()):
+        raise _field_error(name, "must map names to strings")
+    if any(not variable or "=" in variable or "\0" in variable for variable in env):
+        raise _field_error(name, "contains an invalid name")
+    return env
+
+
+def _check_directory(path: str, name: str) -> str:
+    if "\0" in path or not Path(path).is_absolute() or not Path(path).is_dir():
+        raise _field_error(name, "must be the absolute path of an existing directory")
+    return path
+
+
+def _parse_patterns(body: Mapping[str, Any]) -> list[str]:
+    patterns = parse_texts(body, "gone_patterns")
+    try:
+        for pattern in patterns:
+            re.compile(pattern)
+    except re.error as error:
+        raise _field_error("gone_patterns", "must be regular expressions") from error
+    return patterns
+
+
+def parse_texts(body: Mapping[str, Any], name: str) -> list[str]:
+    """Return a list of strings; empty by default."""
+    value = body.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise _field_error(name, "must be a list of strings")
+    return value
+
+
+def _parse_optional_text(body: Mapping[str, Any], name: str) -> str | None:
+    if body.get(name) is None:
+        return None
+    return parse_text(body, name)
+
+
+def _parse_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise _field_error(name, f"must be one of {', '.join(allowed)}")
+
+
+def _field_error(name: str, why: str) -> Exception:
+    return validation_error(f"{name} {why}", field=name)
+
+
+def parse_commits(body: Mapping[str, Any]) -> list[str]:
+    """Return the commit ids in ``known``."""
+    found = parse_texts(body, "known")
+    if len(found) > _MAX_COMMITS or not all(map(_COMMIT.fullmatch, found)):
+        raise _field_error("known", f"must be up to {_MAX_COMMITS} commit ids")
+    return found

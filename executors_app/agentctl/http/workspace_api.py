@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from executors_app.agentctl.http.requests import (
+from executors_app.agentctl.http.server import (
     CLOSE_TIMEOUT,
     json_response,
     parse_commits,

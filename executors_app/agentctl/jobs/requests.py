@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app.agentctl.http.requests import parse_environment, parse_identifier, parse_seconds, parse_text
+from executors_app.agentctl.http.server import parse_environment, parse_identifier, parse_seconds, parse_text
 from executors_app.wire.protocol import validation_error
 
 MAX_SCRIPT_BYTES: Final = 127 << 10

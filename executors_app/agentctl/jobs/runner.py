@@ -9,12 +9,12 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from executors_app.agentctl.jobs.files import JobFiles
 from executors_app.agentctl.jobs.guards import GuardProcess, start_guard
 from executors_app.agentctl.jobs.records import JobRecords
-from executors_app.agentctl.jobs.requests import JobRequest
+from executors_app.agentctl.jobs.requests import JobRequest, parse_job_request
 from executors_app.agentctl.process import subreaper
 from executors_app.agentctl.process.async_io import StateNotifier, wait_for_end
 from executors_app.agentctl.process.job_process import KEPT_BYTES
@@ -85,6 +85,12 @@ class JobRunner:
     def running_count(self) -> int:
         """Number of running jobs."""
         return len(self._running)
+
+    def start_requested(self, body: Mapping[str, Any]) -> str:
+        """Start the job that the body of ``POST /jobs`` describes, and return its id; raises ApiError."""
+        request = parse_job_request(body)
+        self.start(request)
+        return request.job_id
 
     def start(self, request: JobRequest) -> None:
         """Start a job unless its id was used before. Raises ApiError, and OSError for a full disk."""

@@ -7,7 +7,7 @@ from typing import IO, Any, Final
 
 import aiohttp
 
-from executors_app.agentctl_client.http_client import HttpClient, tls_trust
+from executors_app.agentctl_client.client import HttpClient, tls_trust
 from executors_app.machine.agentctl_answers import read_json
 from executors_app.machine.git.workspace_root import MAX_BUNDLE_BYTES, parse_refs
 from executors_app.runtimes.remote.config import HostConfig

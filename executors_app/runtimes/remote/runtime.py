@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from django.conf import settings
 
-from executors_app.agentctl_client.client import AgentctlClient
-from executors_app.agentctl_client.http_client import open_connection_pool, tls_trust
+from executors_app.agentctl_client.client import AgentctlClient, open_connection_pool, tls_trust
 from executors_app.backoff import PeerBackoff, jittered_delay
 from executors_app.repositories import workspace_store
 from executors_app.runtimes import run_blocking
