@@ -32,7 +32,7 @@ CUSTOM_TYPE: Final = "custom_acp"
 """The type of programs that only their profile knows, which are called by their own names."""
 _NAME_LIMIT: Final = 60
 _TEXT_LIMIT: Final = 200
-_SAID_LIMIT: Final = 500
+_ERROR_TEXT_LIMIT: Final = 500
 _HOW: Final[Mapping[str, str]] = {
     CapabilityShortfall.UNIMPLEMENTED: "it does not support the request",
     CapabilityShortfall.ERROR: "it answered with an error",
@@ -407,4 +407,4 @@ def _words(value: Any, secret: str) -> str:
     words = value
     if secret:
         words = words.replace(secret, "…")
-    return words.replace("\0", "")[:_SAID_LIMIT]
+    return words.replace("\0", "")[:_ERROR_TEXT_LIMIT]

@@ -210,8 +210,8 @@ def has_ended_with_its_host(directory: StateDirectory, execution: ExecutionFacts
     disk, which the journal requires anyway.
     """
     recorded = execution_processes.recorded_process(execution.state)
-    mine = identity.identify_self()
-    if recorded is None or (recorded.boot_id, recorded.pid_namespace) == (mine.boot_id, mine.pid_namespace):
+    own = identity.identify_self()
+    if recorded is None or (recorded.boot_id, recorded.pid_namespace) == (own.boot_id, own.pid_namespace):
         return False
     try:
         return launch_tokens.is_token_of(directory.token(), execution.auth_token) and is_lock_free(directory.lock_file)

@@ -39,10 +39,10 @@ class FollowUpChecks:
     starting.
     """
 
-    def __init__(self, group: asyncio.TaskGroup, look: FollowUpCheck, concurrency: int):
+    def __init__(self, group: asyncio.TaskGroup, check: FollowUpCheck, concurrency: int):
         self.observations: dict[str, Observation] = {}
         """Observations by execution id."""
-        self._group, self._check, self._bound = group, look, asyncio.Semaphore(concurrency)
+        self._group, self._check, self._bound = group, check, asyncio.Semaphore(concurrency)
         self._waiting: list[tuple[str, ExecutorError]] = []
         self._task: asyncio.Task[Any] | None = None
         self._adding_finished = asyncio.Event()
@@ -123,13 +123,13 @@ class LocalMachine:
         local = {execution.id: execution for execution in executions if self._is_here(execution, here)}
         targets = [_status_target(execution) for execution in local.values()]
 
-        async def look(execution_id: str, processes: ExecutionProcesses, error: ExecutorError) -> Observation:
+        async def check(execution_id: str, processes: ExecutionProcesses, error: ExecutorError) -> Observation:
             return await self._check_closely(local[execution_id], processes, error, timeout)
 
         async with asyncio.TaskGroup() as group:
-            closer = FollowUpChecks(group, look, concurrency)
-            answers = await poll_statuses(targets, timeout, concurrency, on_error=closer.add)
-            closer.finish_adding()
+            follow_ups = FollowUpChecks(group, check, concurrency)
+            answers = await poll_statuses(targets, timeout, concurrency, on_error=follow_ups.add)
+            follow_ups.finish_adding()
         now = datetime.now(UTC)
         return {
             **{
@@ -140,7 +140,7 @@ class LocalMachine:
                 for key, answer in answers.items()
                 if not isinstance(answer, ExecutorError)
             },
-            **closer.observations,
+            **follow_ups.observations,
         }
 
     async def end(self, execution: ExecutionFacts) -> bool:
@@ -151,7 +151,7 @@ class LocalMachine:
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
         """Kill what outlived agentctl; nothing while an agentctl of this execution lives."""
-        if not self.can_manage(execution) or _process_lives(execution):
+        if not self.can_manage(execution) or _is_process_alive(execution):
             return 0
         return await asyncio.to_thread(execution_processes.kill_leftovers, execution.id)
 
@@ -201,7 +201,7 @@ class LocalMachine:
         return state
 
 
-def _process_lives(execution: ExecutionFacts) -> bool:
+def _is_process_alive(execution: ExecutionFacts) -> bool:
     process = execution_processes.recorded_process(execution.state)
     return (
         process is not None
@@ -213,7 +213,7 @@ def _process_lives(execution: ExecutionFacts) -> bool:
 def _is_proven_dead(execution: ExecutionFacts, answer: Any) -> bool:
     """Whether the recorded process is gone; without a record, whether nothing listens (a timeout is no proof)."""
     if execution_processes.recorded_process(execution.state) is not None:
-        return not _process_lives(execution)
+        return not _is_process_alive(execution)
     return isinstance(answer, ExecutorError) and answer.details.get("reason") in {"refused", "bad_url"}
 
 

@@ -109,9 +109,9 @@ class Archive:
         names = WorkspaceRefs(self.workspace_id, branch)
         repository = self._repository()
         with self._locked(repository.object_format) as held:
-            mine = self.tips()
-            there = repository.refs(names.branch, names.recovery, names.kept)
-            taken = {ref: at for ref, at in there.items() if names.owns(ref) and ref not in mine}
+            archived = self.tips()
+            in_team = repository.refs(names.branch, names.recovery, names.kept)
+            taken = {ref: at for ref, at in in_team.items() if names.owns(ref) and ref not in archived}
             self._bring(taken, held)
         return taken
 

@@ -150,10 +150,10 @@ class Git:
         ``hold`` are descriptors of locks: git keeps them open while it lives, so that a lock outlasts a caller that is
         killed.
         """
-        said, more = self._run(arguments, stdin, bounds, hold)
+        output, more = self._run(arguments, stdin, bounds, hold)
         if more:
             raise GitFailed(f"git {subcommand(arguments)} wrote more than {bounds.output} bytes.", cause=Cause.OUTPUT)
-        return said
+        return output
 
     def read(self, *arguments: str, limit: int, bounds: Bounds = VIEW) -> bytes:
         """Run git and return the first ``limit`` bytes of what it wrote; raises GitFailed."""
@@ -314,8 +314,8 @@ def _finish(
     """Wait for the end of all processes, or end them; raises GitFailed for the first that failed."""
     errors = [CappedOutput(process.stderr, -_ERROR_BYTES) for process, _ in running]
     try:
-        whole = _read_while_working([*outputs, *errors], {process.pid for process, _ in running}, until)
-        if whole:
+        is_complete = _read_while_working([*outputs, *errors], {process.pid for process, _ in running}, until)
+        if is_complete:
             for process, _ in running:
                 _wait(process, until)
     except TimeoutError:
@@ -323,7 +323,7 @@ def _finish(
     finally:
         for process, arguments in running:
             _end(process, subcommand(arguments))
-    if not whole:
+    if not is_complete:
         return
     for (process, arguments), message in zip(running, errors, strict=True):
         if process.returncode:

@@ -91,9 +91,9 @@ def _pointers(git: Git, store: Path, packs: Iterable[str]) -> Iterator[str]:
 def _pointers_among(git: Git, names: Sequence[str]) -> Iterator[str]:
     """Yield the git-lfs ids that these objects point to; at most ``_BATCH`` objects."""
     about = "--batch-check=%(objectname) %(objecttype) %(objectsize)"
-    told = git.run("cat-file", about, stdin=bare.join_lines(names), bounds=LOOKUP).decode()
+    listed = git.run("cat-file", about, stdin=bare.join_lines(names), bounds=LOOKUP).decode()
     small = []
-    for name, kind, size in (line.split(" ") for line in told.splitlines()):
+    for name, kind, size in (line.split(" ") for line in listed.splitlines()):
         if kind == "blob" and int(size) in _POINTER_SIZES:
             small.append(name)
     if small:

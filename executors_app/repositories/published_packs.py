@@ -57,11 +57,11 @@ class PublishedPacks:
         try:
             names = [self._object_names(index) for index in (new.index, *smaller)]
             words = ("pack-objects", "--delta-base-offset", "--quiet", str(new.path.parent / "pack"))
-            said = self._git.run(*words, stdin=b"".join(names), bounds=CHECK, hold=hold).decode().strip()
+            pack_name = self._git.run(*words, stdin=b"".join(names), bounds=CHECK, hold=hold).decode().strip()
         except GitFailed:
             # The archive has dropped objects that were published before: the new ones can still be published alone.
             return MergedPack(new)
-        pack = Pack(new.path.with_name(f"pack-{said}.pack"), PackSize(0, 0))
+        pack = Pack(new.path.with_name(f"pack-{pack_name}.pack"), PackSize(0, 0))
         replaced = {index.with_suffix(".pack").name for index in smaller} - {pack.path.name}
         return MergedPack(pack, tuple(sorted(replaced)))
 

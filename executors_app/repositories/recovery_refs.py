@@ -54,7 +54,7 @@ class SavedWork:
     submodules: str = ""
     """The commit with the work inside submodules; empty if there is none."""
 
-    def said(self) -> dict[str, Any]:
+    def kept_field(self) -> dict[str, Any]:
         """Return the ``kept`` field that every answer carries."""
         return {"kept": {"commit": self.files, "at": self.at}}
 
@@ -129,14 +129,14 @@ def _is_usable_snapshot(source: Archive | TeamRepository, found: RecoverySnapsho
 def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
     """Return ``{path, entries: [{name, type, size}], truncated, kept}``; raises NotKept."""
     plain, saved = _check_path(path), _saved_submodules(kept)
-    said = _read_git(kept, "ls-tree", "-z", "-l", _place_of(kept, plain, saved))
-    entries = [_tree_entry(line) for line in said.split(b"\0")[:-1]]
+    listed = _read_git(kept, "ls-tree", "-z", "-l", _place_of(kept, plain, saved))
+    entries = [_tree_entry(line) for line in listed.split(b"\0")[:-1]]
     submodules = {each.path for each in saved}
     for entry in entries:
         if f"{plain}/{entry['name']}".removeprefix("/") in submodules:
             entry["type"] = "directory"
     entries.sort(key=lambda entry: entry["name"])
-    return {"path": path, "entries": entries, "truncated": len(said) == LIST_LIMIT, **kept.said()}
+    return {"path": path, "entries": entries, "truncated": len(listed) == LIST_LIMIT, **kept.kept_field()}
 
 
 def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
         raise NotKept("This is not a file.", path=path)
     size = int(_read_git(kept, "cat-file", "-s", found))
     data = _read_git(kept, "cat-file", "blob", found, limit=CONTENT_LIMIT)
-    return {**describe_content(path, size, data, size > len(data)), **kept.said()}
+    return {**describe_content(path, size, data, size > len(data)), **kept.kept_field()}
 
 
 def saved_status(kept: SavedWork) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def saved_status(kept: SavedWork) -> dict[str, Any]:
         "conflicted": [],
         "submodules": submodules,
         "truncated": False,
-        **kept.said(),
+        **kept.kept_field(),
     }
 
 
@@ -179,7 +179,7 @@ def saved_diff(kept: SavedWork, path: str = "") -> dict[str, Any]:
         "staged": staged.decode("utf-8", "replace"),
         "unstaged": unstaged.decode("utf-8", "replace"),
         "truncated": CONTENT_LIMIT in (len(staged), len(unstaged)),
-        **kept.said(),
+        **kept.kept_field(),
     }
 
 
@@ -204,10 +204,10 @@ def _read_diff(kept: SavedWork, before: str, after: str, path: str) -> bytes:
 
 def saved_log(kept: SavedWork, limit: int, skip: int) -> dict[str, Any]:
     """Return ``{commits: [{id, parents, author, email, at, subject, body}], more, truncated, kept}``, newest first."""
-    said = _read_git(kept, *git_log_arguments(limit + 1, skip, kept.head))
-    commits = parse_git_log(said.split(b"\0")[:-1])
-    truncated = len(said) == LIST_LIMIT
-    return {"commits": commits[:limit], "more": len(commits) > limit, "truncated": truncated, **kept.said()}
+    output = _read_git(kept, *git_log_arguments(limit + 1, skip, kept.head))
+    commits = parse_git_log(output.split(b"\0")[:-1])
+    truncated = len(output) == LIST_LIMIT
+    return {"commits": commits[:limit], "more": len(commits) > limit, "truncated": truncated, **kept.kept_field()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,8 +286,8 @@ def _read_config(repository: Directory) -> dict[str, str]:
         raise RepositoryUnusable(f"{place} is too long.")
     try:
         # ``/proc`` is never a repository, so git reads nothing but the given text.
-        said = Git(Path("/proc")).run("config", "--file", "-", "--no-includes", "--null", "--list", stdin=text)
+        listed = Git(Path("/proc")).run("config", "--file", "-", "--no-includes", "--null", "--list", stdin=text)
     except GitFailed as error:
         raise RepositoryUnusable(f"{place} cannot be read: {error.message}") from error
-    pairs = (entry.partition("\n") for entry in said.decode("utf-8", "replace").split("\0"))
+    pairs = (entry.partition("\n") for entry in listed.decode("utf-8", "replace").split("\0"))
     return {key: value for key, _, value in pairs if key}

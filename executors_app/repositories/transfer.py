@@ -84,10 +84,10 @@ def make_pack(
     ``known`` must exist here. Raises BundleRefused if it is beyond a limit, GitFailed.
     """
     words = (*_PACK_OBJECTS, "--non-empty", str(folder / "pack"))
-    said = git.run(*words, stdin=bare.revision_input(wanted, known), bounds=CHECK, hold=hold).decode().split()
-    if not said:
+    names = git.run(*words, stdin=bare.revision_input(wanted, known), bounds=CHECK, hold=hold).decode().split()
+    if not names:
         return None
-    path = folder / f"pack-{said[-1]}.pack"
+    path = folder / f"pack-{names[-1]}.pack"
     with path.open("rb", buffering=0) as file:
         return Pack(path, measure_pack(file, 0, object_format))
 
@@ -99,8 +99,8 @@ def copy_objects(source: Git, target: Git, wanted: Iterable[str], known: Iterabl
     """
     words = ("index-pack", "--stdin", "--threads=1")
     packing = (*_PACK_OBJECTS, "--stdout")
-    said = source.pipe(packing, target, words, stdin=bare.revision_input(wanted, known), hold=hold)
-    return said.decode().split()[-1]
+    output = source.pipe(packing, target, words, stdin=bare.revision_input(wanted, known), hold=hold)
+    return output.decode().split()[-1]
 
 
 def write_seed(git: Git, into: Path, seed: Seed, borrowed: Mapping[str, str]) -> None:

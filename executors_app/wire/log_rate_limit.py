@@ -27,7 +27,7 @@ class RateLimitedLog:
     ):
         self._record, self._source, self._level = record, source, level
         self._burst, self._per_second, self._clock = burst, per_second, clock
-        self._allowed, self._asked_at = float(burst), clock()
+        self._allowed, self._refilled_at = float(burst), clock()
         self._left_out = self._left_out_bytes = 0
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
@@ -57,8 +57,8 @@ class RateLimitedLog:
 
     def _take_allowance(self) -> bool:
         now = self._clock()
-        self._allowed = min(self._burst, self._allowed + (now - self._asked_at) * self._per_second)
-        self._asked_at = now
+        self._allowed = min(self._burst, self._allowed + (now - self._refilled_at) * self._per_second)
+        self._refilled_at = now
         if self._allowed < 1:
             return False
         self._allowed -= 1

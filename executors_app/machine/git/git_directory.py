@@ -41,9 +41,9 @@ class InvalidPointer(ValueError):
 
 def read_git_file(path: Path) -> bytes | None:
     """Return the content of a small regular file; None if there is none, or if it is longer than a pointer can be."""
-    said = read_file_end(path, POINTER_LIMIT + 1)
-    if said is not None and len(said) <= POINTER_LIMIT:
-        return said
+    content = read_file_end(path, POINTER_LIMIT + 1)
+    if content is not None and len(content) <= POINTER_LIMIT:
+        return content
     return None
 
 
@@ -65,13 +65,13 @@ def read_file_end(path: Path, limit: int) -> bytes | None:
         os.close(descriptor)
 
 
-def parse_pointer(said: bytes | None, base: Path, prefix: str = "") -> Path:
+def parse_pointer(content: bytes | None, base: Path, prefix: str = "") -> Path:
     """Return the path that a pointer names; since git 2.48 it may be relative to ``base``, the pointer's directory.
 
     ``prefix`` is ``GITDIR_PREFIX`` for a ``.git`` file, and empty for ``gitdir`` and ``commondir``. As in git, only
     line ends are cut off: a path may end with a space. Raises InvalidPointer.
     """
-    text = os.fsdecode(said or b"").rstrip("\r\n")
+    text = os.fsdecode(content or b"").rstrip("\r\n")
     place = text.removeprefix(prefix)
     if not text.startswith(prefix) or not place or "\0" in place or "\n" in place:
         raise InvalidPointer("it does not contain a valid path")
@@ -132,9 +132,9 @@ def is_ref(ref: str) -> bool:
     return _REF.fullmatch(ref) is not None and ".." not in ref and "@{" not in ref and not ref.endswith((".lock", "/"))
 
 
-def parse_head(said: bytes | None) -> Head:
+def parse_head(content: bytes | None) -> Head:
     """Parse a HEAD, or one of the files of a rebase that name a branch."""
-    text = os.fsdecode(said or b"").strip()
+    text = os.fsdecode(content or b"").strip()
     name = text.removeprefix("ref:").strip()
     if is_ref(name):
         return Head(ref=name)

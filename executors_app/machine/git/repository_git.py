@@ -36,12 +36,12 @@ class RepositoryGitFailed(RepositoryUnusable):
 
 def git_failure(arguments: Sequence[str], directory: Path, message: str, exit_code: int) -> RepositoryGitFailed:
     """Return the error for a failed git: with the cause and the next step if they are known, and with git's words."""
-    said = f"git {subcommand(arguments)} failed in {directory}: {message}"
+    full_message = f"git {subcommand(arguments)} failed in {directory}: {message}"
     known = git_failures.explain_failure(message)
     if known is None:
-        return RepositoryGitFailed(said, exit_code=exit_code)
+        return RepositoryGitFailed(full_message, exit_code=exit_code)
     return RepositoryGitFailed(
-        f"{known.sentence} ({said})", permanent=known.permanent, exit_code=exit_code, failure=known.name
+        f"{known.sentence} ({full_message})", permanent=known.permanent, exit_code=exit_code, failure=known.name
     )
 
 

@@ -65,13 +65,13 @@ def request_fork(
     The fork keeps the files ``given``. It has the files ``held``, for instance a lock, open until it can be recognised,
     even if we die. Raises OSError if nothing was started; ``kill_server`` is called if there is no answer in time.
     """
-    answer, told = os.pipe()
+    answer, reply_pipe = os.pipe()
     try:
         try:
             order = marshal.dumps((list(argv), dict(environment), len(given)))
-            socket.send_fds(connection, [order], [told, *held, *given])
+            socket.send_fds(connection, [order], [reply_pipe, *held, *given])
         finally:
-            os.close(told)
+            os.close(reply_pipe)
         waiting = select.poll()  # not select: a supervisor may have thousands of descriptors
         waiting.register(answer, select.POLLIN)
         if not waiting.poll(_PATIENCE * 1000):

@@ -106,8 +106,8 @@ class _EventStream:
 def _events(engine: Engine, since: str, until: str) -> Iterator[dict[str, Any]]:
     labels = [f"{name}={value}" for name, value in deployment_labels().items()]
     wanted = {"type": ["container"], "event": list(_EXIT_ACTIONS), "label": labels}
-    asked = {"since": since, "until": until, "filters": orjson.dumps(wanted).decode()}
-    lines = engine.follow("/events", asked)
+    params = {"since": since, "until": until, "filters": orjson.dumps(wanted).decode()}
+    lines = engine.follow("/events", params)
     while (line := engine.ask(lambda _: next(lines, None))) is not None:
         if line:
             yield orjson.loads(line)

@@ -63,5 +63,5 @@ class HelperContainer:
         """Start it and return its answer; raises WorkspaceGone, RepositoryUnusable, LaunchFailed."""
         engine.start(name)
         engine.ask(lambda client: client.wait(name, timeout=_HELPER_TIMEOUT))
-        said = engine.output_tail(name)
-        return workspace_root.checked_answer(said, f"The workspace could not be prepared: {said}")
+        output = engine.output_tail(name)
+        return workspace_root.checked_answer(output, f"The workspace could not be prepared: {output}")

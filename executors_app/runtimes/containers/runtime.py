@@ -137,8 +137,8 @@ class DockerRuntime(ABC):
                 places[self.site(one.config)].append(one)
             except RuntimeUnavailable as error:
                 log.warning("session %s: %s", one.session_id, error.message)
-        looks = [_observe(site, some, timeout, concurrency) for site, some in places.items()]
-        for found in await asyncio.gather(*looks):
+        observations = [_observe(site, of_site, timeout, concurrency) for site, of_site in places.items()]
+        for found in await asyncio.gather(*observations):
             seen |= found
         return seen
 
@@ -180,11 +180,11 @@ class DockerRuntime(ABC):
 
         Raises RuntimeUnavailable.
         """
-        looks = [
+        listings = [
             call_engine(address, lambda engine: lifecycle.list_orphans(engine, known), _LIST_TIMEOUT)
             for address in self.addresses(configs)
         ]
-        return [one for some in await asyncio.gather(*looks) for one in some]
+        return [one for some in await asyncio.gather(*listings) for one in some]
 
     async def remove_orphan(self, orphan: Orphan, configs: Iterable[Mapping[str, Any]]) -> bool:
         """Remove a container that is still what was listed; worktree and journal stay. Raises RuntimeUnavailable."""
@@ -300,12 +300,12 @@ def _still_running(engine: Engine, site: Site, spec: LaunchSpec) -> str | None:
     if container is None:
         raise LaunchFailed(f"The container {name} was removed while it was starting.")
     if container.status in ENDED_STATUSES:
-        said = engine.output_tail(container.id)
-        if "error" in (answer := workspace_root.parse_answer(said) or {}):
+        output = engine.output_tail(container.id)
+        if "error" in (answer := workspace_root.parse_answer(output) or {}):
             raise workspace_root.parse_error(answer)
         if container.out_of_memory:
             why = "out of memory"
         else:
             why = f"exit code {container.exit_code}"
-        raise LaunchFailed(f"The container exited on startup ({why}): {said}")
+        raise LaunchFailed(f"The container exited on startup ({why}): {output}")
     return container_url(container, site.host)

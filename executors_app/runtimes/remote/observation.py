@@ -17,9 +17,9 @@ def judge_execution(
     execution: ExecutionFacts, listed: Mapping[str, Any] | None, host_id: str, config: HostConfig
 ) -> Observation:
     """Return the observation of one execution that follows from the host's report."""
-    had = execution.state.get("host")
+    recorded_host = execution.state.get("host")
     if listed is None:
-        if had and had != host_id:
+        if recorded_host and recorded_host != host_id:
             return Observation.unknown("other_host")
         return Observation.dead("process_gone", WorkspaceState.REBUILDABLE)
     launch = str(listed.get(LAUNCH_KEY) or "")

@@ -124,13 +124,13 @@ def _find_loss(engine: Engine, execution: ExecutionFacts, container: Container |
         return f"The volume {volume} was removed."
     if container is None:
         return ""  # only a container can show what a volume holds: a launch will find out
-    look = partial(archives.read_small_file, engine, container.id)
-    if look(f"{execution.worktree_path}/.git"):
+    read_file = partial(archives.read_small_file, engine, container.id)
+    if read_file(f"{execution.worktree_path}/.git"):
         return ""
     refs = session_refs(execution.worktree_owner, execution.worktree_branch)
-    packed = (look(f"{_REPOSITORY}/packed-refs") or b"").decode(errors="replace")
+    packed = (read_file(f"{_REPOSITORY}/packed-refs") or b"").decode(errors="replace")
     known = {line.partition(" ")[2] for line in packed.splitlines()}
-    if any(ref in known or look(f"{_REPOSITORY}/{ref}") for ref in refs):
+    if any(ref in known or read_file(f"{_REPOSITORY}/{ref}") for ref in refs):
         return REBUILDABLE
     return nothing_found(Worktree(Path(execution.worktree_path), execution.worktree_branch))
 

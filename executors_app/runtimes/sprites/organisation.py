@@ -28,7 +28,7 @@ _FIRST_PORT: Final = 20_000
 _PORTS: Final = 10_000
 
 _PAGE: Final = 50
-_SAID: Final = 500
+_ERROR_TEXT_LIMIT: Final = 500
 OUTPUT_LIMIT: Final = 1 << 30
 """Bytes that one command may write: the agent controls the whole machine and could send without end."""
 
@@ -171,7 +171,7 @@ class Organisation:
                 if output.is_full or errors.is_full:
                     raise SpriteRefused(f"A command in the sprite wrote more than {limit} bytes.") from error
                 raise
-        return CommandResult(exit_code, bytes(output.data), errors.data.decode(errors="replace")[-_SAID:])
+        return CommandResult(exit_code, bytes(output.data), errors.data.decode(errors="replace")[-_ERROR_TEXT_LIMIT:])
 
     async def write(self, name: str, path: str, data: bytes, mode: int = 0o600) -> None:
         """Write a file and create the directories above it."""
@@ -243,17 +243,17 @@ def _translated_errors() -> Iterator[None]:
     try:
         yield
     except (exceptions.AuthenticationError, exceptions.NetworkError, exceptions.TimeoutError) as error:
-        raise RuntimeUnavailable(f"The Sprites API cannot be used: {str(error)[:_SAID]}") from error
+        raise RuntimeUnavailable(f"The Sprites API cannot be used: {str(error)[:_ERROR_TEXT_LIMIT]}") from error
     except exceptions.NotFoundError as error:
-        raise _NotFound(str(error)[:_SAID]) from error
+        raise _NotFound(str(error)[:_ERROR_TEXT_LIMIT]) from error
     except exceptions.APIError as error:
         raise _error_for(error) from error
     except (exceptions.SpriteError, ValueError, KeyError, TypeError) as error:
-        raise SpriteRefused(f"The Sprites API refused: {str(error)[:_SAID]}") from error
+        raise SpriteRefused(f"The Sprites API refused: {str(error)[:_ERROR_TEXT_LIMIT]}") from error
 
 
 def _error_for(error: exceptions.APIError) -> Exception:
-    message = f"{error} {error.response or ''}".strip()[:_SAID]
+    message = f"{error} {error.response or ''}".strip()[:_ERROR_TEXT_LIMIT]
     match error.status_code:
         case 404:
             return _NotFound(message)

@@ -52,13 +52,13 @@ def parse_question(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_stored_question(question: Mapping[str, Any]) -> dict[str, Any]:
     """Return a question of a journal line, checked again; raises TypeError if it is none."""
-    asked = {
+    params = {
         **{name: question.get(name) for name in ("mode", "message", "url")},
         "requestedSchema": question.get("schema"),
         "elicitationId": question.get("elicitation_id"),
     }
     try:
-        return parse_question(asked)
+        return parse_question(params)
     except ValueError as error:
         raise TypeError(f"no question: {error}") from error
 
@@ -89,40 +89,40 @@ def options_of(question: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _parse_schema(schema: Any) -> dict[str, Any]:
-    asked = _object(schema, "requestedSchema")
-    if asked.get("type", "object") != "object":
+    schema = _object(schema, "requestedSchema")
+    if schema.get("type", "object") != "object":
         raise ValueError("requestedSchema must be an object schema")
-    properties = _object(asked.get("properties", {}), "properties")
+    properties = _object(schema.get("properties", {}), "properties")
     if len(properties) > MAX_FIELDS:
         raise ValueError(f"a form has at most {MAX_FIELDS} fields")
-    required = asked.get("required") or []
+    required = schema.get("required") or []
     if not isinstance(required, list) or any(not isinstance(name, str) or name not in properties for name in required):
         raise ValueError("required must list names of properties")
     fields = {_text(name, "a property's name", NAME_LIMIT): _parse_field(name, one) for name, one in properties.items()}
-    parsed = {"type": "object", **_titles(asked), "properties": fields, "required": sorted(set(required))}
+    parsed = {"type": "object", **_titles(schema), "properties": fields, "required": sorted(set(required))}
     if len(json.dumps(parsed)) > SCHEMA_LIMIT:
         raise ValueError(f"requestedSchema is longer than {SCHEMA_LIMIT} bytes")
     return parsed
 
 
 def _parse_field(name: str, schema: Any) -> dict[str, Any]:
-    asked = {key: value for key, value in _object(schema, name).items() if value is not None}
-    parse = _FIELD_PARSERS.get(str(asked.get("type")))
+    given = {key: value for key, value in _object(schema, name).items() if value is not None}
+    parse = _FIELD_PARSERS.get(str(given.get("type")))
     if parse is None:
         raise ValueError(f"{name}: this type is not supported")
-    field = {"type": asked["type"], **_titles(asked), **parse(name, asked)}
+    field = {"type": given["type"], **_titles(given), **parse(name, given)}
     # A default that is not an answer is ignored, as the published schema requires.
-    if "default" in asked and problem_of(field, asked["default"]) is None:
-        field["default"] = asked["default"]
+    if "default" in given and problem_of(field, given["default"]) is None:
+        field["default"] = given["default"]
     return field
 
 
-def _parse_string(name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    choices = _parse_choices(name, asked, "oneOf")
+def _parse_string(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    choices = _parse_choices(name, schema, "oneOf")
     if choices:
         return choices
-    limits = _range(name, asked, "minLength", "maxLength", whole=True)
-    pattern, form = asked.get("pattern"), asked.get("format")
+    limits = _range(name, schema, "minLength", "maxLength", whole=True)
+    pattern, form = schema.get("pattern"), schema.get("format")
     if pattern is not None:
         limits["pattern"] = _text(pattern, f"{name}: pattern", PATTERN_LIMIT)
     if form is not None:
@@ -132,23 +132,23 @@ def _parse_string(name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     return limits
 
 
-def _parse_number(name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    return _range(name, asked, "minimum", "maximum", whole=asked["type"] == "integer")
+def _parse_number(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return _range(name, schema, "minimum", "maximum", whole=schema["type"] == "integer")
 
 
-def _parse_array(name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    items = _object(asked.get("items"), f"{name}: items")
+def _parse_array(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    items = _object(schema.get("items"), f"{name}: items")
     if items.get("type", "string") != "string":
         raise ValueError(f"{name}: items must be strings")
     choices = _parse_choices(name, items, "anyOf")
     if not choices:
         raise ValueError(f"{name}: items must list their choices")
-    return {"items": choices, **_range(name, asked, "minItems", "maxItems", whole=True)}
+    return {"items": choices, **_range(name, schema, "minItems", "maxItems", whole=True)}
 
 
-def _parse_choices(name: str, asked: Mapping[str, Any], titled: str) -> dict[str, Any]:
+def _parse_choices(name: str, schema: Mapping[str, Any], titled: str) -> dict[str, Any]:
     """Return ``{"enum": [...]}`` or the titled choices; empty if the field offers none."""
-    plain, options = asked.get("enum"), asked.get(titled)
+    plain, options = schema.get("enum"), schema.get(titled)
     if plain is None and options is None:
         return {}
     found: dict[str, Any]
@@ -163,10 +163,10 @@ def _parse_choices(name: str, asked: Mapping[str, Any], titled: str) -> dict[str
 
 
 def _parse_choice(name: str, option: Any) -> dict[str, str]:
-    asked = _object(option, f"{name}: a choice")
-    value = _text(asked.get("const"), f"{name}: const", VALUE_LIMIT)
-    title = _text(asked.get("title"), f"{name}: title", TEXT_LIMIT)
-    description = asked.get("description")
+    choice = _object(option, f"{name}: a choice")
+    value = _text(choice.get("const"), f"{name}: const", VALUE_LIMIT)
+    title = _text(choice.get("title"), f"{name}: title", TEXT_LIMIT)
+    description = choice.get("description")
     if description:
         more = {"description": _text(description, f"{name}: description", TEXT_LIMIT)}
     else:
@@ -178,13 +178,13 @@ _FIELD_PARSERS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, 
     "string": _parse_string,
     "number": _parse_number,
     "integer": _parse_number,
-    "boolean": lambda name, asked: {},
+    "boolean": lambda name, schema: {},
     "array": _parse_array,
 }
 
 
-def _range(name: str, asked: Mapping[str, Any], low: str, high: str, *, whole: bool) -> dict[str, Any]:
-    found = {key: asked[key] for key in (low, high) if asked.get(key) is not None}
+def _range(name: str, schema: Mapping[str, Any], low: str, high: str, *, whole: bool) -> dict[str, Any]:
+    found = {key: schema[key] for key in (low, high) if schema.get(key) is not None}
     is_count = low.startswith("min") and low != "minimum"
     for key, value in found.items():
         if not is_number(value, whole=whole) or (is_count and value < 0):
@@ -194,9 +194,9 @@ def _range(name: str, asked: Mapping[str, Any], low: str, high: str, *, whole: b
     return found
 
 
-def _titles(asked: Mapping[str, Any]) -> dict[str, str]:
+def _titles(schema: Mapping[str, Any]) -> dict[str, str]:
     names = ("title", "description")
-    return {name: _text(asked[name], name, TEXT_LIMIT) for name in names if isinstance(asked.get(name), str)}
+    return {name: _text(schema[name], name, TEXT_LIMIT) for name in names if isinstance(schema.get(name), str)}
 
 
 def _text(value: Any, name: str, limit: int) -> str:
