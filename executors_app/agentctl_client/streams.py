@@ -90,11 +90,13 @@ def parse_frame(frame: str | bytes) -> list[dict[str, Any]]:
 
 def _parse_each(raw: bytes) -> list[dict[str, Any]]:
     """Return the lines of a frame; those that cannot be read are replaced."""
-    return [
-        _parse_line(each) or {"kind": UNREADABLE, "text": each[:_SHOWN_LIMIT].decode("utf-8", "replace")}
-        for each in raw.split(b"\n")
-        if each.strip()
-    ]
+    lines = []
+    for part in filter(bytes.strip, raw.split(b"\n")):
+        line = _parse_line(part)
+        if line is None:
+            line = {"kind": UNREADABLE, "text": part[:_SHOWN_LIMIT].decode("utf-8", "replace")}
+        lines.append(line)
+    return lines
 
 
 def _parse_line(raw: bytes) -> dict[str, Any] | None:

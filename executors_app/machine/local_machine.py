@@ -131,17 +131,11 @@ class LocalMachine:
             answers = await poll_statuses(targets, timeout, concurrency, on_error=follow_ups.add)
             follow_ups.finish_adding()
         now = datetime.now(UTC)
-        return {
-            **{
-                execution.id: Observation.unknown("other_host") for execution in executions if execution.id not in local
-            },
-            **{
-                key: _alive(local[key], answer, now)
-                for key, answer in answers.items()
-                if not isinstance(answer, ExecutorError)
-            },
-            **follow_ups.observations,
-        }
+        observations = {execution.id: Observation.unknown("other_host") for execution in executions}
+        for execution_id, answer in answers.items():
+            if not isinstance(answer, ExecutorError):
+                observations[execution_id] = _alive(local[execution_id], answer, now)
+        return observations | follow_ups.observations
 
     async def end(self, execution: ExecutionFacts) -> bool:
         """End agentctl (TERM, then KILL) and what it has left; only processes that are proven to be its own."""

@@ -158,7 +158,7 @@ def update_refs(git: Git, changes: Mapping[str, tuple[str, str]], hold: Sequence
 
     Raises GitFailed if one of them no longer names its old commit.
     """
-    zeros = "0" * max((len(commit) for pair in changes.values() for commit in pair), default=40)
+    zeros = "0" * max((len(before or after) for before, after in changes.values()), default=40)
     words = ["start"]
     for name, (before, after) in changes.items():
         words.append("option no-deref")

@@ -32,6 +32,7 @@ from executors_app.machine.git.git_process import (
     git_executable,
     memory_file,
     read_outputs,
+    setting_options,
     subcommand,
 )
 from executors_app.repositories import git_errors
@@ -46,37 +47,37 @@ _ERROR_BYTES: Final = 2000
 _TERM_GRACE: Final = 2.0
 """Seconds in which git may remove its lock files before it is killed."""
 
-SAFE_OPTIONS: Final = (
-    *("-c", f"core.hooksPath={os.devnull}"),
-    *("-c", f"core.attributesFile={os.devnull}"),
-    *("-c", f"core.excludesFile={os.devnull}"),
-    *("-c", "core.fsmonitor=false"),
-    *("-c", "core.alternateRefsCommand=true"),
-    *("-c", "core.fsync=objects,reference"),
-    *("-c", "core.fsyncMethod=batch"),
+_SAFE_SETTINGS: Final = (
+    f"core.hooksPath={os.devnull}",
+    f"core.attributesFile={os.devnull}",
+    f"core.excludesFile={os.devnull}",
+    "core.fsmonitor=false",
+    "core.alternateRefsCommand=true",
+    "core.fsync=objects,reference",
+    "core.fsyncMethod=batch",
     # Files beside the objects that claim to know what a commit reaches. An agent may have written them, and a
     # false claim would leave objects out.
-    *("-c", "core.commitGraph=false"),
-    *("-c", "core.multiPackIndex=false"),
-    *("-c", "pack.useBitmaps=false"),
-    *("-c", "repack.writeBitmaps=false"),
+    "core.commitGraph=false",
+    "core.multiPackIndex=false",
+    "pack.useBitmaps=false",
+    "repack.writeBitmaps=false",
     # What keeps git within its memory: windows of packs instead of whole packs, no deltas of big files, one thread.
-    *("-c", "core.packedGitLimit=256m"),
-    *("-c", "core.packedGitWindowSize=16m"),
-    *("-c", "core.bigFileThreshold=32m"),
-    *("-c", "core.deltaBaseCacheLimit=64m"),
-    *("-c", "pack.threads=1"),
-    *("-c", "pack.windowMemory=128m"),
-    *("-c", "pack.deltaCacheSize=64m"),
-    *("-c", "gc.auto=0"),
-    *("-c", "maintenance.auto=false"),
-    *("-c", "submodule.recurse=false"),
-    *("-c", "protocol.allow=never"),
-    *("-c", "log.showSignature=false"),
-    *("-c", "diff.external="),
-    *("-c", "core.quotePath=false"),
-    "--no-pager",
+    "core.packedGitLimit=256m",
+    "core.packedGitWindowSize=16m",
+    "core.bigFileThreshold=32m",
+    "core.deltaBaseCacheLimit=64m",
+    "pack.threads=1",
+    "pack.windowMemory=128m",
+    "pack.deltaCacheSize=64m",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "submodule.recurse=false",
+    "protocol.allow=never",
+    "log.showSignature=false",
+    "diff.external=",
+    "core.quotePath=false",
 )
+SAFE_OPTIONS: Final = (*setting_options(_SAFE_SETTINGS), "--no-pager")
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,9 +145,12 @@ def _target(base: Path, pointer: Path, prefix: str) -> Path:
 
 def checked_out_branches(repository: Directory) -> set[str]:
     """Return the refs of all branches that are checked out in any worktree of the repository."""
-    places = ["", *(f"worktrees/{entry.name}/" for entry in repository.entries("worktrees", _WORKTREES))]
-    named = {read_worktree_head(repository, f"{place}{name}").ref for place in places for name in _IN_USE}
-    return {ref for ref in named if ref}
+    folders = [""]
+    folders += [f"worktrees/{entry.name}/" for entry in repository.entries("worktrees", _WORKTREES)]
+    refs: set[str] = set()
+    for folder in folders:
+        refs |= {read_worktree_head(repository, f"{folder}{name}").ref for name in _IN_USE}
+    return refs - {""}
 
 
 def read_worktree_head(repository: Directory, name: str = "HEAD") -> Head:

@@ -252,11 +252,8 @@ class TeamRepository:
 
     def published_refs(self) -> dict[str, str]:
         """Return the refs that any workspace may read: tags, remote branches, and branches that are not workspaces'."""
-        return {
-            name: at
-            for name, at in self.refs(*PUBLISHED_PREFIXES).items()
-            if not name.startswith(WORKSPACE_BRANCH_PREFIX) and _is_text(name)
-        }
+        refs = self.refs(*PUBLISHED_PREFIXES)
+        return {name: commit for name, commit in refs.items() if _is_published(name)}
 
     def carried(self) -> CarriedSettings:
         """Return the settings that a workspace gets in addition to commits."""
@@ -267,6 +264,10 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     if not patterns:
         return True
     return any(name == pattern or name.startswith(f"{pattern.rstrip('/')}/") for pattern in patterns)
+
+
+def _is_published(name: str) -> bool:
+    return not name.startswith(WORKSPACE_BRANCH_PREFIX) and _is_text(name)
 
 
 def _is_text(name: str) -> bool:

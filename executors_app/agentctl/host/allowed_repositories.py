@@ -59,10 +59,11 @@ class AllowedRepositories:
             )
         return path
 
+    def _allows(self, url: str) -> bool:
+        return any(url == prefix or url.startswith(prefix.rstrip("/") + "/") for prefix in self._urls)
+
     def _cloned(self, url: str, *, existed: bool) -> Path:
-        if not any(
-            url == prefix or url.startswith(prefix.rstrip("/") + "/") for prefix in self._urls
-        ) or _PARENT_REFERENCE.search(url):
+        if not self._allows(url) or _PARENT_REFERENCE.search(url):
             raise RepositoryUnusable(
                 "The host does not allow this repository URL. Add it with --repositories and restart the host."
             )

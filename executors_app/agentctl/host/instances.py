@@ -60,10 +60,11 @@ class InstanceManager:
         records = await asyncio.to_thread(self._records.all)
         facts = {record.execution_id: self._records.facts_of(record) for record in records}
         seen = await self._machine.observe(list(facts.values()), timeout=timeout, concurrency=_MAX_CONCURRENT_POLLS)
-        return [
-            _instance_report(record, facts[record.execution_id].auth_token, seen[record.execution_id])
-            for record in records
-        ]
+        reports = []
+        for record in records:
+            token = facts[record.execution_id].auth_token
+            reports.append(_instance_report(record, token, seen[record.execution_id]))
+        return reports
 
     async def end(self, execution_id: str, proof: OwnershipProof) -> bool:
         """End agentctl and what it has left, after a proof of ownership; return whether nothing is left."""

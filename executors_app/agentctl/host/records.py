@@ -64,12 +64,12 @@ class InstanceRecords:
 
     def all(self) -> list[InstanceRecord]:
         """Return all instances that were not forgotten, running or not."""
-        directories = (self._disk.root / "agentctl").glob(f"*/{_FILE}")
-        return [
-            record
-            for path in sorted(directories)
-            if (record := _read_json(path)) and record.execution_id == path.parent.name
-        ]
+        records = []
+        for path in sorted((self._disk.root / "agentctl").glob(f"*/{_FILE}")):
+            record = _read_json(path)
+            if record and record.execution_id == path.parent.name:
+                records.append(record)
+        return records
 
     def keep(self, record: InstanceRecord) -> None:
         """Write a record, on disk before this returns; raises OSError."""

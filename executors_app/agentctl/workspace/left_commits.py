@@ -118,8 +118,12 @@ def _keep_unsaved(git: RunGit, prefix: str, candidates: Mapping[str, str], saved
     # Objects that have been deleted since are ignored.
     arguments = ("rev-list", "--ignore-missing", "--topo-order", "--parents", f"--max-count={_MAX_COMMITS}")
     listed = git(*arguments, *newest, "--not", *saved).text.splitlines()
-    commits = {line.split(" ", 1)[0] for line in listed}
-    parents = {parent for line in listed for parent in line.split(" ")[1:]}
+    commits: set[str] = set()
+    parents: set[str] = set()
+    for line in listed:
+        commit, *parents_of_commit = line.split(" ")
+        commits.add(commit)
+        parents.update(parents_of_commit)
     tips = [commit for commit in newest if commit in commits - parents]
     if not tips:
         return LeftCommits()

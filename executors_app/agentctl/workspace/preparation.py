@@ -78,8 +78,7 @@ class WorkspacePreparation:
 
     def _create_in_process(self, file: IO[bytes]) -> dict[str, Any]:
         """Like ``_run_in_child``, but with a new interpreter: a process with threads must not fork and run Python."""
-        options = {"--root": self.root, "--owner": self.owner_id, "--worktree": self.workspace}
-        arguments = [str(word) for option in options.items() for word in option]
+        arguments = ["--root", str(self.root), "--owner", self.owner_id, "--worktree", str(self.workspace)]
         done = subprocess.run(
             [sys.executable, "-P", "-m", workspace_root.__name__, "make", *arguments],
             stdin=file,

@@ -225,7 +225,9 @@ class _SnapshotAttempt:
 
     def _commit(self, tree: str, parents: list[str], message: str) -> str:
         """Create a commit without a branch."""
-        options = [word for parent in parents if parent for word in ("-p", parent)]
+        options: list[str] = []
+        for parent in filter(None, parents):
+            options += ["-p", parent]
         return self.run("commit-tree", tree, *options, "-m", message, environment=recovery_snapshots.IDENTITY).text
 
     def _was_moved(self, earlier: RecoverySnapshot | None) -> bool:

@@ -62,9 +62,14 @@ def find_pipes_below(root: Path) -> list[Path]:
 
 def find_pipes_beside(root: Path, paths: Iterable[bytes]) -> list[Path]:
     """Return such pipes in the directories of these files, from the root of the working tree on."""
-    folders = {folder for path in paths for folder in PurePath(os.fsdecode(path)).parents}
-    names = (root / folder / name for folder in sorted(folders) for name in _WORKTREE_FILES)
-    return [path for path in names if _is_endless(path) and path.is_fifo()]
+    folders: set[PurePath] = set()
+    for path in paths:
+        folders.update(PurePath(os.fsdecode(path)).parents)
+    pipes = []
+    for folder in sorted(folders):
+        files = [root / folder / name for name in _WORKTREE_FILES]
+        pipes += [file for file in files if _is_endless(file) and file.is_fifo()]
+    return pipes
 
 
 def _first_endless(paths: list[Path], root: Path, *, with_refs: bool) -> str:

@@ -22,13 +22,22 @@ from executors_app.wire.errors import RepositoryUnusable
 _TERM_GRACE: Final = 2.0
 """Seconds in which git may remove its lock files before it is killed."""
 
-SAFE_OPTIONS: Final = (
-    *("-c", f"core.hooksPath={os.devnull}"),
-    *("-c", "core.fsmonitor=false"),
-    *("-c", "gc.auto=0"),
-    *("-c", "maintenance.auto=false"),
-    *("-c", "submodule.recurse=false"),
+SAFE_SETTINGS: Final = (
+    f"core.hooksPath={os.devnull}",
+    "core.fsmonitor=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "submodule.recurse=false",
 )
+"""Settings with which git neither runs a program of a repository nor starts work in the background."""
+
+
+def setting_options(settings: Iterable[str]) -> tuple[str, ...]:
+    """Return git's options that override settings, each given as ``key=value``."""
+    options: list[str] = []
+    for setting in settings:
+        options += ["-c", setting]
+    return tuple(options)
 
 
 def subcommand(arguments: Sequence[str]) -> str:

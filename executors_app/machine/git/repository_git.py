@@ -14,12 +14,18 @@ from typing import IO, Any, Final
 
 from executors_app.machine.costly_work import begin_costly_work
 from executors_app.machine.git import git_failures
-from executors_app.machine.git.git_process import SAFE_OPTIONS, git_environment, git_executable, subcommand
+from executors_app.machine.git.git_process import (
+    SAFE_SETTINGS,
+    git_environment,
+    git_executable,
+    setting_options,
+    subcommand,
+)
 from executors_app.machine.git.ref_locks import move_ref, place_of_moved_ref
 from executors_app.machine.process import spawning
 from executors_app.wire.errors import RepositoryUnusable
 
-_REPOSITORY_OPTIONS: Final = (*SAFE_OPTIONS, "-c", "safe.bareRepository=all")
+_REPOSITORY_OPTIONS: Final = setting_options([*SAFE_SETTINGS, "safe.bareRepository=all"])
 """For repositories that were named to us: a user's settings may forbid git to find a bare one by its directory."""
 _UMASK: Final = 0o022
 """Umask for files in a work tree: other users of a sandbox must be able to read them, as with anyone's git."""

@@ -356,7 +356,9 @@ class SubmoduleRestorer:
             made = inner.run("hash-object", "-t", "commit", "-w", "--stdin", stdin=texts[commit]).text
             if made != commit:
                 raise ValueError("a commit has another content than its name says")
-        parents = {parent for commit in created for parent in parents_of(texts[commit])}
+        parents: set[str] = set()
+        for commit in created:
+            parents.update(parents_of(texts[commit]))
         unknown = set(missing_objects(inner, sorted(parents)))
         ends = [commit for commit in created if unknown.intersection(parents_of(texts[commit]))]
         own = git_directory.git_directory_of(inner.root)

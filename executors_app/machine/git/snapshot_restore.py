@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from executors_app.machine.git import git_failures
+from executors_app.machine.git.git_process import setting_options
 from executors_app.machine.git.recovery_snapshots import RecoverySnapshot, RunGit
 from executors_app.machine.git.repository_git import run_git
 from executors_app.wire.errors import RepositoryUnusable
@@ -55,7 +56,8 @@ def _read_tree(git: RunGit, *arguments: str) -> None:
         if failure not in git_failures.FILTER_FAILURES:
             raise
         listed = git("config", "--name-only", "--get-regexp", r"^filter\..*\.required$").splitlines()
-        git(*(word for key in listed for word in ("-c", f"{key}=false")), "read-tree", "--reset", *arguments)
+        without_filters = setting_options(f"{key}=false" for key in listed)
+        git(*without_filters, "read-tree", "--reset", *arguments)
 
 
 def _refresh_index(git: RunGit) -> None:
@@ -128,8 +130,10 @@ def _write_conflicts(run: RunGit, names: Sequence[str]) -> list[str]:
 def _stored_names(run: RunGit, recovery: RecoverySnapshot, names: Sequence[str]) -> list[str]:
     """Return those of the names that the snapshot has."""
     listed = ("--literal-pathspecs", "ls-tree", "-r", "-z", "--name-only", recovery.commit, "--")
-    parts = [names[at : at + _NAMES_PER_CALL] for at in range(0, len(names), _NAMES_PER_CALL)]
-    return [name for part in parts for name in _split_names(run(*listed, *part))]
+    stored: list[str] = []
+    for start in range(0, len(names), _NAMES_PER_CALL):
+        stored += _split_names(run(*listed, *names[start : start + _NAMES_PER_CALL]))
+    return stored
 
 
 def _split_names(listed: str) -> list[str]:

@@ -26,12 +26,13 @@ from executors_app.machine.git import git_failures
 from executors_app.machine.git.answered_pipes import answered_pipes
 from executors_app.machine.git.endless_files import find_pipes
 from executors_app.machine.git.git_process import (
-    SAFE_OPTIONS,
+    SAFE_SETTINGS,
     CappedOutput,
     end_process,
     memory_file,
     read_outputs,
     send_signal,
+    setting_options,
     subcommand,
 )
 from executors_app.machine.git.private_git_directory import PrivateGitDirectory
@@ -39,19 +40,18 @@ from executors_app.machine.git.ref_locks import move_ref, place_of_moved_ref
 from executors_app.machine.process import spawning
 from executors_app.wire.protocol import ApiError, Code
 
-_WORKSPACE_OPTIONS: Final = (
-    *SAFE_OPTIONS,
-    *("-c", "core.splitIndex=false"),
-    *("-c", "core.untrackedCache=false"),
-    *("-c", "core.quotePath=false"),
-    *("-c", "core.fsync=objects,reference"),
-    *("-c", "core.fsyncMethod=batch"),
-    *("-c", "protocol.allow=never"),
-    *("-c", "commit.gpgSign=false"),
-    *("-c", "log.showSignature=false"),
-    *("-c", "advice.addEmbeddedRepo=false"),
-    "--no-pager",
+_SETTINGS: Final = (
+    "core.splitIndex=false",
+    "core.untrackedCache=false",
+    "core.quotePath=false",
+    "core.fsync=objects,reference",
+    "core.fsyncMethod=batch",
+    "protocol.allow=never",
+    "commit.gpgSign=false",
+    "log.showSignature=false",
+    "advice.addEmbeddedRepo=false",
 )
+_WORKSPACE_OPTIONS: Final = (*setting_options([*SAFE_SETTINGS, *_SETTINGS]), "--no-pager")
 OUTPUT_LIMIT: Final = 8 << 20
 """Bytes of output that are read; a git that writes more is ended."""
 TIMEOUT: Final = 30.0

@@ -32,9 +32,10 @@ class Container:
 
 def container_from_list(entry: Mapping[str, Any]) -> Container:
     """Parse an entry of a container list."""
-    ports = {
-        int(port["PrivatePort"]): int(port["PublicPort"]) for port in entry.get("Ports") or () if port.get("PublicPort")
-    }
+    ports = {}
+    for port in entry.get("Ports") or ():
+        if port.get("PublicPort"):
+            ports[int(port["PrivatePort"])] = int(port["PublicPort"])
     name = next(iter(entry.get("Names") or ()), "").removeprefix("/")
     created = float(entry.get("Created") or 0)
     return Container(entry["Id"], name, entry["State"], entry.get("Labels") or {}, ports, created=created)
@@ -43,11 +44,11 @@ def container_from_list(entry: Mapping[str, Any]) -> Container:
 def container_from_inspect(entry: Mapping[str, Any]) -> Container:
     """Parse the result of an inspection."""
     state, networking = entry["State"], entry["NetworkSettings"]
-    ports = {
-        int(inside.partition("/")[0]): int(published[0]["HostPort"])
-        for inside, published in (networking.get("Ports") or {}).items()
-        if published
-    }
+    ports = {}
+    for inside, published in (networking.get("Ports") or {}).items():
+        if published:
+            ports[int(inside.partition("/")[0])] = int(published[0]["HostPort"])
+    networks = networking.get("Networks") or {}
     return Container(
         id=entry["Id"],
         name=entry["Name"].removeprefix("/"),
@@ -55,7 +56,7 @@ def container_from_inspect(entry: Mapping[str, Any]) -> Container:
         labels=entry["Config"].get("Labels") or {},
         ports=ports,
         image=entry["Image"],
-        networks={name: one.get("NetworkID", "") for name, one in (networking.get("Networks") or {}).items()},
+        networks={name: network.get("NetworkID", "") for name, network in networks.items()},
         exit_code=state.get("ExitCode"),
         out_of_memory=bool(state.get("OOMKilled")),
     )

@@ -82,10 +82,8 @@ class Engine:
     def containers(self, labels: Mapping[str, str]) -> list[Container]:
         """List all containers with these labels, running or not, in one call."""
         wanted = {"label": [f"{name}={value}" for name, value in labels.items()]}
-        return [
-            container_from_list(entry)
-            for entry in _call_engine(lambda: self._client.containers(all=True, filters=wanted))
-        ]
+        listed = _call_engine(lambda: self._client.containers(all=True, filters=wanted))
+        return [container_from_list(entry) for entry in listed]
 
     def find(self, name: str) -> Container | None:
         """Inspect the container of that name or id; None if there is none."""

@@ -7,6 +7,7 @@ created or removed. Engines are observed concurrently, so a silent one delays on
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -184,7 +185,7 @@ class DockerRuntime(ABC):
             call_engine(address, lambda engine: lifecycle.list_orphans(engine, known), _LIST_TIMEOUT)
             for address in self.addresses(configs)
         ]
-        return [one for some in await asyncio.gather(*listings) for one in some]
+        return list(itertools.chain.from_iterable(await asyncio.gather(*listings)))
 
     async def remove_orphan(self, orphan: Orphan, configs: Iterable[Mapping[str, Any]]) -> bool:
         """Remove a container that is still what was listed; worktree and journal stay. Raises RuntimeUnavailable."""
@@ -200,7 +201,8 @@ async def _read_work(site: Site, execution: ExecutionFacts, known: Sequence[str]
     owner = execution.worktree_owner
     inside = f"/tmp/{owner}.bundle"  # noqa: S108  (the container's own)
     arguments = ["bundle", "--owner", owner, "--branch", workspace_store.workspace_branch(execution), "--into", inside]
-    arguments += [word for commit in known for word in ("--known", commit)]
+    for commit in known:
+        arguments += ["--known", commit]
 
     def read(engine: Engine) -> dict[str, str]:
         helper = HelperContainer(
@@ -237,11 +239,11 @@ async def _observe(
             why = error.message_for_staff or why
         log.warning("cannot observe containers: %s", why)
         return {one.id: Observation.unknown("runtime_unavailable") for one in executions}
-    targets = [
-        StatusTarget(one.id, url, launch_tokens.bearer_token(one.auth_token, one.state))
-        for one in executions
-        if (url := container_url(known.containers.get(one.id), site.host))
-    ]
+    targets = []
+    for execution in executions:
+        if url := container_url(known.containers.get(execution.id), site.host):
+            token = launch_tokens.bearer_token(execution.auth_token, execution.state)
+            targets.append(StatusTarget(execution.id, url, token))
     answers = await poll_statuses(targets, timeout, concurrency)
     bound = asyncio.Semaphore(concurrency)
 

@@ -75,9 +75,10 @@ async def push_work(api: Organisation, layout: SpriteLayout, execution: Executio
     sent = str(layout.root / "work.bundle")
 
     async def read(known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
-        marks = [word for commit in known for word in ("--known", commit)]
-        options = ("--branch", layout.worktree.branch, "--into", sent)
-        answer = await _run_workspace_command(api, layout, "bundle", *options, *marks)
+        options = ["--branch", layout.worktree.branch, "--into", sent]
+        for commit in known:
+            options += ["--known", commit]
+        answer = await _run_workspace_command(api, layout, "bundle", *options)
         refs = workspace_root.parse_refs(answer)
         if answer.get("packed"):
             into.write(await api.read(layout.name, sent, timeout=_LONG, limit=workspace_root.MAX_BUNDLE_BYTES))
@@ -124,8 +125,9 @@ async def start_service(api: Organisation, layout: SpriteLayout, spec: LaunchSpe
         "--listen": f"127.0.0.1:{port}",
         "--hold-socket": str(organisation.HOLD_SOCKET),
     }
-    words = [word for option in options.items() for word in option]
-    argv = [layout.interpreter, "-P", "-m", "executors_app.agentctl", "serve", *words]
+    argv = [layout.interpreter, "-P", "-m", "executors_app.agentctl", "serve"]
+    for option, value in options.items():
+        argv += [option, value]
     environment = {"PYTHONPATH": str(layout.code), "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8"}
     await api.define_service(layout.name, organisation.SERVICE, argv, environment, worktree)
     return token

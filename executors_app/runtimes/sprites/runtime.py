@@ -140,12 +140,12 @@ class Sprites:
         """List this deployment's sprites whose execution id is not in ``known``; raises RuntimeUnavailable."""
         async with open_organisation() as api:
             found = await api.sprites()
-        return [
-            Orphan(id=one.name, execution_id=execution_id, status=one.status)
-            for one in found.values()
-            if organisation.deployment_label() in one.labels
-            and (execution_id := organisation.sprite_execution(one.name)) not in known
-        ]
+        orphans = []
+        for sprite in found.values():
+            execution_id = organisation.sprite_execution(sprite.name)
+            if organisation.deployment_label() in sprite.labels and execution_id not in known:
+                orphans.append(Orphan(id=sprite.name, execution_id=execution_id, status=sprite.status))
+        return orphans
 
     async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
         """Remove a sprite with its disk, if it is still what was listed."""
