@@ -47,7 +47,7 @@ def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> Con
     return ContainerListing(found)
 
 
-async def judge_execution(site: Site, execution: ExecutionFacts, known: ContainerListing, answer: Any) -> Observation:
+async def judge_container(site: Site, execution: ExecutionFacts, known: ContainerListing, answer: Any) -> Observation:
     """Return the observation of one execution; ``answer`` is its status, the error instead, or None if not polled."""
     container = known.containers.get(execution.id)
     if container is None:

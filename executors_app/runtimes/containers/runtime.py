@@ -30,7 +30,7 @@ from executors_app.runtimes.containers.engine import Engine
 from executors_app.runtimes.containers.engine_threads import READY_TIMEOUT, call_engine, call_for_workspace
 from executors_app.runtimes.containers.helper import HelperContainer
 from executors_app.runtimes.containers.launch import RunningContainer, container_url, image_name
-from executors_app.runtimes.containers.observation import ContainerListing, judge_execution, list_containers
+from executors_app.runtimes.containers.observation import ContainerListing, judge_container, list_containers
 from executors_app.runtimes.containers.sites import Site
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import (
@@ -252,7 +252,7 @@ async def _observe(
             execution, answer = await _poll_with_launch_token(
                 site, execution, known, answers.get(execution.id), timeout
             )
-            return await judge_execution(site, execution, known, answer)
+            return await judge_container(site, execution, known, answer)
 
     return dict(zip([one.id for one in executions], await asyncio.gather(*map(judged, executions)), strict=True))
 

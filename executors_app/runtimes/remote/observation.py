@@ -13,7 +13,7 @@ from executors_app.wire.executions import ExecutionFacts, Observation, Observed,
 from executors_app.wire.launch_tokens import LAUNCH_KEY, derive_launch_token
 
 
-def judge_execution(
+def judge_instance(
     execution: ExecutionFacts, listed: Mapping[str, Any] | None, host_id: str, config: HostConfig
 ) -> Observation:
     """Return the observation of one execution that follows from the host's report."""

@@ -26,7 +26,7 @@ from executors_app.runtimes import run_blocking
 from executors_app.runtimes.deployment_labels import DEPLOYMENT_LABEL, deployment_labels
 from executors_app.runtimes.remote.config import HostConfig, read_host_config
 from executors_app.runtimes.remote.hosts import HostClient
-from executors_app.runtimes.remote.observation import error_reason, judge_execution
+from executors_app.runtimes.remote.observation import error_reason, judge_instance
 from executors_app.runtimes.remote.silence import watch_for_silence
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import (
@@ -238,7 +238,7 @@ class Remote:
             listed = {str(one["execution_id"]): one for one in answer["instances"]}
             host_id = str(answer["host_id"])
             self._backoff.reset(config.url)
-            return {one.id: judge_execution(one, listed.get(one.id), host_id, config) for one in executions}
+            return {one.id: judge_instance(one, listed.get(one.id), host_id, config) for one in executions}
         except (ExecutorError, KeyError, TypeError, ValueError) as error:
             reason = error_reason(error)
             if isinstance(error, AgentctlUnreachable):

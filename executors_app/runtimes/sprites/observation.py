@@ -27,7 +27,7 @@ _NOT_THERE: Final = frozenset({"refused", "closed", "unreachable"})
 """Reasons of a failed poll after which the state of the service decides; others, such as a timeout, prove nothing."""
 
 
-async def judge_execution(
+async def judge_sprite(
     api: Organisation, execution: ExecutionFacts, layout: SpriteLayout, known: Mapping[str, Sprite], timeout: float
 ) -> Observation:
     """Return the observation of one execution; raises only unexpected errors."""

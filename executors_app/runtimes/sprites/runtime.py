@@ -22,7 +22,7 @@ from executors_app.runtimes import run_blocking
 from executors_app.runtimes.sprites import launch, organisation
 from executors_app.runtimes.sprites.config import SpritesConfig, read_sprites_config
 from executors_app.runtimes.sprites.layout import SpriteLayout
-from executors_app.runtimes.sprites.observation import judge_execution
+from executors_app.runtimes.sprites.observation import judge_sprite
 from executors_app.runtimes.sprites.organisation import Organisation, open_organisation
 from executors_app.runtimes.sprites.state_files import fetch_state
 from executors_app.wire import launch_tokens
@@ -89,7 +89,7 @@ class Sprites:
                 async def judged(execution: ExecutionFacts) -> None:
                     async with bound:
                         layout = SpriteLayout(execution, _config(execution.config))
-                        seen[execution.id] = await judge_execution(api, execution, layout, known, timeout)
+                        seen[execution.id] = await judge_sprite(api, execution, layout, known, timeout)
 
                 for outcome in await asyncio.gather(*map(judged, executions), return_exceptions=True):
                     if isinstance(outcome, Exception):
