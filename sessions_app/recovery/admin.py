@@ -89,18 +89,18 @@ class SweepRequestAdmin(ReadOnlyModelAdmin):
         obj.refresh_from_db()
 
     @admin.display(description="sessions")
-    def scope(self, asked: SweepRequest) -> str:
+    def scope(self, sweep_request: SweepRequest) -> str:
         """Return which sessions the sweep examines."""
-        if asked.sessions:
-            return str(len(asked.sessions))
+        if sweep_request.sessions:
+            return str(len(sweep_request.sessions))
         return "all live executions"
 
     @admin.display(description="result")
-    def decided(self, asked: SweepRequest) -> str:
+    def decided(self, sweep_request: SweepRequest) -> str:
         """Return a link to the outcomes."""
-        if asked.sweep_id:
-            return _outcomes_link(asked.sweep_id)
-        if asked.report:
+        if sweep_request.sweep_id:
+            return _outcomes_link(sweep_request.sweep_id)
+        if sweep_request.report:
             return "see the report"
         return "–"
 

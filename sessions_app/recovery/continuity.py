@@ -40,20 +40,22 @@ def current_binding(session: TaskSession, execution: ExecutorRunning) -> TokenBi
 
 
 def store_reported_token(
-    transaction: SessionTransaction, execution: ExecutorRunning, told: Mapping[str, Any] | None
+    transaction: SessionTransaction, execution: ExecutorRunning, answer: Mapping[str, Any] | None
 ) -> list[str]:
     """Set the resume token that agentctl reports for its agent; return the names of the fields to save.
 
-    ``told`` is the answer of ``GET /agent/session``. A token that was rejected, or that is not proven to work in place
+    ``answer`` is that of ``GET /agent/session``. A token that was rejected, or that is not proven to work in place
     of the stored one, is ignored.
     """
-    token = str(told.get("resume_token") or "") if told else ""
-    if not told or token in ("", execution.rejected_resume_token) or _is_unproven(transaction, execution, token):
+    if not answer:
+        return []
+    token = str(answer.get("resume_token") or "")
+    if token in ("", execution.rejected_resume_token) or _is_unproven(transaction, execution, token):
         return []
     if not execution.resume_token:
         _note_metadata(transaction, TOKEN_OF, current_binding(transaction.session, execution).to_json())
     execution.resume_token = token
-    execution.last_message_uuid = str(told.get("last_message_uuid") or "")
+    execution.last_message_uuid = str(answer.get("last_message_uuid") or "")
     return ["resume_token", "last_message_uuid"]
 
 
@@ -80,9 +82,8 @@ def replace_token(transaction: SessionTransaction, execution: ExecutorRunning, t
     if old and old != token and strategy != Strategy.NATIVE:
         execution.rejected_resume_token = old
         _note_metadata(transaction, REJECTED_TOKEN_OF, transaction.session.metadata.get(TOKEN_OF))
-    execution.resume_token = token or (
-        old if strategy == Strategy.NATIVE else ""
-    )  # some agents name it in their first turn
+    if token or strategy != Strategy.NATIVE:
+        execution.resume_token = token
     if token:
         _note_metadata(transaction, TOKEN_OF, current_binding(transaction.session, execution).to_json())
     if token and execution.rejected_resume_token == token:
@@ -111,7 +112,10 @@ def set_token_aside(transaction: SessionTransaction, *, is_lost: bool) -> None:
         execution.rejected_resume_token, execution.resume_token = execution.resume_token, ""
         execution.save(update_fields=["rejected_resume_token", "resume_token", "updated_at"])
         _note_metadata(transaction, REJECTED_TOKEN_OF, transaction.session.metadata.get(TOKEN_OF))
-        _note_metadata(transaction, LOST_TOKEN, fingerprint(execution.rejected_resume_token) if is_lost else None)
+        lost_token = None
+        if is_lost:
+            lost_token = fingerprint(execution.rejected_resume_token)
+        _note_metadata(transaction, LOST_TOKEN, lost_token)
 
 
 def _note_metadata(transaction: SessionTransaction, key: str, value: Any) -> None:
@@ -253,7 +257,7 @@ def settle_pending_receipt(transaction: SessionTransaction, *, failed: bool) -> 
     verified = verification.after_first_turn(
         Verdict(ReceiptKind(receipt.kind), Verified.PENDING),
         str(receipt.evidence.get("fingerprint_after") or ""),
-        fingerprint(token) if token else "",
+        _fingerprint_of(token) or "",
         failed=failed,
         names_conversation=agent_type(transaction.session.agent_profile.agent_type).names_conversation,
     )
@@ -274,16 +278,16 @@ def rebuild_evidence(transaction: SessionTransaction) -> dict[str, str]:
 
     Empty if the workspace was not lost.
     """
-    source = transaction.execution.state.get("rebuilt") if transaction.execution else ""
-    if not source:
+    execution = transaction.execution
+    if execution is None or not execution.state.get("rebuilt"):
         return {}
-    known = workspace_notes.workspace_json(transaction.session)
-    lacking = known["left_out"] if known else []
-    if known and lacking:
-        missing = workspace_notes.left_out_sentence(lacking, known["left_out_count"])
-    else:
-        missing = ""
-    return {"workspace_rebuilt": str(source), **({"workspace_lacks": missing} if missing else {})}
+    evidence = {"workspace_rebuilt": str(execution.state["rebuilt"])}
+    workspace = workspace_notes.workspace_json(transaction.session)
+    if workspace and workspace["left_out"]:
+        lacks = workspace_notes.left_out_sentence(workspace["left_out"], workspace["left_out_count"])
+        if lacks:
+            evidence["workspace_lacks"] = lacks
+    return evidence
 
 
 def refute_receipt(transaction: SessionTransaction, reason: str, message: str) -> None:
@@ -322,10 +326,17 @@ def conversation_evidence(token_before: str, answer: Mapping[str, Any]) -> dict[
     """
     token = str(answer.get("resume_token") or "")
     return {
-        "fingerprint_before": fingerprint(token_before) if token_before else None,
-        "fingerprint_after": fingerprint(token) if token else None,
+        "fingerprint_before": _fingerprint_of(token_before),
+        "fingerprint_after": _fingerprint_of(token),
         "replayed_messages": int(answer.get("replayed", 0)),
     }
+
+
+def _fingerprint_of(token: str) -> str | None:
+    """Return the fingerprint of a token; None if there is no token."""
+    if token:
+        return fingerprint(token)
+    return None
 
 
 def count_log(session_id: uuid.UUID) -> dict[str, int]:

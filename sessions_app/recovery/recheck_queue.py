@@ -49,12 +49,11 @@ class RecheckQueue:
     def add_lost(self, session_id: uuid.UUID) -> None:
         """Add a session whose agent or stream ended unexpectedly: at once, with back-off if that keeps happening."""
         backoff = self._backoffs.setdefault(session_id, Backoff())
-        pause = 0.0 if backoff.is_reset else backoff.remaining
-        backoff.record_failure()
-        if pause:
-            asyncio.get_running_loop().call_later(pause, self.add_one, session_id)
-        else:
+        if backoff.is_reset or not backoff.remaining:
             self.add_one(session_id)
+        else:
+            asyncio.get_running_loop().call_later(backoff.remaining, self.add_one, session_id)
+        backoff.record_failure()
 
     def reset_backoff(self, session_id: uuid.UUID) -> None:
         """Forget the back-off of a session whose agent works."""
@@ -104,7 +103,7 @@ class ExitEventListener:
 
     async def refresh_listeners(self) -> None:
         """Start and stop listeners to match the attached sessions, then wait a moment; the loop repeats this job."""
-        seen, now = self._registry.changes.count, time.monotonic()
+        changes, now = self._registry.changes.count, time.monotonic()
         needed = {source for one in self._registry.streams if (source := self._source_of(one)) is not None}
         self._needed |= dict.fromkeys(needed, now)
         for source in [source for source, at in self._needed.items() if now - at > self._linger]:
@@ -116,7 +115,7 @@ class ExitEventListener:
                 self._listeners[source] = asyncio.create_task(self._listen(source), name=f"exit events {source[0]}")
         await asyncio.sleep(REFRESH_SOURCES_EVERY)
         if not self._needed:
-            await self._registry.changes.rest(seen)
+            await self._registry.changes.rest(changes)
 
     async def close(self) -> None:
         """Cancel all listeners."""

@@ -166,9 +166,9 @@ def start_allowance(boot_id: str, slots: StartSlots, gone: Collection[uuid.UUID]
     # Copied before the rows are read: a start admitted meanwhile by another sweep is then subtracted in ``left``.
     given, under_way = slots.given, slots.under_way
     waiting_ids = list(slots.waiting)
-    mine = Intent.objects.filter(kind=IntentKind.START, by=None, done_at=None, session__executions__owner=boot_id)
-    mine = mine.exclude(session_id__in=waiting_ids)
-    under_way += mine.count() - mine.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True}).count()
+    own_starts = Intent.objects.filter(kind=IntentKind.START, by=None, done_at=None, session__executions__owner=boot_id)
+    own_starts = own_starts.exclude(session_id__in=waiting_ids)
+    under_way += own_starts.count() - own_starts.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True}).count()
     room, places = _free_capacity(gone)
     waiting = TaskSession.objects.filter(start_rank__isnull=False).values_list("start_rank", flat=True)
     ranks = [rank for rank in waiting if rank is not None]
@@ -247,7 +247,7 @@ def load_due_restarts(at: datetime) -> frozenset[tuple[uuid.UUID, datetime]]:
 def next_start_due(after: datetime) -> datetime | None:
     """Return when the start queue needs the next check, according to the rows: now if sessions wait in it.
 
-    ``after`` is the time for which ``load_due_restarts`` was last asked. A restart that has become due since then is
+    ``after`` is the time for which ``load_due_restarts`` was last called. A restart that has become due since then is
     the next one, with a time that has passed.
     """
     if TaskSession.objects.filter(start_rank__isnull=False).exists():

@@ -227,11 +227,11 @@ def _is_token_loss_believed(transaction: SessionTransaction) -> bool:
     """
     if not agent_type(transaction.session.agent_profile.agent_type).errs_about_gone:
         return True
-    said = transaction.session.metadata.get(REPORTED_GONE)
-    if said is None:
+    reported_at = transaction.session.metadata.get(REPORTED_GONE)
+    if reported_at is None:
         transaction.set_fields(metadata={**transaction.session.metadata, REPORTED_GONE: transaction.at.isoformat()})
         return False
-    return transaction.at - datetime.fromisoformat(said) >= CONFIRM_LOSS_AFTER
+    return transaction.at - datetime.fromisoformat(reported_at) >= CONFIRM_LOSS_AFTER
 
 
 def _set_token_aside(transaction: SessionTransaction, failure: StartFailure) -> None:

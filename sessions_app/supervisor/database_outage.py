@@ -43,8 +43,8 @@ class DatabaseOutage:
         self._is_still_out()
         if not self._began:
             self._began = time.monotonic()
-            told = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            log.error("the database cannot be used, waiting for it: %s", told)
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            log.error("the database cannot be used, waiting for it: %s", reason)
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="outage")
         # Shielded: cancelling one waiter must not cancel the task that the others wait for.

@@ -101,10 +101,10 @@ async def _send_command(registry: ExecutionRegistry, intent: Intent) -> bool:
 
 def _load_content(intent: Intent) -> Mapping[str, Any]:
     """Return the content of an accepted form; empty for any other answer."""
-    asked = intent.session.permissions.filter(id=intent.payload["permission_id"]).first()
-    if asked is None:
+    request = intent.session.permissions.filter(id=intent.payload["permission_id"]).first()
+    if request is None:
         return {}
-    return undelivered_content(asked)
+    return undelivered_content(request)
 
 
 def _reason_pointless(intent: Intent) -> bool:
@@ -272,8 +272,8 @@ def load_pending_sessions(boot_id: str) -> dict[uuid.UUID, PendingWork]:
     for session_id, intent_id, kind in intents.values_list("session_id", "id", "kind"):
         found.setdefault(session_id, PendingWork()).add_intent(intent_id, kind)
     owners = ExecutorRunning.objects.filter(session_id__in=found).exclude(owner__in=("", boot_id))
-    held = leases.leased_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), boot_id)
-    return {session_id: work for session_id, work in found.items() if session_id not in held}
+    leased_by_another = leases.leased_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), boot_id)
+    return {session_id: work for session_id, work in found.items() if session_id not in leased_by_another}
 
 
 def next_overtaking_intent(session_id: uuid.UUID) -> Intent | None:

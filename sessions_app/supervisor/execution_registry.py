@@ -288,8 +288,8 @@ def _cursor(execution_id: str) -> tuple[int, str]:
 
 def _read(facts: ExecutionFacts, after: int, epoch: str) -> str:
     lines = runtime(facts.runtime).unread_journal(facts, after, epoch)
-    told = deque(
+    texts = deque(
         (str(line.get("text", "")) for line in lines if line.get("kind") == JournalKind.LOG), maxlen=TAIL_LINES
     )
     # agentctl has cut a longer line, maybe within a secret.
-    return "\n".join(without_cut_word(text) if len(text) >= TEXT_LIMIT else text for text in told)
+    return "\n".join(without_cut_word(text) if len(text) >= TEXT_LIMIT else text for text in texts)

@@ -49,8 +49,8 @@ def _worktree_of(execution: ExecutorRunning, session: TaskSession) -> tuple[str,
     if execution.worktree_path or (session.has_agent and session.shares_worktree_of_id is None):
         return execution.worktree_path, execution.worktree_branch
     owner = session.worktree_owner_id
-    beside = TaskSession.objects.filter(Q(id=owner) | Q(shares_worktree_of=owner)).exclude(worktree_path="")
-    return beside.values_list("worktree_path", "worktree_branch").first() or ("", "")
+    sharing = TaskSession.objects.filter(Q(id=owner) | Q(shares_worktree_of=owner)).exclude(worktree_path="")
+    return sharing.values_list("worktree_path", "worktree_branch").first() or ("", "")
 
 
 def load_execution_facts(session_id: uuid.UUID) -> ExecutionFacts | None:

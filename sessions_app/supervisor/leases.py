@@ -77,10 +77,10 @@ class SupervisorLock:
     def held_by(self) -> str:
         """Return the holder named in the file, or an empty string; only ``take`` shows whether it still holds it."""
         try:
-            told = json.loads(self.path.read_text() or "{}")
+            content = json.loads(self.path.read_text() or "{}")
         except (OSError, ValueError):
             return ""
-        return str(told.get("holder", ""))
+        return str(content.get("holder", ""))
 
     def release(self) -> None:
         """Release the lock; does nothing if it is not held."""
@@ -147,7 +147,7 @@ def leased_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], boo
     """Return the ids of the rows (id, owner, end of the lease) that another living supervisor holds."""
     now = database_now()
     dead: dict[str, bool] = {}
-    held = set()
+    leased = set()
     for key, owner, expires in rows:
         if owner in ("", boot_id) or not is_unexpired(expires, now):
             continue
@@ -155,8 +155,8 @@ def leased_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], boo
         if owner not in dead:
             dead[owner] = is_owner_dead(owner)
         if not dead[owner]:
-            held.add(key)
-    return held
+            leased.add(key)
+    return leased
 
 
 def load_orphaned_sessions(boot_id: str) -> set[tuple[uuid.UUID, str]]:
@@ -230,13 +230,13 @@ def _next_generation(execution: ExecutorRunning, boot_id: str, reported: int) ->
 
 def renew_leases(boot_id: str) -> set[uuid.UUID]:
     """Renew every lease of ``boot_id``; return the ids of the executions that it still owns."""
-    mine = ExecutorRunning.objects.filter(owner=boot_id)
+    own = ExecutorRunning.objects.filter(owner=boot_id)
     with transaction.atomic():
         # Locked in the order in which ingest locks several rows: in another order both could wait for each other.
-        if not list(mine.select_for_update(no_key=True).order_by("session_id").values_list("id")):
+        if not list(own.select_for_update(no_key=True).order_by("session_id").values_list("id")):
             return set()
-        mine.update(lease_expires_at=database_now() + lease_ttl())
-    return set(mine.values_list("id", flat=True))
+        own.update(lease_expires_at=database_now() + lease_ttl())
+    return set(own.values_list("id", flat=True))
 
 
 def release_leases(boot_id: str, execution_id: uuid.UUID | None = None) -> None:
@@ -244,10 +244,10 @@ def release_leases(boot_id: str, execution_id: uuid.UUID | None = None) -> None:
 
     The generation stays in the row, so that the next owner takes a higher one.
     """
-    mine = ExecutorRunning.objects.filter(owner=boot_id)
+    own = ExecutorRunning.objects.filter(owner=boot_id)
     if execution_id is not None:
-        mine = mine.filter(id=execution_id)
-    mine.update(owner="", lease_expires_at=None)
+        own = own.filter(id=execution_id)
+    own.update(owner="", lease_expires_at=None)
 
 
 KEEP_ROWS = timedelta(days=7)

@@ -41,7 +41,7 @@ def test_sweep_reports_the_damaged_session_and_recovers_the_other(
     with caplog.at_level(logging.ERROR, logger="sessions_app.recovery.sweep.sweep_pass"):
         result = sweep_once()
     assert [one.session_id for one in result.damaged] == [ill.id]
-    assert damage.message in result.damaged[0].said
+    assert damage.message in result.damaged[0].flaws
     assert any(damage.message in record.getMessage() for record in caplog.records)
     assert (start_ordered(ill), start_ordered(healthy)) == (False, True)
     row = report_rows(result)[str(ill.id)]

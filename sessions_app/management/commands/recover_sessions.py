@@ -202,7 +202,7 @@ def broken_since_deploy(began: datetime, result: SweepRun) -> list[tuple[str, st
     Each with what is wrong, and whether it was in a better state when the deploy ``began``. The states before it come
     from the log and from earlier sweeps.
     """
-    damaged = {one.session_id: one.said for one in result.damaged}
+    damaged = {one.session_id: one.flaws for one in result.damaged}
     rows = [row for row in _in_trouble(result.scope).filter(created_at__lt=began) if row.id not in damaged]
     before = _levels_before([row.id for row in rows], began)
     known = _corrupt_before(damaged, began)
@@ -210,7 +210,7 @@ def broken_since_deploy(began: datetime, result: SweepRun) -> list[tuple[str, st
     for row in rows:
         level = _SEVERITY[row.state]
         broken.append((str(row.id), f"is in {row.state}: {row.error_message}", before.get(row.id, level) < level))
-    return broken + [(str(key), f"is in {DAMAGED_ROW}: {said}", key not in known) for key, said in damaged.items()]
+    return broken + [(str(key), f"is in {DAMAGED_ROW}: {flaws}", key not in known) for key, flaws in damaged.items()]
 
 
 def _in_trouble(scope: SweepScope) -> QuerySet[TaskSession]:

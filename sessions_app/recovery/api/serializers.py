@@ -106,16 +106,16 @@ class SweepRequestSerializer(StrictModelSerializer):
         fields = ("id", "dry_run", "by", "created_at", "done_at", "sweep_id", "report")
         read_only_fields = fields
 
-    def get_report(self, asked: SweepRequest) -> dict[str, Any] | None:
+    def get_report(self, sweep_request: SweepRequest) -> dict[str, Any] | None:
         """Return the rows without the sessions of other teams."""
-        if asked.report is None:
+        if sweep_request.report is None:
             return None
-        rows = asked.report["sessions"]
+        rows = sweep_request.report["sessions"]
         sessions = TaskSession.objects.visible_to(self.context["request"].user)
         seen = {
             str(one) for one in sessions.filter(id__in=[row["session_id"] for row in rows]).values_list("id", flat=True)
         }
-        return {**asked.report, "sessions": [row for row in rows if row["session_id"] in seen]}
+        return {**sweep_request.report, "sessions": [row for row in rows if row["session_id"] in seen]}
 
 
 class ReceiptSerializer(StrictModelSerializer):

@@ -42,8 +42,8 @@ class SweepListCreateView(ApiView):
     @document_responses({202: SweepRequestSerializer}, 400, 403, request=NewSweepSerializer)
     def post(self, request: UserRequest) -> Response:
         """Request a sweep now; ``requests/{id}/`` returns its result. Staff only."""
-        asked = request_sweep(request.user, dry_run=self.body(NewSweepSerializer)["dry_run"])
-        return self.show(SweepRequestSerializer, asked, 202)
+        sweep_request = request_sweep(request.user, dry_run=self.body(NewSweepSerializer)["dry_run"])
+        return self.show(SweepRequestSerializer, sweep_request, 202)
 
 
 class SweepRequestDetailView(ApiView):

@@ -109,7 +109,7 @@ def build_injection(
     redact wherever they occur.
     """
     known = frozenset(secrets)
-    told: list[_EntryText] = []
+    entry_texts: list[_EntryText] = []
     silent, room = 0, budget_chars + 1  # the last line has no line break
     unscanned = SCAN_BUDGET
     for entry in newest_first:
@@ -123,15 +123,15 @@ def build_injection(
         if len(one.text) + 1 > room:
             break
         room -= len(one.text) + 1
-        told.append(one)
-    text = "\n".join(one.text for one in reversed(told))
+        entry_texts.append(one)
+    text = "\n".join(one.text for one in reversed(entry_texts))
     return Injection(
         text,
         estimated_tokens=-(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN),
-        told=len(told),
-        cut=max(0, total - len(told) - silent),
-        shortened=sum(one.shortened for one in told),
-        redacted=sum(one.redacted for one in told),
+        told=len(entry_texts),
+        cut=max(0, total - len(entry_texts) - silent),
+        shortened=sum(one.shortened for one in entry_texts),
+        redacted=sum(one.redacted for one in entry_texts),
     )
 
 
@@ -168,15 +168,19 @@ def _entry_lines(entry: HistoryEntry, secrets: frozenset[str]) -> _EntryText | N
         return _tool_lines(entry, secrets)
     if entry.role not in _LABELS or not entry.text.strip():
         return None
-    said = _cut(entry.text, MESSAGE_CHARS, secrets)
-    return _EntryText(f"[{_LABELS[entry.role]}]: {said.text}", said.shortened, said.redacted)
+    message = _cut(entry.text, MESSAGE_CHARS, secrets)
+    return _EntryText(f"[{_LABELS[entry.role]}]: {message.text}", message.shortened, message.redacted)
 
 
 def _tool_lines(entry: HistoryEntry, secrets: frozenset[str]) -> _EntryText:
     name = _cut(" ".join(entry.name.split()), _NAME_CHARS, secrets)
     given = _cut(entry.arguments, TOOL_CHARS, secrets)
     result = _cut(entry.text, TOOL_CHARS, secrets)
-    ending = result.text or ("(no result: it was interrupted)" if entry.unfinished else "(no result)")
+    ending = result.text
+    if not ending and entry.unfinished:
+        ending = "(no result: it was interrupted)"
+    elif not ending:
+        ending = "(no result)"
     return _EntryText(
         f"[TOOL CALL: {name.text}] {given.text}".rstrip() + f"\n[TOOL RESULT: {name.text}] {ending}",
         any(one.shortened for one in (name, given, result)),
@@ -195,8 +199,9 @@ def _cut(text: str, limit: int, secrets: frozenset[str]) -> _EntryText:
     searched = whole[:SCANNED_CHARS]
     clean, redacted = redact_part(searched, 0, len(searched), secrets, cut_after=is_cut)
     shortened = len(clean) > limit or is_cut
-    told = clean[:limit] + _CUT_MARK if shortened else clean
-    return _EntryText("\n  ".join(told.splitlines()), shortened, redacted)
+    if shortened:
+        clean = clean[:limit] + _CUT_MARK
+    return _EntryText("\n  ".join(clean.splitlines()), shortened, redacted)
 
 
 def _result(payload: Mapping[str, Any]) -> str:
@@ -217,8 +222,9 @@ def _result(payload: Mapping[str, Any]) -> str:
 
 def _part(part: Mapping[str, Any]) -> str:
     """Return the text of one content block of a result; for a changed file, its path and new text."""
-    inner = part.get("content")
-    block = inner if isinstance(inner, dict) else part
+    block = part.get("content")
+    if not isinstance(block, dict):
+        block = part
     if block.get("type") == "diff":
         changed = block.get("newText") or block.get("new_text") or ""
         return f"changed {block.get('path', '')}: {changed}"

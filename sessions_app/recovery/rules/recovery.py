@@ -359,27 +359,29 @@ def mark_unreachable(case: Case) -> Fields:
 
 def reattach(case: Case) -> Fields:
     """Continue with the running agent; its report decides the session's state."""
-    return {
-        "executor_move": _executor_ready(case),
-        "session_move": _session_as_reported(case) if case.agent_state else None,
-        "agent_action": "none" if case.facts.attached else "reattach",
-        "reason": _who_answers(case),
-    }
+    fields: Fields = {"executor_move": _executor_ready(case), "reason": _who_answers(case)}
+    if case.agent_state:
+        fields["session_move"] = _session_as_reported(case)
+    if not case.facts.attached:
+        fields["agent_action"] = "reattach"
+    return fields
 
 
 def _who_answers(case: Case) -> str:
     report, known = case.observation.report, case.facts.known_launch_id
-    launch_id = report["agent"].get("launch_id") if report else None
-    is_later = known and launch_id not in (None, known)
-    if is_later:
+    if report and known and report["agent"].get("launch_id") not in (None, known):
         return "the agent of a later launch is running"
     return "the agent is running"
 
 
 def leave_for_later(case: Case) -> Fields:
     """Start nothing: a page, a prompt or a user may request the agent later."""
+    if case.is_alive:
+        executor_move = _executor_ready(case)
+    else:
+        executor_move = _executor_stop(case)
     return {
-        "executor_move": _executor_ready(case) if case.is_alive else _executor_stop(case),
+        "executor_move": executor_move,
         "session_move": _session_settle(case),
         "interrupt_run": case.facts.has_open_run,
         "reason": str(case.assessment.resume_reason),
@@ -398,8 +400,10 @@ def leave_without_owner(case: Case) -> Fields:
 
 def back_off(case: Case) -> Fields:
     """Start nothing until the next attempt is due."""
-    at = case.facts.next_restart_at
-    return leave_for_later(case) | {"reason": f"next try at {at:%H:%M:%S}" if at else ""}
+    reason, at = "", case.facts.next_restart_at
+    if at:
+        reason = f"next try at {at:%H:%M:%S}"
+    return leave_for_later(case) | {"reason": reason}
 
 
 def wait_for_turn(case: Case) -> Fields:
@@ -411,8 +415,11 @@ def give_up(case: Case) -> Fields:
     """Stop restarting it: only a user can."""
     attempts = case.facts.attempts
     started = plural(attempts, "Started once", "Started {} times")
+    session_move = None
+    if SESSION.allows(case.facts.session_state, "give_up"):
+        session_move = "give_up"
     return leave_for_later(case) | {
-        "session_move": "give_up" if SESSION.allows(case.facts.session_state, "give_up") else None,
+        "session_move": session_move,
         "session_error_code": str(Reason.GAVE_UP),
         "reason": plural(attempts, "1 start without success", "{} starts without success"),
         "error_message": f"{started} without success. Fix the cause, then try again.",
@@ -421,8 +428,11 @@ def give_up(case: Case) -> Fields:
 
 def resume(case: Case) -> Fields:
     """Resume the agent, after launching its execution again if that is gone."""
+    executor_move: str | None = "launch"
+    if case.is_alive:
+        executor_move = _executor_ready(case)
     return leave_for_later(case) | {
-        "executor_move": _executor_ready(case) if case.is_alive else "launch",
+        "executor_move": executor_move,
         "session_move": "start",
         "agent_action": "resume",
         "strategy": case.assessment.strategy,
@@ -436,20 +446,21 @@ def start_workspace(case: Case) -> Fields:
 
 def start_workspace_not_resumable(case: Case) -> Fields:
     """Start the workspace, and report that the agent cannot be resumed."""
-    if case.is_alive:
-        gone = {}
-    else:
-        gone = {"executor_move": "launch", "agent_action": "start_workspace"}
-    return mark_not_resumable(case) | gone
+    fields = mark_not_resumable(case)
+    if not case.is_alive:
+        fields |= {"executor_move": "launch", "agent_action": "start_workspace"}
+    return fields
 
 
 def mark_not_resumable(case: Case) -> Fields:
     """Report that the agent cannot be resumed, and start nothing."""
     reason = case.assessment.cause.resume_reason
-    own = {Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING}
+    error_code = Reason.NOT_RESUMABLE
+    if reason in (Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING):
+        error_code = reason
     return leave_for_later(case) | {
         "session_move": _session_fail(case, anew=case.is_unreachable),
-        "session_error_code": str(reason) if reason in own else str(Reason.NOT_RESUMABLE),
+        "session_error_code": str(error_code),
         "error_message": REFUSALS.get(reason) or _workspace_error(case, reason) or CANNOT_RESUME,
     }
 
@@ -457,8 +468,8 @@ def mark_not_resumable(case: Case) -> Fields:
 def _workspace_error(case: Case, reason: Reason) -> str:
     if reason is not Reason.WORKTREE_MISSING:
         return ""
-    said = case.observation.workspace_reason or case.facts.workspace_reason
-    return said or "The session's worktree is gone and cannot be rebuilt."
+    reported = case.observation.workspace_reason or case.facts.workspace_reason
+    return reported or "The session's worktree is gone and cannot be rebuilt."
 
 
 def mark_workspace_gone(case: Case) -> Fields:
@@ -721,37 +732,55 @@ def _lease_state(facts: SweepFacts) -> str:
 
 def explain_decision(facts: SweepFacts, observation: Observation, decision: Decision) -> list[tuple[str, str]]:
     """``--explain``: label and value, in the order in which the rules use them."""
-    report = observation.report
-    agent = report["agent"] if report else {}
     assessment = facts.assessment.without_live_agent
     lines = {
-        "observed": " ".join(filter(None, (str(observation.observed), observation.reason))),
-        "executor": " ".join(filter(None, (str(facts.executor_status or "none"), facts.executor_error_code))),
+        "observed": f"{observation.observed} {observation.reason}".rstrip(),
+        "executor": f"{facts.executor_status or 'none'} {facts.executor_error_code}".rstrip(),
         "session": f"{facts.session_state}, wanted {facts.desired_state}, work {facts.work_state}",
         "task": _task_state(facts),
         "lease": _lease_state(facts),
-        "agent": str(agent.get("state", "not reported")) + (", in a turn" if agent.get("active_turn") else ""),
+        "agent": _agent_text(observation),
         "leftovers": str(observation.leftovers),
-        "workspace": " ".join(filter(None, (str(facts.workspace), facts.workspace_reason))),
+        "workspace": f"{facts.workspace} {facts.workspace_reason}".rstrip(),
         "resumable": f"row {assessment.row:d}: {assessment.resume_reason}, {assessment.strategy or 'no strategy'}",
-        "policy": f"{facts.policy}, {'boot' if facts.boot else 'loop'}",
+        "policy": _policy_text(facts),
         "prompts queued": _yes_or_no(facts.has_queued_prompts),
         "open run": _yes_or_no(facts.has_open_run),
         "start under way": _yes_or_no(facts.start_in_flight),
         "starts": f"{facts.attempts} of {facts.max_attempts}",
-        "next start": facts.next_restart_at.isoformat() if facts.next_restart_at else _turn_text(facts, decision),
+        "next start": _next_start_text(facts, decision),
         "rule": f"{decision.rule}: {_DESCRIPTIONS[decision.rule]}",
         "decision": _decision_summary(decision),
     }
     return list(lines.items())
 
 
-def _turn_text(facts: SweepFacts, decision: Decision) -> str:
+def _agent_text(observation: Observation) -> str:
+    if not observation.report:
+        return "not reported"
+    agent = observation.report["agent"]
+    text = str(agent.get("state", "not reported"))
+    if agent.get("active_turn"):
+        text += ", in a turn"
+    return text
+
+
+def _policy_text(facts: SweepFacts) -> str:
+    if facts.boot:
+        return f"{facts.policy}, boot"
+    return f"{facts.policy}, loop"
+
+
+def _next_start_text(facts: SweepFacts, decision: Decision) -> str:
+    if facts.next_restart_at:
+        return facts.next_restart_at.isoformat()
     waits = decision.start_rank is not None or (facts.start_rank is not None and not facts.admitted)
-    why = f" ({decision.wait_reason})" if decision.wait_reason else ""
-    if waits:
-        return f"waits for its turn: {facts.before} before it{why}"
-    return "at once"
+    if not waits:
+        return "at once"
+    text = f"waits for its turn: {facts.before} before it"
+    if decision.wait_reason:
+        text += f" ({decision.wait_reason})"
+    return text
 
 
 def _yes_or_no(value: bool) -> str:
@@ -761,15 +790,20 @@ def _yes_or_no(value: bool) -> str:
 
 
 def _decision_summary(decision: Decision) -> str:
-    parts = [
-        f"executor {decision.executor_move}" if decision.executor_move else "",
-        f"session {decision.session_move} {decision.session_error_code}".strip() if decision.session_move else "",
-        f"agent {decision.agent_action} {decision.strategy or ''}".strip() if decision.agent_action != "none" else "",
-        "interrupt the open run" if decision.interrupt_run else "",
-        "end leftovers" if decision.end_leftovers else "",
-        "check again" if decision.needs_recheck else "",
-    ]
-    return "; ".join(filter(None, parts)) or "nothing to do"
+    parts = []
+    if decision.executor_move:
+        parts.append(f"executor {decision.executor_move}")
+    if decision.session_move:
+        parts.append(f"session {decision.session_move} {decision.session_error_code}".strip())
+    if decision.agent_action != "none":
+        parts.append(f"agent {decision.agent_action} {decision.strategy or ''}".strip())
+    if decision.interrupt_run:
+        parts.append("interrupt the open run")
+    if decision.end_leftovers:
+        parts.append("end leftovers")
+    if decision.needs_recheck:
+        parts.append("check again")
+    return "; ".join(parts) or "nothing to do"
 
 
 FAILED_RESULT: Final = "failed"

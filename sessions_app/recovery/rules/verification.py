@@ -146,13 +146,13 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """What was compared, for the receipt."""
-        told = (
+        sentence = (
             f"{self.found} of {self.compared} completed requests were replayed, in order ({self.exact} word for word)"
         )
         more = self.completed - self.compared
         if more:
-            return f"{told}; {more} others could not be compared"
-        return told
+            return f"{sentence}; {more} others could not be compared"
+        return sentence
 
 
 SAME_ID: Final = "the agent named the earlier conversation when it was asked for a new one"
@@ -377,11 +377,11 @@ _TOO_SHORT: Final = 24
 
 def quotes_request(answer: str, request: str) -> bool:
     """Return whether the answer to ``MEMORY_CHECK_PROMPT`` quotes the last request of our log."""
-    wanted, said = _words(request), _words(answer)
-    if not wanted or not said:
+    wanted, quoted = _words(request), _words(answer)
+    if not wanted or not quoted:
         return False
     if len(wanted) < _TOO_SHORT:
-        return said == wanted
+        return quoted == wanted
     return shows_text(answer, request)
 
 

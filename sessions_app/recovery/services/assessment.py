@@ -63,11 +63,11 @@ def find_flaws(values: Mapping[str, Any], agent_type: str) -> list[str]:
         name for name, words in _ALLOWED_VALUES.items() if values.get(name) is not None and values[name] not in words
     ]
     wrong += [name for name in _COUNTERS if (values.get(name) or 0) < 0]
-    return [
-        *(f"{name} cannot be read" for name in unreadable),
-        *(f"{name} is {repr(values[name])[:80]}" for name in wrong),
-        *([] if agent_type in agent_types() else [f"agent_type is {agent_type!r}"]),
-    ]
+    flaws = [f"{name} cannot be read" for name in unreadable]
+    flaws += [f"{name} is {repr(values[name])[:80]}" for name in wrong]
+    if agent_type not in agent_types():
+        flaws.append(f"agent_type is {agent_type!r}")
+    return flaws
 
 
 def flaws_sentence(found: Collection[str]) -> str:
@@ -105,8 +105,10 @@ def execution_of(session: TaskSession) -> ExecutorRunning | None:
 
 def execution_facts_of(execution: ExecutorRunning, session: TaskSession) -> ExecutionFacts:
     """Build the facts of an execution for runtimes and client."""
+    path = store_id = ""
     repository = session.task.repository
-    path, store_id = (repository.path, repository.store_id) if repository else ("", "")
+    if repository:
+        path, store_id = repository.path, repository.store_id
     return execution.facts(path, session.task.base_branch, store_id)
 
 
@@ -176,7 +178,10 @@ def load_session_rows(session: TaskSession) -> SessionRows:
 
 def resume_facts(known: SessionRows, *, ever_prompted: bool, workspace: WorkspaceState | None = None) -> ResumeFacts:
     """Build the facts for ``assess``; pass ``workspace`` if it was just checked."""
-    gone = WORKTREE_MISSING in (known.error_code, known.executor_error_code)
+    if workspace is None:
+        workspace = WorkspaceState.PRESENT
+        if WORKTREE_MISSING in (known.error_code, known.executor_error_code):
+            workspace = WorkspaceState.GONE
     fits, token_strange = _own_token(known)
     return ResumeFacts(
         session_state=SessionState(known.state),
@@ -185,7 +190,7 @@ def resume_facts(known: SessionRows, *, ever_prompted: bool, workspace: Workspac
         last_seen_at=known.last_seen_at,
         known_dead=not known.launch_id,
         has_agent=known.has_agent,
-        workspace=workspace or (WorkspaceState.GONE if gone else WorkspaceState.PRESENT),
+        workspace=workspace,
         context_mismatch=known.context_mismatch,
         ever_prompted=ever_prompted,
         type_supports_resume=agent_type(known.profile.agent_type).supports_session_resume,
@@ -255,8 +260,10 @@ def refuse_lost_worktree(session_id: uuid.UUID) -> None:
 
 def is_worktree_lost(session: TaskSession) -> bool:
     """Whether the worktree was lost when it was last checked."""
+    if session.error_code == WORKTREE_MISSING:
+        return True
     execution = execution_of(session)
-    return WORKTREE_MISSING in (session.error_code, execution.error_code if execution else "")
+    return execution is not None and execution.error_code == WORKTREE_MISSING
 
 
 def _record_loss(session_id: uuid.UUID, lost: str) -> None:

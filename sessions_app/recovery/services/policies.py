@@ -42,13 +42,17 @@ def set_team_policy(team: Group, values: Mapping[str, Any], by: User) -> TeamPol
 
 def team_policy_json(team: Group) -> dict[str, Any]:
     """Return a team's own settings, and what is in effect for its sessions without settings."""
-    said = team_choice(team.pk)
-    held = effective_policy(NO_CHOICE, said, deployment_policy())
+    own_choice = team_choice(team.pk)
+    effective = effective_policy(NO_CHOICE, own_choice, deployment_policy())
     return {
         "team": team.pk,
-        "policy": said.policy,
-        "continue_prompts": said.continues,
-        "effective": {"policy": held.policy, "policy_source": str(held.source), "continues": held.continues},
+        "policy": own_choice.policy,
+        "continue_prompts": own_choice.continues,
+        "effective": {
+            "policy": effective.policy,
+            "policy_source": str(effective.source),
+            "continues": effective.continues,
+        },
     }
 
 

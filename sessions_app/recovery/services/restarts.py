@@ -46,12 +46,12 @@ def can_order_restart(user: User) -> bool:
 
 
 def _is_run_by_serve() -> bool:
-    told = _read(SERVE_FILE)
+    stored = _read(SERVE_FILE)
     try:
-        keeper = identity.ProcessIdentity.from_json(told.get("keeper", {}))
+        keeper = identity.ProcessIdentity.from_json(stored.get("keeper", {}))
     except ValueError:
         return False
-    return bool(told.get("loopback")) and keeper.pid == os.getppid() and identity.is_alive(keeper)
+    return bool(stored.get("loopback")) and keeper.pid == os.getppid() and identity.is_alive(keeper)
 
 
 def order_restart(user: User) -> None:
@@ -66,10 +66,10 @@ def is_ordered() -> bool:
 
 def last_ordered() -> OrderedRestart | None:
     """Return the last requested restart; None before the first."""
-    told = _read(DONE_FILE)
+    stored = _read(DONE_FILE)
     try:
         return OrderedRestart(
-            str(told["by"]), datetime.fromisoformat(told["killed_at"]), [str(name) for name in told["killed"]]
+            str(stored["by"]), datetime.fromisoformat(stored["killed_at"]), [str(name) for name in stored["killed"]]
         )
     except (KeyError, TypeError, ValueError):
         return None
@@ -109,11 +109,11 @@ def _path(name: str) -> Path:
 
 def _read(name: str) -> dict[str, Any]:
     try:
-        told = json.loads(_path(name).read_text())
+        stored = json.loads(_path(name).read_text())
     except (OSError, ValueError):
         return {}
-    if isinstance(told, dict):
-        return told
+    if isinstance(stored, dict):
+        return stored
     return {}
 
 

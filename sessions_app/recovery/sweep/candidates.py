@@ -164,7 +164,7 @@ class CorruptRow:
     runtime: str
     session_state: str
     executor_status: str
-    said: str
+    flaws: str
 
 
 def find_corruption(one: StoredExecution, agent_type: str) -> CorruptRow | None:
@@ -192,7 +192,7 @@ def find_corruption(one: StoredExecution, agent_type: str) -> CorruptRow | None:
         runtime=one.runtime,
         session_state=one.session__state,
         executor_status=one.status,
-        said=flaws_sentence(found),
+        flaws=flaws_sentence(found),
     )
 
 
@@ -308,7 +308,7 @@ def _rows(boot_id: str, stored: list[StoredExecution], profiles: Mapping[uuid.UU
     turning = {session_id for session_id, state, has_process in runs if has_process and state in OPEN_RUN_STATES}
     repositories = _repositories(stored)
     teams = _owner_teams(stored)
-    said = assessment.team_choices([one.session__task__team_id for one in stored])
+    team_policies = assessment.team_choices([one.session__task__team_id for one in stored])
     deployment = assessment.deployment_policy()
     foreign = leases.leased_by_others([(one.id, one.owner, one.lease_expires_at) for one in stored], boot_id)
     return [
@@ -324,7 +324,7 @@ def _rows(boot_id: str, stored: list[StoredExecution], profiles: Mapping[uuid.UU
             owner_in_team=one.session__owner_id is None or (one.session__owner_id, one.session__task__team_id) in teams,
             policy=effective_policy(
                 PolicyChoice(one.session__policy),
-                said.get(one.session__task__team_id, assessment.NO_CHOICE),
+                team_policies.get(one.session__task__team_id, assessment.NO_CHOICE),
                 deployment,
             ).policy,
         )
@@ -421,7 +421,9 @@ def sweep_facts(
     archived = one.session__task__archived_at is not None
     closed = one.session__task__state in (TaskState.DONE, TaskState.CANCELLED)
     known = _resume_rows(row, task_over=archived or closed)
-    starting = one.status == ExecutorStatus.STARTING
+    started_at = row.start_created_at
+    if started_at is None and one.status == ExecutorStatus.STARTING:
+        started_at = one.updated_at
     return SweepFacts(
         session_id=place.session_id,
         task_id=place.task_id,
@@ -440,7 +442,7 @@ def sweep_facts(
         has_open_run=row.open_run,
         has_queued_prompts=row.queued,
         known_launch_id=one.session__launch_id or None,
-        started_at=row.start_created_at or (one.updated_at if starting else None),
+        started_at=started_at,
         start_in_flight=row.start_created_at is not None,
         foreign_lease=row.foreign,
         boot=boot,

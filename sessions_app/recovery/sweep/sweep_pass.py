@@ -204,8 +204,10 @@ class _ActionRunner:
         await asyncio.gather(*map(self._run_one, order))
 
     async def _run_one(self, item: DecidedRow) -> None:
-        reattaches = item.decision.agent_action == "reattach"
-        async with self._attaching if reattaches else self._acting[place_of(item.row.place)]:
+        limit = self._acting[place_of(item.row.place)]
+        if item.decision.agent_action == "reattach":
+            limit = self._attaching
+        async with limit:
             outcome = self.result.outcomes[item.facts.session_id] = await _act_safely(self.registry, self._tell, item)
         if is_start_decision(item.decision):
             if not item.facts.start_in_flight:
@@ -272,8 +274,10 @@ async def _admit_starts(
     wanting = [item for item in decided if is_start_decision(item.decision) and not item.facts.start_in_flight]
     if not wanting:
         return decided
-    # A dry run counts for itself: what it admits is never started, and must not use up real slots.
-    slots = admission.StartSlots() if scope.dry_run else registry.start_slots
+    slots = registry.start_slots
+    if scope.dry_run:
+        # It counts for itself: what it admits is never started, and must not use up real slots.
+        slots = admission.StartSlots()
     gone = {item.row.stored.session_id for item in decided if item.seen.observed is Observed.DEAD}
     allowed = await registry.database(admission.start_allowance, registry.boot_id, slots, gone)
     applicants = [
@@ -286,14 +290,15 @@ async def _admit_starts(
         )
         for item in wanting
     ]
-    told = allowed.judge(applicants, admitted=scope.admitted)
-    return [_with_admission(item, told.get(item.row.stored.session_id), now) for item in decided]
+    postponed = allowed.judge(applicants, admitted=scope.admitted)
+    return [_with_admission(item, postponed.get(item.row.stored.session_id), now) for item in decided]
 
 
-def _with_admission(item: DecidedRow, told: tuple[int, str, int] | None, now: datetime) -> DecidedRow:
-    if told is None:
+def _with_admission(item: DecidedRow, wait: tuple[int, str, int] | None, now: datetime) -> DecidedRow:
+    """Replace the decision on a start that has to ``wait``: its rank, the reason, and how many are before it."""
+    if wait is None:
         return item
-    rank, reason, before = told
+    rank, reason, before = wait
     facts = replace(item.facts, before=before)
     return replace(item, facts=facts, decision=postpone_start(facts, item.seen, now, rank=rank, reason=reason))
 
@@ -301,9 +306,9 @@ def _with_admission(item: DecidedRow, told: tuple[int, str, int] | None, now: da
 def _report_corrupt_rows(registry: ExecutionRegistry, damaged: Sequence[CorruptRow]) -> None:
     """Log each corruption once per process, because sweeps recur every few seconds."""
     for one in damaged:
-        if registry.reported_corruption.get(one.session_id) != one.said:
-            registry.reported_corruption[one.session_id] = one.said
-            log.error("session %s is skipped: %s", one.session_id, one.said)
+        if registry.reported_corruption.get(one.session_id) != one.flaws:
+            registry.reported_corruption[one.session_id] = one.flaws
+            log.error("session %s is skipped: %s", one.session_id, one.flaws)
 
 
 async def _observe_runtime(name: str, facts: list[ExecutionFacts], scope: SweepScope) -> dict[str, Observation]:
@@ -404,8 +409,10 @@ async def act_on_decision(
 def _raise_owner_left(session_id: uuid.UUID) -> None:
     """Tell staff, once, that the session's owner has left the team; it is not started automatically (rule 35)."""
     with session_transaction(session_id, related=("owner",)) as transaction:
-        owner = transaction.session.owner
-        raise_item(transaction, notices.owner_left_notice(str(session_id), owner.get_username() if owner else ""))
+        name, owner = "", transaction.session.owner
+        if owner:
+            name = owner.get_username()
+        raise_item(transaction, notices.owner_left_notice(str(session_id), name))
 
 
 async def _take_over(
@@ -443,24 +450,28 @@ def _save_address(execution_id: uuid.UUID, seen: Observation) -> None:
 async def _write_unattached(
     registry: ExecutionRegistry, row: Candidate, seen: Observation, decision: Decision
 ) -> ActionOutcome:
-    held = registry.stream_of(row.stored.session_id)
-    lease = held.lease if held else await registry.database(leases.acquire_lease, row.stored.id, registry.boot_id)
+    stream = registry.stream_of(row.stored.session_id)
+    if stream is not None:
+        lease: Lease | None = stream.lease
+    else:
+        lease = await registry.database(leases.acquire_lease, row.stored.id, registry.boot_id)
     if lease is None:
         return ActionOutcome(skipped=True)
-    if held and seen.report and _agent_is_gone(seen):
+    if stream and seen.report and _agent_is_gone(seen):
         # The report may be ahead of the stream. The agent's last lines show whether it had its prompt: without them
         # the prompt would be held, and the work not continued.
         journal = seen.report["journal"]
-        await held.wait_until_logged(journal["epoch"], journal["last_seq"], JOURNAL_TIMEOUT)
+        await stream.wait_until_logged(journal["epoch"], journal["last_seq"], JOURNAL_TIMEOUT)
     if seen.observed is Observed.DEAD:
         # Before the decision is written, for the same reason; a crash in between only drains again behind the cursor.
         await _drain_dead(registry, row, lease)
         crash_points.reached("sweep.drained", row.stored.session_id)
-    gives_up = decision.session_move == "give_up"
-    evidence = await execution_registry.read_log_tail(registry, row.stored.session_id) if gives_up else ""
+    evidence = ""
+    if decision.session_move == "give_up":
+        evidence = await execution_registry.read_log_tail(registry, row.stored.session_id)
     outcome = await registry.database(write_decision, row, seen, decision, lease, evidence)
     crash_points.reached("sweep.row_written", row.stored.session_id)
-    if held is None and decision.agent_action == "none":
+    if stream is None and decision.agent_action == "none":
         await registry.database(leases.release_leases, registry.boot_id, row.stored.id)
     return outcome
 
@@ -475,10 +486,13 @@ async def _drain_dead(registry: ExecutionRegistry, row: Candidate, lease: Lease)
     except (OSError, ValueError, ExecutorError) as error:
         log.warning("session %s: what its agentctl left cannot be read: %s", row.stored.session_id, error)
         return
-    kept = {"resume_token": token} if token else None
-    for start in range(0, max(len(lines), 1 if kept else 0), DRAIN_BATCH):
-        batch = lines[start : start + DRAIN_BATCH]
-        await registry.writer(ingest_batch, row.stored.session_id, lease, batch, kept, alive=False)
+    reported_token = None
+    batches = [lines[start : start + DRAIN_BATCH] for start in range(0, len(lines), DRAIN_BATCH)]
+    if token:
+        reported_token = {"resume_token": token}
+        batches = batches or [[]]
+    for batch in batches:
+        await registry.writer(ingest_batch, row.stored.session_id, lease, batch, reported_token, alive=False)
 
 
 def write_reattachments(batch: Sequence[PendingReattach]) -> list[ActionOutcome | Exception]:
@@ -487,17 +501,17 @@ def write_reattachments(batch: Sequence[PendingReattach]) -> list[ActionOutcome 
     None of them may move its session: that also locks the task's row, whose holder must not wait for another session.
     """
     with session_transactions({pending.session_id: pending.lease for pending in batch}) as transactions:
-        told = _load_told_takeovers(transactions.values())
-        return [_write_reattachment(transactions.get(pending.session_id), pending, told) for pending in batch]
+        recorded = _load_recorded_takeovers(transactions.values())
+        return [_write_reattachment(transactions.get(pending.session_id), pending, recorded) for pending in batch]
 
 
 def _write_reattachment(
-    transaction: SessionTransaction | None, pending: PendingReattach, told: Collection[uuid.UUID]
+    transaction: SessionTransaction | None, pending: PendingReattach, recorded: Collection[uuid.UUID]
 ) -> ActionOutcome | Exception:
     if transaction is None:
         return LeaseLost(LeaseLost.__doc__)
     transaction.actor = pending.known
-    return _write_changes(transaction, pending.row, pending.seen, pending.decision, told)
+    return _write_changes(transaction, pending.row, pending.seen, pending.decision, recorded)
 
 
 def write_decision(
@@ -506,12 +520,18 @@ def write_decision(
     """Write one decision under the lease: states, receipt and intents, in one transaction. Raises LeaseLost."""
     with session_transaction(row.stored.session_id, lease) as transaction:
         transaction.log_tail = evidence
-        told = _load_told_takeovers([transaction]) if decision.agent_action == "reattach" else ()
-        return _write_changes(transaction, row, seen, decision, told)
+        recorded: Collection[uuid.UUID] = ()
+        if decision.agent_action == "reattach":
+            recorded = _load_recorded_takeovers([transaction])
+        return _write_changes(transaction, row, seen, decision, recorded)
 
 
 def _write_changes(
-    transaction: SessionTransaction, row: Candidate, seen: Observation, decision: Decision, told: Collection[uuid.UUID]
+    transaction: SessionTransaction,
+    row: Candidate,
+    seen: Observation,
+    decision: Decision,
+    recorded: Collection[uuid.UUID],
 ) -> ActionOutcome:
     outcome = ActionOutcome()
     if transaction.session.launch_id != row.stored.session__launch_id:
@@ -523,7 +543,7 @@ def _write_changes(
         record_agent_death(transaction)
     _move_executor(transaction, seen, decision)
     if decision.agent_action == "reattach":
-        outcome.receipt_kind = _record_reattach(transaction, row, seen, told)
+        outcome.receipt_kind = _record_reattach(transaction, row, seen, recorded)
         if outcome.receipt_kind:
             transaction.record_reattach()
     _move_session(transaction, decision)
@@ -533,7 +553,7 @@ def _write_changes(
     return outcome
 
 
-def _load_told_takeovers(transactions: Collection[SessionTransaction]) -> set[uuid.UUID]:
+def _load_recorded_takeovers(transactions: Collection[SessionTransaction]) -> set[uuid.UUID]:
     """Return the sessions that already have a receipt for their current generation."""
     generations = {
         transaction.session.id: transaction.execution.generation
@@ -543,8 +563,8 @@ def _load_told_takeovers(transactions: Collection[SessionTransaction]) -> set[uu
     receipts = ContinuityReceipt.objects.filter(
         session_id__in=generations, kind=ReceiptKind.REATTACHED, evidence__generation__in=set(generations.values())
     )
-    said = receipts.order_by().values_list("session_id", "evidence__generation")
-    return {session_id for session_id, generation in said if generations[session_id] == generation}
+    written = receipts.order_by().values_list("session_id", "evidence__generation")
+    return {session_id for session_id, generation in written if generations[session_id] == generation}
 
 
 def _why_interrupted(seen: Observation) -> str:
@@ -561,10 +581,12 @@ def _agent_is_gone(seen: Observation) -> bool:
 
 def _move_executor(transaction: SessionTransaction, seen: Observation, decision: Decision) -> None:
     execution, move = transaction.execution, decision.executor_move
-    said_by_order = decision.agent_action in ("resume", "start_workspace", "stop") and move != "ready"
-    if execution is None or move is None or said_by_order or not EXECUTOR.allows(execution.status, move):
+    is_moved_by_intent = decision.agent_action in ("resume", "start_workspace", "stop") and move != "ready"
+    if execution is None or move is None or is_moved_by_intent or not EXECUTOR.allows(execution.status, move):
         return  # the start or stop moves the execution itself, once it has happened
-    values: dict[str, Any] = {"last_seen_at": seen.seen_at} if seen.observed is Observed.ALIVE and seen.seen_at else {}
+    values: dict[str, Any] = {}
+    if seen.observed is Observed.ALIVE and seen.seen_at:
+        values["last_seen_at"] = seen.seen_at
     if move == "fail":
         values |= {"error_code": decision.session_error_code, "error_message": decision.error_message}
     if move == "stop":
@@ -573,7 +595,7 @@ def _move_executor(transaction: SessionTransaction, seen: Observation, decision:
 
 
 def _record_reattach(
-    transaction: SessionTransaction, row: Candidate, seen: Observation, told: Collection[uuid.UUID]
+    transaction: SessionTransaction, row: Candidate, seen: Observation, recorded: Collection[uuid.UUID]
 ) -> str:
     """Write the receipt of a reattach and return its kind; empty if the lease was released and no line was missed."""
     report = seen.report or {}
@@ -581,11 +603,14 @@ def _record_reattach(
     if launch_id and transaction.session.launch_id != launch_id:
         transaction.set_fields(launch_id=launch_id)
     # Taking a lease again after an orderly release is not an event (rule 18).
-    behind = report.get("journal", {}).get("last_seq", 0) - row.stored.journal_seq
-    if not row.stored.owner and behind <= 0:
+    missed_lines = report.get("journal", {}).get("last_seq", 0) - row.stored.journal_seq
+    if not row.stored.owner and missed_lines <= 0:
         return ""
-    if transaction.session.id in told:
+    if transaction.session.id in recorded:
         return ""  # a concurrent sweep of ours has written it
+    generation = None
+    if transaction.execution:
+        generation = transaction.execution.generation
     transaction.write_receipt(
         ReceiptKind.REATTACHED,
         "same_process",
@@ -593,8 +618,8 @@ def _record_reattach(
         evidence={
             "agent_pid": report.get("agent", {}).get("pid"),
             "agent_started_at": report.get("agent", {}).get("started_at"),
-            "journal_lines_drained": max(behind, 0),
-            "generation": transaction.execution.generation if transaction.execution else None,
+            "journal_lines_drained": max(missed_lines, 0),
+            "generation": generation,
         },
     )
     return ReceiptKind.REATTACHED
@@ -627,8 +652,10 @@ def _create_intents(transaction: SessionTransaction, decision: Decision) -> uuid
             return _create_start_intent(transaction, decision)
         return None
     if decision.agent_action == "stop" and not _is_being_stopped(transaction):
-        asleep = {"reason": IDLE_REASON} if decision.rule == "asleep_but_alive" else {}
-        create_intent(transaction.session, IntentKind.STOP, None, asleep)
+        payload = {}
+        if decision.rule == "asleep_but_alive":
+            payload["reason"] = IDLE_REASON
+        create_intent(transaction.session, IntentKind.STOP, None, payload)
     return None
 
 
@@ -636,8 +663,9 @@ def _create_start_intent(transaction: SessionTransaction, decision: Decision) ->
     """Create a start intent that no user requested; its event records why, and on whose behalf."""
     if open_start_intent(transaction.session) is not None:
         return None  # another sweep or a user has already requested it
-    auto = decision.agent_action == "resume" or not transaction.session.has_agent
-    mode = Mode.AUTO if auto else Mode.WORKSPACE_ONLY
+    mode = Mode.WORKSPACE_ONLY
+    if decision.agent_action == "resume" or not transaction.session.has_agent:
+        mode = Mode.AUTO
     intent = create_intent(transaction.session, IntentKind.START, None, {"mode": mode})
     transaction.record_event(
         RestartOrdered(
@@ -721,10 +749,13 @@ def build_report(result: SweepRun, boot_id: str) -> dict[str, Any]:
     """Build the JSON document of a sweep, with the current states: it includes starts that have ended meanwhile."""
     now = _load_current_rows(result)
     sessions = [_report_row(item, result, now) for item in result.decided]
-    counts = dict.fromkeys((*COUNTED_KINDS, "skipped"), 0)
+    counts = dict.fromkeys((*COUNTED_KINDS, SKIPPED), 0)
     for row in sessions:
-        # A start is counted once it has a receipt.
-        counts[SKIPPED if row["result"] == UNDER_WAY else row["result"]] += 1
+        if row["result"] == UNDER_WAY:
+            counts[SKIPPED] += 1  # a start is counted once it has a receipt
+        else:
+            counts[row["result"]] += 1
+    counts[SKIPPED] += len(result.damaged)
     return {
         "sweep_id": str(result.sweep_id),
         "boot_id": boot_id,
@@ -733,7 +764,7 @@ def build_report(result: SweepRun, boot_id: str) -> dict[str, Any]:
         "started_at": result.started_at.isoformat(),
         "duration_ms": result.duration_ms,
         "examined": len(result.decided) + len(result.damaged),
-        "outcomes": {**counts, "skipped": counts["skipped"] + len(result.damaged)},
+        "outcomes": counts,
         "sessions": [*sessions, *map(_corrupt_report_row, result.damaged)],
     }
 
@@ -747,18 +778,18 @@ def _receipts(result: SweepRun) -> dict[str, ContinuityReceipt]:
 
 def _by_supervisor(result: SweepRun) -> dict[uuid.UUID, dict[str, Any]]:
     """Return what other supervisors last decided on the sessions they hold, with the newest receipt since then."""
-    held = {
+    owners = {
         item.row.stored.session_id: item.row.stored.owner
         for item in result.decided
         if item.decision.rule == _FOREIGN_RULE
     }
-    if not held:
+    if not owners:
         return {}
-    told = SweepOutcome.objects.filter(session_id__in=held, sweep__boot_id__in=set(held.values()))
+    outcomes = SweepOutcome.objects.filter(session_id__in=owners, sweep__boot_id__in=set(owners.values()))
     columns = ("session_id", "sweep__boot_id", "sweep_id", "sweep__started_at", *_REPORTED)
     found = {}
-    for session_id, owner, sweep_id, began, *values in told.order_by("sweep__started_at").values_list(*columns):
-        if owner == held[session_id]:
+    for session_id, owner, sweep_id, began, *values in outcomes.order_by("sweep__started_at").values_list(*columns):
+        if owner == owners[session_id]:
             row = dict(zip(_REPORTED, values, strict=True))
             found[session_id] = {"boot_id": owner, "sweep_id": str(sweep_id), "began": began, **row}
     receipts = ContinuityReceipt.objects.filter(session_id__in=found).order_by("after_seq", "created_at")
@@ -775,12 +806,20 @@ def _report_row(item: DecidedRow, result: SweepRun, now: _CurrentRows) -> dict[s
     reported = now.by_supervisor.get(item.row.stored.session_id)
     # The execution's own status becomes STARTING only when a supervisor claims the start.
     ordered = item.row.stored.session_id in now.ordered
+    executor_status = now.statuses.get(item.row.stored.id, "")
+    if ordered:
+        executor_status = str(ExecutorStatus.STARTING)
+    receipt_kind, reason, owner = outcome.receipt_kind, decision.reason, ""
+    if receipt:
+        receipt_kind = receipt.kind
     if reported:
         receipt_kind = reported["receipt_kind"]
-    else:
-        receipt_kind = receipt.kind if receipt else outcome.receipt_kind
-    failure = receipt.reason if receipt and receipt.kind == "failed" else ""
-    overtaken = OVERTAKEN if outcome.skipped and decision.agent_action == "reattach" else ""
+    if outcome.skipped and decision.agent_action == "reattach":
+        reason = reason or OVERTAKEN
+    if receipt and receipt.kind == "failed":
+        reason = receipt.reason or reason
+    if decision.rule == _FOREIGN_RULE:
+        owner = item.row.stored.owner
     row = {
         "session_id": session_id,
         "task_id": item.facts.task_id,
@@ -788,14 +827,14 @@ def _report_row(item: DecidedRow, result: SweepRun, now: _CurrentRows) -> dict[s
         "runtime": item.facts.runtime,
         "observed": str(decision.observed),
         "rule": decision.rule,
-        "executor_status": str(ExecutorStatus.STARTING) if ordered else now.statuses.get(item.row.stored.id, ""),
+        "executor_status": executor_status,
         "session_state": now.states.get(item.row.stored.session_id, ""),
         "agent_action": decision.agent_action,
         "strategy": str(decision.strategy or ""),
         "receipt_kind": receipt_kind,
-        "reason": failure or decision.reason or overtaken,
+        "reason": reason,
         "error_message": outcome.error or decision.error_message,
-        "owner": item.row.stored.owner if decision.rule == _FOREIGN_RULE else "",
+        "owner": owner,
         "by_supervisor": reported,
         "duration_ms": outcome.duration_ms,
     }
@@ -827,7 +866,7 @@ def _corrupt_report_row(one: CorruptRow) -> dict[str, Any]:
         "strategy": "",
         "receipt_kind": "",
         "reason": DAMAGED_ROW,
-        "error_message": one.said,
+        "error_message": one.flaws,
         "owner": "",
         "by_supervisor": None,
         "duration_ms": 0,
@@ -842,7 +881,9 @@ def store_sweep(document: Mapping[str, Any], result: SweepRun, *, is_requested: 
     ]
     if result.scope.trigger == "reconcile" and not decided and not is_requested:
         return
-    rows = document["sessions"] if result.scope.boot else decided
+    rows = decided
+    if result.scope.boot:
+        rows = document["sessions"]
     with transaction.atomic():
         RecoverySweep.objects.create(
             id=result.sweep_id,
@@ -857,5 +898,5 @@ def store_sweep(document: Mapping[str, Any], result: SweepRun, *, is_requested: 
 
 
 def _outcome_row(sweep_id: uuid.UUID, row: Mapping[str, Any]) -> tuple[Any, ...]:
-    told = {**row, "reason": row["reason"][:64]}
-    return sweep_id, uuid.UUID(row["session_id"]), *(told[name] for name in _STORED)
+    stored = {**row, "reason": row["reason"][:64]}
+    return sweep_id, uuid.UUID(row["session_id"]), *(stored[name] for name in _STORED)
