@@ -166,7 +166,7 @@ def open_wait(
             run.wait_kind = kind
             key = _repeat_wait(transaction, run, reason, deadline, by)
         else:
-            key = _begin_wait(transaction, kind, reason, deadline, by)
+            key = _begin_external_wait(transaction, kind, reason, deadline, by)
     return OpenWait(key.run_id, key.wait_id, key.secret(), deadline)
 
 
@@ -217,7 +217,7 @@ def restart_wait(session_id: uuid.UUID, wait_id: str, by: User, deadline: dateti
             since, until = (datetime.fromisoformat(wait[name]) for name in ("since", "deadline"))
             deadline = timezone.now() + max(until - since, timedelta(0))
         transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTED_WAIT: {}})
-        key = _begin_wait(transaction, WaitKind(wait["kind"]), wait["reason"], deadline, by)
+        key = _begin_external_wait(transaction, WaitKind(wait["kind"]), wait["reason"], deadline, by)
     return OpenWait(key.run_id, key.wait_id, key.secret(), deadline)
 
 
@@ -250,7 +250,7 @@ def _interrupted_run(transaction: SessionTransaction, wait_id: str) -> Mapping[s
     return wait
 
 
-def _begin_wait(
+def _begin_external_wait(
     transaction: SessionTransaction, kind: WaitKind, reason: str, deadline: datetime | None, by: User
 ) -> WaitKey:
     if transaction.open_run is not None or _has_prompts(transaction.session):

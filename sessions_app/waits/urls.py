@@ -9,7 +9,7 @@ from sessions_app.waits import views
 from sessions_app.waits.api import views as api
 
 urlpatterns = [
-    path(SESSION + "waits/", views.begin_wait, name="session-wait"),
+    path(SESSION + "waits/", views.create_wait, name="session-wait"),
     path(SESSION + "waits/again/", views.begin_wait_again, name="session-wait-again"),
     path(SESSION + "waits/rotate/", views.rotate_wait_key, name="session-wait-rotate"),
 ]

@@ -46,7 +46,7 @@ WAIT_STATE_LABELS: Final = {
 
 @never_cache
 @require_POST
-def begin_wait(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+def create_wait(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Open a wait, and show its key."""
     row, form = find_session(request, task_id, session_id), WaitCreateForm(request.POST)
     if not form.is_valid():
