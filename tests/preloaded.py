@@ -62,8 +62,10 @@ class PreloadedProcess:
             elif stream == subprocess.DEVNULL:
                 child = os.open(os.devnull, os.O_RDWR)
                 theirs.append(child)
+            elif stream is None:
+                child = number
             else:
-                child = number if stream is None else stream if isinstance(stream, int) else stream.fileno()
+                child = stream if isinstance(stream, int) else stream.fileno()
             streams.append(child)
         self._status, writer = os.pipe()
         theirs.append(writer)

@@ -62,7 +62,8 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
             request = json.loads(text)
             pid = os.fork()
             if pid == 0:
-                os.setsid() if request.pop("start_new_session") else None
+                if request.pop("start_new_session"):
+                    os.setsid()
                 inherit(files, request.pop("numbers"), connection)
                 return dict(request)
             for file in files:

@@ -204,7 +204,9 @@ def lazy_resume(drill: RealAgentDrill) -> str:
     assert not drill.session.status()["is_agent_running"]
     assert not drill.session.processes(), "the agent was started without a request"
     found = _memory(drill)
-    starts = 0 if found.startswith("refused") else 2 if drill.asked_first else 1
+    starts = 2 if drill.asked_first else 1
+    if found.startswith("refused"):
+        starts = 0
     assert len(drill.starts()) - drill.known == starts
     return found
 
@@ -216,8 +218,12 @@ def lost_store(drill: RealAgentDrill) -> str:
     home.rename(home.with_name("lost"))
     real_agent(drill.name, home, drill.model.url)
     for path in Path(drill.session.row["worktree_path"]).glob(".[!.]*"):  # some keep their conversations there
-        if path.name != ".git":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if path.name == ".git":
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     drill.deployment.recover()
     drill.deployment.serve()
     return _memory(drill)

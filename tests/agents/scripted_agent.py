@@ -20,7 +20,10 @@ def main() -> None:
             read.write(line)
             message = json.loads(line)
             calls = script.get(message.get("method", "answer"), [])
-            for action in (calls.pop(0) if len(calls) > 1 else calls[0]) if calls else []:
+            actions = calls[0] if calls else []
+            if len(calls) > 1:
+                del calls[0]
+            for action in actions:
                 if isinstance(action, int):
                     sys.exit(action)
                 if action == "$CLOSE":

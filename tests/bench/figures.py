@@ -41,7 +41,11 @@ class Figure:
         """Return an amount as text in the unit of this row."""
         if self.unit == "MB":
             return f"{amount:,.1f}"
-        return f"{amount * 1000:,.2f}" if self.unit == "ms" else f"{self.count / amount:,.0f}" if amount else "∞"
+        if self.unit == "ms":
+            return f"{amount * 1000:,.2f}"
+        if not amount:
+            return "∞"
+        return f"{self.count / amount:,.0f}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ def _count_reached(deployment: ChaosDeployment, directory: Path, process: str, o
     killed = set()
     for path in directory.glob("*"):
         point = ".".join(path.name.split(".")[:2])
-        who = "agentctl" if point.startswith("agentctl.") else "web" if point.startswith("request.") else process
+        who = {"agentctl": "agentctl", "request": "web"}.get(point.partition(".")[0], process)
         if path.suffix == ".log":
             for subject in path.read_text().split():
                 # after a rollback, the file names a session that does not exist

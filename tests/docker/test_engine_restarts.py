@@ -60,7 +60,10 @@ def test_unreachable_engine_makes_only_its_sessions_unreachable(deployment: Dock
     deployment.kill_server()
     before = [lasting_processes(session) for session in (*inside, here)]
     away_since = time.time()
-    engine.freeze() if how == "hangs" else engine.stop()
+    if how == "hangs":
+        engine.freeze()
+    else:
+        engine.stop()
 
     document = deployment.recover()
 
@@ -78,7 +81,10 @@ def test_unreachable_engine_makes_only_its_sessions_unreachable(deployment: Dock
     assert here.row["state"] == "WAITING_FOR_INPUT"
     assert [lasting_processes(session) for session in (*inside, here)] == before
 
-    engine.thaw() if how == "hangs" else engine.start(live_restore=True)
+    if how == "hangs":
+        engine.thaw()
+    else:
+        engine.start(live_restore=True)
     assert not [
         event for event in engine.events(away_since) if event[0] == "container" and event[1] in CONTAINER_ACTIONS
     ]

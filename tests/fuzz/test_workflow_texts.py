@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -47,10 +48,21 @@ def test_examples_exist() -> None:
     assert EXAMPLES
 
 
+def children_of(data: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the keys and values of an object, or the positions and values of a list."""
+    if isinstance(data, dict):
+        return data.items()
+    if isinstance(data, list):
+        return enumerate(data)
+    return ()
+
+
 def paths_of(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the paths of all values within ``data``."""
-    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    return [path, *(found for key, one in inner for found in paths_of(one, (*path, key)))]
+    paths = [path]
+    for key, child in children_of(data):
+        paths += paths_of(child, (*path, key))
+    return paths
 
 
 def replace_at(data: Any, path: tuple[Any, ...], other: Any) -> Any:

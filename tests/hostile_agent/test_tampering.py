@@ -23,7 +23,10 @@ SETTINGS = [
 def restore(victim: Victim, original: Path) -> None:
     """Restore the workspace from before the tampering, as the agent's own files."""
     for path in victim.directory.iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     shutil.copytree(original, victim.directory, symlinks=True, dirs_exist_ok=True)
     uid, gid = (int(number) for number in victim.harness.user.split(":"))
     for path in (victim.directory, *victim.directory.rglob("*")):

@@ -46,7 +46,10 @@ def test_written_field_reads_as_if_saved(model: type[Model], name: str) -> None:
     for session in (saved, written):
         row = of_model(session, model)
         setattr(row, name, WRITTEN[model][name])
-        row.save(update_fields=[name]) if session is saved else update_row(row, [name])
+        if session is saved:
+            row.save(update_fields=[name])
+        else:
+            update_row(row, [name])
     found = getattr(of_model(written, model), name)
     assert (found, found) == (WRITTEN[model][name], getattr(of_model(saved, model), name))
 

@@ -118,7 +118,10 @@ def test_page_reconnects_after_the_server_was_unreachable(visit: Any, world: Wor
     away = True
 
     def answer(route: Route) -> None:
-        route.abort() if away else route.continue_()
+        if away:
+            route.abort()
+        else:
+            route.continue_()
 
     page.route("**/live/**", answer)
     expect(page.get_by_text("Reconnecting…")).to_be_visible()

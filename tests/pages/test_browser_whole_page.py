@@ -37,7 +37,10 @@ def failing(page: Page, part: str, refuse: Callable[[int], bool]) -> list[int]:
 
     def answer(route: Route) -> None:
         requests.append(len(requests))
-        route.abort() if refuse(requests[-1]) else route.continue_()
+        if refuse(requests[-1]):
+            route.abort()
+        else:
+            route.continue_()
 
     page.route(part, answer)
     return requests

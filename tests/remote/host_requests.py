@@ -30,10 +30,14 @@ async def send_request(
     """Send a request; return status and JSON of the response."""
     sent = {"Authorization": f"Bearer {token}", **headers}
     trust = tls_trust({"fingerprint": machine.ready["fingerprint"]})
-    data = {"data": BytesIO(raw)} if raw is not None else {"json": body} if body is not None else {}
+    content: dict[str, Any] = {}
+    if raw is not None:
+        content["data"] = BytesIO(raw)
+    elif body is not None:
+        content["json"] = body
     async with open_connection_pool() as http:
         url = URL(machine.url + path, encoded="%" in path)
-        call = http.request(method, url, headers=sent, ssl=trust, allow_redirects=False, chunked=chunked, **data)
+        call = http.request(method, url, headers=sent, ssl=trust, allow_redirects=False, chunked=chunked, **content)
         async with call as answer:
             return answer.status, await answer.json()
 

@@ -89,7 +89,7 @@ def test_retry_delay_grows_with_each_failure() -> None:
 def test_session_is_given_up_after_five_failed_starts() -> None:
     session = fail(*starting_session(start_attempts=5), CRASHED)
     assert (session.state, session.error_code, session.next_restart_at) == ("FAILED", "agent_exited", None)
-    assert session.error_message == "Given up after 5 starts. The last one: It ended at once."
+    assert "It ended at once." in session.error_message
     assert session.task.state == "FAILED"
     assert execution_of(session).resume_token == "conversation-1"
 

@@ -146,13 +146,18 @@ def plan_fleet(
 
     def one(number: int) -> FakeAgentctl:
         left = count - number
-        behaviour: Behaviour = "refuses" if left <= refusing else "hangs" if left <= refusing + hanging else "answers"
+        behaviour: Behaviour = "answers"
+        if left <= refusing:
+            behaviour = "refuses"
+        elif left <= refusing + hanging:
+            behaviour = "hangs"
+        url = f"http://{_ip(base) + number}:{port}"
+        if directory:
+            url = socket_urls.unix_url(directory / f"{number}.sock")
         return FakeAgentctl(
             execution_id=str(uuid.uuid5(_NAMESPACE, f"execution {number}")),
             session_id=str(uuid.uuid5(_NAMESPACE, f"session {number}")),
-            url=socket_urls.unix_url(directory / f"{number}.sock")
-            if directory
-            else f"http://{_ip(base) + number}:{port}",
+            url=url,
             token=uuid.uuid5(_NAMESPACE, f"token {number}").hex,
             behaviour=behaviour,
         )

@@ -63,10 +63,10 @@ def answer(request: dict[str, Any], path: str, failing: frozenset[str]) -> dict[
     if path.rpartition("/")[2] in failing:
         return {"text": "", "sessionId": session, "error": "failed on purpose"}
     prompt = request["prompt"]
-    return {
-        "text": ("true" if int(prompt) < 3 else "false") if prompt.isdigit() else prompt.upper(),
-        "sessionId": session,
-    }
+    text = prompt.upper()
+    if prompt.isdigit():
+        text = "true" if int(prompt) < 3 else "false"
+    return {"text": text, "sessionId": session}
 
 
 def run_to_its_end(

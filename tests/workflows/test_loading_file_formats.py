@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,15 @@ WORTHLESS: list[Any] = [None, 0, -1, "", [], {}, "loop", True, [[]], {"a": 1}, [
 
 
 def places(data: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    parts = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    return [place, *(inner for key, part in parts for inner in places(part, (*place, key)))]
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(data, dict):
+        parts = data.items()
+    elif isinstance(data, list):
+        parts = enumerate(data)
+    found = [place]
+    for key, part in parts:
+        found += places(part, (*place, key))
+    return found
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

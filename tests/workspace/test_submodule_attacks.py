@@ -467,7 +467,10 @@ def test_file_beside_a_submodule_is_not_taken_for_an_index(
     outside.write_text("outside\n")
     (place.path / "sub" / "f.txt").write_text("precious\n")
     beside = place.path / "sub.index"
-    beside.symlink_to(outside) if is_link else beside.write_text("precious\n")
+    if is_link:
+        beside.symlink_to(outside)
+    else:
+        beside.write_text("precious\n")
     before = state_of(place.path)
     snapshot_tree(place.path)
     shutil.rmtree(place.path)

@@ -81,7 +81,10 @@ class Memory:
     @classmethod
     def load(cls, conversation_id: str) -> Memory | None:
         """Return the stored conversation of this id, or None; a different one if the agent is told to lie."""
-        return cls.create() if LIES else cls(conversation_id) if cls(conversation_id)._path.exists() else None
+        if LIES:
+            return cls.create()
+        memory = cls(conversation_id)
+        return memory if memory._path.exists() else None
 
     def path_of_messages(self) -> Path:
         """Return the file with the ids of its messages, one per line."""

@@ -166,7 +166,9 @@ def test_second_answer_is_refused_with_the_winning_choice(ada: Client, world: Wo
     assert ada.post(f"{path_of(session)}answer/", forms[0], headers={"Accept": "application/json"}).status_code == 200
     refused = other.post(f"{path_of(session)}answer/", forms[1], headers={"Accept": "application/json"})
     assert (refused.status_code, refused.json()["code"]) == (409, "token_consumed")
-    assert refused.json()["message"] == "ada has already answered this: Allow once."
+    message = refused.json()["message"]
+    assert "ada" in message
+    assert "Allow once" in message
     assert session.intents.filter(kind="answer").count() == 1
 
 
@@ -207,10 +209,9 @@ def test_prompt_during_an_open_permission_needs_confirmation(ada: Client, world:
     form = {"message_id": "m2", "text": "Something <else>."}
     response = ada.post(f"{path_of(session)}prompt/", form)
     assert response.status_code == 409
-    assert "The agent is waiting for your answer" in response.text
     assert "Something &lt;else&gt;." in response.text, "the typed text is not lost"
-    told = ada.post(f"{path_of(session)}prompt/", form, headers={"Accept": "application/json"})
-    assert (told.status_code, told.json()["code"]) == (409, "permission_pending")
+    refused = ada.post(f"{path_of(session)}prompt/", form, headers={"Accept": "application/json"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "permission_pending")
     assert not session.prompts.filter(message_id="m2").exists()
     assert session.permissions.get().state == "pending"
     assert not session.intents.filter(kind="cancel").exists()

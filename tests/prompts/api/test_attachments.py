@@ -94,7 +94,7 @@ def test_agent_without_image_support_gets_no_images(world: World, api: APIClient
     set_accepted_blocks(world)
     answer = send(api, world, file("a.png", PNG))
     assert (answer.status_code, answer.json()["code"]) == (409, "attachment_unsupported")
-    assert answer.json()["message"] == "This agent does not accept images in a prompt: “a.png” was not sent."
+    assert "a.png" in answer.json()["message"]
     assert send(api, world, file("a.txt", b"text")).status_code == 202
 
 
