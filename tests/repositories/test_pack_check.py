@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.machine.untrusted_files import Directory
-from executors_app.repositories import archive, pack_check, ref_files, transfer
+from executors_app.repositories import archive, pack_check, published_packs, ref_files, transfer
 from executors_app.repositories.workspace_store import publish
 from executors_app.wire.errors import BundleRefused, PublicationRefused
 from tests.executors.repositories import commit, run_git
@@ -166,7 +166,7 @@ def test_workspace_publishes_no_more_than_its_quota(
     first = make_turn(place, sandbox, "one")
     publish(place.team, place.archive, BRANCH)
     used = getattr(place.archive.published(), QUOTAS[limit])
-    monkeypatch.setattr(archive, limit, used + 1)
+    monkeypatch.setattr(published_packs, limit, used + 1)
     second = make_turn(place, sandbox, "two", os.urandom(5000).hex())
     before = bytes_below(repository)
     with pytest.raises(PublicationRefused, match="kept in its archive"):
