@@ -126,8 +126,8 @@ class Change:
             return None
         message = "Add a greeting"
         files = [PROGRAM, README]
-        asked = {"rawInput": {"command": ["git", "commit", "-m", message, "--", *files]}}
-        if self.turn.request_permission(f"Commit {PROGRAM} and {README}", "execute", **asked) != "allow":
+        call = {"rawInput": {"command": ["git", "commit", "-m", message, "--", *files]}}
+        if self.turn.request_permission(f"Commit {PROGRAM} and {README}", "execute", **call) != "allow":
             return None
         command = ["git", *_AUTHOR, "commit", "--quiet", "--no-gpg-sign", "-m", message, "--", *files]
         added = self._run(["git", "add", "--", *files], "execute", "Stage both files")

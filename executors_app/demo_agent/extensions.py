@@ -144,11 +144,11 @@ class Settings:
     def offered(self, *, switch: bool) -> dict[str, Any]:
         """Return the modes with the current one, and the switch if the client knows such options."""
         modes = [{"id": key, "name": name, "description": more} for key, (name, more) in MODES.items()]
-        told: dict[str, Any] = {"modes": {"currentModeId": self.mode, "availableModes": modes}}
+        state: dict[str, Any] = {"modes": {"currentModeId": self.mode, "availableModes": modes}}
         if switch:
             option = {"id": "capitals", "name": "Capitals", "description": "Answer in capital letters"}
-            told["configOptions"] = [{**option, "type": "boolean", "currentValue": self.capitals}]
-        return told
+            state["configOptions"] = [{**option, "type": "boolean", "currentValue": self.capitals}]
+        return state
 
     def set(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Set the mode or the switch and return the answer; raises RpcError."""

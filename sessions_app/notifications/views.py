@@ -51,7 +51,7 @@ def _render_notifications(request: UserHttpRequest, status: int = 200, **more: A
         "webhook_form": WebhookForm(user),
         "webhooks": user_settings.list_webhooks(user),
         "deliveries": [
-            {"row": row, "word": DELIVERY_STATE_LABELS[row.state]}
+            {"row": row, "label": DELIVERY_STATE_LABELS[row.state]}
             for row in user_settings.list_deliveries(user)[:MAX_DELIVERIES_SHOWN]
         ],
         "sends_mail": settings.KANDEV_EMAIL,

@@ -78,12 +78,12 @@ def tool_call_context(payload: Mapping[str, Any], described: Mapping[str, Any] |
     if isinstance(described, Failure):
         return {
             "title": tool_title(payload),
-            "word": tool_status_label(tool_status(payload)),
+            "label": tool_status_label(tool_status(payload)),
             "note": _TOOL_NOTES[described],
         }
     # Escaped in the limited process, together with the tags around each line.
     diffs = [{**diff, "html": mark_safe(diff["html"])} for diff in described["diffs"]]  # noqa: S308
-    return {**described, "word": tool_status_label(described["status"]), "diffs": diffs}
+    return {**described, "label": tool_status_label(described["status"]), "diffs": diffs}
 
 
 def review_context(payload: Mapping[str, Any], described: Mapping[str, Any] | Failure) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def review_context(payload: Mapping[str, Any], described: Mapping[str, Any] | Fa
         return tool_call_context(payload, described)
     sent = json.dumps(payload, ensure_ascii=False)
     return {
-        "word": tool_status_label(tool_status(payload)),
+        "label": tool_status_label(tool_status(payload)),
         "input": shorten(sent, REVIEW_LIMIT),
         "is_whole": len(sent) <= REVIEW_LIMIT,
         "note": _REVIEW_NOTES[described],

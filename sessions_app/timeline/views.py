@@ -128,7 +128,7 @@ def _event_entry(event: SessionEvent, page: TimelinePage) -> dict[str, Any]:
         "at": event.at,
         "seq": event.seq,
         "kind": event.name.split(".")[1],
-        "word": _event_label(event, receipt, prompt),
+        "label": _event_label(event, receipt, prompt),
         "excerpt": "",
         "evidence": _event_evidence(event, receipt),
         "conversation": None,
@@ -187,7 +187,7 @@ def _sweep_entry(outcome: SweepOutcome) -> dict[str, Any]:
         "at": outcome.sweep.started_at,
         "seq": 0,
         "kind": "sweep",
-        "word": sweep_outcome_label(outcome),
+        "label": sweep_outcome_label(outcome),
         "excerpt": "",
         "evidence": [(name, value) for name, value in evidence if value],
         "conversation": None,
@@ -206,7 +206,7 @@ def _activity_chart(session: TaskSession, entries: list[dict[str, Any]], *, is_n
     if is_newest and session.runs.filter(ended_at=None).exists():
         until = max(timezone.now(), until)
     since = min(since, until - _MIN_CHART_SPAN)
-    sweeps = [(entry["at"], entry["word"]) for entry in entries if entry["sweep"]]
+    sweeps = [(entry["at"], entry["label"]) for entry in entries if entry["sweep"]]
     runs = runs_between(session, since, until)
     return draw_activity_chart(since, until, runs, process_events(session, since, until), sweeps)
 

@@ -151,8 +151,8 @@ def _past_wait_context(run: Turn) -> dict[str, Any]:
     """Return how a wait ended. If it had several keys, its most usable one decides (see ``most_usable_state``)."""
     now, keys = timezone.now(), list(run.wait_keys.all())
     state = most_usable_state(key.state(now) for key in keys) or WaitKeyState.REVOKED
-    word, colour = WAIT_STATE_LABELS.get(state, ("Open", "ask"))
-    context = {"reason": run.wait_reason, "word": word, "colour": colour, "why": "", "at": run.ended_at}
+    state_name, tone = WAIT_STATE_LABELS.get(state, ("Open", "ask"))
+    context = {"reason": run.wait_reason, "state": state_name, "tone": tone, "why": "", "at": run.ended_at}
     for key in reversed(keys):
         if key.state(now) is state:
             context["why"] = humanize_code(key.reason)

@@ -221,12 +221,12 @@ def change_account_active(request: UserHttpRequest, user_id: int) -> HttpRespons
 
 
 def _render_accounts(request: UserHttpRequest, form: AccountForm, status: int = 200, **more: Any) -> HttpResponse:
-    words = request.GET.get("q", "").strip()[:150]
+    search = request.GET.get("q", "").strip()[:150]
     rows = get_user_model().objects.order_by("-is_active", "username").prefetch_related("groups")
-    if words:
-        rows = rows.filter(Q(username__icontains=words) | Q(first_name__icontains=words) | Q(email__icontains=words))
+    if search:
+        rows = rows.filter(Q(username__icontains=search) | Q(first_name__icontains=search) | Q(email__icontains=search))
     shown = [(user, teams.may_manage_account(request.user, user)) for user in rows[:MAX_ACCOUNTS_SHOWN]]
-    context = {"people": shown, "total": rows.count(), "words": words, "form": form, **more}
+    context = {"people": shown, "total": rows.count(), "search": search, "form": form, **more}
     return render_settings(request, "accounts/people.html", "settings-people", context, status)
 
 
@@ -245,8 +245,8 @@ def edit_team_policy(request: UserHttpRequest, team_id: int) -> HttpResponse:
         "team": team,
         "form": form,
         "manages": may_manage(request.user, team),
-        "held": policy["effective"],
-        "held_word": POLICY_LABELS[policy["effective"]["policy"]],
-        "words": POLICY_LABELS.values(),
+        "effective": policy["effective"],
+        "effective_label": POLICY_LABELS[policy["effective"]["policy"]],
+        "labels": POLICY_LABELS.values(),
     }
     return render_settings(request, "accounts/team_policy.html", "settings-teams", context, form_status(form))

@@ -32,19 +32,19 @@ class AttentionListView(ApiView):
     @document_responses({200: AttentionSerializer(many=True)}, 400, parameters=[AttentionQuerySerializer])
     def get(self, request: UserRequest) -> Response:
         """List inbox items, the most urgent first; with ``state=all``, resolved items too, newest first."""
-        asked = self.query(AttentionQuerySerializer)
-        return self.list(AttentionSerializer, _attention_items(request.user, asked))
+        query = self.query(AttentionQuerySerializer)
+        return self.list(AttentionSerializer, _attention_items(request.user, query))
 
 
-def _attention_items(user: User, asked: dict[str, Any]) -> QuerySet[AttentionItem]:
+def _attention_items(user: User, query: dict[str, Any]) -> QuerySet[AttentionItem]:
     rows = {
         "open": inbox.open_items_for,
         "news": inbox.unseen_items_for,
         "all": inbox.visible_items,
-    }[asked["state"]](user)
+    }[query["state"]](user)
     named = {"kind": "kind", "task": "task_id", "session": "session_id"}
-    rows = rows.filter(**{column: asked[name] for name, column in named.items() if name in asked})
-    if asked["mine"]:
+    rows = rows.filter(**{column: query[name] for name, column in named.items() if name in query})
+    if query["mine"]:
         return rows.filter(inbox.own_items(user))
     return rows
 

@@ -48,8 +48,8 @@ def delete_executor(executor: Executor) -> None:
             "workflow_runs": WorkflowRun.objects.filter(executor=executor).count(),
         }
         if any(uses.values()):
-            told = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in uses.items() if number)
-            raise ExecutorInUse(f"{executor.name} is used by {told}. Delete those first.", **uses)
+            users = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in uses.items() if number)
+            raise ExecutorInUse(f"{executor.name} is used by {users}. Delete those first.", **uses)
         executor.delete()
 
 

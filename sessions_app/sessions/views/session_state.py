@@ -80,9 +80,9 @@ def permission_contexts(session: TaskSession) -> list[dict[str, Any]]:
     """Return the first open permission requests, and those of the newest run that closed without an answer."""
     rows = _load_requests(session)
     keys = permission_keys(rows)
-    calls = _review_contexts(session, rows, {asked.id for asked in rows if asked.size <= 2 * REVIEW_LIMIT})
-    contexts = [_permission_context(asked, keys.get(asked.id), calls[asked.id]) for asked in rows]
-    return [one for one in contexts if one["asked"].state != "cancelled" or one["closed"] == EXPIRED_TEXT]
+    calls = _review_contexts(session, rows, {request.id for request in rows if request.size <= 2 * REVIEW_LIMIT})
+    contexts = [_permission_context(request, keys.get(request.id), calls[request.id]) for request in rows]
+    return [one for one in contexts if one["request"].state != "cancelled" or one["closed"] == EXPIRED_TEXT]
 
 
 def _load_requests(session: TaskSession) -> list[PermissionRequest]:
@@ -101,7 +101,7 @@ def _count_hidden(session: TaskSession, shown: Sequence[Mapping[str, Any]]) -> i
     """Return how many open requests have no card."""
     if len(shown) < MAX_CARDS:
         return 0
-    cards = len([card for card in shown if card["asked"].state == PermissionState.PENDING])
+    cards = len([card for card in shown if card["request"].state == PermissionState.PENDING])
     waiting: int = session.permissions.filter(state=PermissionState.PENDING).count()
     return waiting - cards
 
@@ -110,49 +110,50 @@ def _review_contexts(
     session: TaskSession, requests: Sequence[PermissionRequest], small: Collection[str]
 ) -> dict[str, dict[str, Any]]:
     """Return what the cards show of their tool calls, by the id of the request; only ``small`` ones are rendered."""
-    to_render = [asked for asked in requests if asked.id in small]
-    rendered = render_texts(session, [Text("reviewed_call", {"payload": asked.tool_call}) for asked in to_render])
-    described = {asked.id: result for asked, result in zip(to_render, rendered, strict=True)}
+    to_render = [request for request in requests if request.id in small]
+    rendered = render_texts(session, [Text("reviewed_call", {"payload": request.tool_call}) for request in to_render])
+    described = {request.id: result for request, result in zip(to_render, rendered, strict=True)}
     return {
-        asked.id: review_context(asked.tool_call, described.get(asked.id, Failure.TOO_EXPENSIVE)) for asked in requests
+        request.id: review_context(request.tool_call, described.get(request.id, Failure.TOO_EXPENSIVE))
+        for request in requests
     }
 
 
-def _permission_context(asked: PermissionRequest, token: WaitKey | None, call: dict[str, Any]) -> dict[str, Any]:
+def _permission_context(request: PermissionRequest, token: WaitKey | None, call: dict[str, Any]) -> dict[str, Any]:
     """Return one request: its question, key and options, the given answer, or why it is closed."""
     state = token.state(timezone.now()) if token else None
     if token and state is WaitKeyState.CONSUMED:
         given = str((token.first_answer or {}).get("option_id", ""))
     else:
         given = ""
-    is_unknown = asked.is_unknown_action
-    options = sorted((_option_context(asked, option, given) for option in asked.offered_options), key=_breadth)
+    is_unknown = request.is_unknown_action
+    options = sorted((_option_context(request, option, given) for option in request.offered_options), key=_breadth)
     if is_unknown:
         options = _options_of_unknown_action(options)
     return {
-        "asked": asked,
-        "title": _request_title(asked, is_unknown=is_unknown),
+        "request": request,
+        "title": _request_title(request, is_unknown=is_unknown),
         "unknown_action": UNKNOWN_ACTION if is_unknown else "",
         "can_reject": any(option["rejects"] for option in options),
-        "kind": str(asked.tool_call.get("tool_kind") or "")[:TITLE_LIMIT],
+        "kind": str(request.tool_call.get("tool_kind") or "")[:TITLE_LIMIT],
         "call": call,
-        "question": question_context(asked.question) if asked.question else None,
-        "prefix": f"q{asked.id}-",
+        "question": question_context(request.question) if request.question else None,
+        "prefix": f"q{request.id}-",
         # Nobody is offered to allow what the page does not show in full.
         "options": [option for option in options if call["is_whole"] or option["rejects"]],
         "given": given,
         "answered_by": token.consumed_by.get_username() if token and token.consumed_by else "",
         "deadline": token.expires_at if token else None,
-        "closed": _closed_reason(asked, state),
+        "closed": _closed_reason(request, state),
         "resume_token": shown_secret(token) or "",
     }
 
 
-def _option_context(asked: PermissionRequest, option: Mapping[str, Any], given: str) -> dict[str, Any]:
+def _option_context(request: PermissionRequest, option: Mapping[str, Any], given: str) -> dict[str, Any]:
     option_id = option.get("option_id", "")
     return {
         "id": option_id,
-        "name": option_name(asked, option_id),
+        "name": option_name(request, option_id),
         "kind": str(option.get("kind", "")),
         "effect": _EFFECTS.get(str(option.get("kind", "")), ""),
         "rejects": is_rejection(option),
@@ -161,10 +162,10 @@ def _option_context(asked: PermissionRequest, option: Mapping[str, Any], given: 
     }
 
 
-def _request_title(asked: PermissionRequest, *, is_unknown: bool) -> str:
+def _request_title(request: PermissionRequest, *, is_unknown: bool) -> str:
     if is_unknown:
         return "Unknown action"
-    return str(asked.tool_call.get("title") or "Unnamed action")[:REVIEW_LIMIT]
+    return str(request.tool_call.get("title") or "Unnamed action")[:REVIEW_LIMIT]
 
 
 def _options_of_unknown_action(options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -194,8 +195,8 @@ def _breadth(option: Mapping[str, Any]) -> int:
     return _OPTION_ORDER.index(kind)
 
 
-def _closed_reason(asked: PermissionRequest, state: WaitKeyState | None) -> str:
-    if asked.state == PermissionState.EXPIRED:
+def _closed_reason(request: PermissionRequest, state: WaitKeyState | None) -> str:
+    if request.state == PermissionState.EXPIRED:
         return AGENT_ENDED_TEXT
     if state:
         return {WaitKeyState.EXPIRED: EXPIRED_TEXT, WaitKeyState.REVOKED: OVERRULED_TEXT}.get(state, "")
@@ -402,7 +403,7 @@ class SessionPage:
         return composer_refusal(self._session, self._assessment)
 
     @property
-    def policy_word(self) -> PolicyLabel | None:
+    def policy_label(self) -> PolicyLabel | None:
         """The label of its recovery policy."""
         return POLICY_LABELS.get(self.status.policy)
 
@@ -462,7 +463,7 @@ class SessionPage:
 
     def _prompt_row(self, prompt: Prompt) -> dict[str, Any]:
         files = attached_files(self._session, prompt.attachments)
-        return {"prompt": prompt, "word": PROMPT_STATE_LABELS[prompt.state], "files": files}
+        return {"prompt": prompt, "label": PROMPT_STATE_LABELS[prompt.state], "files": files}
 
     @property
     def is_silent(self) -> bool:
@@ -590,7 +591,7 @@ def session_context(session: TaskSession, *, writes: bool = True, user: User | N
 def _receipt_row(receipt: ContinuityReceipt) -> dict[str, Any]:
     return {
         "receipt": receipt,
-        "word": receipt_label_in_history(receipt),
+        "label": receipt_label_in_history(receipt),
         "facts": evidence_lines(receipt.evidence),
         "reason": humanize_code(receipt.reason),
     }

@@ -162,7 +162,7 @@ def act_on_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uui
             "session": row,
             "task": row.task,
             "error": error.message,
-            "asked": asked,
+            "permission_request": asked,
             "question": question_context(asked.question, error.content, error.problems),
             "resume_token": _posted_value(request, "resume_token"),
         }
