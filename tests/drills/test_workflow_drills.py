@@ -20,11 +20,11 @@ START = """
 import json, sys
 from django.contrib.auth.models import Group, User
 from executors_app.models import AgentProfile
-from sessions_app.workflows.services import workflows
+from sessions_app.workflows.services import runs
 from sessions_app.models import Repository
 given = json.loads({given!r})
 profile = AgentProfile.objects.create(name="drill", agent_type="demo", env={{"KANDEV_DEMO_AGENT_HOME": given["home"]}})
-run, _ = workflows.start_run(
+run, _ = runs.start_run(
     User.objects.get(), team=Group.objects.get(), text=given["text"], repository=Repository.objects.get(),
     agent_profile=profile,
 )
@@ -33,13 +33,13 @@ print(json.dumps(str(run.id)))
 ASK = """
 import json
 from {module} import {models}
-from sessions_app.prompts import services as prompts; from sessions_app.workflows.services import workflows
-from sessions_app.workflows.services.run_records import run_document
+from sessions_app.prompts import services as prompts; from sessions_app.workflows.services import runs
+from sessions_app.workflows.services.run_documents import run_document
 {code}
 """
 CANCEL = """
 from django.contrib.auth.models import User
-workflows.cancel_run(User.objects.get(), WorkflowRun.objects.get())
+runs.cancel_run(User.objects.get(), WorkflowRun.objects.get())
 print("1")
 """
 
